@@ -1,0 +1,180 @@
+"""Every error the compiler raises on purpose: what happened, where, and how to fix it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from compiler.ir.span import AnySpan
+
+
+class CompilerError(Exception):
+    """A mistake in the input, told in up to three lines.
+
+    Args:
+        what: the problem, with the values that show it.
+        where: node, file or field it was found in.
+        fix: what the user can do about it.
+        span: source of the node, when one is known.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        fix: str | None = None,
+        span: AnySpan | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.fix = fix
+        self.span = span
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        where = self.where
+        if self.span is not None:
+            where = f"{where}, {self.span}" if where else str(self.span)
+        if where:
+            lines.append(f"  where: {where}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        lines.extend(f"  note: {note}" for note in getattr(self, "__notes__", ()))
+        return "\n".join(lines)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What callers further out added with ``add_note``."""
+        return tuple(getattr(self, "__notes__", ()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.fix, self.span), self.__dict__)
+
+
+def _rebuild(
+    cls: type[CompilerError], what: str, where: str | None, fix: str | None, span: AnySpan | None
+) -> CompilerError:
+    error = cls.__new__(cls)
+    CompilerError.__init__(error, what, where=where, fix=fix, span=span)
+    return error
+
+
+class ParseError(CompilerError):
+    """Text that is not a module: line, column, the source line and a caret are in the message."""
+
+
+class TypeInferenceError(CompilerError):
+    """An operator, call or binding whose types do not fit."""
+
+
+class TypeNotInferredError(CompilerError):
+    """``checked_type`` was read before InferType ran."""
+
+
+class AttrError(CompilerError):
+    """Unknown or ill-typed operator attribute."""
+
+
+class UnknownOpError(CompilerError):
+    """No operator of this name is registered."""
+
+
+class BindError(CompilerError):
+    """A substitution that would capture or duplicate a variable."""
+
+
+class MutatorError(CompilerError):
+    """A mutator returned a node of a kind that cannot stand there."""
+
+
+class RewriteLoopError(CompilerError):
+    """A rewrite did not come to rest."""
+
+
+class DeepGraphError(CompilerError):
+    """A recursive visitor met a graph deeper than the interpreter's stack."""
+
+
+class DynamicShapeError(CompilerError):
+    """A pass that needs static shapes met an unknown dimension."""
+
+
+class WellFormedError(CompilerError):
+    """A module that breaks an invariant of the IR."""
+
+
+class EvaluationError(CompilerError):
+    """The reference evaluator cannot go on (missing input, no matching clause, …)."""
+
+
+class PassError(CompilerError):
+    """A pass failed; the cause is chained."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        pass_name: str = "",
+        function_name: str = "",
+        where: str | None = None,
+        fix: str | None = None,
+        span: AnySpan | None = None,
+    ) -> None:
+        super().__init__(what, where=where, fix=fix, span=span)
+        self.pass_name = pass_name
+        self.function_name = function_name
+
+
+class LoweringError(CompilerError):
+    """A function that cannot be lowered."""
+
+
+class CodegenError(CompilerError):
+    """A code generator that cannot take a function."""
+
+
+class OnnxImportError(CompilerError):
+    """A file or graph that cannot be imported."""
+
+
+class OnnxExportError(CompilerError):
+    """A module that has no ONNX form."""
+
+
+class ArtifactError(CompilerError):
+    """A .qmod file that is damaged, foreign or of another version."""
+
+
+class QuantizeError(CompilerError):
+    """Base of what the quantization flow raises."""
+
+
+class CalibrationError(QuantizeError, ValueError):
+    """Statistics that cannot give a scale: empty, not finite, or not collected."""
+
+
+class InternalQuantizeError(QuantizeError):
+    """A combination the quantization rules promise never to meet."""
+
+
+class NotFullyIntegralError(QuantizeError, AssertionError):
+    """``fully_integral`` was asked for and a float operator is left."""
+
+
+def nearest(word: str, legal: Iterable[str], count: int = 3) -> list[str]:
+    """Legal words that look most like ``word``, best first; all lower-case comparison."""
+    words = list(legal)
+    return difflib.get_close_matches(word, words, n=count, cutoff=0.4)
+
+
+def legal_names(word: str, legal: Iterable[str]) -> str:
+    """Text for a ``fix`` line: the nearest legal name first, then the rest."""
+    words = sorted(legal)
+    close = nearest(word, words)
+    rest = [w for w in words if w not in close]
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}legal: {', '.join(close + rest)}"

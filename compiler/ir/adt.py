@@ -1,0 +1,111 @@
+"""References, constructors and Match: present for completeness, never produced by an ONNX import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.ir.expr import Expr, Var
+from compiler.ir.ty import GlobalTypeVar, Type, TypeVar
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RefCreate(Expr):
+    """A new mutable cell."""
+
+    value: Expr
+
+    def operands(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RefRead(Expr):
+    """The value in a cell."""
+
+    ref: Expr
+
+    def operands(self) -> tuple[Expr, ...]:
+        return (self.ref,)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RefWrite(Expr):
+    """Store into a cell; the result is the unit value."""
+
+    ref: Expr
+    value: Expr
+
+    def operands(self) -> tuple[Expr, ...]:
+        return (self.ref, self.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Constructor(Expr):
+    """A constructor of an algebraic data type; usable as a call target."""
+
+    name_hint: str
+    inputs: tuple[Type, ...]
+    belong_to: GlobalTypeVar
+    tag: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TypeData(Type):
+    """Definition of an algebraic data type."""
+
+    header: GlobalTypeVar
+    type_vars: tuple[TypeVar, ...]
+    constructors: tuple[Constructor, ...]
+
+
+class Pattern:
+    """Base of match patterns."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatternWildcard(Pattern):
+    """Matches anything, binds nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatternVar(Pattern):
+    """Matches anything and binds it."""
+
+    var: Var
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatternConstructor(Pattern):
+    """Matches a value built by ``constructor`` whose fields match."""
+
+    constructor: Constructor
+    patterns: tuple[Pattern, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatternTuple(Pattern):
+    """Matches a tuple field by field."""
+
+    patterns: tuple[Pattern, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clause:
+    """``lhs => rhs``."""
+
+    lhs: Pattern
+    rhs: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Match(Expr):
+    """The first clause whose pattern matches ``data``."""
+
+    data: Expr
+    clauses: tuple[Clause, ...]
+    complete: bool = True
+
+    def operands(self) -> tuple[Expr, ...]:
+        return (self.data, *(c.rhs for c in self.clauses))

@@ -1,0 +1,131 @@
+"""Attribute records of operators (base class) and of functions and modules (DictAttrs)."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from compiler.errors import AttrError, legal_names
+
+
+@dataclass(frozen=True, eq=False)
+class Attrs:
+    """Base of operator attributes: a frozen dataclass per operator family.
+
+    Equality and hash go by field value, floats by bit pattern; sequence fields are tuples.
+    """
+
+    type_key: ClassVar[str] = "Attrs"
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, list):
+                object.__setattr__(self, f.name, _as_tuple(value))
+
+    @classmethod
+    def make(cls, **values: Any) -> Self:
+        """Build from keywords.
+
+        Raises:
+            AttrError: an unknown name (the legal ones are listed) or a missing required one.
+        """
+        names = [f.name for f in dataclasses.fields(cls)]
+        for name in values:
+            if name not in names:
+                raise AttrError(
+                    f"{cls.type_key}: unknown attribute {name!r}", fix=legal_names(name, names)
+                )
+        missing = [
+            f.name
+            for f in dataclasses.fields(cls)
+            if f.default is dataclasses.MISSING
+            and f.default_factory is dataclasses.MISSING
+            and f.name not in values
+        ]
+        if missing:
+            raise AttrError(f"{cls.type_key}: attribute {missing[0]!r} is required")
+        return cls(**values)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Every field with its value, in declaration order."""
+        for f in dataclasses.fields(self):
+            yield f.name, getattr(self, f.name)
+
+    def non_default_items(self) -> Iterator[tuple[str, Any]]:
+        """Fields that differ from their declared default, in declaration order."""
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if f.default is dataclasses.MISSING or _key(value) != _key(f.default):
+                yield f.name, value
+
+    def with_values(self, **changed: Any) -> Self:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changed)
+
+    def _value_key(self) -> tuple[Any, ...]:
+        return tuple(_key(value) for _, value in self.items())
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._value_key() == other._value_key()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self._value_key()))
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(_as_tuple(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+def _key(value: Any) -> Any:
+    """A hashable stand-in that tells 1 from 1.0 from True and compares floats by bits."""
+    if isinstance(value, float):
+        return ("f", struct.pack("<d", value))
+    if isinstance(value, tuple):
+        return ("t", tuple(_key(v) for v in value))
+    return (type(value).__name__, value)
+
+
+class DictAttrs(Mapping[str, Any]):
+    """Immutable ordered map of function or module attributes."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, Any] | None = None) -> None:
+        self._items: dict[str, Any] = {k: _as_tuple(v) for k, v in (items or {}).items()}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def with_attr(self, key: str, value: Any) -> DictAttrs:
+        """A copy with one value set."""
+        return DictAttrs({**self._items, key: value})
+
+    def without_attr(self, key: str) -> DictAttrs:
+        """A copy without ``key``; itself when it is not there."""
+        if key not in self._items:
+            return self
+        return DictAttrs({k: v for k, v in self._items.items() if k != key})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DictAttrs):
+            return NotImplemented
+        return {k: _key(v) for k, v in self.items()} == {k: _key(v) for k, v in other.items()}
+
+    def __hash__(self) -> int:
+        return hash(frozenset((k, _key(v)) for k, v in self.items()))
+
+    def __repr__(self) -> str:
+        return f"DictAttrs({self._items!r})"
+
+
+NO_ATTRS = DictAttrs()

@@ -1,0 +1,365 @@
+"""Expressions: frozen nodes, shared by reference, equal only to themselves.
+
+Content is compared by ``compiler.ir.structural``. Each kind lists its children in ``operands()`` in
+the order of the traversal contract (spec/compiler.md section 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from compiler.errors import TypeNotInferredError
+from compiler.ir.attrs import NO_ATTRS, Attrs, DictAttrs
+from compiler.ir.span import AnySpan
+from compiler.ir.ty import FuncType, TensorType, Type, TypeVar
+from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
+
+Array = NDArray[Any]
+
+_set = object.__setattr__
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
+class Expr:
+    """Base of every expression.
+
+    ``span`` leads back to the source, ``virtual_device`` says where it is computed; neither takes
+    part in equality. ``checked_type`` is set by InferType only.
+    """
+
+    span: AnySpan | None = field(default=None, kw_only=True)
+    virtual_device: VirtualDevice = field(default=UNCONSTRAINED, kw_only=True)
+    _checked_type: Type | None = field(default=None, kw_only=True)
+
+    @property
+    def checked_type(self) -> Type:
+        """The inferred type.
+
+        Raises:
+            TypeNotInferredError: InferType has not run on this node.
+        """
+        if self._checked_type is None:
+            raise TypeNotInferredError(
+                f"the type of this {type(self).__name__} is not known yet",
+                where=describe(self),
+                fix="run transform.InferType()(mod) first and read the node of the module it returns",
+                span=self.span,
+            )
+        return self._checked_type
+
+    @property
+    def checked_type_or_none(self) -> Type | None:
+        """The inferred type, or None before InferType."""
+        return self._checked_type
+
+    def set_checked_type(self, ty: Type | None) -> None:
+        """For InferType only."""
+        _set(self, "_checked_type", ty)
+
+    @property
+    def tensor_type(self) -> TensorType:
+        """``checked_type`` of a tensor-valued expression."""
+        ty = self.checked_type
+        assert isinstance(ty, TensorType), f"{describe(self)} has type {ty}, a tensor is needed"
+        return ty
+
+    def operands(self) -> tuple[Expr, ...]:
+        """Child expressions in visiting order."""
+        return ()
+
+    def with_fields(self, **changed: Any) -> Self:
+        """Itself when every given field is unchanged (``is``; tuples element by element), else a copy.
+
+        A copy keeps span and virtual device and forgets ``checked_type`` (D-1).
+        """
+        for name, value in changed.items():
+            if not _same_field(getattr(self, name), value):
+                break
+        else:
+            return self
+        values = {name: getattr(self, name) for name in _field_names(type(self))}
+        values.update(changed)
+        return type(self)(**values)
+
+    def __add__(self, other: Expr | ArrayLike) -> Call:
+        return _binary("add", self, other)
+
+    def __radd__(self, other: ArrayLike) -> Call:
+        return _binary("add", as_expr(other, self), self)
+
+    def __sub__(self, other: Expr | ArrayLike) -> Call:
+        return _binary("subtract", self, other)
+
+    def __rsub__(self, other: ArrayLike) -> Call:
+        return _binary("subtract", as_expr(other, self), self)
+
+    def __mul__(self, other: Expr | ArrayLike) -> Call:
+        return _binary("multiply", self, other)
+
+    def __rmul__(self, other: ArrayLike) -> Call:
+        return _binary("multiply", as_expr(other, self), self)
+
+    def __truediv__(self, other: Expr | ArrayLike) -> Call:
+        return _binary("divide", self, other)
+
+    def __neg__(self) -> Call:
+        return call_op("negative", self)
+
+    def __repr__(self) -> str:
+        return f"<{describe(self)}>"
+
+
+_FIELD_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _field_names(cls: type) -> tuple[str, ...]:
+    names = _FIELD_NAMES.get(cls)
+    if names is None:
+        names = tuple(n for n in cls.__dataclass_fields__ if n != "_checked_type")  # type: ignore[attr-defined]
+        _FIELD_NAMES[cls] = names
+    return names
+
+
+def _same_field(old: Any, new: Any) -> bool:
+    if old is new:
+        return True
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return len(old) == len(new) and all(map(_same_field, old, new))
+    if isinstance(old, (int, str)) and type(old) is type(new):
+        return bool(old == new)
+    return False
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Var(Expr):
+    """A local variable; the object is its identity, the name only a hint."""
+
+    name_hint: str
+    type_annotation: Type | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GlobalVar(Expr):
+    """Name of a function of the module; equal by name within a module."""
+
+    name_hint: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Constant(Expr):
+    """A tensor literal: a C-contiguous, read-only array."""
+
+    data: Array
+
+    def __post_init__(self) -> None:
+        data = np.asarray(self.data)
+        if not data.flags.c_contiguous or data.flags.writeable:
+            data = data.copy(order="C")
+            data.flags.writeable = False
+        _set(self, "data", data)
+        if self._checked_type is None:
+            _set(self, "_checked_type", TensorType(data.shape, str(data.dtype)))
+
+    @property
+    def is_scalar(self) -> bool:
+        """True for rank 0."""
+        return self.data.ndim == 0
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tuple(Expr):
+    """Several values; no field is the unit value."""
+
+    fields: tuple[Expr, ...]
+
+    def __post_init__(self) -> None:
+        _set(self, "fields", tuple(self.fields))
+
+    def operands(self) -> tuple[Expr, ...]:
+        return self.fields
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TupleGetItem(Expr):
+    """Field ``index`` of a tuple, counted from 0."""
+
+    tuple: Expr
+    index: int
+
+    def operands(self) -> tuple[Expr, ...]:  # type: ignore[valid-type]
+        return (self.tuple,)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Call(Expr):
+    """``op`` applied to ``args``. Calls of operators always carry the operator's attrs record (D-2)."""
+
+    op: Expr
+    args: tuple[Expr, ...]
+    attrs: Attrs | None = None
+    type_args: tuple[Type, ...] = ()
+
+    def __post_init__(self) -> None:
+        if type(self.args) is not tuple:
+            _set(self, "args", tuple(self.args))
+        if self.attrs is None and isinstance(self.op, Op) and self.op.attrs_type is not None:
+            _set(self, "attrs", self.op.attrs_type.make())
+
+    def operands(self) -> tuple[Expr, ...]:
+        return (self.op, *self.args)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Function(Expr):
+    """A closure: captures free variables lexically."""
+
+    params: tuple[Var, ...]
+    body: Expr
+    ret_type: Type | None = None
+    type_params: tuple[TypeVar, ...] = ()
+    attrs: DictAttrs = NO_ATTRS
+
+    def __post_init__(self) -> None:
+        _set(self, "params", tuple(self.params))
+        if not isinstance(self.attrs, DictAttrs):
+            _set(self, "attrs", DictAttrs(self.attrs))
+
+    def operands(self) -> tuple[Expr, ...]:
+        return (*self.params, self.body)
+
+    @property
+    def func_type(self) -> FuncType:
+        """``checked_type`` as a function type."""
+        ty = self.checked_type
+        assert isinstance(ty, FuncType)
+        return ty
+
+    def get_attr(self, key: str, default: Any = None) -> Any:
+        """Value of a function attribute."""
+        return self.attrs.get(key, default)
+
+    def has_nonzero_attr(self, key: str) -> bool:
+        """True when the attribute is present and an integer other than 0."""
+        value = self.attrs.get(key, 0)
+        return isinstance(value, int) and value != 0
+
+    def with_attr(self, key: str, value: Any) -> Function:
+        """A copy with one attribute set; keeps ``checked_type``."""
+        copy = self.with_fields(attrs=self.attrs.with_attr(key, value))
+        copy.set_checked_type(self._checked_type)
+        return copy
+
+    def without_attr(self, key: str) -> Function:
+        """A copy without the attribute; keeps ``checked_type``."""
+        copy = self.with_fields(attrs=self.attrs.without_attr(key))
+        copy.set_checked_type(self._checked_type)
+        return copy
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Let(Expr):
+    """``let var = value; body``; ``var`` is in scope in ``value`` only if that is a Function (recursion)."""
+
+    var: Var
+    value: Expr
+    body: Expr
+
+    def operands(self) -> tuple[Expr, ...]:
+        return (self.var, self.value, self.body)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class If(Expr):
+    """One of two branches by a rank-0 bool; the other is not evaluated."""
+
+    cond: Expr
+    true_branch: Expr
+    false_branch: Expr
+
+    def operands(self) -> tuple[Expr, ...]:
+        return (self.cond, self.true_branch, self.false_branch)
+
+
+# Op is an expression (a call's callee) whose registry and rule tables live in compiler.ir.op.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Op(Expr):
+    """A registered operator: a singleton per name, made by ``compiler.ir.op.register_op``."""
+
+    name: str
+    arg_names: tuple[str, ...] = ()
+    num_inputs: int = 0
+    attrs_type: type[Attrs] | None = None
+    rel: Any = None
+    pattern: int | None = None
+    doc: str = ""
+    flags: frozenset[str] = frozenset()
+
+    @staticmethod
+    def get(name: str) -> Op:
+        """The operator of this name.
+
+        Raises:
+            UnknownOpError: none is registered; the message lists the nearest names.
+        """
+        from compiler.ir.op import get_op
+
+        return get_op(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Op.get, (self.name,))
+
+
+def call_op(
+    name: str, *args: Expr, attrs: Attrs | None = None, span: AnySpan | None = None
+) -> Call:
+    """A call of the operator ``name``; default attrs where none are given."""
+    return Call(Op.get(name), args, attrs, span=span)
+
+
+def as_expr(value: Expr | ArrayLike, like: Expr | None = None) -> Expr:
+    """``value`` itself, or a Constant in the dtype of ``like`` (float32 where that is unknown)."""
+    if isinstance(value, Expr):
+        return value
+    dtype = "float32"
+    if like is not None:
+        ty = like.checked_type_or_none
+        if ty is None and isinstance(like, Var):
+            ty = like.type_annotation
+        if isinstance(ty, TensorType):
+            dtype = ty.dtype
+    return Constant(np.asarray(value, dtype=dtype))
+
+
+def _binary(name: str, lhs: Expr, rhs: Expr | ArrayLike) -> Call:
+    return call_op(name, lhs, as_expr(rhs, lhs))
+
+
+def is_op_call(expr: Expr, *names: str) -> bool:
+    """True when ``expr`` is a call of one of the named operators (of any operator when none is named)."""
+    return (
+        isinstance(expr, Call) and isinstance(expr.op, Op) and (not names or expr.op.name in names)
+    )
+
+
+def describe(expr: Expr) -> str:
+    """A few words naming one node, without visiting its operands."""
+    if isinstance(expr, Var):
+        return f"%{expr.name_hint}"
+    if isinstance(expr, GlobalVar):
+        return f"@{expr.name_hint}"
+    if isinstance(expr, Op):
+        return expr.name
+    if isinstance(expr, Constant):
+        return f"constant {tuple(expr.data.shape)} {expr.data.dtype}"
+    if isinstance(expr, Call):
+        callee = (
+            describe(expr.op)
+            if isinstance(expr.op, (Op, GlobalVar, Var))
+            else type(expr.op).__name__
+        )
+        return f"call of {callee}"
+    return type(expr).__name__

@@ -1,0 +1,173 @@
+"""IRModule: a persistent map from names to functions, with type definitions and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from compiler.errors import CompilerError, legal_names
+from compiler.ir.adt import TypeData
+from compiler.ir.attrs import NO_ATTRS, DictAttrs
+from compiler.ir.expr import Expr, Function, GlobalVar
+from compiler.ir.ty import GlobalTypeVar
+
+# A lowered PrimFunc is a BaseFunc too; the IR holds it without looking inside.
+BaseFunc = Any
+
+
+class IRModule:
+    """Functions by GlobalVar, in name order. Every ``with_*`` method returns a new module.
+
+    Args:
+        functions: GlobalVar (or name) → Function; names are unique.
+        type_definitions: algebraic data types.
+        attrs: module attributes.
+    """
+
+    __slots__ = ("_attrs", "_by_name", "_functions", "_types")
+
+    def __init__(
+        self,
+        functions: Mapping[GlobalVar, BaseFunc] | Mapping[str, BaseFunc] | None = None,
+        type_definitions: Mapping[GlobalTypeVar, TypeData] | None = None,
+        attrs: DictAttrs | Mapping[str, Any] | None = None,
+    ) -> None:
+        self._by_name: dict[str, GlobalVar] = {}
+        self._functions: dict[str, BaseFunc] = {}
+        self._types: dict[str, TypeData] = {
+            header.name_hint: data for header, data in (type_definitions or {}).items()
+        }
+        self._attrs = (
+            attrs if isinstance(attrs, DictAttrs) else DictAttrs(attrs) if attrs else NO_ATTRS
+        )
+        for key, function in (functions or {}).items():
+            gv = key if isinstance(key, GlobalVar) else GlobalVar(key)
+            if gv.name_hint in self._functions:
+                raise CompilerError(f"two definitions of @{gv.name_hint}")
+            self._by_name[gv.name_hint] = gv
+            self._functions[gv.name_hint] = function
+
+    @staticmethod
+    def from_expr(expr: Expr, functions: Mapping[GlobalVar, BaseFunc] | None = None) -> IRModule:
+        """A module whose @main is ``expr``; anything but a function is wrapped over its free variables."""
+        from compiler.ir.analysis import free_vars
+
+        main = expr if isinstance(expr, Function) else Function(tuple(free_vars(expr)), expr)
+        return IRModule({**(functions or {}), GlobalVar("main"): main})
+
+    @property
+    def functions(self) -> dict[GlobalVar, BaseFunc]:
+        """All functions, in name order."""
+        return {self._by_name[n]: self._functions[n] for n in sorted(self._functions)}
+
+    @property
+    def type_definitions(self) -> dict[GlobalTypeVar, TypeData]:
+        """All algebraic data types, in name order."""
+        return {self._types[n].header: self._types[n] for n in sorted(self._types)}
+
+    @property
+    def attrs(self) -> DictAttrs:
+        """Module attributes."""
+        return self._attrs
+
+    def __getitem__(self, key: GlobalVar | str) -> BaseFunc:
+        name = key if isinstance(key, str) else key.name_hint
+        if name not in self._functions:
+            raise CompilerError(
+                f"the module has no function @{name}", fix=legal_names(name, self._functions)
+            )
+        return self._functions[name]
+
+    def contains(self, name: str) -> bool:
+        """True when a function of this name is there."""
+        return name in self._functions
+
+    __contains__ = contains
+
+    def __iter__(self) -> Iterator[GlobalVar]:
+        return iter(self.functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def get_global_var(self, name: str) -> GlobalVar:
+        """The one GlobalVar object of this name.
+
+        Raises:
+            CompilerError: there is none.
+        """
+        if name not in self._by_name:
+            raise CompilerError(
+                f"the module has no function @{name}", fix=legal_names(name, self._by_name)
+            )
+        return self._by_name[name]
+
+    def get_type(self, name: str) -> TypeData:
+        """Definition of an algebraic data type.
+
+        Raises:
+            CompilerError: there is none.
+        """
+        if name not in self._types:
+            raise CompilerError(
+                f"the module has no type {name}", fix=legal_names(name, self._types)
+            )
+        return self._types[name]
+
+    def with_function(self, key: GlobalVar | str, function: BaseFunc) -> IRModule:
+        """A copy in which ``key`` names ``function``; a GlobalVar already there is kept."""
+        name = key if isinstance(key, str) else key.name_hint
+        copy = self._copy()
+        if name not in copy._by_name:
+            copy._by_name[name] = key if isinstance(key, GlobalVar) else GlobalVar(name)
+        copy._functions[name] = function
+        return copy
+
+    def with_functions(self, functions: Mapping[GlobalVar, BaseFunc]) -> IRModule:
+        """A copy with exactly these functions."""
+        return IRModule(functions, self.type_definitions, self._attrs)
+
+    def without(self, key: GlobalVar | str) -> IRModule:
+        """A copy without one function."""
+        name = key if isinstance(key, str) else key.name_hint
+        copy = self._copy()
+        copy._functions.pop(name, None)
+        copy._by_name.pop(name, None)
+        return copy
+
+    def with_type(self, data: TypeData) -> IRModule:
+        """A copy with one more algebraic data type."""
+        copy = self._copy()
+        copy._types[data.header.name_hint] = data
+        return copy
+
+    def with_attr(self, key: str, value: Any) -> IRModule:
+        """A copy with one module attribute set."""
+        copy = self._copy()
+        copy._attrs = self._attrs.with_attr(key, value)
+        return copy
+
+    def add(self, key: GlobalVar | str, function: BaseFunc, *, update: bool = False) -> GlobalVar:
+        """In place, for builders: define a function and return its GlobalVar.
+
+        Raises:
+            CompilerError: the name is taken and ``update`` is False.
+        """
+        name = key if isinstance(key, str) else key.name_hint
+        if name in self._functions and not update:
+            raise CompilerError(f"@{name} is defined already", fix="pass update=True to replace it")
+        gv = self._by_name.get(name) or (key if isinstance(key, GlobalVar) else GlobalVar(name))
+        self._by_name[name] = gv
+        self._functions[name] = function
+        return gv
+
+    def _copy(self) -> IRModule:
+        copy = IRModule.__new__(IRModule)
+        copy._by_name = dict(self._by_name)
+        copy._functions = dict(self._functions)
+        copy._types = dict(self._types)
+        copy._attrs = self._attrs
+        return copy
+
+    def __repr__(self) -> str:
+        return f"<IRModule {', '.join('@' + n for n in sorted(self._functions))}>"

@@ -1,0 +1,181 @@
+"""Operator registry and the typed tables that hold one rule per operator and question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any, Generic, TypeVar
+
+from compiler.errors import CompilerError, UnknownOpError, nearest
+from compiler.ir.attrs import Attrs
+from compiler.ir.expr import Op
+from compiler.ir.type_relation import TypeRelation
+
+
+class OpPattern(IntEnum):
+    """How an operator may be fused (Relay's TOpPattern)."""
+
+    ELEMWISE = 0
+    BROADCAST = 1
+    INJECTIVE = 2
+    COMM_REDUCE = 3
+    OUT_ELEMWISE_FUSABLE = 4
+    TUPLE = 7
+    OPAQUE = 8
+
+
+NON_COMPUTATIONAL = "TNonComputational"
+STATEFUL = "TOpIsStateful"
+RESHAPE = "TReshapeOp"
+
+_OPS: dict[str, Op] = {}
+
+
+def register_op(
+    name: str,
+    *,
+    arg_names: tuple[str, ...],
+    rel: TypeRelation,
+    pattern: OpPattern | None,
+    attrs_type: type[Attrs] | None = None,
+    num_inputs: int | None = None,
+    flags: tuple[str, ...] = (),
+    doc: str = "",
+) -> Op:
+    """Make the singleton of an operator. ``num_inputs`` -1 means variadic; else it is len(arg_names).
+
+    Raises:
+        CompilerError: the name is taken.
+    """
+    if name in _OPS:
+        raise CompilerError(
+            f"operator {name!r} is registered twice", fix="keep one register_op per name"
+        )
+    count = len(arg_names) if num_inputs is None else num_inputs
+    op = Op(name, arg_names, count, attrs_type, rel, pattern, doc, frozenset(flags))
+    _OPS[name] = op
+    return op
+
+
+def get_op(name: str) -> Op:
+    """The operator of this name.
+
+    Raises:
+        UnknownOpError: none is registered; the message lists the three nearest names.
+    """
+    op = _OPS.get(name)
+    if op is None:
+        close = nearest(name, _OPS)
+        raise UnknownOpError(
+            f"unknown operator {name!r}",
+            fix=f"did you mean {', '.join(close)}?"
+            if close
+            else "run `python -m compiler.ops` for the list",
+        )
+    return op
+
+
+def has_op(name: str) -> bool:
+    """True when an operator of this name is registered."""
+    return name in _OPS
+
+
+def all_ops() -> list[Op]:
+    """Every registered operator, by name."""
+    return [_OPS[name] for name in sorted(_OPS)]
+
+
+R = TypeVar("R", bound=Callable[..., Any])
+
+_RULE_TABLES: dict[str, OpRule[Any]] = {}
+
+DEFAULT_LEVEL = 10
+
+
+class OpRule(Generic[R]):
+    """A table operator → rule that answers one question of one pass.
+
+    Args:
+        name: the Relay attribute name, such as "FQPartitionRewrite".
+        asked_by: the pass or executor that looks rules up.
+        defined_in: where a missing rule would be written, for the error message.
+    """
+
+    def __init__(self, name: str, *, asked_by: str, defined_in: str = "compiler/ops") -> None:
+        self.name = name
+        self.asked_by = asked_by
+        self.defined_in = defined_in
+        self._rules: dict[str, tuple[int, R]] = {}
+        _RULE_TABLES[name] = self
+
+    def register(self, *ops: Op | str, level: int = DEFAULT_LEVEL) -> Callable[[R], R]:
+        """Decorator: ``rule`` answers for these operators; a higher level overrides a lower one.
+
+        Raises:
+            CompilerError: an operator already has a rule of this level.
+        """
+
+        def add(rule: R) -> R:
+            for op in ops:
+                name = op if isinstance(op, str) else op.name
+                held = self._rules.get(name)
+                if held is not None and held[0] == level:
+                    raise CompilerError(
+                        f"{self.name}: {name!r} has a rule of level {level} already",
+                        fix="register with a higher level to override it",
+                    )
+                if held is None or held[0] < level:
+                    self._rules[name] = (level, rule)
+            return rule
+
+        return add
+
+    def get(self, op: object) -> R | None:
+        """The rule of an operator, or None; None too for anything that is not an operator."""
+        if not isinstance(op, Op):
+            return None
+        held = self._rules.get(op.name)
+        return None if held is None else held[1]
+
+    def require(self, op: Op) -> R:
+        """The rule of an operator.
+
+        Raises:
+            CompilerError: it has none; the message names the place to write one.
+        """
+        rule = self.get(op)
+        if rule is None:
+            raise CompilerError(
+                f"{self.asked_by} needs {self.name} of operator {op.name!r}, which has none",
+                fix=f"register one beside the operator, in {self.defined_in}",
+            )
+        return rule
+
+    def __contains__(self, op: Op | str) -> bool:
+        return (op if isinstance(op, str) else op.name) in self._rules
+
+    def names(self) -> Iterator[str]:
+        """Names of the operators that have a rule."""
+        return iter(sorted(self._rules))
+
+
+def rule_tables() -> dict[str, OpRule[Any]]:
+    """Every rule table by name."""
+    return dict(_RULE_TABLES)
+
+
+def register_op_attr(
+    op_name: str, table: str, rule: Callable[..., Any], level: int = DEFAULT_LEVEL
+) -> None:
+    """Relay's spelling of ``<table>.register(op_name, level=level)(rule)``.
+
+    Raises:
+        UnknownOpError: no such operator.
+        CompilerError: no such table, or the level is taken.
+    """
+    op = get_op(op_name)
+    if table not in _RULE_TABLES:
+        raise CompilerError(
+            f"no rule table {table!r}", fix=f"one of: {', '.join(sorted(_RULE_TABLES))}"
+        )
+    _RULE_TABLES[table].register(op, level=level)(rule)

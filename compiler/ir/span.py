@@ -1,0 +1,51 @@
+"""Where a node came from: a place in a text, or a node of an ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MAX_JOINED_SPANS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Lines and columns of a source; for ONNX, ``source_name`` is "onnx:" + node name and the rest is 0."""
+
+    source_name: str
+    line: int = 0
+    end_line: int = 0
+    column: int = 0
+    end_column: int = 0
+
+    def __str__(self) -> str:
+        if self.source_name.startswith("onnx:"):
+            return f"ONNX node {self.source_name.removeprefix('onnx:')!r}"
+        return f"{self.source_name}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class SequentialSpan:
+    """Several sources of one node, in order, at most MAX_JOINED_SPANS."""
+
+    spans: tuple[Span, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(str(s) for s in self.spans)
+
+
+AnySpan = Span | SequentialSpan
+
+
+def join_spans(spans: Iterable[AnySpan | None]) -> AnySpan | None:
+    """Span of a node that merges several: each source once, the first eight."""
+    flat: dict[Span, None] = {}
+    for span in spans:
+        if isinstance(span, SequentialSpan):
+            flat.update(dict.fromkeys(span.spans))
+        elif span is not None:
+            flat[span] = None
+    kept = tuple(flat)[:MAX_JOINED_SPANS]
+    if not kept:
+        return None
+    return kept[0] if len(kept) == 1 else SequentialSpan(kept)

@@ -1,0 +1,77 @@
+"""VirtualDevice: where an expression is computed and stored, as far as that is known (seed 003's SEScope)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualDevice:
+    """Four independent fields, each possibly unconstrained.
+
+    ``target`` is the canonical string of a Target, such as "c -mcpu=native".
+    """
+
+    device_type: str | None = None
+    virtual_device_id: int = -1
+    target: str | None = None
+    memory_scope: str = ""
+
+    @property
+    def is_fully_unconstrained(self) -> bool:
+        """True when nothing is known."""
+        return self == UNCONSTRAINED
+
+    @property
+    def is_fully_constrained(self) -> bool:
+        """True when target, id and scope are all known."""
+        return self.target is not None and self.virtual_device_id >= 0 and bool(self.memory_scope)
+
+
+UNCONSTRAINED = VirtualDevice()
+
+
+@lru_cache(maxsize=4096)
+def virtual_device(
+    device_type: str | None = None,
+    virtual_device_id: int = -1,
+    target: str | None = None,
+    memory_scope: str = "",
+) -> VirtualDevice:
+    """The one object for these fields.
+
+    Raises:
+        ValueError: the target is of another kind than ``device_type``.
+    """
+    if target is not None:
+        kind = target.split(" ", 1)[0]
+        if device_type is not None and device_type != kind:
+            raise ValueError(f"device_type {device_type!r} does not fit target {target!r}")
+    device = VirtualDevice(device_type, virtual_device_id, target, memory_scope)
+    return UNCONSTRAINED if device == UNCONSTRAINED else device
+
+
+def join(a: VirtualDevice, b: VirtualDevice) -> VirtualDevice | None:
+    """Field by field the constrained one; None when both are constrained and differ."""
+    if (
+        (a.device_type is not None and b.device_type is not None and a.device_type != b.device_type)
+        or (
+            a.virtual_device_id >= 0 <= b.virtual_device_id
+            and a.virtual_device_id != b.virtual_device_id
+        )
+        or (a.target is not None and b.target is not None and a.target != b.target)
+        or (a.memory_scope and b.memory_scope and a.memory_scope != b.memory_scope)
+    ):
+        return None
+    return default(a, b)
+
+
+def default(a: VirtualDevice, b: VirtualDevice) -> VirtualDevice:
+    """``a`` where it is constrained, else ``b``."""
+    return virtual_device(
+        a.device_type if a.device_type is not None else b.device_type,
+        a.virtual_device_id if a.virtual_device_id >= 0 else b.virtual_device_id,
+        a.target if a.target is not None else b.target,
+        a.memory_scope or b.memory_scope,
+    )

@@ -1,0 +1,1 @@
+"""The questions that passes ask operators, one file each: signature, table, temporary expression."""

@@ -1,0 +1,141 @@
+"""Frozen records that cross process boundaries. Modules travel as flat bytes (ModuleBlob), never as nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+Judge = Literal["grid", "grid_exact", "simulated", "float", "reference"]
+"""Who computes the outputs.
+
+grid        realised integers carried in float32 tensors, onnxruntime (the default judge)
+grid_exact  the same with the requantization product in double: equal to the integers, bit for bit
+simulated   the classic simulated_quantize graph in float32, onnxruntime
+float       the float model, onnxruntime (the baseline)
+reference   the integer module in the numpy reference executor (slow, the oracle)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Samples start … stop-1 of a dataset."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def split(self, parts: int) -> list[Range]:
+        """At most ``parts`` non-empty, consecutive, nearly equal ranges."""
+        count = max(1, min(parts, len(self)))
+        cuts = [self.start + len(self) * i // count for i in range(count + 1)]
+        return [Range(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRef:
+    """A dataset that every worker can open: a registered kind and its options (plain JSON values).
+
+    ``kind`` is a key of ``workers.datasets.registry``: "npz", "image_folder", "synthetic".
+    """
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationRequest:
+    """One shard of one of the two calibration rounds.
+
+    Attributes:
+        blob: the float module after prerequisite_optimize (``ModuleBlob.data``).
+        qconfig: fields of the QConfig, as plain values; only those that choose the quantize points matter.
+        dataset: calibration inputs.
+        samples: which of them.
+        round: 1 gathers ranges; 2 gathers histograms over the ranges of round 1.
+        merged: round-2 input: the merged result of round 1 as arrays, else None.
+        percentiles: the fractions whose exact order statistics are wanted, fixed for the study.
+    """
+
+    blob: bytes
+    qconfig: Mapping[str, Any]
+    dataset: DatasetRef
+    samples: Range
+    round: int
+    merged: Mapping[str, NDArray[Any]] | None
+    percentiles: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationResult:
+    """Statistics of one shard as flat arrays (``CalibrationStats.to_arrays``), with what they cost."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    samples: int
+    cpu_s: float
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """Judge one candidate on some samples.
+
+    Attributes:
+        blob: the float module after prerequisite_optimize.
+        qconfig: fields of the candidate; ignored by the judge "float".
+        activation_scales: real-valued range S of each INPUT/ACTIVATION quantize point, in binding
+            order (spec/quantize.md 6.3); None for global_scale and for "float".
+        judge: see Judge.
+        dataset: evaluation inputs.
+        samples: which of them.
+        metrics: names of ``workers.metrics.registry``.
+        reference: outputs of the float model for exactly these samples, one array per output with
+            the samples on axis 0; None for the baseline itself.
+        collapse_after: look at the metrics once after so many samples and stop when the candidate
+            collapsed; None never stops.
+        collapse_below: fraction of agreement (or top-1 relative to the baseline) that counts as collapse.
+        return_outputs: send the outputs back (baseline and final check).
+    """
+
+    blob: bytes
+    qconfig: Mapping[str, Any]
+    activation_scales: tuple[float, ...] | None
+    judge: Judge
+    dataset: DatasetRef
+    samples: Range
+    metrics: tuple[str, ...]
+    reference: tuple[NDArray[Any], ...] | None = None
+    collapse_after: int | None = None
+    collapse_below: float = 0.5
+    return_outputs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """Sums of one shard; shards of one candidate merge by ``workers.metrics.merge``.
+
+    Attributes:
+        sums: metric name → accumulated state (see the metric), plain floats.
+        samples: how many were judged (fewer than asked when the candidate collapsed).
+        collapsed: stopped early.
+        outputs_sha256: over the little-endian float32 outputs, sample after sample, batch 1.
+        outputs: one array per model output, samples on axis 0, or None.
+        compile_cpu_s, run_cpu_s: CPU seconds of building and of running the candidate.
+        fully_integral: the realised module has no float inside; None where it was not realised.
+        float_ops: operators that stayed float, with the reason, for the report.
+    """
+
+    sums: Mapping[str, Mapping[str, float]]
+    samples: int
+    collapsed: bool
+    outputs_sha256: str
+    outputs: tuple[NDArray[Any], ...] | None
+    compile_cpu_s: float
+    run_cpu_s: float
+    peak_rss_bytes: int
+    fully_integral: bool | None = None
+    float_ops: tuple[str, ...] = ()
