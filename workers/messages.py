@@ -1,9 +1,10 @@
-"""Frozen records that cross process boundaries. Modules travel as flat bytes (ModuleBlob), never as nodes."""
+"""Frozen records that cross processes; modules travel as bytes (ModuleBlob), never as nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ class Range:
         """At most ``parts`` non-empty, consecutive, nearly equal ranges."""
         count = max(1, min(parts, len(self)))
         cuts = [self.start + len(self) * i // count for i in range(count + 1)]
-        return [Range(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+        return [Range(a, b) for a, b in pairwise(cuts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class CalibrationRequest:
 
     Attributes:
         blob: the float module after prerequisite_optimize (``ModuleBlob.data``).
-        qconfig: fields of the QConfig, as plain values; only those that choose the quantize points matter.
+        qconfig: fields of the QConfig, plain values; those that choose the quantize points matter.
         dataset: calibration inputs.
         samples: which of them.
         round: 1 gathers ranges; 2 gathers histograms over the ranges of round 1.
@@ -72,7 +73,7 @@ class CalibrationRequest:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
-    """Statistics of one shard as flat arrays (``CalibrationStats.to_arrays``), with what they cost."""
+    """Statistics of one shard as flat arrays (``CalibrationStats.to_arrays``), and their cost."""
 
     arrays: Mapping[str, NDArray[Any]]
     samples: int
@@ -97,7 +98,7 @@ class EvaluationRequest:
             the samples on axis 0; None for the baseline itself.
         collapse_after: look at the metrics once after so many samples and stop when the candidate
             collapsed; None never stops.
-        collapse_below: fraction of agreement (or top-1 relative to the baseline) that counts as collapse.
+        collapse_below: agreement (or top-1 relative to the baseline) that counts as collapse.
         return_outputs: send the outputs back (baseline and final check).
     """
 

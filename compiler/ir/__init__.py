@@ -1,1 +1,1 @@
-"""The language: types, expressions, modules, text, visitors; no single operator, no optimisation."""
+"""The language: types, expressions, modules, text, visitors; no single operator."""

@@ -1,4 +1,4 @@
-"""References, constructors and Match: present for completeness, never produced by an ONNX import."""
+"""References, constructors and Match: never produced by an ONNX import."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Expr:
             raise TypeNotInferredError(
                 f"the type of this {type(self).__name__} is not known yet",
                 where=describe(self),
-                fix="run transform.InferType()(mod) first and read the node of the module it returns",
+                fix="run transform.InferType()(mod) and read the node of the module it returns",
                 span=self.span,
             )
         return self._checked_type
@@ -72,7 +72,7 @@ class Expr:
         return ()
 
     def with_fields(self, **changed: Any) -> Self:
-        """Itself when every given field is unchanged (``is``; tuples element by element), else a copy.
+        """Itself when every given field is unchanged (``is``, tuples by element), else a copy.
 
         A copy keeps span and virtual device and forgets ``checked_type`` (D-1).
         """
@@ -196,7 +196,7 @@ class TupleGetItem(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call(Expr):
-    """``op`` applied to ``args``. Calls of operators always carry the operator's attrs record (D-2)."""
+    """``op`` applied to ``args``; calls of operators always carry their attrs record (D-2)."""
 
     op: Expr
     args: tuple[Expr, ...]
@@ -262,7 +262,7 @@ class Function(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Let(Expr):
-    """``let var = value; body``; ``var`` is in scope in ``value`` only if that is a Function (recursion)."""
+    """``let var = value; body``; ``value`` sees ``var`` only if it is a Function (recursion)."""
 
     var: Var
     value: Expr
@@ -339,7 +339,7 @@ def _binary(name: str, lhs: Expr, rhs: Expr | ArrayLike) -> Call:
 
 
 def is_op_call(expr: Expr, *names: str) -> bool:
-    """True when ``expr`` is a call of one of the named operators (of any operator when none is named)."""
+    """True when ``expr`` calls one of the named operators (any operator when none is named)."""
     return (
         isinstance(expr, Call) and isinstance(expr.op, Op) and (not names or expr.op.name in names)
     )

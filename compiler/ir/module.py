@@ -49,7 +49,7 @@ class IRModule:
 
     @staticmethod
     def from_expr(expr: Expr, functions: Mapping[GlobalVar, BaseFunc] | None = None) -> IRModule:
-        """A module whose @main is ``expr``; anything but a function is wrapped over its free variables."""
+        """A module whose @main is ``expr``, wrapped over its free variables if no function."""
         from compiler.ir.analysis import free_vars
 
         main = expr if isinstance(expr, Function) else Function(tuple(free_vars(expr)), expr)

@@ -42,7 +42,7 @@ def register_op(
     flags: tuple[str, ...] = (),
     doc: str = "",
 ) -> Op:
-    """Make the singleton of an operator. ``num_inputs`` -1 means variadic; else it is len(arg_names).
+    """Make the singleton of an operator; ``num_inputs`` is len(arg_names), or -1 if variadic.
 
     Raises:
         CompilerError: the name is taken.

@@ -10,7 +10,7 @@ MAX_JOINED_SPANS = 8
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Lines and columns of a source; for ONNX, ``source_name`` is "onnx:" + node name and the rest is 0."""
+    """Lines and columns of a source; of ONNX, "onnx:" + node name and zeros."""
 
     source_name: str
     line: int = 0

@@ -1,4 +1,4 @@
-"""VirtualDevice: where an expression is computed and stored, as far as that is known (seed 003's SEScope)."""
+"""VirtualDevice: where an expression is computed and stored, as far as known (SEScope)."""
 
 from __future__ import annotations
 

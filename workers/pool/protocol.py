@@ -39,7 +39,7 @@ class WorkerPool(Protocol):
         """Workers that run at the same time."""
 
     def put(self, value: bytes | Any) -> Any:
-        """Store a large value once for all workers; the returned handle may stand for it in a request."""
+        """Store a large value once for all workers; the handle may stand for it in a request."""
 
     def submit(self, tag: Hashable, request: Request) -> None:
         """Queue a request; ``tag`` comes back with its result."""

@@ -1,1 +1,1 @@
-"""The questions that passes ask operators, one file each: signature, table, temporary expression."""
+"""What passes ask operators, one file a question: signature, table, temporary expression."""

@@ -1,4 +1,4 @@
-"""FNumpyCompute: what an operator computes, on numpy arrays. FoldConstant and the reference executor run it."""
+"""FNumpyCompute: what an operator computes on numpy arrays, for FoldConstant and the reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compiler.ir.ty import Type
 
 Arrays = Sequence[NDArray[Any]]
 NumpyCompute = Callable[[Any, Arrays, Type], list[np.ndarray[Any, Any]]]
-"""``compute(attrs, arrays, out_type) -> results``: tuple arguments are flattened, left to right; one
-result per tensor of ``out_type``, of exactly that dtype."""
+"""``compute(attrs, arrays, out_type) -> results``: tuple arguments are flattened, left to right;
+one result per tensor of ``out_type``, of exactly that dtype."""
 
 FNumpyCompute: OpRule[NumpyCompute] = OpRule("FNumpyCompute", asked_by="the reference evaluator")

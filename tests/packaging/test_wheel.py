@@ -1,0 +1,107 @@
+"""The wheel, installed elsewhere: all it needs is declared, all it ships is inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(
+        [str(c) for c in command],
+        cwd=cwd,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    source = tmp_path_factory.mktemp("source")
+    # A copy of what git tracks: building in the tree would leave build/ behind.
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
+    ).stdout.split(b"\0")
+    for name in filter(None, tracked):
+        path = ROOT / os.fsdecode(name)
+        if path.is_file():
+            copy = source / os.fsdecode(name)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    built = run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", out, source, cwd=out)
+    assert built.returncode == 0, built.stderr
+    return next(out.glob("qsearch-*.whl"))
+
+
+def test_wheel_ships_models_migrations_and_kernels(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for wanted in (
+        "qsearch/models/digits_cnn.onnx",
+        "qsearch/models/digits_calib.npz",
+        "qsearch/models/digits_dev.npz",
+        "qsearch/models/NOTICE",
+        "qsearch/store/migrations/env.py",
+        "compiler/py.typed",
+    ):
+        assert wanted in names
+    tracked_c = {p.relative_to(ROOT).as_posix() for p in (ROOT / "compiler").rglob("*.c")}
+    assert tracked_c <= names
+    assert not any(name.startswith("tests/") for name in names)
+
+
+def test_main_job_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    """Every runtime import is a declared dependency: nothing but the wheel and what it asks for."""
+    home = tmp_path / "venv"
+    venv.EnvBuilder(with_pip=True).create(home)
+    python = home / "bin" / "python"
+    installed = run(python, "-m", "pip", "install", "-q", wheel, cwd=tmp_path)
+    assert installed.returncode == 0, installed.stderr
+    result = run(
+        home / "bin" / "qsearch",
+        "launch",
+        *("--model", "digits", "--trials", "3", "--pool", "process", "--workers", "1"),
+        *("-o", "run", "--json"),
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout.splitlines()[-1])
+    assert sum(summary["trials"][k] for k in ("complete", "pruned", "failed", "infeasible")) == 3
+    assert (tmp_path / "run" / "best.qmod").is_file()
+    again = run(
+        home / "bin" / "qsearch",
+        *("run", "run/best.qmod", "--eval", ROOT / "qsearch/models/digits_dev.npz", "--json"),
+        cwd=tmp_path,
+    )
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout.splitlines()[-1])["top1"] == summary["emitted"]["top1"]
+    assert "No broken requirements" in run(python, "-m", "pip", "check", cwd=tmp_path).stdout
+
+
+def test_a_foreign_package_named_compiler_is_reported(tmp_path: Path) -> None:
+    """The names are common: another `compiler` earlier on the path must not be used in silence."""
+    (tmp_path / "compiler").mkdir()
+    (tmp_path / "compiler" / "__init__.py").write_text("")
+    done = run(
+        sys.executable,
+        *("-m", "qsearch", "launch", "--model", "digits", "--dry-run"),
+        cwd=tmp_path,
+        PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}",
+    )
+    assert done.returncode == 2
+    assert "compiler" in done.stderr
+    assert str(tmp_path) in done.stderr.replace("\n", "")
+    assert "Traceback" not in done.stderr
