@@ -70,7 +70,7 @@ class Attrs:
         return tuple(_key(value) for _, value in self.items())
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._value_key() == other._value_key()  # type: ignore[attr-defined]
+        return type(self) is type(other) and self._value_key() == other._value_key()
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, self._value_key()))

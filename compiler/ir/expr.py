@@ -113,6 +113,8 @@ class Expr:
         return f"<{describe(self)}>"
 
 
+Exprs = tuple[Expr, ...]  # TupleGetItem's field hides the built-in name inside its class
+
 _FIELD_NAMES: dict[type, tuple[str, ...]] = {}
 
 
@@ -190,7 +192,7 @@ class TupleGetItem(Expr):
     tuple: Expr
     index: int
 
-    def operands(self) -> tuple[Expr, ...]:  # type: ignore[valid-type]
+    def operands(self) -> Exprs:
         return (self.tuple,)
 
 

@@ -1,0 +1,1 @@
+"""Model in, quantized and lowered module out; deterministic, single process."""

@@ -1,0 +1,1 @@
+"""IR to ONNX: float, simulated and integer-grid models; the only writer of protobuf."""

@@ -1,0 +1,1 @@
+"""ONNX to IR: a literal import, the only reader of protobuf."""

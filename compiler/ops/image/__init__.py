@@ -1,0 +1,1 @@
+"""Operators of Relay's image namespace, an operator or family a file."""

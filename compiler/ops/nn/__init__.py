@@ -1,0 +1,1 @@
+"""Operators of Relay's nn namespace, an operator or family a file."""

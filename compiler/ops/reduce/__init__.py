@@ -1,0 +1,1 @@
+"""Operators of Relay's reduce namespace, an operator or family a file."""

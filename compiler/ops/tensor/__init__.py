@@ -1,0 +1,1 @@
+"""Operators of Relay's tensor namespace, an operator or family a file."""

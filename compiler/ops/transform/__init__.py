@@ -1,0 +1,1 @@
+"""Operators of Relay's transform namespace, an operator or family a file."""

@@ -1,0 +1,1 @@
+"""Operators of Relay's vision namespace, an operator or family a file."""

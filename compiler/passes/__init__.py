@@ -1,0 +1,1 @@
+"""One pass, one file, Relay's name in snake case."""

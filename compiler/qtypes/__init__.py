@@ -1,0 +1,1 @@
+"""Words that quantization passes and operator rules share."""

@@ -1,0 +1,1 @@
+"""What runs and what is shipped; no knowledge of targets."""

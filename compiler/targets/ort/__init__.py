@@ -1,0 +1,1 @@
+"""onnxruntime as executor of exported modules."""

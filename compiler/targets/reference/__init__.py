@@ -1,0 +1,1 @@
+"""The numpy executor: slow, obvious, the oracle."""

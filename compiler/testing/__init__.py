@@ -1,0 +1,1 @@
+"""Shipped test helpers: tiny models, comparisons, conformance suites."""

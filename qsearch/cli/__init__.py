@@ -1,0 +1,1 @@
+"""The command line: a file per command; parse, call the api, print."""

@@ -1,0 +1,1 @@
+"""A finished search as JSON."""

@@ -1,0 +1,1 @@
+"""The search loop: space, samplers, driver, finalize."""

@@ -1,0 +1,1 @@
+"""Scores as sums over samples that merge exactly."""
