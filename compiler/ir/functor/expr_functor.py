@@ -1,0 +1,224 @@
+"""ExprFunctor: dispatch on the kind of an expression, and nothing else.
+
+``visit(expr, *args)`` calls ``visit_<kind>(expr, *args)``. Traversal and memo are the business of
+the subclasses in this folder. Source: spec/compiler.md section 2.1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from compiler.errors import DeepGraphError
+from compiler.ir.adt import Constructor, Match, RefCreate, RefRead, RefWrite
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
+from compiler.ir.temp_expr import TempExpr
+
+R = TypeVar("R")
+
+KIND_NAMES: dict[type[Expr], str] = {
+    Var: "var",
+    GlobalVar: "global_var",
+    Constant: "constant",
+    Tuple: "tuple",
+    TupleGetItem: "tuple_getitem",
+    Call: "call",
+    Function: "function",
+    Let: "let",
+    If: "if",
+    Op: "op",
+    RefCreate: "ref_create",
+    RefRead: "ref_read",
+    RefWrite: "ref_write",
+    Constructor: "constructor",
+    Match: "match",
+}
+"""Every kind of expression with the word used in handler names."""
+
+Handler = Callable[..., Any]
+
+
+def handler_table(cls: type, prefix: str) -> dict[type[Expr], Handler]:
+    """Kind → the method ``<prefix><kind>`` of ``cls``; kinds without such a method are left out."""
+    found = ((kind, getattr(cls, prefix + name, None)) for kind, name in KIND_NAMES.items())
+    return {kind: handler for kind, handler in found if handler is not None}
+
+
+class ExprFunctor(Generic[R]):
+    """A dispatch table from expression kinds to handlers returning ``R``."""
+
+    _handlers: ClassVar[dict[type[Expr], Handler]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._handlers = handler_table(cls, "visit_")
+
+    def visit(self, expr: Expr, *args: Any) -> R:
+        """The handler's answer for ``expr``."""
+        return self.dispatch(expr, *args)
+
+    def dispatch(self, expr: Expr, *args: Any) -> R:
+        """Call the handler of this kind of expression."""
+        handler = self._handlers.get(type(expr))
+        result: R
+        if handler is None:
+            result = (
+                self.visit_temp(expr, *args)
+                if isinstance(expr, TempExpr)
+                else self.visit_default(expr, *args)
+            )
+        else:
+            result = handler(self, expr, *args)
+        return result
+
+    def visit_default(self, expr: Expr, *args: Any) -> R:
+        """What every handler that is not overridden does.
+
+        Raises:
+            NotImplementedError: always, naming the kind and the class.
+        """
+        raise NotImplementedError(
+            f"Expr kind {type(expr).__name__} not handled by {type(self).__name__}"
+        )
+
+    def visit_temp(self, expr: TempExpr, *args: Any) -> R:
+        """A temporary expression where none may be.
+
+        Raises:
+            NotImplementedError: always; the pass that made the expression has ended.
+        """
+        raise NotImplementedError(
+            f"TempExpr {type(expr).__name__} outside its pass, met by {type(self).__name__}"
+        )
+
+    def visit_var(self, var: Var, *args: Any) -> R:
+        """Handle a Var."""
+        return self.visit_default(var, *args)
+
+    def visit_global_var(self, gv: GlobalVar, *args: Any) -> R:
+        """Handle a GlobalVar."""
+        return self.visit_default(gv, *args)
+
+    def visit_constant(self, constant: Constant, *args: Any) -> R:
+        """Handle a Constant."""
+        return self.visit_default(constant, *args)
+
+    def visit_tuple(self, tup: Tuple, *args: Any) -> R:
+        """Handle a Tuple."""
+        return self.visit_default(tup, *args)
+
+    def visit_tuple_getitem(self, item: TupleGetItem, *args: Any) -> R:
+        """Handle a TupleGetItem."""
+        return self.visit_default(item, *args)
+
+    def visit_call(self, call: Call, *args: Any) -> R:
+        """Handle a Call."""
+        return self.visit_default(call, *args)
+
+    def visit_function(self, function: Function, *args: Any) -> R:
+        """Handle a Function literal."""
+        return self.visit_default(function, *args)
+
+    def visit_let(self, let: Let, *args: Any) -> R:
+        """Handle a Let."""
+        return self.visit_default(let, *args)
+
+    def visit_if(self, branch: If, *args: Any) -> R:
+        """Handle an If."""
+        return self.visit_default(branch, *args)
+
+    def visit_op(self, op: Op, *args: Any) -> R:
+        """Handle an Op."""
+        return self.visit_default(op, *args)
+
+    def visit_ref_create(self, ref: RefCreate, *args: Any) -> R:
+        """Handle a RefCreate."""
+        return self.visit_default(ref, *args)
+
+    def visit_ref_read(self, ref: RefRead, *args: Any) -> R:
+        """Handle a RefRead."""
+        return self.visit_default(ref, *args)
+
+    def visit_ref_write(self, ref: RefWrite, *args: Any) -> R:
+        """Handle a RefWrite."""
+        return self.visit_default(ref, *args)
+
+    def visit_constructor(self, constructor: Constructor, *args: Any) -> R:
+        """Handle a Constructor."""
+        return self.visit_default(constructor, *args)
+
+    def visit_match(self, match: Match, *args: Any) -> R:
+        """Handle a Match."""
+        return self.visit_default(match, *args)
+
+
+class MemoizedFunctor(ExprFunctor[R]):
+    """An ExprFunctor that handles each node once; the memo is keyed by identity."""
+
+    def __init__(self) -> None:
+        self.memo: dict[Expr, R] = {}
+
+    def visit(self, expr: Expr, *args: Any) -> R:
+        """The answer given for this very node before, or the handler's."""
+        if expr in self.memo:
+            return self.memo[expr]
+        result = self.dispatch(expr, *args)
+        self.memo[expr] = result
+        return result
+
+
+_LEVELS_BETWEEN_CHECKS = 8
+_STACK_SHARE = 0.8
+
+
+class DepthGuard:
+    """Notices in time that natural recursion is about to exhaust the interpreter's stack."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.depth = 0
+
+    def enter(self, expr: Expr) -> None:
+        """One level deeper; the caller pairs it with ``leave`` in a finally clause.
+
+        Raises:
+            DeepGraphError: more than 0.8 of the recursion limit is in use.
+        """
+        self.depth += 1
+        if self.depth % _LEVELS_BETWEEN_CHECKS:
+            return
+        frames = _stack_depth()
+        if frames > _STACK_SHARE * sys.getrecursionlimit():
+            depth, self.depth = self.depth, self.depth - 1
+            raise DeepGraphError(
+                f"{self.owner} recursed through {depth} nested expressions, {frames} stack frames",
+                where=f"at a {type(expr).__name__}",
+                fix="use MixedModeVisitor or MixedModeMutator, which keep a stack of their own",
+                span=expr.span,
+            )
+
+    def leave(self) -> None:
+        """Back from one level."""
+        self.depth -= 1
+
+
+def _stack_depth() -> int:
+    frame = sys._getframe(1)
+    count = 0
+    while frame is not None:
+        count += 1
+        frame = frame.f_back  # type: ignore[assignment]
+    return count

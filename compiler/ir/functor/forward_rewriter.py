@@ -1,0 +1,103 @@
+"""ForwardRewriter: per-operator rules that pass temporary expressions from producer to consumer.
+
+    before                          rule of multiply returns Scaled(x, s)      after
+    %0 = multiply(%x, s);           rule of nn.conv2d meets Scaled             nn.conv2d(%x, w * s)
+    nn.conv2d(%0, w)
+
+A temporary that reaches a consumer without a rule is realized there.
+Source: spec/quantize.md section 3.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from compiler.ir.analysis import count_uses
+from compiler.ir.expr import Call, Expr, Function, Tuple, TupleGetItem
+from compiler.ir.functor.mixed_mode import MixedModeMutator
+from compiler.ir.functor.mutator import rebuild_call, rebuild_tuple
+from compiler.ir.op import OpRule
+from compiler.ir.temp_expr import TempExpr
+
+ForwardRule = Callable[[Call, tuple[Expr, ...], Any], Expr | None]
+"""``rule(ref_call, new_args, ctx)``: the value of a call (temporary or not), or None to decline.
+``ref_call`` is the call before rewriting, typed; ``new_args`` may be temporary."""
+
+
+class Realizer(MixedModeMutator):
+    """Replaces every temporary expression by its ``realize()``, which is not descended into."""
+
+    def visit_temp(self, expr: TempExpr, *args: Any) -> Expr:
+        return expr.realize()
+
+
+class ForwardRewriter:
+    """One run of a rule table over an expression; make a new one per expression.
+
+    Args:
+        rules: a table operator → rule, or one rule used for every call.
+        fcontext: ``call -> ctx`` handed to the rule of that call; without it ctx is None.
+        fmulti_ref_trigger: applied to the new form of a node on every edge that consumes it when
+            the original has more than one such edge.
+    """
+
+    def __init__(
+        self,
+        rules: OpRule[Any] | ForwardRule,
+        fcontext: Callable[[Call], Any] | None = None,
+        fmulti_ref_trigger: Callable[[Expr], Expr] | None = None,
+    ) -> None:
+        self.rules = rules
+        self.fcontext = fcontext
+        self.fmulti_ref_trigger = fmulti_ref_trigger
+
+    def rewrite(self, expr: Expr) -> Expr:
+        """``expr`` after the rules; free of temporary expressions; itself when no rule fired."""
+        engine = _Engine(self)
+        if self.fmulti_ref_trigger is not None:
+            engine.ref_counter = count_uses(expr)
+        return engine.realizer.visit(engine.visit(expr))
+
+
+class _Engine(MixedModeMutator):
+    def __init__(self, owner: ForwardRewriter) -> None:
+        super().__init__()
+        rules = owner.rules
+        self.rule_of: Callable[[Expr], ForwardRule | None] = (
+            rules.get if isinstance(rules, OpRule) else lambda _op: rules
+        )
+        self.fcontext = owner.fcontext
+        self.trigger = owner.fmulti_ref_trigger
+        self.ref_counter: Counter[Expr] = Counter()
+        self.realizer = Realizer()
+
+    def temp(self, original: Expr) -> Expr:
+        """The new form of a child as its consumer sees it."""
+        new = self.visit(original)
+        if self.trigger is not None and self.ref_counter[original] > 1:
+            return self.trigger(new)
+        return new
+
+    def visit_tuple(self, tup: Tuple, *args: Any) -> Expr:
+        return rebuild_tuple(tup, tuple([self.temp(f) for f in tup.fields]))
+
+    def visit_tuple_getitem(self, item: TupleGetItem, *args: Any) -> Expr:
+        new = self.temp(item.tuple)
+        return new.fields[item.index] if isinstance(new, Tuple) else item.with_fields(tuple=new)
+
+    def visit_call(self, call: Call, *args: Any) -> Expr:
+        realize = self.realizer.visit
+        op = self.visit(call.op)
+        if isinstance(op, Function):
+            op = realize(op)
+        rule = self.rule_of(call.op)
+        new_args = tuple([self.temp(a) for a in call.args])
+        if rule is not None:
+            ctx = None if self.fcontext is None else self.fcontext(call)
+            result = rule(call, new_args, ctx)
+            if result is not None:
+                return result
+        new_args = tuple([realize(a) for a in new_args])
+        return rebuild_call(call, op, new_args, call.type_args)

@@ -1,0 +1,220 @@
+"""ExprMutator: rebuilds an expression, keeping every node none of whose children changed.
+
+Source: spec/compiler.md section 2.3.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from compiler.errors import MutatorError
+from compiler.ir.adt import (
+    Clause,
+    Constructor,
+    Match,
+    Pattern,
+    PatternVar,
+    RefCreate,
+    RefRead,
+    RefWrite,
+)
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+    describe,
+)
+from compiler.ir.functor.expr_functor import DepthGuard, ExprFunctor
+from compiler.ir.functor.traversal import expand_dataflow
+from compiler.ir.ty import Type, TypeVar
+
+
+class ExprMutator(ExprFunctor[Expr]):
+    """Rewrites each node once (``memo``), so what was shared stays shared.
+
+    Handlers may call ``self.visit`` on children in any order. Deep graphs: as ExprVisitor (D-8).
+    """
+
+    _iterative: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._iterative = all(
+            getattr(cls, name) is getattr(ExprMutator, name)
+            for name in ("visit_call", "visit_tuple", "visit_tuple_getitem", "visit_let")
+        )
+
+    def __init__(self) -> None:
+        self.memo: dict[Expr, Expr] = {}
+        self._guard = DepthGuard(type(self).__name__)
+
+    def visit(self, expr: Expr, *args: Any) -> Expr:
+        """The new form of ``expr``: from the memo, or made by its handler."""
+        memo = self.memo
+        done = memo.get(expr)
+        if done is not None:
+            return done
+        self._guard.enter(expr)
+        try:
+            if self._iterative and type(expr) in _WALKED:
+                expand_dataflow(expr, memo.__contains__, self._rebuild, _children)
+            else:
+                memo[expr] = self.dispatch(expr)
+        finally:
+            self._guard.leave()
+        return memo[expr]
+
+    def mutate(self, expr: Expr) -> Expr:
+        """Another name of ``visit``."""
+        return self.visit(expr)
+
+    def _rebuild(self, expr: Expr) -> None:
+        if expr not in self.memo:
+            self.memo[expr] = self.dispatch(expr)
+
+    def visit_type(self, ty: Type) -> Type:
+        """Hook: the new form of a type written in the expression."""
+        return ty
+
+    def visit_pattern(self, pattern: Pattern) -> Pattern:
+        """Hook: the new form of a clause's pattern."""
+        return pattern
+
+    def visit_clause(self, clause: Clause) -> Clause:
+        """A clause over the new pattern and right-hand side; itself when both are unchanged."""
+        lhs = self.visit_pattern(clause.lhs)
+        rhs = self.visit(clause.rhs)
+        return clause if lhs is clause.lhs and rhs is clause.rhs else Clause(lhs, rhs)
+
+    def visit_binder(self, var: Var) -> Var:
+        """The new form of a variable at the place that binds it.
+
+        Raises:
+            MutatorError: it became something other than a Var.
+        """
+        new = self.visit(var)
+        if not isinstance(new, Var):
+            raise MutatorError(
+                f"{type(self).__name__} turned the bound variable %{var.name_hint} into a "
+                f"{type(new).__name__}",
+                where=describe(new),
+                fix="replace uses of the variable with analysis.bind, which drops the binder",
+                span=var.span,
+            )
+        return new
+
+    def visit_var(self, var: Var, *args: Any) -> Expr:
+        if var.type_annotation is None:
+            return var
+        return var.with_fields(type_annotation=self.visit_type(var.type_annotation))
+
+    def visit_global_var(self, gv: GlobalVar, *args: Any) -> Expr:
+        return gv
+
+    def visit_constant(self, constant: Constant, *args: Any) -> Expr:
+        return constant
+
+    def visit_op(self, op: Op, *args: Any) -> Expr:
+        return op
+
+    def visit_constructor(self, constructor: Constructor, *args: Any) -> Expr:
+        return constructor
+
+    def visit_tuple(self, tup: Tuple, *args: Any) -> Expr:
+        return rebuild_tuple(tup, tuple([self.visit(f) for f in tup.fields]))
+
+    def visit_tuple_getitem(self, item: TupleGetItem, *args: Any) -> Expr:
+        return item.with_fields(tuple=self.visit(item.tuple))
+
+    def visit_call(self, call: Call, *args: Any) -> Expr:
+        op = self.visit(call.op)
+        type_args = tuple([self.visit_type(t) for t in call.type_args]) if call.type_args else ()
+        return rebuild_call(call, op, tuple([self.visit(a) for a in call.args]), type_args)
+
+    def visit_let(self, let: Let, *args: Any) -> Expr:
+        var = self.visit_binder(let.var)
+        value = self.visit(let.value)
+        return let.with_fields(var=var, value=value, body=self.visit(let.body))
+
+    def visit_function(self, function: Function, *args: Any) -> Expr:
+        type_params: list[TypeVar] = []
+        for param in function.type_params:
+            new = self.visit_type(param)
+            if not isinstance(new, TypeVar):
+                raise MutatorError(
+                    f"{type(self).__name__} turned the type parameter {param} into {new}"
+                )
+            type_params.append(new)
+        params = tuple([self.visit_binder(p) for p in function.params])
+        ret_type = function.ret_type and self.visit_type(function.ret_type)
+        return function.with_fields(
+            type_params=tuple(type_params),
+            params=params,
+            ret_type=ret_type,
+            body=self.visit(function.body),
+        )
+
+    def visit_if(self, branch: If, *args: Any) -> Expr:
+        cond = self.visit(branch.cond)
+        true_branch = self.visit(branch.true_branch)
+        return branch.with_fields(
+            cond=cond, true_branch=true_branch, false_branch=self.visit(branch.false_branch)
+        )
+
+    def visit_ref_create(self, ref: RefCreate, *args: Any) -> Expr:
+        return ref.with_fields(value=self.visit(ref.value))
+
+    def visit_ref_read(self, ref: RefRead, *args: Any) -> Expr:
+        return ref.with_fields(ref=self.visit(ref.ref))
+
+    def visit_ref_write(self, ref: RefWrite, *args: Any) -> Expr:
+        cell = self.visit(ref.ref)
+        return ref.with_fields(ref=cell, value=self.visit(ref.value))
+
+    def visit_match(self, match: Match, *args: Any) -> Expr:
+        clauses = tuple([self.visit_clause(c) for c in match.clauses])
+        return match.with_fields(clauses=clauses, data=self.visit(match.data))
+
+    def visit_pattern_var(self, pattern: PatternVar) -> Pattern:
+        """For subclasses that map pattern variables: the pattern over the mapped variable."""
+        var = self.visit_binder(pattern.var)
+        return pattern if var is pattern.var else PatternVar(var)
+
+
+def rebuild_call(
+    call: Call, op: Expr, args: tuple[Expr, ...], type_args: tuple[Type, ...] = ()
+) -> Call:
+    """``call`` itself when nothing changed, else a call with the same attrs, span and device."""
+    if (
+        op is call.op
+        and all(map(_is, args, call.args))
+        and all(map(_is, type_args, call.type_args))
+    ):
+        return call
+    return Call(op, args, call.attrs, type_args, span=call.span, virtual_device=call.virtual_device)
+
+
+def rebuild_tuple(tup: Tuple, fields: tuple[Expr, ...]) -> Tuple:
+    """``tup`` itself when nothing changed, else a tuple with the same span and device."""
+    if all(map(_is, fields, tup.fields)):
+        return tup
+    return Tuple(fields, span=tup.span, virtual_device=tup.virtual_device)
+
+
+def _is(left: object, right: object) -> bool:
+    return left is right
+
+
+_WALKED = frozenset((Call, Tuple, TupleGetItem, Let))
+
+
+def _children(expr: Expr) -> tuple[Expr, ...]:
+    return expr.operands()[::-1] if type(expr) in _WALKED else ()

@@ -1,0 +1,226 @@
+"""ExprVisitor: visits every node once, natural order, with hooks for types, patterns and spans.
+
+Source: spec/compiler.md section 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from compiler.ir.adt import Clause, Constructor, Match, Pattern, RefCreate, RefRead, RefWrite
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
+from compiler.ir.functor.expr_functor import DepthGuard, ExprFunctor
+from compiler.ir.span import AnySpan
+from compiler.ir.ty import Type, TypeCall
+
+
+class ExprVisitor(ExprFunctor[None]):
+    """Runs each handler once per node; ``visit_counter`` ends as the use count of every node.
+
+    Calls, tuples, tuple items and lets are walked with an explicit stack as long as the subclass
+    overrides none of their handlers. A subclass that does recurses naturally, and gets a
+    DeepGraphError, not a crash, on graphs deeper than the interpreter's stack (D-8).
+    """
+
+    _iterative: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._iterative = all(
+            getattr(cls, name) is getattr(ExprVisitor, name)
+            for name in ("visit_call", "visit_tuple", "visit_tuple_getitem", "visit_let")
+        )
+
+    def __init__(self) -> None:
+        self.visit_counter: dict[Expr, int] = {}
+        self._guard = DepthGuard(type(self).__name__)
+
+    def visit(self, expr: Expr, *args: Any) -> None:
+        """Visit ``expr`` and what it reaches; a node seen before is only counted."""
+        if expr in self.visit_counter:
+            self.visit_counter[expr] += 1
+            return
+        self._guard.enter(expr)
+        try:
+            if self._iterative and type(expr) in _STEPS:
+                self._walk(expr)
+            else:
+                self.dispatch(expr)
+                self.visit_counter[expr] = 1
+        finally:
+            self._guard.leave()
+
+    def use_count(self, expr: Expr) -> int:
+        """How often the traversals so far reached ``expr``; 0 when never."""
+        return self.visit_counter.get(expr, 0)
+
+    def _walk(self, root: Expr) -> None:
+        counter = self.visit_counter
+        stack = [(root, _STEPS[type(root)](self, root))]
+        while stack:
+            node, steps = stack[-1]
+            for child in steps:
+                if child in counter:
+                    counter[child] += 1
+                elif type(child) in _STEPS:
+                    stack.append((child, _STEPS[type(child)](self, child)))
+                    break
+                else:
+                    self.visit(child)
+            else:
+                counter[node] = 1
+                stack.pop()
+
+    def visit_span(self, span: AnySpan | None) -> None:
+        """Hook: the span of every node except operators and constructors."""
+
+    def visit_type(self, ty: Type) -> None:
+        """Hook: every type written in the expression."""
+
+    def visit_pattern(self, pattern: Pattern) -> None:
+        """Hook: the pattern of every clause."""
+
+    def visit_clause(self, clause: Clause) -> None:
+        """Pattern, then right-hand side."""
+        self.visit_pattern(clause.lhs)
+        self.visit(clause.rhs)
+
+    def visit_var(self, var: Var, *args: Any) -> None:
+        self.visit_span(var.span)
+        if var.type_annotation is not None:
+            self.visit_type(var.type_annotation)
+
+    def visit_global_var(self, gv: GlobalVar, *args: Any) -> None:
+        self.visit_span(gv.span)
+
+    def visit_constant(self, constant: Constant, *args: Any) -> None:
+        self.visit_span(constant.span)
+
+    def visit_op(self, op: Op, *args: Any) -> None:
+        pass
+
+    def visit_constructor(self, constructor: Constructor, *args: Any) -> None:
+        for ty in constructor.inputs:
+            self.visit_type(ty)
+        self.visit_type(TypeCall(constructor.belong_to))
+
+    def visit_tuple(self, tup: Tuple, *args: Any) -> None:
+        for child in _tuple_steps(self, tup):
+            self.visit(child)
+
+    def visit_tuple_getitem(self, item: TupleGetItem, *args: Any) -> None:
+        for child in _tuple_getitem_steps(self, item):
+            self.visit(child)
+
+    def visit_call(self, call: Call, *args: Any) -> None:
+        for child in _call_steps(self, call):
+            self.visit(child)
+
+    def visit_let(self, let: Let, *args: Any) -> None:
+        for child in _let_steps(self, let):
+            self.visit(child)
+
+    def visit_function(self, function: Function, *args: Any) -> None:
+        self.visit_span(function.span)
+        for param in function.params:
+            self.visit(param)
+        self.visit(function.body)
+
+    def visit_if(self, branch: If, *args: Any) -> None:
+        self.visit_span(branch.span)
+        for child in branch.operands():
+            self.visit(child)
+
+    def visit_ref_create(self, ref: RefCreate, *args: Any) -> None:
+        self.visit_span(ref.span)
+        self.visit(ref.value)
+
+    def visit_ref_read(self, ref: RefRead, *args: Any) -> None:
+        self.visit_span(ref.span)
+        self.visit(ref.ref)
+
+    def visit_ref_write(self, ref: RefWrite, *args: Any) -> None:
+        self.visit_span(ref.span)
+        self.visit(ref.ref)
+        self.visit(ref.value)
+
+    def visit_match(self, match: Match, *args: Any) -> None:
+        self.visit_span(match.span)
+        self.visit(match.data)
+        for clause in match.clauses:
+            self.visit_clause(clause)
+
+
+# What the default handlers do, as steps: hooks run between the children that are yielded. The
+# recursive handlers and the explicit stack share them, so the order is one and the same.
+
+
+def _call_steps(visitor: ExprVisitor, call: Any) -> Iterator[Expr]:
+    visitor.visit_span(call.span)
+    yield call.op
+    for ty in call.type_args:
+        visitor.visit_type(ty)
+    yield from call.args
+
+
+def _tuple_steps(visitor: ExprVisitor, tup: Any) -> Iterator[Expr]:
+    visitor.visit_span(tup.span)
+    yield from tup.fields
+
+
+def _tuple_getitem_steps(visitor: ExprVisitor, item: Any) -> Iterator[Expr]:
+    visitor.visit_span(item.span)
+    yield item.tuple
+
+
+def _let_steps(visitor: ExprVisitor, let: Any) -> Iterator[Expr]:
+    visitor.visit_span(let.span)
+    yield let.value
+    yield let.var
+    yield let.body
+
+
+_STEPS = {
+    Call: _call_steps,
+    Tuple: _tuple_steps,
+    TupleGetItem: _tuple_getitem_steps,
+    Let: _let_steps,
+}
+
+
+class UseVarVisitor(ExprVisitor):
+    """Finds out whether an expression mentions one very Var object.
+
+    >>> from compiler.ir.expr import Function, Var
+    >>> x, y = Var("x"), Var("y")
+    >>> UseVarVisitor.use_var(x, Function((y,), x)), UseVarVisitor.use_var(x, y)
+    (True, False)
+    """
+
+    def __init__(self, var: Var) -> None:
+        super().__init__()
+        self.var = var
+        self.found = False
+
+    @staticmethod
+    def use_var(var: Var, expr: Expr) -> bool:
+        """True when ``var`` occurs in ``expr``; parameters and let variables count."""
+        visitor = UseVarVisitor(var)
+        visitor.visit(expr)
+        return visitor.found
+
+    def visit_var(self, var: Var, *args: Any) -> None:
+        self.found = self.found or var is self.var
