@@ -1,1 +1,1 @@
-"""What outlives the process: tables, migrations, artifacts."""
+"""What outlives the process: our tables are the truth, artefacts are files named by sha256."""

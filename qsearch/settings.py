@@ -1,0 +1,275 @@
+"""Settings of ``qsearch launch``: flags over environment over ``-c`` file over defaults.
+
+One record holds the values, another where each came from. Every value is checked here, once, so
+that the rest of the service never meets an option it does not know.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from compiler.errors import legal_names
+from qsearch.config_file import read_config_file
+from qsearch.errors import SettingsError
+
+ENVIRONMENT_PREFIX: Final = "QSEARCH_"
+METRICS: Final = ("top1", "agreement", "sqnr")
+JUDGES: Final = ("grid", "simulated")
+POOLS: Final = ("ray", "process", "inline")
+SAMPLERS: Final = ("tpe", "random", "grid")
+
+
+@dataclass(frozen=True, slots=True)
+class MaxDrop:
+    """How much accuracy may be lost: ``amount`` absolute (0..1), or a fraction of the baseline."""
+
+    amount: float
+    relative: bool = False
+
+    def floor(self, baseline: float) -> float:
+        """Least score that still counts as kept, both as fractions 0..1."""
+        return baseline - self.amount * (baseline if self.relative else 1.0)
+
+    def __str__(self) -> str:
+        return f"{self.amount * 100:g}%" if self.relative else f"{self.amount:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything ``qsearch launch`` can be told; the names are those of the flags.
+
+    Attributes:
+        model: path of an ONNX file, or the name of a model shipped inside the package.
+        calib: calibration inputs (.npz, .npy or a folder of images); None makes synthetic ones.
+        eval: evaluation data of the same kinds; None scores on the calibration inputs.
+        out: run folder; None means ``runs/<model>``.
+        trials: how many trials the study has in total, over all runs.
+        timeout: seconds after which no trial is started any more.
+        storage: database URL; None means ``study.db`` in the run folder.
+        study: name in the storage; None means the run folder's name.
+        workers: processes that evaluate; None means one per usable core.
+        pool: "ray", "process" or "inline".
+        address: Ray cluster to join; None starts one on this machine.
+        seed: of the sampler and of synthetic data.
+        metric: what the search maximises; None means top1 with labels and sqnr without.
+        max_drop: accuracy that may be lost before the command ends with exit code 1.
+        judge: "grid" (the integers that ship) or "simulated" (the float simulation).
+        allow_float: let partition_conversions be searched too.
+        preprocess: file that says how an image becomes the model's input.
+        dim: sizes of symbolic dimensions of the model's inputs.
+        sampler: name in ``qsearch.search.samplers``.
+        batch: trials proposed at a time, on the knowledge of all earlier ones.
+    """
+
+    model: str = ""
+    calib: str | None = None
+    eval: str | None = None
+    out: str | None = None
+    trials: int = 32
+    timeout: float | None = None
+    storage: str | None = None
+    study: str | None = None
+    workers: int | None = None
+    pool: str = "ray"
+    address: str | None = None
+    seed: int = 0
+    metric: str | None = None
+    max_drop: MaxDrop = MaxDrop(0.01)
+    judge: str = "grid"
+    allow_float: bool = False
+    preprocess: str | None = None
+    dim: tuple[tuple[str, int], ...] = ()
+    sampler: str = "tpe"
+    batch: int = 4
+    dry_run: bool = False
+    fresh: bool = False
+    json: bool = False
+    verbosity: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as ``config.resolved.yaml`` holds them."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["max_drop"] = str(self.max_drop)
+        values["dim"] = dict(self.dim)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings with the source of each value: "flag", "environment", "file" or "default"."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+def resolve(
+    flags: Mapping[str, Any],
+    *,
+    config_file: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Resolved:
+    """Merge the four sources and check every value.
+
+    Args:
+        flags: what was said on the command line or in the call; None means not said.
+        config_file: YAML, TOML or JSON file whose keys are the names of the flags.
+        environment: variables; ``QSEARCH_TRIALS=8`` sets ``trials``. None means ``os.environ``.
+    Raises:
+        SettingsError: unknown key, or a value that does not fit its key.
+    """
+    names = {field.name for field in fields(Settings)}
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(names, "default")
+    layers = (
+        ("file", read_config_file(config_file) if config_file is not None else {}),
+        ("environment", _from_environment(environment, names)),
+        ("flag", {key: value for key, value in flags.items() if value is not None}),
+    )
+    for source, layer in layers:
+        for raw_key, raw in layer.items():
+            key = raw_key.replace("-", "_")
+            where = f"{config_file}" if source == "file" else f"{source} {raw_key}"
+            if key not in names:
+                raise SettingsError(
+                    f"unknown setting {raw_key!r}", where=where, fix=legal_names(key, names)
+                )
+            if raw is None:
+                continue
+            values[key] = _convert(key, raw, where)
+            sources[key] = source
+    return Resolved(Settings(**values), sources)
+
+
+def _from_environment(
+    environment: Mapping[str, str] | None, names: set[str]
+) -> dict[str, str | None]:
+    variables = os.environ if environment is None else environment
+    return {
+        name: variables[ENVIRONMENT_PREFIX + name.upper()]
+        for name in sorted(names)
+        if variables.get(ENVIRONMENT_PREFIX + name.upper())
+    }
+
+
+def _convert(key: str, raw: Any, where: str) -> Any:
+    try:
+        return _CONVERTERS[key](raw)
+    except SettingsError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise SettingsError(
+            f"{key} cannot be {raw!r}: {error}",
+            where=where,
+            fix=f"see qsearch launch --help, {key}",
+        ) from error
+
+
+def _text(raw: Any) -> str:
+    if isinstance(raw, str | os.PathLike):
+        text = os.fspath(raw)
+        if isinstance(text, str) and text:
+            return text
+    raise ValueError("expected a text that is not empty")
+
+
+def _number_from(low: int) -> Callable[[Any], int]:
+    def convert(raw: Any) -> int:
+        if isinstance(raw, bool) or (isinstance(raw, float) and raw != int(raw)):
+            raise ValueError("expected a whole number")
+        number = int(raw)
+        if number < low:
+            raise ValueError(f"expected a whole number >= {low}")
+        return number
+
+    return convert
+
+
+def _seconds(raw: Any) -> float:
+    seconds = float(raw)
+    if not seconds > 0:
+        raise ValueError("expected seconds > 0")
+    return seconds
+
+
+def _truth(raw: Any) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    words = {"1": True, "true": True, "yes": True, "on": True}
+    words |= {"0": False, "false": False, "no": False, "off": False}
+    word = str(raw).strip().lower()
+    if word not in words:
+        raise ValueError("expected true or false")
+    return words[word]
+
+
+def _choice(key: str, legal: tuple[str, ...]) -> Callable[[Any], str]:
+    def convert(raw: Any) -> str:
+        if raw not in legal:
+            raise SettingsError(
+                f"{key} cannot be {raw!r}", where=key, fix=legal_names(str(raw), legal)
+            )
+        return str(raw)
+
+    return convert
+
+
+def parse_max_drop(raw: Any) -> MaxDrop:
+    """``0.01`` is absolute, ``1%`` relative to the baseline."""
+    if isinstance(raw, MaxDrop):
+        return raw
+    text = str(raw).strip()
+    relative = text.endswith("%")
+    amount = float(text[:-1]) / 100 if relative else float(text)
+    if not 0 <= amount <= 1:
+        raise ValueError("expected a drop of 0..1 (0.01) or 0..100%")
+    return MaxDrop(amount, relative)
+
+
+def parse_dims(raw: Any) -> tuple[tuple[str, int], ...]:
+    """``NAME=N`` words, or a mapping, as sorted pairs."""
+    if isinstance(raw, Mapping):
+        pairs = [(str(name), size) for name, size in raw.items()]
+    else:
+        words = raw.split(",") if isinstance(raw, str) else list(raw)
+        pairs = []
+        for word in words:
+            if not isinstance(word, str):
+                name, size = word
+            else:
+                name, equals, size = word.partition("=")
+                if not equals:
+                    raise ValueError(f"expected NAME=N, got {word!r}")
+            pairs.append((str(name).strip(), size))
+    return tuple(sorted((name, _number_from(1)(size)) for name, size in pairs))
+
+
+_CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "model": _text,
+    "calib": _text,
+    "eval": _text,
+    "out": _text,
+    "trials": _number_from(1),
+    "timeout": _seconds,
+    "storage": _text,
+    "study": _text,
+    "workers": _number_from(1),
+    "pool": _choice("pool", POOLS),
+    "address": _text,
+    "seed": _number_from(0),
+    "metric": _choice("metric", METRICS),
+    "max_drop": parse_max_drop,
+    "judge": _choice("judge", JUDGES),
+    "allow_float": _truth,
+    "preprocess": _text,
+    "dim": parse_dims,
+    "sampler": _choice("sampler", SAMPLERS),
+    "batch": _number_from(1),
+    "dry_run": _truth,
+    "fresh": _truth,
+    "json": _truth,
+    "verbosity": int,
+}

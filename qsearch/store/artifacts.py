@@ -1,0 +1,102 @@
+"""Files by sha256. What is written is complete or absent: temporary name, fsync, rename."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qsearch.errors import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactId:
+    """Name (sha256, lower-case hex) and size of a stored file."""
+
+    sha256: str
+    bytes: int
+
+
+class ArtifactStore:
+    """A folder of immutable files, two levels deep, named by their content."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, data: bytes) -> ArtifactId:
+        """Store ``data``; storing it twice is free."""
+        artifact = ArtifactId(hashlib.sha256(data).hexdigest(), len(data))
+        path = self.path(artifact.sha256)
+        if not path.is_file():
+            write_atomically(path, data)
+        return artifact
+
+    def get(self, sha256: str) -> bytes:
+        """The bytes of an artefact.
+
+        Raises:
+            StoreError: it is not there, or the file was changed.
+        """
+        path = self.path(sha256)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise StoreError(
+                "an artefact of the study is missing",
+                where=str(path),
+                fix="restore the run folder, or start over with --fresh",
+            ) from error
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise StoreError(
+                "an artefact of the study is damaged",
+                where=str(path),
+                fix="delete the file and run the same command again",
+            )
+        return data
+
+    def has(self, sha256: str) -> bool:
+        """Whether the file is there (its content is checked by ``get``)."""
+        return self.path(sha256).is_file()
+
+    def path(self, sha256: str) -> Path:
+        """Where an artefact lies."""
+        if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+            raise StoreError(
+                f"{sha256!r} is no artefact id", where="artifacts", fix="give a sha256"
+            )
+        return self.root / sha256[:2] / sha256
+
+    def put_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> ArtifactId:
+        """Store named arrays as one uncompressed .npz with sorted members."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **{name: arrays[name] for name in sorted(arrays)})  # type: ignore[arg-type]
+        return self.put(buffer.getvalue())
+
+    def get_arrays(self, sha256: str) -> dict[str, NDArray[Any]]:
+        """Arrays stored by ``put_arrays``."""
+        with np.load(io.BytesIO(self.get(sha256)), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is complete or absent, whenever the process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,1 @@
+"""The history of the schema, run by alembic from inside the package."""

