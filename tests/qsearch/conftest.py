@@ -1,4 +1,4 @@
-"""Databases for the service's tests: a SQLite file always, PostgreSQL where a server can be started."""
+"""Databases for the tests of the service: SQLite always, PostgreSQL where one can be started."""
 
 from __future__ import annotations
 

@@ -84,9 +84,12 @@ def test_sqlite_writers_wait_for_each_other(tmp_path: Path) -> None:
 
 def test_one_study_has_one_driver(storage_url: str) -> None:
     engine, other = open_engine(storage_url), open_engine(storage_url)
-    with exclusive(engine, "digits"):
-        with pytest.raises(StoreError, match="another process"), exclusive(other, "digits"):
-            pass
+    with (
+        exclusive(engine, "digits"),
+        pytest.raises(StoreError, match="another process"),
+        exclusive(other, "digits"),
+    ):
+        pass
     with exclusive(other, "digits"):
         pass
     engine.dispose()

@@ -1,0 +1,41 @@
+"""When a search stops: enough trials, or no time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Budget:
+    """Trials in total over all runs, and seconds of this run.
+
+    Args:
+        trials: finished trials the study shall have.
+        timeout_s: None is unlimited.
+        clock: monotonic seconds.
+    """
+
+    trials: int
+    timeout_s: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    _start: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._start = self.clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the budget was made."""
+        return self.clock() - self._start
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the timeout has passed."""
+        return self.timeout_s is not None and self.elapsed_s >= self.timeout_s
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the timeout, at least 0; None is unlimited."""
+        return None if self.timeout_s is None else max(0.0, self.timeout_s - self.elapsed_s)

@@ -1,0 +1,256 @@
+"""The search space: which fields of a QConfig are searched, over which values, and when.
+
+A parameter has an effect only while its conditions hold (``percentile`` only when
+``calibrate_mode`` is "percentile"); one without effect is neither suggested nor hashed, so two
+ways of writing one configuration are one trial.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+from compiler.qtypes.qconfig import QConfig
+from qsearch.errors import SearchError
+
+if TYPE_CHECKING:
+    from optuna import Trial
+
+Value = str | int | float | bool
+Params = dict[str, Value]
+
+PERCENTILES: Final = (0.999, 0.9999, 0.99999, 0.999999)
+GLOBAL_SCALES: Final = (4.0, 8.0, 16.0, 32.0)
+
+# Fields that change nothing about the numbers a module computes.
+_NO_EFFECT: Final = ("calibrate_chunk_by",)
+# Fields read in one calibrate_mode only.
+_ONLY_IN_MODE: Final = {"percentile": "percentile", "global_scale": "global_scale"}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One searched field of QConfig.
+
+    Attributes:
+        name: the field.
+        choices: its values, in the order in which a grid visits them.
+        when: earlier parameters and the values of theirs for which this one has an effect.
+    """
+
+    name: str
+    choices: tuple[Value, ...]
+    when: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+
+    def active(self, params: Mapping[str, Value]) -> bool:
+        """Whether the parameter has an effect beside the values chosen so far."""
+        return all(params.get(name) in values for name, values in self.when)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Parameters in the order of suggestion; conditions look back only."""
+
+    parameters: tuple[Parameter, ...]
+
+    def __post_init__(self) -> None:
+        known: set[str] = set()
+        for parameter in self.parameters:
+            missing = {name for name, _ in parameter.when} - known
+            if missing or not parameter.choices or parameter.name in known:
+                raise SearchError(
+                    f"parameter {parameter.name!r} of the search space is not well formed",
+                    where=f"conditions on {sorted(missing)}" if missing else "choices or name",
+                    fix="name each parameter once, give it values, condition it on earlier ones",
+                )
+            known.add(parameter.name)
+
+    def suggest(self, trial: Trial) -> Params:
+        """Ask the sampler behind ``trial`` for a point of the space."""
+        params: Params = {}
+        for parameter in self.parameters:
+            if parameter.active(params):
+                if len(parameter.choices) == 1:
+                    params[parameter.name] = parameter.choices[0]
+                else:
+                    chosen = trial.suggest_categorical(parameter.name, parameter.choices)
+                    params[parameter.name] = cast(Value, chosen)
+        return params
+
+    def effective(self, params: Mapping[str, Value]) -> Params:
+        """``params`` without what has no effect, missing ones at their first choice."""
+        kept: Params = {}
+        for parameter in self.parameters:
+            if parameter.active(kept):
+                kept[parameter.name] = params.get(parameter.name, parameter.choices[0])
+        return kept
+
+    def params_of(self, qconfig: QConfig) -> Params:
+        """The point that stands for ``qconfig``.
+
+        Raises:
+            SearchError: a value of it is not among the choices.
+        """
+        fields = qconfig.to_dict()
+        params: Params = {}
+        for parameter in self.parameters:
+            if parameter.active(params):
+                value = fields[parameter.name]
+                if value not in parameter.choices:
+                    raise SearchError(
+                        f"{parameter.name}={value!r} is not a point of the search space",
+                        where=f"choices {list(parameter.choices)}",
+                        fix="add the value to the space, or start from another configuration",
+                    )
+                params[parameter.name] = value
+        return params
+
+    def points(self) -> Iterator[Params]:
+        """Every point once, the last parameter changing fastest."""
+        stack: list[tuple[int, Params]] = [(0, {})]
+        while stack:
+            index, params = stack.pop()
+            if index == len(self.parameters):
+                yield params
+                continue
+            parameter = self.parameters[index]
+            if not parameter.active(params):
+                stack.append((index + 1, params))
+                continue
+            for choice in reversed(parameter.choices):
+                stack.append((index + 1, {**params, parameter.name: choice}))
+
+    def size(self, limit: int) -> int:
+        """Number of points, or ``limit`` if there are at least so many."""
+        count = 0
+        for _ in self.points():
+            count += 1
+            if count >= limit:
+                break
+        return count
+
+    def unseen_near(
+        self, params: Params, seen: frozenset[str] | set[str], start: QConfig, seed: int
+    ) -> Params | None:
+        """A point not in ``seen`` (config hashes), few changes away from ``params``.
+
+        A seeded random walk, one parameter a step; when it finds nothing the whole space is
+        enumerated if it is small. None when everything was seen.
+        """
+        rng = np.random.default_rng(seed)
+        here = dict(params)
+        for _ in range(8 * len(self.parameters)):
+            free = [p for p in self.parameters if p.active(here) and len(p.choices) > 1]
+            if not free:
+                break
+            parameter = free[int(rng.integers(len(free)))]
+            others = [c for c in parameter.choices if c != here.get(parameter.name)]
+            # Newly active parameters get a random value as well, or they never leave the first.
+            here[parameter.name] = others[int(rng.integers(len(others)))]
+            here = self._filled(here, rng)
+            if config_hash(to_qconfig(here, start).to_dict()) not in seen:
+                return here
+        rest = []
+        for index, point in enumerate(self.points()):
+            if index >= _ENUMERATE_AT_MOST:
+                break
+            if config_hash(to_qconfig(point, start).to_dict()) not in seen:
+                rest.append(point)
+        return rest[int(rng.integers(len(rest)))] if rest else None
+
+    def _filled(self, params: Params, rng: np.random.Generator) -> Params:
+        filled: Params = {}
+        for parameter in self.parameters:
+            if parameter.active(filled):
+                if parameter.name in params:
+                    filled[parameter.name] = params[parameter.name]
+                else:
+                    choice = int(rng.integers(len(parameter.choices)))
+                    filled[parameter.name] = parameter.choices[choice]
+        return filled
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Plain values, for the study's row."""
+        return [
+            {
+                "name": p.name,
+                "choices": list(p.choices),
+                "when": {name: list(values) for name, values in p.when},
+            }
+            for p in self.parameters
+        ]
+
+    @staticmethod
+    def from_dict(rows: list[dict[str, Any]]) -> Space:
+        """The space that ``to_dict`` wrote."""
+        return Space(
+            tuple(
+                Parameter(
+                    row["name"],
+                    tuple(row["choices"]),
+                    tuple((name, tuple(values)) for name, values in row["when"].items()),
+                )
+                for row in rows
+            )
+        )
+
+
+_ENUMERATE_AT_MOST: Final = 20_000
+
+
+def default_space(allow_float: bool = False) -> Space:
+    """What ``qsearch launch`` searches without being told otherwise: 132 points.
+
+    Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
+    candidates too.
+    """
+    conversions: tuple[Value, ...] = ("fully_integral",)
+    if allow_float:
+        conversions += ("enabled", "disabled")
+    return Space(
+        (
+            Parameter("weight_granularity", ("channel", "tensor")),
+            Parameter("weight_scale", ("max", "power2", "mse")),
+            Parameter(
+                "calibrate_mode", ("percentile", "kl_divergence", "max", "mse", "global_scale")
+            ),
+            Parameter("percentile", PERCENTILES, (("calibrate_mode", ("percentile",)),)),
+            Parameter("global_scale", GLOBAL_SCALES, (("calibrate_mode", ("global_scale",)),)),
+            Parameter("rounding", ("UPWARD", "TONEAREST")),
+            Parameter("partition_conversions", conversions),
+        )
+    )
+
+
+def to_qconfig(params: Mapping[str, Value], start: QConfig) -> QConfig:
+    """The configuration of a point: ``start`` with the point's values."""
+    return QConfig.from_dict({**start.to_dict(), **params})
+
+
+def canonical_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a QConfig without those that have no effect, in one spelling each."""
+    kept = {
+        name: value
+        for name, value in fields.items()
+        if name not in _NO_EFFECT
+        and _ONLY_IN_MODE.get(name, fields["calibrate_mode"]) == fields["calibrate_mode"]
+    }
+    if kept.get("skip_conv_layers") is None:
+        kept["skip_conv_layers"] = []  # both skip none
+    return kept
+
+
+def config_hash(fields: Mapping[str, Any]) -> str:
+    """sha256 of the canonical form of a QConfig given as plain fields."""
+    return content_hash(canonical_fields(fields))
+
+
+def content_hash(value: Any) -> str:
+    """sha256 of plain values: JSON with sorted keys and no spaces."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,48 @@
+"""Which trial is best, and what --max-drop promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from qsearch.search.objectives import Objective, keeps_accuracy
+from qsearch.settings import MaxDrop
+
+
+def test_ties_go_to_agreement_then_sqnr_then_the_earlier_trial() -> None:
+    objective = Objective("top1")
+    base = {"top1": 0.85, "agreement": 0.97, "sqnr_db": 20.0}
+    ranked = [
+        objective.rank({**base, "agreement": 0.98}, 9),
+        objective.rank({**base, "sqnr_db": 21.0}, 8),
+        objective.rank(base, 1),
+        objective.rank(base, 2),
+        objective.rank({**base, "top1": 0.84, "agreement": 1.0}, 0),
+    ]
+    assert ranked == sorted(ranked, reverse=True)
+
+
+def test_an_infinite_sqnr_beats_every_finite_one() -> None:
+    objective = Objective("sqnr")
+    assert objective.value({"sqnr_db": None}) > objective.value({"sqnr_db": 150.0})
+
+
+@pytest.mark.parametrize(
+    ("top1", "drop", "kept"),
+    [
+        (0.84, MaxDrop(0.01), True),
+        (0.8399, MaxDrop(0.01), False),
+        (0.8415, MaxDrop(0.01, relative=True), True),
+        (0.8414, MaxDrop(0.01, relative=True), False),
+        (0.85, MaxDrop(0.0), True),
+    ],
+)
+def test_max_drop_is_absolute_or_relative_to_the_baseline(
+    top1: float, drop: MaxDrop, kept: bool
+) -> None:
+    assert keeps_accuracy({"top1": top1}, {"top1": 0.85, "agreement": 1.0}, drop) is kept
+
+
+def test_without_labels_max_drop_looks_at_agreement() -> None:
+    baseline = {"top1": None, "agreement": 1.0, "sqnr_db": None}
+    assert keeps_accuracy({"top1": None, "agreement": 0.99}, baseline, MaxDrop(0.01))
+    assert not keeps_accuracy({"top1": None, "agreement": 0.98}, baseline, MaxDrop(0.01))

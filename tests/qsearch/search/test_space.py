@@ -1,0 +1,112 @@
+"""The search space: conditions, canonical hashes, enumeration, unseen neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compiler.qtypes.qconfig import QConfig
+from qsearch.errors import SearchError
+from qsearch.search.space import (
+    Parameter,
+    Space,
+    config_hash,
+    default_space,
+    to_qconfig,
+)
+
+START = QConfig.recommended()
+
+
+def hash_of(params: dict[str, object]) -> str:
+    return config_hash(QConfig.recommended(**params).to_dict())
+
+
+def test_the_default_space_has_132_different_configurations() -> None:
+    points = list(default_space().points())
+    hashes = {config_hash(to_qconfig(point, START).to_dict()) for point in points}
+    assert len(points) == len(hashes) == 132
+    assert all(point["partition_conversions"] == "fully_integral" for point in points)
+
+
+def test_allow_float_searches_all_three_partition_conversions() -> None:
+    values = {p["partition_conversions"] for p in default_space(allow_float=True).points()}
+    assert values == {"fully_integral", "enabled", "disabled"}
+
+
+def test_the_recommended_configuration_is_a_point_of_the_space() -> None:
+    params = default_space().params_of(START)
+    assert to_qconfig(params, START) == START
+    assert params in list(default_space().points())
+
+
+def test_a_configuration_outside_the_space_is_refused_by_name() -> None:
+    with pytest.raises(SearchError, match=r"percentile=0\.5"):
+        default_space().params_of(QConfig.recommended(percentile=0.5))
+
+
+def test_values_without_effect_do_not_change_the_hash() -> None:
+    assert hash_of({"calibrate_mode": "max", "percentile": 0.9}) == hash_of(
+        {"calibrate_mode": "max"}
+    )
+    assert hash_of({"global_scale": 4.0}) == hash_of({})
+    assert hash_of({"calibrate_chunk_by": 3}) == hash_of({})
+    assert hash_of({"skip_conv_layers": None}) == hash_of({"skip_conv_layers": []})
+
+
+def test_values_with_effect_change_the_hash() -> None:
+    base = {"calibrate_mode": "global_scale", "global_scale": 8.0}
+    assert hash_of(base) != hash_of({**base, "global_scale": 4.0})
+    assert hash_of({"percentile": 0.999}) != hash_of({})
+    assert hash_of({"skip_conv_layers": [0]}) != hash_of({})
+
+
+def test_a_parameter_without_effect_is_left_out_of_a_point() -> None:
+    space = default_space()
+    params = space.effective({"calibrate_mode": "max", "percentile": 0.999, "global_scale": 4.0})
+    assert "percentile" not in params
+    assert "global_scale" not in params
+
+
+def test_a_space_survives_its_plain_form() -> None:
+    space = default_space(allow_float=True)
+    assert Space.from_dict(space.to_dict()) == space
+
+
+def test_a_condition_on_a_later_parameter_is_refused() -> None:
+    with pytest.raises(SearchError, match="not well formed"):
+        Space((Parameter("percentile", (0.9,), (("calibrate_mode", ("percentile",)),)),))
+
+
+def test_size_stops_counting_at_its_limit() -> None:
+    assert default_space().size(1000) == 132
+    assert default_space().size(10) == 10
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 131))
+def test_an_unseen_neighbour_is_new_and_the_same_for_the_same_seed(seed: int, index: int) -> None:
+    space = default_space()
+    point = list(space.points())[index]
+    seen = {config_hash(to_qconfig(point, START).to_dict())}
+    found = space.unseen_near(point, seen, START, seed)
+    assert found is not None
+    assert config_hash(to_qconfig(found, START).to_dict()) not in seen
+    assert found == space.effective(found)
+    assert found == space.unseen_near(point, seen, START, seed)
+
+
+def test_the_last_unseen_point_is_found_and_then_none() -> None:
+    space = default_space()
+    hashes = [config_hash(to_qconfig(p, START).to_dict()) for p in space.points()]
+    start = next(iter(space.points()))
+    last = space.unseen_near(start, set(hashes[:77] + hashes[78:]), START, 7)
+    assert last == list(space.points())[77]
+    assert space.unseen_near(start, set(hashes), START, 7) is None
+
+
+def test_a_start_configuration_keeps_its_other_fields() -> None:
+    start = replace(START, round_for_shift=False)
+    assert not to_qconfig({"calibrate_mode": "max"}, start).round_for_shift
