@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler.ir.expr import Expr, Var
+from compiler.ir.expr import Expr, Function, Let, Var
 from compiler.ir.ty import GlobalTypeVar, Type, TypeVar
 
 
@@ -91,6 +92,21 @@ class PatternTuple(Pattern):
     patterns: tuple[Pattern, ...] = ()
 
 
+def map_pattern_vars(pattern: Pattern, change: Callable[[Var], Var]) -> Pattern:
+    """``pattern`` over other variables; itself when none changes. Recurses over its nesting only."""
+    if isinstance(pattern, PatternVar):
+        var = change(pattern.var)
+        return pattern if var is pattern.var else PatternVar(var)
+    if isinstance(pattern, (PatternConstructor, PatternTuple)):
+        parts = tuple(map_pattern_vars(p, change) for p in pattern.patterns)
+        if all(a is b for a, b in zip(parts, pattern.patterns)):
+            return pattern
+        if isinstance(pattern, PatternTuple):
+            return PatternTuple(parts)
+        return PatternConstructor(pattern.constructor, parts)
+    return pattern
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Clause:
     """``lhs => rhs``."""
@@ -109,3 +125,27 @@ class Match(Expr):
 
     def operands(self) -> tuple[Expr, ...]:
         return (self.data, *(c.rhs for c in self.clauses))
+
+
+def pattern_vars(pattern: Pattern) -> tuple[Var, ...]:
+    """Variables a match pattern binds, left to right."""
+    found: list[Var] = []
+    stack = [pattern]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, PatternVar):
+            found.append(top.var)
+        elif isinstance(top, (PatternConstructor, PatternTuple)):
+            stack.extend(reversed(top.patterns))
+    return tuple(found)
+
+
+def binders_of(node: Expr) -> tuple[Var, ...]:
+    """Variables that ``node`` itself binds: params, the let variable, those of match patterns."""
+    if isinstance(node, Function):
+        return node.params
+    if isinstance(node, Let):
+        return (node.var,)
+    if isinstance(node, Match):
+        return tuple(v for clause in node.clauses for v in pattern_vars(clause.lhs))
+    return ()

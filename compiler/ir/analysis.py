@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from compiler.ir.expr import Expr, Function, Let, Var
+from compiler.errors import BindError
+from compiler.ir.adt import Match, binders_of, pattern_vars
+from compiler.ir.expr import Call, Expr, Function, Var, describe, is_op_call
+from compiler.ir.rebuild import substitute
+from compiler.ir.well_formed import Problem, well_formed
+
+__all__ = [
+    "Problem",
+    "all_vars",
+    "bind",
+    "binders_of",
+    "bound_vars",
+    "count_uses",
+    "extract_calls",
+    "free_vars",
+    "is_constant_expr",
+    "pattern_vars",
+    "post_order",
+    "post_order_visit",
+    "well_formed",
+]
 
 
 def post_order(root: Expr) -> Iterator[Expr]:
@@ -36,3 +56,77 @@ def count_uses(root: Expr) -> Counter[Expr]:
     for node in post_order(root):
         uses.update(node.operands())
     return uses
+
+
+def all_vars(root: Expr) -> list[Var]:
+    """Every variable that occurs, bound or free, in order of first occurrence (post-order)."""
+    found: dict[Var, None] = {}
+    for node in post_order(root):
+        if isinstance(node, Var):
+            found[node] = None
+        elif isinstance(node, Match):
+            found.update(dict.fromkeys(binders_of(node)))
+    return list(found)
+
+
+def bound_vars(root: Expr) -> list[Var]:
+    """Variables bound by a function, let or pattern inside ``root``, in order of first occurrence."""
+    bound = _bound_set(root)
+    return [v for v in all_vars(root) if v in bound]
+
+
+def free_vars(root: Expr) -> list[Var]:
+    """Variables used but not bound inside ``root``, in order of first occurrence (post-order)."""
+    bound: set[Var] = set()
+    used: dict[Var, None] = {}
+    for node in post_order(root):
+        if isinstance(node, Var):
+            used[node] = None
+        else:
+            bound.update(binders_of(node))
+    return [v for v in used if v not in bound]
+
+
+def _bound_set(root: Expr) -> set[Var]:
+    return {v for node in post_order(root) for v in binders_of(node)}
+
+
+def bind(expr: Expr, args: Mapping[Var, Expr]) -> Expr:
+    """Substitute variables.
+
+    On a Function, bound params leave the parameter list and free variables of the substituted
+    values join its end, so that the result is closed if ``expr`` was.
+
+    Raises:
+        BindError: a key is bound by a let, a pattern or an inner function.
+    """
+    if not args:
+        return expr
+    body = expr.body if isinstance(expr, Function) else expr
+    inner = _bound_set(body)
+    for var in args:
+        if var in inner:
+            raise BindError(
+                f"cannot bind {describe(var)}: it is bound inside the expression itself",
+                fix="bind parameters or free variables only",
+                span=var.span,
+            )
+    new_body = substitute(body, args)
+    if not isinstance(expr, Function):
+        return new_body
+    kept = tuple(p for p in expr.params if p not in args)
+    if len(kept) == len(expr.params) and new_body is body:
+        return expr
+    captured = {*free_vars(expr), *kept}
+    added = tuple(v for v in free_vars(new_body) if v not in captured)
+    return expr.with_fields(params=(*kept, *added), body=new_body)
+
+
+def is_constant_expr(expr: Expr) -> bool:
+    """True when no variable is reached from ``expr``."""
+    return not any(isinstance(node, Var) for node in post_order(expr))
+
+
+def extract_calls(expr: Expr, op_name: str) -> list[Call]:
+    """Every call of the operator ``op_name``, in post-order."""
+    return [n for n in post_order(expr) if is_op_call(n, op_name) and isinstance(n, Call)]

@@ -1,0 +1,190 @@
+"""InferType: give every expression its ``checked_type``.
+
+Constraints are collected in one walk with a stack of its own; relations that lack information wait
+in the solver. Nodes that carry the right type already are kept as they are, and in a function that
+mentions no other function typed nodes are not even visited: only what a pass made new costs time.
+
+A parameter without annotation gets its inferred type as annotation; everything else is typed in
+place. Source: spec/compiler.md section 1.9; Relay's type_infer.cc for the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.adt import Constructor, TypeData
+from compiler.ir.expr import Expr, Function, GlobalVar, Var, describe
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
+from compiler.ir.ty import FuncType, Type
+from compiler.ir.type_constraints import Constraints
+from compiler.ir.type_settle import StaleTypesError, settle
+
+GlobalType = Callable[[GlobalVar], Type]
+
+
+@register_pass("InferType", opt_level=0)
+@dataclass(frozen=True, slots=True)
+class InferType(ModulePass):
+    """Type every function of the module.
+
+    Raises:
+        TypeInferenceError: types do not fit or cannot be found out; all independent mistakes of one
+            function are in one message.
+    """
+
+    def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        return infer_module(mod)
+
+
+def infer_module(mod: IRModule) -> IRModule:
+    """``mod`` with types; the same object when every type was there.
+
+    Raises:
+        TypeInferenceError: see InferType.
+    """
+    functions = mod.functions
+    if len(functions) == 1:
+        only = next(iter(functions.values()))
+        if not isinstance(only, Function) or only.checked_type_or_none is not None:
+            for gv, fn in functions.items():
+                _name_type(gv, fn)
+            return mod
+    mentioned = {
+        gv.name_hint: _mentioned_globals(fn) if isinstance(fn, Function) else ()
+        for gv, fn in functions.items()
+    }
+    typed: dict[str, Function] = {}
+    for name in _callees_first(mentioned):
+        fn = mod[name]
+        if isinstance(fn, Function):
+            new = _infer_function(name, fn, mod, typed, mentioned)
+            typed[name] = new
+        _name_type(mod.get_global_var(name), typed.get(name, fn))
+    if all(typed.get(gv.name_hint, fn) is fn for gv, fn in functions.items()):
+        return mod
+    return mod.with_functions({gv: typed.get(gv.name_hint, fn) for gv, fn in functions.items()})
+
+
+def infer_expr(expr: Expr, mod: IRModule | None = None) -> Expr:
+    """``expr`` with types. Free variables need an annotation or a type from an earlier inference.
+
+    Raises:
+        TypeInferenceError: see InferType.
+    """
+    in_module = mod if mod is not None else IRModule()
+    trust = not _mentioned_globals(expr)
+    return _infer(expr, in_module, _global_types(in_module, {}), trust, describe(expr))
+
+
+infer_type = infer_expr
+
+
+def _infer_function(
+    name: str,
+    fn: Function,
+    mod: IRModule,
+    typed: dict[str, Function],
+    mentioned: dict[str, tuple[str, ...]],
+) -> Function:
+    trust = not mentioned[name]
+    if trust and fn.checked_type_or_none is not None:
+        return fn
+    new = _infer(fn, mod, _global_types(mod, typed), trust, f"@{name}")
+    assert isinstance(new, Function)
+    return new
+
+
+def _infer(expr: Expr, mod: IRModule, global_type: GlobalType, trust: bool, name: str) -> Expr:
+    definitions = _definitions(mod)
+    try:
+        return settle(Constraints(global_type, definitions, trust=trust).collect(expr), expr, name)
+    except StaleTypesError:
+        # A variable got another type, so nodes that carry a type may carry an old one.
+        return settle(Constraints(global_type, definitions, trust=False).collect(expr), expr, name)
+
+
+def _definitions(mod: IRModule) -> Callable[[str], TypeData]:
+    return mod.get_type
+
+
+def _global_types(mod: IRModule, typed: dict[str, Function]) -> GlobalType:
+    def global_type(gv: GlobalVar) -> Type:
+        name = gv.name_hint
+        if name in typed:
+            return typed[name].checked_type
+        fn: Any = mod[name] if name in mod else None
+        if isinstance(fn, Function):
+            return fn.checked_type_or_none or _declared_type(name, fn)
+        held = gv.checked_type_or_none
+        if held is None and fn is not None:
+            held = mod.get_global_var(name).checked_type_or_none
+        if held is None:
+            raise TypeInferenceError(
+                f"@{name} is called but the module does not define it",
+                fix=f"the module has: {', '.join('@' + g.name_hint for g in mod) or 'no function'}",
+                span=gv.span,
+            )
+        return held
+
+    return global_type
+
+
+def _declared_type(name: str, fn: Function) -> FuncType:
+    """Type of a function from its annotations alone, for a recursive call."""
+    lacking = [f"%{p.name_hint}" for p in fn.params if p.type_annotation is None]
+    if fn.ret_type is None:
+        lacking.append("the result")
+    if lacking:
+        raise TypeInferenceError(
+            f"@{name} is recursive and lacks the type of {', '.join(lacking)}",
+            fix="annotate every parameter and the result of a recursive function",
+            span=fn.span,
+        )
+    args = tuple(p.type_annotation for p in fn.params if p.type_annotation is not None)
+    assert fn.ret_type is not None
+    return FuncType(args, fn.ret_type, fn.type_params)
+
+
+def _name_type(gv: GlobalVar, fn: Any) -> None:
+    # A GlobalVar is shared by module versions; it carries the type of the one inferred last.
+    if isinstance(fn, Function) and fn.checked_type_or_none is not None:
+        gv.set_checked_type(fn.checked_type)
+
+
+def _mentioned_globals(root: Expr) -> tuple[str, ...]:
+    """Names of the globals below ``root``; constructors count as one, their types live in the module."""
+    found: dict[str, None] = {}
+    seen: set[Expr] = {root}
+    stack: list[Expr] = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, GlobalVar):
+            found[node.name_hint] = None
+        elif isinstance(node, Constructor):
+            found[f"type {node.belong_to.name_hint}"] = None
+        elif not isinstance(node, Var):
+            for child in node.operands():
+                if child not in seen:
+                    seen.add(child)
+                    stack.append(child)
+    return tuple(sorted(found))
+
+
+def _callees_first(mentioned: dict[str, tuple[str, ...]]) -> list[str]:
+    """Function names such that callees come before callers, except around a recursion."""
+    done: dict[str, None] = {}
+    started: set[str] = set()
+    stack = [(name, False) for name in sorted(mentioned, reverse=True)]
+    while stack:
+        name, callees_pushed = stack.pop()
+        if callees_pushed:
+            done[name] = None
+        elif name not in started and name in mentioned:
+            started.add(name)
+            stack.append((name, True))
+            stack.extend((n, False) for n in reversed(mentioned[name]) if n not in started)
+    return list(done)

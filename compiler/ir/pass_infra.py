@@ -1,0 +1,285 @@
+"""Passes: module to module, never modifying their input; pipelines of them, also as text.
+
+``FoldScaleAxis,FuseOps{max_depth=64}`` is a pipeline: names with options in braces.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypeVar
+
+from compiler.errors import CompilerError, PassError, WellFormedError, legal_names
+from compiler.ir.expr import Function
+from compiler.ir.module import IRModule
+from compiler.ir.pass_context import PassContext, PassInfo, register_config
+from compiler.ir.pass_text import format_value, split_options, split_passes
+
+__all__ = [
+    "FunctionPass",
+    "ModulePass",
+    "Pass",
+    "PassContext",
+    "PassInfo",
+    "Sequential",
+    "create_pass",
+    "function_pass",
+    "module_pass",
+    "register_config",
+    "register_pass",
+    "registered_passes",
+]
+
+SKIPPED = ("Compiler", "Extern", "SkipOptimization")
+
+_PASSES: dict[str, type[Pass]] = {}
+
+
+class Pass:
+    """Base of all passes. ``info`` is set by ``register_pass``."""
+
+    __slots__ = ()
+    info: ClassVar[PassInfo]
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Run the required passes, then this one; ``mod`` itself when there is nothing to do.
+
+        Raises:
+            CompilerError: as the pass raises it, with a note naming the pass.
+            PassError: the pass failed in a way it did not foresee; the cause is chained.
+        """
+        ctx = PassContext.current()
+        info = self.info
+        for name in info.required:
+            mod = create_pass(name)(mod)
+        for instrument in ctx.instruments:
+            instrument.before(mod, info)
+        try:
+            result = self.transform(mod, ctx)
+        except CompilerError as error:
+            error.add_note(f"in pass {info.name}")
+            raise
+        except Exception as error:
+            raise PassError(
+                f"{info.name} failed: {type(error).__name__}: {error}", pass_name=info.name
+            ) from error
+        if ctx.verify:
+            _verify(result, info)
+        for instrument in ctx.instruments:
+            instrument.after(result, info)
+        return result
+
+    def transform(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        """The work itself, without requirements and instruments."""
+        raise NotImplementedError(f"{type(self).__name__} is a kind of pass, not a pass")
+
+    def __str__(self) -> str:
+        options = []
+        if dataclasses.is_dataclass(self):
+            for f in dataclasses.fields(self):
+                value = getattr(self, f.name)
+                if value != f.default:
+                    options.append(f"{f.name}={format_value(value)}")
+        return self.info.name + (f"{{{','.join(options)}}}" if options else "")
+
+
+class ModulePass(Pass):
+    """A pass over the whole module: implement ``run(mod, ctx)``."""
+
+    __slots__ = ()
+
+    def transform(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        return self.run(mod, ctx)
+
+    def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        """The new module, or ``mod`` itself."""
+        raise NotImplementedError(f"{type(self).__name__} does not define run(mod, ctx)")
+
+
+class FunctionPass(Pass):
+    """A pass over one function at a time: implement ``run(fn, mod, ctx)``.
+
+    Functions with Compiler, Extern or SkipOptimization are left alone; types are inferred again
+    when all functions are done.
+    """
+
+    __slots__ = ()
+
+    def transform(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        # infer_type registers itself as a pass, so it imports this module.
+        from compiler.ir.infer_type import infer_module
+
+        changed = mod
+        for gv, fn in mod.functions.items():
+            if not isinstance(fn, Function) or any(key in fn.attrs for key in SKIPPED):
+                continue
+            new = self._run_one(gv.name_hint, fn, mod, ctx)
+            if new is not fn:
+                changed = changed.with_function(gv, new)
+        return infer_module(changed)
+
+    def _run_one(self, name: str, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        try:
+            new = self.run(fn, mod, ctx)
+        except CompilerError as error:
+            error.add_note(f"in function @{name}")
+            raise
+        except Exception as error:
+            raise PassError(
+                f"{self.info.name} failed in @{name}: {type(error).__name__}: {error}",
+                pass_name=self.info.name,
+                function_name=name,
+            ) from error
+        if not isinstance(new, Function):
+            raise PassError(
+                f"{self.info.name} turned @{name} into a {type(new).__name__}",
+                pass_name=self.info.name,
+                function_name=name,
+            )
+        return new
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The new function, or ``fn`` itself; ``mod`` is the module as it was before the pass."""
+        raise NotImplementedError(f"{type(self).__name__} does not define run(fn, mod, ctx)")
+
+
+P = TypeVar("P", bound=type[Pass])
+
+
+def register_pass(
+    name: str, *, opt_level: int = 0, required: tuple[str, ...] = ()
+) -> Callable[[P], P]:
+    """Class decorator: give a pass its Relay name, level and requirements.
+
+    Raises:
+        CompilerError: the name is taken.
+    """
+
+    def add(cls: P) -> P:
+        if name in _PASSES:
+            raise CompilerError(f"pass {name!r} is registered twice")
+        cls.info = PassInfo(name, opt_level, required)
+        _PASSES[name] = cls
+        return cls
+
+    return add
+
+
+def registered_passes() -> dict[str, type[Pass]]:
+    """Every pass imported so far, by name."""
+    return dict(sorted(_PASSES.items()))
+
+
+def create_pass(spec: str) -> Pass:
+    """A pass from text such as ``FuseOps{max_depth=64}``.
+
+    Raises:
+        CompilerError: unknown pass or option; the legal ones are listed, nearest first.
+    """
+    name, options = split_options(spec)
+    cls = _PASSES.get(name)
+    if cls is None:
+        raise CompilerError(
+            f"unknown pass {name!r}", where=f"pipeline {spec!r}", fix=legal_names(name, _PASSES)
+        )
+    known = [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    for key in options:
+        if key not in known:
+            raise CompilerError(
+                f"{name} has no option {key!r}",
+                where=f"pipeline {spec!r}",
+                fix=legal_names(key, known) if known else f"{name} takes no options",
+            )
+    return cls(**options)
+
+
+@dataclass(frozen=True, slots=True)
+class Sequential(Pass):
+    """Passes in order; each runs when the context enables it (opt level, required, disabled).
+
+    Args:
+        passes: passes, or their text.
+        opt_level: level of the sequence itself when it is nested in another.
+        name: shown in errors and to instruments.
+    """
+
+    passes: Sequence[Pass | str]
+    opt_level: int = 0
+    name: str = "sequential"
+
+    @classmethod
+    def from_text(cls, pipeline: str) -> Self:
+        """Parse ``A,B{option=1}``."""
+        return cls([create_pass(spec) for spec in split_passes(pipeline)])
+
+    @property
+    def info(self) -> PassInfo:  # type: ignore[override]
+        """Name and level of the sequence."""
+        return PassInfo(self.name, self.opt_level)
+
+    def transform(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        ran: list[str] = []
+        for item in self.passes:
+            step = create_pass(item) if isinstance(item, str) else item
+            if not ctx.enables(step.info):
+                continue
+            try:
+                mod = step(mod)
+            except CompilerError as error:
+                error.add_note(f"passes before it: {', '.join(ran) or 'none'}")
+                raise
+            ran.append(step.info.name)
+        return mod
+
+    def __str__(self) -> str:
+        return ",".join(str(p) for p in self.passes)
+
+
+def function_pass(
+    opt_level: int = 0, name: str | None = None, required: tuple[str, ...] = ("InferType",)
+) -> Callable[[Callable[[Function, IRModule, PassContext], Function]], FunctionPass]:
+    """Decorator: a pass object from ``fn(function, module, ctx) -> function``; not registered."""
+
+    def make(fn: Callable[[Function, IRModule, PassContext], Function]) -> FunctionPass:
+        class _Local(FunctionPass):
+            info = PassInfo(name or fn.__name__, opt_level, required)
+
+            def run(self, function: Function, mod: IRModule, ctx: PassContext) -> Function:
+                return fn(function, mod, ctx)
+
+        return _Local()
+
+    return make
+
+
+def module_pass(
+    opt_level: int = 0, name: str | None = None, required: tuple[str, ...] = ()
+) -> Callable[[Callable[[IRModule, PassContext], IRModule]], ModulePass]:
+    """Decorator: a pass object from ``fn(module, ctx) -> module``; not registered."""
+
+    def make(fn: Callable[[IRModule, PassContext], IRModule]) -> ModulePass:
+        class _Local(ModulePass):
+            info = PassInfo(name or fn.__name__, opt_level, required)
+
+            def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
+                return fn(mod, ctx)
+
+        return _Local()
+
+    return make
+
+
+def _verify(mod: Any, info: PassInfo) -> None:
+    from compiler.ir.infer_type import infer_module
+    from compiler.ir.well_formed import well_formed
+
+    for gv, fn in mod.functions.items():
+        problems = well_formed(fn) if isinstance(fn, Function) else []
+        if problems:
+            raise WellFormedError(
+                f"{info.name} left @{gv.name_hint} ill-formed: {problems[0]}",
+                where="; ".join(str(p) for p in problems[1:4]) or None,
+                fix=f"this is a defect of the pass {info.name}, please report it",
+            )
+    infer_module(mod)

@@ -1,0 +1,101 @@
+"""Copying with new operands: the one step that substitution, InferType and mutators repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from compiler.errors import MutatorError
+from compiler.ir.adt import Clause, Match, RefCreate, RefRead, RefWrite
+from compiler.ir.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem, Var, describe
+
+Operands = Sequence[Expr]
+
+
+def with_operands(node: Expr, operands: Operands) -> Expr:
+    """``node`` over other operands, in the order of ``node.operands()``; itself when all are the same.
+
+    Raises:
+        MutatorError: a binder would become something that is not a Var.
+    """
+    old = node.operands()
+    for mine, given in zip(old, operands, strict=True):
+        if mine is not given:
+            break
+    else:
+        return node
+    return _REBUILD[type(node)](node, operands)
+
+
+def substitute(root: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
+    """``root`` with every node that is a key of ``mapping`` replaced, sharing kept, O(nodes).
+
+    Replacements are not visited again. Untouched parts are the very same objects.
+    """
+    done: dict[Expr, Expr] = dict(mapping)
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        node, operands_pushed = stack.pop()
+        if node in done:
+            continue
+        operands = node.operands()
+        if operands_pushed or not operands:
+            done[node] = with_operands(node, [done[child] for child in operands])
+        else:
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(operands) if child not in done)
+    return done[root]
+
+
+def fresh_copy(node: Expr) -> Expr:
+    """The same node as a new object without a checked type."""
+    fields = type(node).__dataclass_fields__
+    return type(node)(**{name: getattr(node, name) for name in fields if name != "_checked_type"})
+
+
+def _binder(node: Expr, var: Expr) -> Var:
+    if not isinstance(var, Var):
+        raise MutatorError(
+            f"{describe(node)}: a binder became a {type(var).__name__}, it must stay a Var",
+            fix="replace uses of the variable, not the place where it is bound",
+            span=node.span,
+        )
+    return var
+
+
+def _call(node: Any, ops: Operands) -> Expr:
+    call: Call = node.with_fields(op=ops[0], args=tuple(ops[1:]))
+    return call
+
+
+def _function(node: Any, ops: Operands) -> Expr:
+    params = tuple(_binder(node, p) for p in ops[:-1])
+    function: Function = node.with_fields(params=params, body=ops[-1])
+    return function
+
+
+def _let(node: Any, ops: Operands) -> Expr:
+    let: Let = node.with_fields(var=_binder(node, ops[0]), value=ops[1], body=ops[2])
+    return let
+
+
+def _match(node: Any, ops: Operands) -> Expr:
+    clauses = tuple(
+        old if old.rhs is rhs else Clause(old.lhs, rhs) for old, rhs in zip(node.clauses, ops[1:])
+    )
+    match: Match = node.with_fields(data=ops[0], clauses=clauses)
+    return match
+
+
+_REBUILD: dict[type, Callable[[Any, Operands], Expr]] = {
+    Call: _call,
+    Tuple: lambda node, ops: node.with_fields(fields=tuple(ops)),
+    TupleGetItem: lambda node, ops: node.with_fields(tuple=ops[0]),
+    Function: _function,
+    Let: _let,
+    If: lambda node, ops: node.with_fields(cond=ops[0], true_branch=ops[1], false_branch=ops[2]),
+    RefCreate: lambda node, ops: node.with_fields(value=ops[0]),
+    RefRead: lambda node, ops: node.with_fields(ref=ops[0]),
+    RefWrite: lambda node, ops: node.with_fields(ref=ops[0], value=ops[1]),
+    Match: _match,
+}

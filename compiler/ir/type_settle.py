@@ -1,0 +1,136 @@
+"""The end of InferType: report what stayed unknown, then put the types on the nodes."""
+
+from __future__ import annotations
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.adt import Clause, Match, map_pattern_vars
+from compiler.ir.expr import Expr, Function, GlobalVar, Var, describe
+from compiler.ir.rebuild import fresh_copy, with_operands
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_constraints import Constraints
+from compiler.ir.type_errors import TypeMistake, call_mistake, call_text, combined_error
+
+
+class StaleTypesError(Exception):
+    """Typed nodes were trusted, but a variable below them has another type or identity now."""
+
+
+def settle(found: Constraints, root: Expr, name: str) -> Expr:
+    """``root`` with checked types; nodes whose type was right are kept by identity.
+
+    Raises:
+        TypeInferenceError: mistakes were found, or something stayed unknown.
+        StaleTypesError: only when ``found`` trusted typed nodes; collect again without trust.
+    """
+    solver = found.solver
+    solver.solve()
+    types = [
+        ty if type(ty) is TensorType else solver.resolve(ty)
+        for ty in [found.types[node] for node in found.order]
+    ]
+    mistakes = [*found.mistakes, *_unsolved(found)]
+    if not mistakes:
+        mistakes = _unknown(found, types)
+    if mistakes:
+        raise combined_error(mistakes, name)
+    changed = {node for node, ty in zip(found.order, types) if _must_copy(found, node, ty)}
+    if changed:
+        if found.met_typed and any(isinstance(node, Var) for node in changed):
+            raise StaleTypesError
+        return _copy_changed(found, types, changed).get(root, root)
+    for node, ty in zip(found.order, types):
+        if node._checked_type is None or type(node) is GlobalVar:
+            node.set_checked_type(ty)
+    return root
+
+
+def _unsolved(found: Constraints) -> list[TypeMistake]:
+    """A mistake per relation that never had enough information."""
+    solver = found.solver
+    mistakes = []
+    for call, types in solver.unsolved:
+        if any(solver.is_failed(t) for t in types):
+            continue
+        known = [solver.resolve(t) for t in types[:-1]]
+        error = TypeInferenceError(
+            f"could not infer the type of {describe(call)}",
+            fix="annotate the parameters whose type is shown as _",
+        )
+        mistakes.append(call_mistake(call, known, error))
+    return mistakes
+
+
+def _unknown(found: Constraints, types: list[Type]) -> list[TypeMistake]:
+    """A mistake per variable of unknown type; per other node where no variable is to blame."""
+    holes = [
+        node
+        for node, ty in zip(found.order, types)
+        if type(ty) is not TensorType and found.solver.holes(ty)
+    ]
+    blamed = [n for n in holes if isinstance(n, Var)] or holes[:1]
+    return [
+        TypeMistake(
+            node,
+            f"could not infer the type of {describe(node)}",
+            f"in {call_text(node)}",
+            "annotate it, as in %x: Tensor[(1, 3, 8, 8), float32]",
+        )
+        for node in dict.fromkeys(blamed)
+    ]
+
+
+def _must_copy(found: Constraints, node: Expr, ty: Type) -> bool:
+    old = node._checked_type
+    if type(node) is Var:
+        annotation = node.type_annotation
+        if annotation is None:
+            if node in found.params:
+                return True
+        elif type(annotation) is not TensorType and found.solver.resolve(annotation) != annotation:
+            return True
+    elif type(node) is GlobalVar:
+        return False
+    return old is not None and old is not ty and old != ty
+
+
+def _copy_changed(found: Constraints, types: list[Type], changed: set[Expr]) -> dict[Expr, Expr]:
+    """Old node → node with the right type; unchanged ones map to themselves."""
+    new: dict[Expr, Expr] = {
+        node: _new_var(found, node, ty)
+        for node, ty in zip(found.order, types)
+        if node in changed and isinstance(node, Var)
+    }
+    for node, ty in zip(found.order, types):
+        if node in new:
+            continue
+        copy = with_operands(node, [new.get(child, child) for child in node.operands()])
+        if isinstance(copy, Match):
+            copy = _with_pattern_vars(copy, new)
+        if copy is node and node in changed:
+            copy = fresh_copy(node)
+        if isinstance(copy, Function) and copy.ret_type is not None:
+            copy = copy.with_fields(ret_type=found.solver.resolve(copy.ret_type))
+        if copy._checked_type is None or type(node) is GlobalVar:
+            copy.set_checked_type(ty)
+        new[node] = copy
+    return new
+
+
+def _new_var(found: Constraints, var: Var, ty: Type) -> Var:
+    annotation = ty if var.type_annotation is not None or var in found.params else None
+    new = Var(var.name_hint, annotation, span=var.span, virtual_device=var.virtual_device)
+    new.set_checked_type(ty)
+    return new
+
+
+def _with_pattern_vars(match: Match, new: dict[Expr, Expr]) -> Match:
+    def rename(var: Var) -> Var:
+        renamed = new.get(var, var)
+        assert isinstance(renamed, Var)
+        return renamed
+
+    clauses = []
+    for clause in match.clauses:
+        lhs = map_pattern_vars(clause.lhs, rename)
+        clauses.append(clause if lhs is clause.lhs else Clause(lhs, clause.rhs))
+    return match.with_fields(clauses=tuple(clauses))

@@ -1,0 +1,299 @@
+"""Unification of types and the work list of type relations: the engine under InferType."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call, Op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import (
+    Dim,
+    FuncType,
+    GlobalTypeVar,
+    IncompleteType,
+    RefType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeCall,
+    TypeVar,
+)
+
+
+class Pending(NamedTuple):
+    """A relation that lacked information: its call, argument types and result type."""
+
+    call: Call
+    types: tuple[Type, ...]
+
+
+class TypeSolver:
+    """Holes, what they stand for, and the relations that wait for them.
+
+    Args:
+        on_error: told of a relation that failed, with its call; the solver goes on.
+    """
+
+    def __init__(self, on_error: Callable[[Call, TypeInferenceError], None]) -> None:
+        self._bound: dict[IncompleteType, Type] = {}
+        self._waiting: dict[IncompleteType, list[Pending]] = {}
+        self._ready: deque[Pending] = deque()
+        self._done: set[Call] = set()
+        self._unsolved: dict[Call, Pending] = {}
+        self._failed: set[IncompleteType] = set()
+        self._on_error = on_error
+
+    def hole(self) -> IncompleteType:
+        """A fresh unknown type."""
+        return IncompleteType()
+
+    def failed_hole(self) -> IncompleteType:
+        """An unknown type whose reason has been reported already."""
+        hole = IncompleteType()
+        self._failed.add(hole)
+        return hole
+
+    def is_failed(self, ty: Type) -> bool:
+        """True when ``ty`` contains a hole that an earlier error left behind."""
+        return any(h in self._failed for h in self.holes(ty))
+
+    def mark_failed(self, ty: Type) -> None:
+        """Everything still unknown in ``ty`` is the consequence of an error already reported."""
+        self._failed.update(self.holes(ty))
+
+    def holes(self, ty: Type) -> list[IncompleteType]:
+        """Unknowns left in ``ty``."""
+        found: list[IncompleteType] = []
+        stack = [ty]
+        while stack:
+            top = self.find(stack.pop())
+            if isinstance(top, IncompleteType):
+                found.append(top)
+            elif not isinstance(top, TensorType):
+                stack.extend(parts_of(top))
+        return found
+
+    def find(self, ty: Type) -> Type:
+        """What ``ty`` stands for, at its head only."""
+        while type(ty) is IncompleteType:
+            target = self._bound.get(ty)
+            if target is None:
+                return ty
+            ty = target
+        return ty
+
+    def resolve(self, ty: Type) -> Type:
+        """``ty`` with every known hole replaced; itself when it has none."""
+        ty = self.find(ty)
+        if isinstance(ty, (TensorType, IncompleteType, TypeVar)):
+            return ty
+        return map_type(ty, self.resolve)
+
+    def assign(self, dst: Type, src: Type) -> None:
+        """Reporter's half: make ``dst`` and ``src`` one type."""
+        if type(dst) is IncompleteType and dst not in self._bound:
+            if dst is not src:
+                self._set(dst, src)
+        else:
+            self.unify(dst, src)
+
+    def _set(self, hole: IncompleteType, ty: Type) -> None:
+        ty = self.find(ty)
+        if ty is hole:
+            return
+        if not isinstance(ty, (TensorType, IncompleteType)) and hole in self.holes(ty):
+            raise TypeInferenceError(f"a type would contain itself: {self.resolve(ty)}")
+        self._bound[hole] = ty
+        if hole in self._failed and isinstance(ty, IncompleteType):
+            self._failed.add(ty)
+        if self._waiting:
+            self._ready.extend(self._waiting.pop(hole, ()))
+
+    def unify(self, a: Type, b: Type) -> Type:
+        """Make two types one; an unknown dimension takes the size of the other.
+
+        Raises:
+            TypeInferenceError: they differ; the message holds both.
+        """
+        return self._merge(a, b, _refine)
+
+    def merge_branches(self, a: Type, b: Type) -> Type:
+        """Type of a value that is either ``a`` or ``b``: a dimension unknown in one is unknown."""
+        return self._merge(a, b, _widen)
+
+    def _merge(self, a: Type, b: Type, dim: Callable[[Dim, Dim], Dim]) -> Type:
+        head_a, head_b = self.find(a), self.find(b)
+        if head_a is head_b:
+            return head_a
+        if isinstance(head_a, IncompleteType):
+            self._set(head_a, head_b)
+            return head_b
+        if isinstance(head_b, IncompleteType):
+            self._set(head_b, head_a)
+            return head_a
+        merged = self._merge_known(head_a, head_b, dim)
+        for original, head in ((a, head_a), (b, head_b)):
+            if merged is not head and type(original) is IncompleteType:
+                self._rebind(original, merged)
+        return merged
+
+    def _rebind(self, hole: IncompleteType, merged: Type) -> None:
+        last = hole
+        while type(target := self._bound[last]) is IncompleteType:
+            last = target
+        self._bound[last] = merged
+
+    def _merge_known(self, a: Type, b: Type, dim: Callable[[Dim, Dim], Dim]) -> Type:
+        if type(a) is not type(b):
+            self._clash(a, b)
+        if isinstance(a, TensorType) and isinstance(b, TensorType):
+            return _merge_tensors(a, b, dim)
+        if isinstance(a, TypeVar) or isinstance(a, GlobalTypeVar):
+            if a != b:
+                self._clash(a, b)
+            return a
+        if isinstance(a, FuncType) and isinstance(b, FuncType):
+            if len(a.type_params) != len(b.type_params):
+                self._clash(a, b)
+            if b.type_params:
+                b = instantiate(b, dict(zip(b.type_params, a.type_params)), keep_params=True)
+        if isinstance(a, TypeCall) and isinstance(b, TypeCall) and a.func != b.func:
+            self._clash(a, b)
+        mine, theirs = parts_of(a), parts_of(b)
+        if len(mine) != len(theirs):
+            self._clash(a, b)
+        merged = iter([self._merge(x, y, dim) for x, y in zip(mine, theirs)])
+        return map_type(a, lambda _: next(merged))
+
+    def _clash(self, a: Type, b: Type) -> NoReturn:
+        raise TypeInferenceError(f"type {self.resolve(a)} does not match {self.resolve(b)}")
+
+    def relate(self, call: Call, types: tuple[Type, ...]) -> None:
+        """Run the relation of an operator call now, or when more is known."""
+        self._run(Pending(call, types))
+        if self._ready:
+            self.solve()
+
+    def solve(self) -> None:
+        """Re-run relations until none has anything new to say."""
+        while self._ready:
+            item = self._ready.popleft()
+            if item.call not in self._done:
+                self._run(item)
+
+    @property
+    def unsolved(self) -> list[Pending]:
+        """Relations still waiting, in program order."""
+        return list(self._unsolved.values())
+
+    def _run(self, item: Pending) -> None:
+        call, types = item
+        op: Any = call.op
+        known = [t if type(t) is TensorType else self.resolve(t) for t in types]
+        try:
+            solved = op.rel(known, len(types) - 1, call.attrs, self)
+        except TypeInferenceError as error:
+            self._finish(call)
+            self.mark_failed(types[-1])
+            if not any(self.is_failed(t) for t in types[:-1]):
+                self._on_error(call, error)
+            return
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            # A relation that trips over a kind of type it did not foresee has met a wrong argument.
+            self._finish(call)
+            self.mark_failed(types[-1])
+            what = f"these argument types do not fit ({type(error).__name__}: {error})"
+            self._on_error(call, TypeInferenceError(what))
+            return
+        if solved:
+            self._finish(call)
+            return
+        self._unsolved[call] = item
+        for hole in {h for t in known for h in self.holes(t)}:
+            self._waiting.setdefault(hole, []).append(item)
+
+    def _finish(self, call: Call) -> None:
+        if call in self._unsolved:
+            del self._unsolved[call]
+            self._done.add(call)
+
+
+def parts_of(ty: Type) -> tuple[Type, ...]:
+    """The types directly inside ``ty``, left to right."""
+    if isinstance(ty, TupleType):
+        return ty.fields
+    if isinstance(ty, FuncType):
+        return (*ty.arg_types, ty.ret_type)
+    if isinstance(ty, RefType):
+        return (ty.value,)
+    if isinstance(ty, TypeCall):
+        return ty.args
+    return ()
+
+
+def map_type(ty: Type, change: Callable[[Type], Type]) -> Type:
+    """``ty`` with ``change`` applied to its parts, left to right; itself when none changes."""
+    old = parts_of(ty)
+    if not old:
+        return ty
+    new = tuple([change(part) for part in old])
+    if all(a is b for a, b in zip(old, new)):
+        return ty
+    if isinstance(ty, TupleType):
+        return TupleType(new)
+    if isinstance(ty, FuncType):
+        return FuncType(new[:-1], new[-1], ty.type_params, ty.type_constraints)
+    if isinstance(ty, RefType):
+        return RefType(new[0])
+    assert isinstance(ty, TypeCall)
+    return TypeCall(ty.func, new)
+
+
+def instantiate(ty: Type, mapping: dict[TypeVar, Type], *, keep_params: bool = False) -> Any:
+    """``ty`` with type variables replaced; a function type loses its type parameters unless kept."""
+
+    def change(part: Type) -> Type:
+        if isinstance(part, TypeVar):
+            return mapping.get(part, part)
+        return map_type(part, change)
+
+    if isinstance(ty, FuncType) and ty.type_params:
+        params = tuple(mapping.get(p, p) for p in ty.type_params) if keep_params else ()
+        kept = tuple(p for p in params if isinstance(p, TypeVar))
+        return FuncType(tuple(map(change, ty.arg_types)), change(ty.ret_type), kept)
+    return change(ty)
+
+
+def _refine(a: Dim, b: Dim) -> Dim:
+    return b if isinstance(a, AnyDim) else a
+
+
+def _widen(a: Dim, b: Dim) -> Dim:
+    return a if isinstance(a, AnyDim) else b
+
+
+def _merge_tensors(a: TensorType, b: TensorType, dim: Callable[[Dim, Dim], Dim]) -> TensorType:
+    if a.dtype != b.dtype:
+        raise TypeInferenceError(f"dtype {a.dtype} of {a} does not match dtype {b.dtype} of {b}")
+    if a.shape == b.shape:
+        return a
+    if len(a.shape) != len(b.shape):
+        raise TypeInferenceError(
+            f"rank {len(a.shape)} of {a} does not match rank {len(b.shape)} of {b}"
+        )
+    for axis, (x, y) in enumerate(zip(a.shape, b.shape)):
+        if x != y and not isinstance(x, AnyDim) and not isinstance(y, AnyDim):
+            raise TypeInferenceError(f"{a} does not match {b}: axis {axis} has sizes {x} and {y}")
+    shape = tuple(dim(x, y) for x, y in zip(a.shape, b.shape))
+    if shape == a.shape:
+        return a
+    return b if shape == b.shape else TensorType(shape, a.dtype)
+
+
+def op_type(op: Op) -> FuncType:
+    """A type for an operator taken by itself: one type variable per argument and one for the result."""
+    params = tuple(TypeVar(name) for name in (*op.arg_names, "result"))
+    return FuncType(params[:-1], params[-1], params)
