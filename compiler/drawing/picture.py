@@ -1,0 +1,226 @@
+"""Picture: what is drawn of a module, before anything has a place.
+
+Every function of the module, and every function literal inside one, becomes a frame; every node of
+its body a box. Constants are named inside the box that reads them, because a picture with a box per
+weight shows nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from compiler.drawing.wording import Wording, box_title, type_text
+from compiler.ir.adt import Match
+from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Op, Tuple, Var
+from compiler.ir.module import IRModule
+from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, tensor_fields
+
+QUANTIZED_DTYPES = ("int8", "uint8", *NARROW_DTYPES)
+ACCUMULATOR_DTYPES = ("int16", "uint16", "int32", "uint32")
+SIMULATED = "relay.op.annotation.simulated_quantize"
+
+
+class Kind(Enum):
+    """What numbers a box gives; decides its colour and its outline."""
+
+    INPUT = "input"
+    FLOAT = "float"
+    SIMULATED = "simulated"
+    QUANTIZED = "quantized"
+    ACCUMULATOR = "accumulator"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One node: ``name`` is its number in the text form, ``detail`` what a click shows."""
+
+    key: int
+    title: str
+    subtitle: str
+    kind: Kind
+    detail: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A value on its way from box ``source`` to box ``target``, labelled with its type."""
+
+    source: int
+    target: int
+    label: str
+    quantized: bool = False
+
+
+@dataclass(slots=True)
+class Frame:
+    """A function: its boxes in post-order and the edges between them."""
+
+    title: str
+    boxes: list[Box] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The frames of a module, globals by name first, each followed by the literals inside it."""
+
+    frames: tuple[Frame, ...]
+
+    @property
+    def num_boxes(self) -> int:
+        """Number of boxes in all frames."""
+        return sum(len(frame.boxes) for frame in self.frames)
+
+
+def picture_of(mod: IRModule) -> Picture:
+    """The boxes and edges of every function of ``mod``; linear in its size, without recursion.
+
+    Args:
+        mod: any module; types are shown where InferType has run.
+    """
+    frames: list[Frame] = []
+    next_key = 0
+    for gv, fn in mod.functions.items():
+        if not isinstance(fn, Function):
+            frames.append(Frame(f"@{gv.name_hint} (lowered)"))
+            continue
+        pending = deque([(f"@{gv.name_hint}", fn)])
+        while pending:
+            title, function = pending.popleft()
+            builder = _FrameBuilder(title, next_key)
+            literals = builder.build(function)
+            pending.extend((f"{name} in {title}", literal) for literal, name in literals.items())
+            next_key = builder.next_key
+            frames.append(builder.frame)
+    return Picture(tuple(frames))
+
+
+class _FrameBuilder:
+    """Boxes of one function body; function literals are named and left to their own frames."""
+
+    def __init__(self, title: str, first_key: int) -> None:
+        self.frame = Frame(title)
+        self.next_key = first_key
+        self._keys: dict[Expr, int] = {}
+        self._types: dict[int, tuple[str, bool]] = {}
+        self._wording = Wording()
+
+    def build(self, fn: Function) -> dict[Function, str]:
+        """Fill the frame; the function literals found with their names, in post-order."""
+        attrs = ", ".join(f"{k}={v}" for k, v in fn.attrs.items())
+        if attrs:
+            self.frame.title += f" [{attrs}]"
+        for param in fn.params:
+            self._add_var(param, "parameter")
+        literals: dict[Function, str] = {}
+        let_values: dict[Expr, Expr] = {}
+        for node in _scope_post_order(fn.body, let_values):
+            if isinstance(node, Function):
+                literals[node] = f"fn{len(literals)}"
+                self._wording.name(node, literals[node])
+            elif isinstance(node, Let):
+                self._stand_for(node, node.body)
+            elif isinstance(node, Var):
+                if node in let_values:
+                    self._stand_for(node, let_values[node])
+                else:
+                    self._add_var(node, "variable")
+            elif not isinstance(node, (Constant, GlobalVar, Op)):
+                self._add_node(node)
+        return literals
+
+    def _stand_for(self, node: Expr, value: Expr) -> None:
+        """A let, or the variable it binds, has no box: it is the box of its value."""
+        if value in self._keys:
+            self._keys[node] = self._keys[value]
+        self._wording.name(node, self._wording.text_of_operand(value))
+
+    def _add_var(self, var: Var, role: str) -> None:
+        if var in self._keys:
+            return
+        ty = var.checked_type_or_none or var.type_annotation
+        title = f"%{var.name_hint}"
+        self._wording.name(var, title)
+        detail = {"text": f"{title}: {type_text(ty)}", "role": role, "type": type_text(ty)}
+        self._put(var, title, ty, Kind.INPUT, detail)
+
+    def _add_node(self, node: Expr) -> None:
+        ty = node.checked_type_or_none
+        name = self._wording.number(node)
+        detail = {"text": f"{name} = {self._wording.text(node)}", "type": type_text(ty)}
+        if node.span is not None:
+            detail["span"] = str(node.span)
+        key = self._put(node, f"{name}  {box_title(node)}", ty, kind_of(node), detail)
+        labels = _operand_labels(node)
+        for operand, label in zip(node.operands(), labels):
+            if operand not in self._keys:
+                continue
+            source = self._keys[operand]
+            text, quantized = self._types[source]
+            full = f"{label}: {text}" if label else text
+            self.frame.edges.append(Edge(source, key, full, quantized))
+
+    def _put(
+        self, node: Expr, title: str, ty: Type | None, kind: Kind, detail: dict[str, str]
+    ) -> int:
+        key = self.next_key
+        self.next_key += 1
+        self._keys[node] = key
+        quantized = any(t.dtype in QUANTIZED_DTYPES for t in tensor_fields(ty)) if ty else False
+        self._types[key] = (type_text(ty), quantized)
+        self.frame.boxes.append(Box(key, title, type_text(ty), kind, detail))
+        return key
+
+
+def kind_of(node: Expr) -> Kind:
+    """The kind of a box, from the operator and the dtype of its (first) result."""
+    if isinstance(node, Call) and isinstance(node.op, Op) and node.op.name == SIMULATED:
+        return Kind.SIMULATED
+    ty = node.checked_type_or_none
+    fields: list[TensorType] = tensor_fields(ty) if ty is not None else []
+    if not fields:
+        return Kind.OTHER
+    dtype = fields[0].dtype
+    if dtype in QUANTIZED_DTYPES:
+        return Kind.QUANTIZED
+    if dtype in ACCUMULATOR_DTYPES:
+        return Kind.ACCUMULATOR
+    return Kind.FLOAT if dtype.startswith("float") else Kind.OTHER
+
+
+def _scope_post_order(root: Expr, let_values: dict[Expr, Expr]) -> Iterator[Expr]:
+    """Nodes of one scope, operands first; a function literal is yielded but not entered.
+
+    ``let_values`` is filled with the value of every let variable before a use of it is yielded.
+    """
+    done: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        node, operands_pushed = stack.pop()
+        if node in done:
+            continue
+        if operands_pushed or isinstance(node, Function):
+            done.add(node)
+            yield node
+            continue
+        stack.append((node, True))
+        if isinstance(node, Let):
+            let_values[node.var] = node.value
+            stack.extend([(node.body, False), (node.value, False)])
+        else:
+            stack.extend((arg, False) for arg in reversed(node.operands()))
+
+
+def _operand_labels(node: Expr) -> tuple[str, ...]:
+    """What each operand is to its user, where that is not plain from the order."""
+    if isinstance(node, If):
+        return ("if", "then", "else")
+    if isinstance(node, Match):
+        return ("match", *("clause" for _ in node.clauses))
+    if isinstance(node, Tuple):
+        return tuple(f".{i}" for i in range(len(node.fields)))
+    return ("",) * len(node.operands())

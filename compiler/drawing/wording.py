@@ -1,0 +1,106 @@
+"""Words of a drawing: the line of text a box stands for, short enough to read."""
+
+from __future__ import annotations
+
+from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Op,
+    Tuple,
+    TupleGetItem,
+    describe,
+)
+from compiler.ir.ty import TensorType, Type
+
+SIMULATED_PREFIX = "relay.op.annotation."
+
+
+def type_text(ty: Type | None) -> str:
+    """A type in short: ``(1, 8, 4, 4) int8``; "?" where it is not known."""
+    if ty is None:
+        return "?"
+    if isinstance(ty, TensorType):
+        comma = "," if len(ty.shape) == 1 else ""
+        return f"({', '.join(str(d) for d in ty.shape)}{comma}) {ty.dtype}"
+    return str(ty)
+
+
+def box_title(node: Expr) -> str:
+    """First line of a box: the operator's name, or the kind of node."""
+    if isinstance(node, Call):
+        if isinstance(node.op, Op):
+            return node.op.name.removeprefix(SIMULATED_PREFIX)
+        return f"call {describe(node.op)}"
+    if isinstance(node, TupleGetItem):
+        return f".{node.index}"
+    return type(node).__name__.lower()
+
+
+class Wording:
+    """Names of the nodes of one function and the line of text of each, operands by name."""
+
+    def __init__(self) -> None:
+        self._names: dict[Expr, str] = {}
+        self._count = 0
+
+    def name(self, node: Expr, name: str) -> None:
+        """Fix the name of a node."""
+        self._names[node] = name
+
+    def number(self, node: Expr) -> str:
+        """The next ``%0, %1, …`` for a node."""
+        self._names[node] = f"%{self._count}"
+        self._count += 1
+        return self._names[node]
+
+    def text(self, node: Expr) -> str:
+        """One line for a node whose operands have names."""
+        if isinstance(node, Call):
+            words = [self.text_of_operand(arg) for arg in node.args]
+            if node.attrs is not None:
+                words += [f"{k}={_value_text(v)}" for k, v in node.attrs.non_default_items()]
+            return f"{self.text_of_operand(node.op)}({', '.join(words)})"
+        if isinstance(node, Tuple):
+            comma = "," if len(node.fields) == 1 else ""
+            return f"({', '.join(self.text_of_operand(f) for f in node.fields)}{comma})"
+        if isinstance(node, TupleGetItem):
+            return f"{self.text_of_operand(node.tuple)}.{node.index}"
+        if isinstance(node, If):
+            cond, then, other = (self.text_of_operand(operand) for operand in node.operands())
+            return f"if ({cond}) {then} else {other}"
+        words = [self.text_of_operand(operand) for operand in node.operands()]
+        return f"{_KEYWORDS.get(type(node), type(node).__name__)}({', '.join(words)})"
+
+    def text_of_operand(self, node: Expr) -> str:
+        """How a node is named where it is used: its name, or a constant or operator itself."""
+        if node in self._names:
+            return self._names[node]
+        if isinstance(node, Constant):
+            if node.is_scalar:
+                return str(node.data.item())
+            return f"const {type_text(node.checked_type)}"
+        if isinstance(node, Op):
+            return node.name
+        if isinstance(node, GlobalVar):
+            return f"@{node.name_hint}"
+        return "fn" if isinstance(node, Function) else describe(node)
+
+
+_KEYWORDS: dict[type[Expr], str] = {
+    RefCreate: "ref",
+    RefRead: "ref_read",
+    RefWrite: "ref_write",
+    Match: "match",
+}
+
+
+def _value_text(value: object) -> str:
+    """An attribute value as Python writes it, tuples in square brackets as the text form does."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(_value_text(v) for v in value)}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)

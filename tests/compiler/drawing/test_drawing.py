@@ -1,0 +1,180 @@
+"""What a reader relies on in a drawing: every node once, no overlap, nothing runs or loads."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import time
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import compiler.ops  # noqa: F401  (registers the operators)
+from compiler.drawing import FORMATS, draw
+from compiler.drawing.layout import place
+from compiler.drawing.picture import Kind, picture_of
+from compiler.errors import CompilerError
+from compiler.ir.expr import Constant, Expr, Function, If, Let, Tuple, Var, call_op
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.span import Span
+from compiler.ir.ty import TensorType
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def module_of(params: tuple[Var, ...], body: Expr) -> IRModule:
+    return infer_module(IRModule({"main": Function(params, body)}))
+
+
+def chain(length: int) -> IRModule:
+    x = Var("x", TensorType((1, 8)))
+    body: Expr = x
+    for i in range(length):
+        body = call_op("add", call_op("nn.relu", body), body if i % 7 else x)
+    return module_of((x,), body)
+
+
+def details(page: str) -> dict[str, dict[str, str]]:
+    found = re.search(r'<script type="application/json" id="details">(.*?)</script>', page, re.S)
+    assert found
+    return dict(json.loads(found[1]))
+
+
+def test_every_operator_gets_one_box_and_every_use_one_edge() -> None:
+    frame = picture_of(chain(10)).frames[0]
+    assert len(frame.boxes) == 1 + 20
+    assert len(frame.edges) == 10 + 20
+    assert {edge.label for edge in frame.edges} == {"(1, 8) float32"}
+
+
+def test_boxes_do_not_overlap_and_edges_go_down() -> None:
+    frame = picture_of(chain(60)).frames[0]
+    layout = place(frame)
+    rows: dict[float, list[tuple[float, float]]] = {}
+    for at in layout.places.values():
+        rows.setdefault(at.y, []).append((at.x, at.x + at.width))
+    for row in rows.values():
+        row.sort()
+        assert all(left[1] < right[0] for left, right in pairwise(row))
+    for edge, route in zip(frame.edges, layout.routes):
+        assert layout.places[edge.source].y < layout.places[edge.target].y
+        assert all(upper[1] < lower[1] for upper, lower in pairwise(route))
+
+
+def test_quantized_regions_are_marked_by_dtype() -> None:
+    x = Var("x", TensorType((1, 8)))
+    narrow = call_op("cast", x, attrs=_cast("int8"))
+    wide = call_op("cast", narrow, attrs=_cast("int32"))
+    frame = picture_of(module_of((x,), call_op("cast", wide, attrs=_cast("float32")))).frames[0]
+    assert [box.kind for box in frame.boxes] == [
+        Kind.INPUT,
+        Kind.QUANTIZED,
+        Kind.ACCUMULATOR,
+        Kind.FLOAT,
+    ]
+    assert [edge.quantized for edge in frame.edges] == [False, True, False]
+
+
+def test_a_let_variable_is_the_box_of_its_value_and_branches_are_labelled() -> None:
+    x, y, c = Var("x", TensorType((1,))), Var("y"), Var("c", TensorType((), "bool"))
+    body = Let(y, call_op("nn.relu", x), If(c, y, call_op("add", y, y)))
+    frame = picture_of(module_of((x, c), body)).frames[0]
+    assert [box.detail["text"] for box in frame.boxes[2:]] == [
+        "%0 = nn.relu(%x)",
+        "%1 = add(%0, %0)",
+        "%2 = if (%c) %0 else %1",
+    ]
+    assert [e.label.split(":")[0] for e in frame.edges[-3:]] == ["if", "then", "else"]
+
+
+def test_function_literals_become_frames_of_their_own() -> None:
+    x, p = Var("x", TensorType((1,))), Var("p", TensorType((1,)))
+    from compiler.ir.expr import Call
+
+    literal = Function((p,), call_op("nn.relu", p)).with_attr("Primitive", 1)
+    titles = [f.title for f in picture_of(module_of((x,), Call(literal, (x,)))).frames]
+    assert titles == ["@main", "fn0 in @main [Primitive=1]"]
+
+
+def test_the_page_holds_text_type_and_span_of_a_box() -> None:
+    x = Var("x", TensorType((2,)))
+    node = call_op("nn.relu", x, span=Span("onnx:Relu_7"))
+    shown = details(draw(module_of((x,), node), "html"))
+    assert shown["1"] == {
+        "text": "%0 = nn.relu(%x)",
+        "type": "(2,) float32",
+        "span": "ONNX node 'Relu_7'",
+    }
+
+
+def test_names_from_a_model_never_become_markup() -> None:
+    evil = '</script><img src=x onerror="alert(1)">@@SVG@@'
+    x = Var(evil, TensorType((2,)))
+    page = draw(module_of((x,), call_op("nn.relu", x, span=Span(f"onnx:{evil}"))), "html")
+    assert "<img" not in page
+    assert page.count("</script>") == 2
+    assert details(page)["0"]["text"].startswith(f"%{evil}")
+    svg = ET.fromstring(draw(module_of((x,), x), "svg"))
+    assert evil in {node.text for node in svg.iter(f"{SVG}text")} | {
+        (node.text or "").removeprefix("%") for node in svg.iter(f"{SVG}text")
+    }
+
+
+def test_the_page_refers_to_nothing_outside_itself() -> None:
+    page = draw(chain(3), "html")
+    assert not re.search(r"""(src|href|@import|url)\s*[=(]\s*["']?(?!#)""", page)
+    assert set(re.findall(r"https?://[^\s\"'<]+", page)) == {"http://www.w3.org/2000/svg"}
+    assert "innerHTML" not in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_svg_is_well_formed_and_shows_each_box_once() -> None:
+    root = ET.fromstring(draw(chain(20), "svg"))
+    keys = [g.get("data-key") for g in root.iter(f"{SVG}g") if g.get("data-key")]
+    assert sorted(map(int, keys)) == list(range(41))
+
+
+def test_dot_quotes_what_could_end_a_label() -> None:
+    x = Var('a"b\\c', TensorType((2,)))
+    text = draw(module_of((x,), call_op("nn.relu", x)), "dot")
+    assert '[label="%a\\"b\\\\c\\n(2,) float32"' in text
+    assert "n0 -> n1" in text
+
+
+def test_constants_are_named_in_the_box_that_reads_them() -> None:
+    x = Var("x", TensorType((2,)))
+    body = call_op("add", x, Constant(np.ones(2, "float32")))
+    frame = picture_of(module_of((x,), Tuple((body, body)))).frames[0]
+    assert frame.boxes[1].detail["text"] == "%0 = add(%x, const (2,) float32)"
+    assert html.unescape(frame.boxes[2].detail["text"]) == "%1 = (%0, %0)"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_two_thousand_nodes_are_drawn_in_seconds_and_always_alike(format: str) -> None:
+    mod = chain(1000)
+    start = time.process_time()
+    first = draw(mod, format)
+    assert time.process_time() - start < 5
+    assert draw(mod, format) == first
+
+
+def test_a_hundred_thousand_nodes_need_no_recursion() -> None:
+    assert picture_of(chain(50_000)).num_boxes == 100_001
+
+
+def test_an_unknown_format_names_the_known_ones() -> None:
+    with pytest.raises(CompilerError, match="svgz") as caught:
+        draw(chain(1), "svgz")
+    assert "svg" in str(caught.value.fix)
+
+
+def _cast(dtype: str) -> object:
+    from compiler.ir.expr import Op
+
+    attrs_type = Op.get("cast").attrs_type
+    assert attrs_type is not None
+    return attrs_type.make(dtype=dtype)
