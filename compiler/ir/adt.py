@@ -93,7 +93,8 @@ class PatternTuple(Pattern):
 
 
 def map_pattern_vars(pattern: Pattern, change: Callable[[Var], Var]) -> Pattern:
-    """``pattern`` over other variables; itself when none changes. Recurses over its nesting only."""
+    """``pattern`` over other variables; itself when none changes."""
+    # Recursion is over the nesting of one pattern, never over the graph.
     if isinstance(pattern, PatternVar):
         var = change(pattern.var)
         return pattern if var is pattern.var else PatternVar(var)

@@ -70,7 +70,7 @@ def all_vars(root: Expr) -> list[Var]:
 
 
 def bound_vars(root: Expr) -> list[Var]:
-    """Variables bound by a function, let or pattern inside ``root``, in order of first occurrence."""
+    """Variables bound by a function, let or pattern, in order of first occurrence."""
     bound = _bound_set(root)
     return [v for v in all_vars(root) if v in bound]
 

@@ -116,7 +116,7 @@ def _global_types(mod: IRModule, typed: dict[str, Function]) -> GlobalType:
         name = gv.name_hint
         if name in typed:
             return typed[name].checked_type
-        fn: Any = mod[name] if name in mod else None
+        fn: Any = mod[name] if mod.contains(name) else None
         if isinstance(fn, Function):
             return fn.checked_type_or_none or _declared_type(name, fn)
         held = gv.checked_type_or_none
@@ -156,7 +156,7 @@ def _name_type(gv: GlobalVar, fn: Any) -> None:
 
 
 def _mentioned_globals(root: Expr) -> tuple[str, ...]:
-    """Names of the globals below ``root``; constructors count as one, their types live in the module."""
+    """What below ``root`` depends on the module: names of globals, and of types by constructor."""
     found: dict[str, None] = {}
     seen: set[Expr] = {root}
     stack: list[Expr] = [root]

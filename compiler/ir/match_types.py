@@ -75,7 +75,7 @@ def missing_cases(match: Match, definitions: Definitions) -> list[str]:
 def _missing(
     rows: Sequence[Sequence[Pattern]], width: int, definitions: Definitions
 ) -> Iterator[tuple[str, ...]]:
-    """Vectors of ``width`` patterns that no row matches (Maranget's usefulness, on the first column).
+    """Vectors of ``width`` patterns that no row matches (Maranget's usefulness).
 
     Recurses over the nesting of the patterns as written, never over the graph.
     """

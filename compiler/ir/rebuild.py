@@ -13,7 +13,7 @@ Operands = Sequence[Expr]
 
 
 def with_operands(node: Expr, operands: Operands) -> Expr:
-    """``node`` over other operands, in the order of ``node.operands()``; itself when all are the same.
+    """``node`` over other operands, in the order of ``operands()``; itself when all are the same.
 
     Raises:
         MutatorError: a binder would become something that is not a Var.
@@ -27,7 +27,7 @@ def with_operands(node: Expr, operands: Operands) -> Expr:
     return _REBUILD[type(node)](node, operands)
 
 
-def substitute(root: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
+def substitute(root: Expr, mapping: Mapping[Any, Expr]) -> Expr:
     """``root`` with every node that is a key of ``mapping`` replaced, sharing kept, O(nodes).
 
     Replacements are not visited again. Untouched parts are the very same objects.
