@@ -1,0 +1,92 @@
+"""relay.op.annotation.simulated_quantize: what an integer tensor of a given scale holds, in float.
+
+    y = round(clip(data / dom_scale, clip_min, clip_max)) * dom_scale     round: half away from zero
+
+Kind IDENTITY (0) is the identity. ``dom_scale`` is a scalar, or with ``axis`` a vector along that
+axis of the data (spec/quantize.md sections 5.1 and 7.10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import QuantizeError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import Reporter, is_known
+from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.unary import round_half_away
+
+OP = "relay.op.annotation.simulated_quantize"
+
+
+class UnsupportedQuantizeError(QuantizeError, AssertionError):
+    """A sign or rounding that simulated_quantize names but does not compute."""
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedQuantizeAttrs(OpAttrs):
+    """``kind`` is a QAnnotateKind; ``axis`` the channel axis of several scales, None for one."""
+
+    type_key: ClassVar[str] = "SimulatedQuantizeAttrs"
+    kind: int
+    sign: bool = True
+    rounding: str = "round"
+    axis: int | None = None
+
+
+def simulated_quantize_rel(
+    types: Sequence[Type], num_inputs: int, attrs: SimulatedQuantizeAttrs, reporter: Reporter
+) -> bool:
+    """Result = type of the data; the others are float32: scalars, or one vector of scales."""
+    if not is_known(types[0]):
+        return False
+    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
+    scalar = TensorType((), "float32")
+    scale = scalar
+    if attrs.axis is not None:
+        axis = normalize_axis(OP, attrs.axis, len(data.shape))
+        scale = TensorType((data.shape[axis],), "float32")
+    reporter.assign(types[1], scale)
+    reporter.assign(types[2], scalar)
+    reporter.assign(types[3], scalar)
+    reporter.assign(types[4], data)
+    return True
+
+
+simulated_quantize = register_op(
+    OP,
+    arg_names=("data", "dom_scale", "clip_min", "clip_max"),
+    attrs_type=SimulatedQuantizeAttrs,
+    rel=simulated_quantize_rel,
+    pattern=OpPattern.ELEMWISE,
+)
+
+
+@FNumpyCompute.register(simulated_quantize)
+def simulated_quantize_numpy(
+    attrs: SimulatedQuantizeAttrs, args: Arrays, out_type: Type
+) -> list[Any]:
+    """Float32 arithmetic with a true division."""
+    data, scale, low, high = args
+    if attrs.kind == 0:
+        return [data]
+    if not attrs.sign or attrs.rounding != "round":
+        raise UnsupportedQuantizeError(
+            f"simulated_quantize: sign={attrs.sign}, rounding={attrs.rounding!r} is not computed",
+            fix='use sign=True and rounding="round"',
+        )
+    if attrs.axis is not None:
+        shape = [1] * data.ndim
+        shape[attrs.axis] = -1
+        scale = scale.reshape(shape)
+    u = data / scale
+    # clip_max of 32 bit kinds is 2^31, beyond int32: realized integers saturate one below.
+    clipped = np.maximum(np.minimum(u, high), low)
+    return [(round_half_away(clipped) * scale).astype(data.dtype, copy=False)]

@@ -1,0 +1,20 @@
+"""annotation.stop_fusion: the identity; FuseOps does not look through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type
+from compiler.ir.type_relation import identity_rel
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+stop_fusion = register_op(
+    "annotation.stop_fusion", arg_names=("data",), rel=identity_rel, pattern=OpPattern.OPAQUE
+)
+
+
+@FNumpyCompute.register(stop_fusion)
+def stop_fusion_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
+    """The value itself."""
+    return list(args)

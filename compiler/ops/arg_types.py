@@ -1,0 +1,135 @@
+"""What relations ask about argument types, and the errors they give when the answer is no."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.ty import Any, Dim, Shape, TensorType, TupleType, Type, is_integer
+
+
+def tensor(op: str, types: Sequence[Type], index: int, name: str) -> TensorType:
+    """Argument ``index`` as a tensor type.
+
+    Raises:
+        TypeInferenceError: it is a tuple, a function or another non-tensor, or missing.
+    """
+    if index >= len(types):
+        raise TypeInferenceError(f"{op}: argument {index} ({name}) is missing")
+    ty = types[index]
+    if type(ty) is TensorType:
+        return ty
+    raise TypeInferenceError(f"{op}: argument {index} ({name}) is {ty}, a tensor is needed")
+
+
+def tensor_of_rank(
+    op: str, types: Sequence[Type], index: int, name: str, rank: int, at_least: bool = False
+) -> TensorType:
+    """Argument ``index`` as a tensor of exactly (or at least) this rank.
+
+    Raises:
+        TypeInferenceError: it has another rank.
+    """
+    ty = tensor(op, types, index, name)
+    have = len(ty.shape)
+    if have == rank or (at_least and have > rank):
+        return ty
+    need = f"rank {rank} or more" if at_least else f"rank {rank}"
+    raise TypeInferenceError(
+        f"{op}: argument {index} ({name}) is {ty} of rank {have}, {need} is needed"
+    )
+
+
+def tensor_tuple(op: str, types: Sequence[Type], index: int, name: str) -> list[TensorType]:
+    """Argument ``index`` as a non-empty tuple of tensors.
+
+    Raises:
+        TypeInferenceError: it is anything else.
+    """
+    ty = types[index] if index < len(types) else None
+    if isinstance(ty, TupleType) and ty.fields:
+        fields = [f for f in ty.fields if isinstance(f, TensorType)]
+        if len(fields) == len(ty.fields):
+            return fields
+    raise TypeInferenceError(
+        f"{op}: argument {index} ({name}) is {ty}, a non-empty tuple of tensors is needed"
+    )
+
+
+def integer_tensor(op: str, types: Sequence[Type], index: int, name: str) -> TensorType:
+    """Argument ``index`` as a tensor of an integer dtype.
+
+    Raises:
+        TypeInferenceError: it has another dtype.
+    """
+    ty = tensor(op, types, index, name)
+    if is_integer(ty.dtype):
+        return ty
+    raise TypeInferenceError(
+        f"{op}: argument {index} ({name}) is {ty}, an integer dtype is needed",
+        fix="insert a cast",
+    )
+
+
+def same_dtype(op: str, a: TensorType, b: TensorType) -> str:
+    """The common dtype.
+
+    Raises:
+        TypeInferenceError: they differ; there is no implicit promotion.
+    """
+    if a.dtype == b.dtype:
+        return a.dtype
+    raise TypeInferenceError(
+        f"{op}: dtypes {a.dtype} and {b.dtype} differ",
+        where=f"{a} and {b}",
+        fix="cast one side; there is no implicit promotion",
+    )
+
+
+def normalize_axis(op: str, axis: int, rank: int, what: str = "axis") -> int:
+    """``axis`` counted from the front.
+
+    Raises:
+        TypeInferenceError: it is outside [-rank, rank).
+    """
+    if -rank <= axis < rank:
+        return axis + rank if axis < 0 else axis
+    raise TypeInferenceError(
+        f"{op}: {what} {axis} is outside a tensor of rank {rank}",
+        fix=f"use {-rank} to {rank - 1}" if rank else "a scalar has no axis",
+    )
+
+
+def normalize_axes(op: str, axes: Sequence[int], rank: int, what: str = "axis") -> tuple[int, ...]:
+    """Every axis counted from the front.
+
+    Raises:
+        TypeInferenceError: one is outside the rank or given twice.
+    """
+    found = tuple(normalize_axis(op, a, rank, what) for a in axes)
+    if len(set(found)) != len(found):
+        raise TypeInferenceError(f"{op}: {what} {list(axes)} names one axis twice")
+    return found
+
+
+def merge_dim(op: str, a: Dim, b: Dim, what: str) -> Dim:
+    """The size two dimensions that must agree have; an unknown one gives way.
+
+    Raises:
+        TypeInferenceError: both are known and differ.
+    """
+    if isinstance(a, Any):
+        return b
+    if isinstance(b, Any) or a == b:
+        return a
+    raise TypeInferenceError(f"{op}: {what} is {a} on one side and {b} on the other")
+
+
+def static(shape: Shape) -> bool:
+    """True when every dimension is known."""
+    return not any(isinstance(d, Any) for d in shape)
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape as the text format writes it."""
+    return f"({', '.join(str(d) for d in shape)})"

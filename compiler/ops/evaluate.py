@@ -1,0 +1,83 @@
+"""Run one operator call on numpy arrays. FoldConstant and the reference executor share it.
+
+Values are arrays and (nested) tuples of values. Integers wrap, floats compute in their own dtype;
+no floating-point warning reaches the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import EvaluationError
+from compiler.ir.attrs import Attrs
+from compiler.ir.expr import Call, Op
+from compiler.ir.ty import TensorType, TupleType, Type
+from compiler.ops.rules.numpy_compute import FNumpyCompute
+
+Value: TypeAlias = "NDArray[Any] | tuple[Value, ...]"
+
+
+def evaluate_op(op: Op, attrs: Attrs | None, args: Sequence[Value], out_type: Type) -> Value:
+    """The value of ``op(*args)``.
+
+    Args:
+        op: an operator with an FNumpyCompute rule.
+        attrs: its attribute record.
+        args: one value per argument, dtypes as the type relation accepted them.
+        out_type: the inferred result type.
+    Raises:
+        CompilerError: the operator has no numpy semantics.
+        EvaluationError: a value the operator is not defined for.
+    """
+    compute = FNumpyCompute.require(op)
+    with np.errstate(all="ignore"):
+        results = compute(attrs, flatten(args), out_type)
+    if type(out_type) is TensorType:
+        return _as_array(results[0])
+    return _unflatten(results, out_type, op)
+
+
+def evaluate_call(call: Call, args: Sequence[Value]) -> Value:
+    """The value of one typed operator call on the values of its arguments.
+
+    Raises:
+        EvaluationError: the callee is not an operator.
+    """
+    if not isinstance(call.op, Op):
+        raise EvaluationError("evaluate_call runs operators only", span=call.span)
+    return evaluate_op(call.op, call.attrs, args, call.checked_type)
+
+
+def flatten(values: Sequence[Value]) -> list[NDArray[Any]]:
+    """The arrays inside, left to right."""
+    found: list[NDArray[Any]] = []
+    stack: list[Value] = list(reversed(values))
+    while stack:
+        value = stack.pop()
+        if isinstance(value, tuple):
+            stack.extend(reversed(value))
+        else:
+            found.append(value)
+    return found
+
+
+def _as_array(value: Any) -> NDArray[Any]:
+    return value if type(value) is np.ndarray else np.asarray(value)
+
+
+def _unflatten(results: Sequence[Any], ty: Type, op: Op) -> Value:
+    if not isinstance(ty, TupleType):
+        raise EvaluationError(f"{op.name} has a result of type {ty}, which holds no arrays")
+    pending = iter(results)
+    return _build(pending, ty)
+
+
+def _build(pending: Any, ty: Type) -> Value:
+    # Result types of operators nest two deep at most, so recursion is bounded by the registry.
+    if isinstance(ty, TupleType):
+        return tuple(_build(pending, field) for field in ty.fields)
+    return _as_array(next(pending))

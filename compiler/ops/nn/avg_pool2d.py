@@ -1,0 +1,100 @@
+"""nn.avg_pool2d: the mean of each window.
+
+The divisor is the number of real elements of the window (at least 1), or with count_include_pad the
+number inside the padded input. Integers: the sum is exact, the division truncates toward zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type
+from compiler.ops.nn.pool import (
+    Pool2DAttrs,
+    from_nchw,
+    padding_to_cover,
+    pool2d_rel,
+    pool_windows,
+    reduce_windows,
+    to_nchw,
+)
+from compiler.ops.nn.window import pad_spatial
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.integer_division import truncated_quotient
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class AvgPool2DAttrs(Pool2DAttrs):
+    """Pool2DAttrs, and whether padding counts in the divisor."""
+
+    type_key: ClassVar[str] = "AvgPool2DAttrs"
+    count_include_pad: bool = False
+
+
+avg_pool2d = register_op(
+    "nn.avg_pool2d",
+    arg_names=("data",),
+    attrs_type=AvgPool2DAttrs,
+    rel=pool2d_rel("nn.avg_pool2d"),
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+def window_counts(attrs: AvgPool2DAttrs, height: int, width: int) -> Array:
+    """Divisor of every output position, int64 (OH, OW), all >= 1.
+
+    Args:
+        attrs: of the pool.
+        height: of the data, in elements.
+        width: of the data, in elements.
+    """
+    out = pool_windows("nn.avg_pool2d", attrs, height, width)
+    top, left, bottom, right = attrs.padding
+    rows = _axis_counts(attrs, 0, height, top, bottom, out[0])
+    columns = _axis_counts(attrs, 1, width, left, right, out[1])
+    return np.maximum(rows[:, None] * columns[None, :], 1)
+
+
+def _axis_counts(
+    attrs: AvgPool2DAttrs, axis: int, size: int, before: int, after: int, out: int
+) -> Array:
+    low, high = (-before, size + after) if attrs.count_include_pad else (0, size)
+    starts = np.arange(out, dtype=np.int64)[:, None] * attrs.strides[axis] - before
+    taps = np.arange(attrs.pool_size[axis], dtype=np.int64)[None, :] * attrs.dilation[axis]
+    positions = starts + taps
+    return np.asarray(((positions >= low) & (positions < high)).sum(axis=1))
+
+
+@FNumpyCompute.register(avg_pool2d)
+def avg_pool2d_numpy(attrs: AvgPool2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Floats divide in float32 or wider; integers as the module says."""
+    data = to_nchw(args[0], attrs.layout)
+    height, width = data.shape[2:]
+    out = pool_windows("nn.avg_pool2d", attrs, height, width)
+    counts = window_counts(attrs, height, width)
+    padding = (attrs.padding[0], attrs.padding[1], attrs.padding[2], attrs.padding[3])
+    wide = widened(data)
+    cover = padding_to_cover(attrs, height, width, out)
+    total = reduce_windows(pad_spatial(wide, padding, 0, cover), attrs, out, np.add)
+    return [from_nchw(mean_of(total, counts, data.dtype), attrs.out_layout or attrs.layout)]
+
+
+def widened(data: Array) -> Array:
+    """Data in a dtype whose sums are safe: int64 for integers, float32 for float16."""
+    if data.dtype.kind == "f":
+        return data.astype(np.float32) if data.dtype == np.float16 else data
+    return data.astype(np.int64)
+
+
+def mean_of(total: Array, counts: Array, dtype: np.dtype[Any]) -> Array:
+    """total / counts as ``dtype``; integers truncate toward zero."""
+    if total.dtype.kind == "f":
+        return np.asarray(total / counts.astype(total.dtype)).astype(dtype, copy=False)
+    return truncated_quotient(total, counts).astype(dtype)

@@ -1,0 +1,68 @@
+"""nn.batch_matmul: out[b,m,n] = sum_k x[b,m,k] * y[b,n,k]; y is (B, N, K) unless told otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import merge_dim, tensor_of_rank
+from compiler.ops.nn.exact_matmul import matmul as product
+from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.broadcast import broadcast_shape
+
+OP = "nn.batch_matmul"
+
+
+@dataclass(frozen=True, eq=False)
+class BatchMatmulAttrs(OpAttrs):
+    """Which sides are given transposed; Relay's default is y."""
+
+    type_key: ClassVar[str] = "BatchMatmulAttrs"
+    out_dtype: str = ""
+    transpose_a: bool = False
+    transpose_b: bool = True
+
+
+def batch_matmul_infer(types: Sequence[Any], attrs: BatchMatmulAttrs) -> Type:
+    """(B, M, N); a batch of 1 serves every batch of the other side.
+
+    Raises:
+        TypeInferenceError: ranks are not 3, or the batches or summed axes differ.
+    """
+    x = tensor_of_rank(OP, types, 0, "x", 3)
+    y = tensor_of_rank(OP, types, 1, "y", 3)
+    m, xk = x.shape[1:] if not attrs.transpose_a else (x.shape[2], x.shape[1])
+    n, yk = y.shape[1:] if attrs.transpose_b else (y.shape[2], y.shape[1])
+    merge_dim(OP, xk, yk, f"length of the summed axis of {x} and {y}")
+    try:
+        batch = broadcast_shape(OP, x.shape[:1], y.shape[:1])
+    except TypeInferenceError:
+        raise TypeInferenceError(
+            f"{OP}: x has {x.shape[0]} batches but y has {y.shape[0]}", where=f"x {x}, y {y}"
+        ) from None
+    return TensorType((*batch, m, n), product_dtype(OP, x, y, attrs.out_dtype))
+
+
+batch_matmul = register_op(
+    OP,
+    arg_names=("x", "y"),
+    attrs_type=BatchMatmulAttrs,
+    rel=result_rel(batch_matmul_infer),
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(batch_matmul)
+def batch_matmul_numpy(attrs: BatchMatmulAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Exact on integers."""
+    assert isinstance(out_type, TensorType)
+    x = args[0].transpose(0, 2, 1) if attrs.transpose_a else args[0]
+    y = args[1].transpose(0, 2, 1) if attrs.transpose_b else args[1]
+    return [product(x, y, out_type.dtype)]

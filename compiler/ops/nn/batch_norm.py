@@ -1,0 +1,77 @@
+"""nn.batch_norm at inference: (data - moving_mean) / sqrt(moving_var + epsilon) * gamma + beta.
+
+The result is a tuple (normalised data, moving_mean, moving_var). SimplifyInference turns field 0
+into a multiply and an add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, TupleType, Type, is_float
+from compiler.ir.type_relation import Reporter, is_known
+from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "nn.batch_norm"
+
+
+@dataclass(frozen=True, eq=False)
+class BatchNormAttrs(OpAttrs):
+    """Channel axis, the constant added to the variance, and which of beta and gamma count."""
+
+    type_key: ClassVar[str] = "BatchNormAttrs"
+    axis: int = 1
+    epsilon: float = 1e-5
+    center: bool = True
+    scale: bool = True
+
+
+def batch_norm_rel(
+    types: Sequence[Type], num_inputs: int, attrs: BatchNormAttrs, reporter: Reporter
+) -> bool:
+    """The four parameters are vectors as long as the channel axis; unknown ones are assigned."""
+    if not is_known(types[0]):
+        return False
+    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
+    if not is_float(data.dtype):
+        raise TypeInferenceError(f"{OP}: data is {data}, a float dtype is needed")
+    axis = normalize_axis(OP, attrs.axis, len(data.shape))
+    vector = TensorType((data.shape[axis],), data.dtype)
+    for index in range(1, 5):
+        reporter.assign(types[index], vector)
+    reporter.assign(types[5], TupleType((data, vector, vector)))
+    return True
+
+
+batch_norm = register_op(
+    OP,
+    arg_names=("data", "gamma", "beta", "moving_mean", "moving_var"),
+    attrs_type=BatchNormAttrs,
+    rel=batch_norm_rel,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(batch_norm)
+def batch_norm_numpy(attrs: BatchNormAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """In the order of SimplifyInference, so that both give nearly the same bits."""
+    data, gamma, beta, mean, var = args
+    work = np.float32 if data.dtype == np.float16 else data.dtype
+    factor = 1 / np.sqrt(var.astype(work) + np.asarray(attrs.epsilon, work))
+    if attrs.scale:
+        factor = factor * gamma.astype(work)
+    offset = -mean.astype(work) * factor
+    if attrs.center:
+        offset = offset + beta.astype(work)
+    shape = [1] * data.ndim
+    shape[attrs.axis] = -1
+    out = data.astype(work) * factor.reshape(shape) + offset.reshape(shape)
+    return [out.astype(data.dtype, copy=False), mean, var]

@@ -1,0 +1,70 @@
+"""nn.bias_add: out = data + bias, the vector laid along ``axis``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.ir.expr import Call, Expr
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import Reporter, is_known
+from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_call import expand_to_axis, op_call
+from compiler.ops.rules.canonicalize import FCanonicalize
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "nn.bias_add"
+
+
+@dataclass(frozen=True, eq=False)
+class BiasAddAttrs(OpAttrs):
+    """The axis of the data the bias lies along."""
+
+    type_key: ClassVar[str] = "BiasAddAttrs"
+    axis: int = 1
+
+
+def bias_add_rel(
+    types: Sequence[Type], num_inputs: int, attrs: BiasAddAttrs, reporter: Reporter
+) -> bool:
+    """Result = type of the data; the bias is a vector as long as the axis, assigned if unknown."""
+    if not is_known(types[0]):
+        return False
+    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
+    axis = normalize_axis(OP, attrs.axis, len(data.shape))
+    if is_known(types[1]):
+        tensor_of_rank(OP, types, 1, "bias", 1)
+    reporter.assign(types[1], TensorType((data.shape[axis],), data.dtype))
+    reporter.assign(types[2], data)
+    return True
+
+
+bias_add = register_op(
+    OP,
+    arg_names=("data", "bias"),
+    attrs_type=BiasAddAttrs,
+    rel=bias_add_rel,
+    pattern=OpPattern.BROADCAST,
+)
+
+
+@FNumpyCompute.register(bias_add)
+def bias_add_numpy(attrs: BiasAddAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Integers wrap."""
+    data, bias = args
+    shape = [1] * data.ndim
+    shape[attrs.axis] = -1
+    return [data + bias.reshape(shape)]
+
+
+@FCanonicalize.register(bias_add)
+def bias_add_as_add(ref_call: Call, new_args: tuple[Expr, ...]) -> Expr:
+    """add, with the bias expanded to line up with its axis."""
+    data, bias = new_args
+    attrs: Any = ref_call.attrs
+    ndim = len(ref_call.args[0].tensor_type.shape)
+    expanded = expand_to_axis(bias, attrs.axis % ndim, ndim, ref_call.span)
+    return op_call("add", data, expanded, span=ref_call.span)

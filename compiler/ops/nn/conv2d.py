@@ -1,0 +1,136 @@
+"""nn.conv2d: out[n,o,y,x] = sum_irs data[n,i,y*sh+r*dh-pt,x*sw+s*dw-pl] * weight[o,i,r,s].
+
+With groups G, output channel o reads the C/G input channels of its group. Integers are widened to
+``out_dtype`` and accumulate with wrap; padding reads 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
+from compiler.ir.type_relation import Reporter, is_known
+from compiler.ops.arg_types import merge_dim, tensor_of_rank
+from compiler.ops.nn.convolve import convolve
+from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.nn.window import (
+    arrange,
+    axes_of,
+    check_pairs,
+    extent,
+    full_padding,
+    output_size,
+    restore,
+)
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "nn.conv2d"
+
+
+@dataclass(frozen=True, eq=False)
+class Conv2DAttrs(OpAttrs):
+    """Sizes are (height, width) in elements; padding is kept as (top, left, bottom, right)."""
+
+    type_key: ClassVar[str] = "Conv2DAttrs"
+    strides: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+    channels: int | None = None
+    kernel_size: tuple[int, ...] | None = None
+    data_layout: str = "NCHW"
+    kernel_layout: str = "OIHW"
+    out_layout: str = ""
+    out_dtype: str = ""
+
+    def __post_init__(self) -> None:
+        OpAttrs.__post_init__(self)
+        object.__setattr__(self, "padding", full_padding(self.type_key, self.padding))
+        check_pairs(self.type_key, strides=self.strides, dilation=self.dilation)
+        if self.kernel_size is not None:
+            check_pairs(self.type_key, kernel_size=self.kernel_size)
+
+
+def conv2d_rel(
+    types: Sequence[Type], num_inputs: int, attrs: Conv2DAttrs, reporter: Reporter
+) -> bool:
+    """Assigns the result, and the weight when only ``channels`` and ``kernel_size`` are known."""
+    if not is_known(types[0]):
+        return False
+    data = tensor_of_rank(OP, types, 0, "data", 4)
+    data_axes = axes_of(OP, attrs.data_layout, "NCHW", "data_layout")
+    out_axes = axes_of(OP, attrs.out_layout or attrs.data_layout, "NCHW", "out_layout")
+    kernel_axes = axes_of(OP, attrs.kernel_layout, "OIHW", "kernel_layout")
+    n, c, h, w = arrange(data.shape, data_axes)
+    if isinstance(types[1], IncompleteType):
+        if attrs.channels is None or attrs.kernel_size is None:
+            return False
+        _check_groups(c, attrs.channels, attrs.groups)
+        per_group: Dim = c if isinstance(c, AnyDim) else c // attrs.groups
+        shape = (attrs.channels, per_group, *attrs.kernel_size)
+        reporter.assign(types[1], TensorType(restore(shape, kernel_axes), data.dtype))
+        weight = TensorType(restore(shape, kernel_axes), data.dtype)
+    else:
+        weight = tensor_of_rank(OP, types, 1, "weight", 4)
+    o, i, kh, kw = arrange(weight.shape, kernel_axes)
+    if attrs.channels is not None:
+        o = merge_dim(OP, attrs.channels, o, "number of output channels (channels, weight)")
+    if attrs.kernel_size is not None:
+        kh = merge_dim(OP, attrs.kernel_size[0], kh, "kernel height (kernel_size, weight)")
+        kw = merge_dim(OP, attrs.kernel_size[1], kw, "kernel width (kernel_size, weight)")
+    _check_groups(c, o, attrs.groups)
+    if not isinstance(c, AnyDim) and not isinstance(i, AnyDim) and i * attrs.groups != c:
+        raise TypeInferenceError(
+            f"{OP}: data has {c} channels but weight reads {i} in each of {attrs.groups} groups",
+            where=f"data {data}, weight {weight}",
+            fix=f"weight should have {c // attrs.groups} input channels",
+        )
+    dtype = product_dtype(OP, data, weight, attrs.out_dtype)
+    top, left, bottom, right = attrs.padding
+    oh = _spatial(h, kh, top, bottom, attrs.strides[0], attrs.dilation[0])
+    ow = _spatial(w, kw, left, right, attrs.strides[1], attrs.dilation[1])
+    reporter.assign(types[2], TensorType(restore((n, o, oh, ow), out_axes), dtype))
+    return True
+
+
+def _spatial(size: Dim, kernel: Dim, before: int, after: int, stride: int, dilation: int) -> Dim:
+    if isinstance(kernel, AnyDim):
+        return kernel
+    return output_size(OP, size, before, after, extent(kernel, dilation), stride)
+
+
+def _check_groups(c: Dim, o: Dim, groups: int) -> None:
+    for size, what in ((c, "input"), (o, "output")):
+        if groups < 1 or (not isinstance(size, AnyDim) and size % groups):
+            raise TypeInferenceError(
+                f"{OP}: groups={groups} does not divide {size} {what} channels"
+            )
+
+
+conv2d = register_op(
+    OP,
+    arg_names=("data", "weight"),
+    attrs_type=Conv2DAttrs,
+    rel=conv2d_rel,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(conv2d)
+def conv2d_numpy(attrs: Conv2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Exact on integers; floats in float32 (float16 rounds once) or float64."""
+    data, weight = args
+    data = data.transpose(axes_of(OP, attrs.data_layout, "NCHW", "data_layout"))
+    weight = weight.transpose(axes_of(OP, attrs.kernel_layout, "OIHW", "kernel_layout"))
+    assert isinstance(out_type, TensorType)
+    out = convolve(
+        data, weight, attrs.strides, attrs.padding, attrs.dilation, attrs.groups, out_type.dtype
+    )
+    # Axis k of the output layout is the canonical axis of its letter.
+    return [out.transpose(["NCHW".index(c) for c in attrs.out_layout or attrs.data_layout])]

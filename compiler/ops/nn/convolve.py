@@ -1,0 +1,126 @@
+"""Convolution of numpy arrays in NCHW/OIHW: im2col and BLAS, or a loop over the kernel's taps.
+
+Integers are carried in the smallest float dtype that is exact for the values at hand
+(``exact_matmul``), so that int8 networks run at sgemm speed with the bits of an int32 kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ops.nn.exact_matmul import as_result, working_dtype
+from compiler.ops.nn.window import extent, pad_spatial, tap
+
+Array = NDArray[Any]
+
+# Channels of a depthwise convolution are done in runs whose input, product and sum stay in cache.
+_RUN_BYTES = 1 << 18
+
+
+def convolve(
+    data: Array,
+    weight: Array,
+    strides: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+    dtype: str,
+) -> Array:
+    """Grouped 2-D convolution.
+
+    Args:
+        data: (N, C, H, W).
+        weight: (O, C/groups, kh, kw).
+        strides: (vertical, horizontal), in elements.
+        padding: (top, left, bottom, right), in elements; reads 0.
+        dilation: (vertical, horizontal) distance of taps.
+        groups: divides C and O.
+        dtype: of the result (N, O, OH, OW); integers wrap to it.
+    """
+    work = working_dtype(dtype, data, weight, (1, 2, 3))
+    top, left, bottom, right = padding
+    padded = pad_spatial(data.astype(work, copy=False), (top, left, bottom, right), 0)
+    kernel = weight.astype(work, copy=False)
+    oh = (padded.shape[2] - extent(weight.shape[2], dilation[0])) // strides[0] + 1
+    ow = (padded.shape[3] - extent(weight.shape[3], dilation[1])) // strides[1] + 1
+    depthwise = weight.shape[1] == 1 and groups > 1
+    product = (_depthwise if depthwise else _grouped)(
+        padded, kernel, strides, dilation, groups, (oh, ow)
+    )
+    return as_result(product, dtype)
+
+
+def _grouped(
+    padded: Array,
+    kernel: Array,
+    strides: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+    out: tuple[int, int],
+) -> Array:
+    """One matrix product per image and group: (O/G, K) @ (K, OH*OW)."""
+    n = padded.shape[0]
+    o, i, kh, kw = kernel.shape
+    columns = _columns(padded, (kh, kw), strides, dilation, out)
+    columns = columns.reshape(n, groups, i * kh * kw, out[0] * out[1])
+    rows = kernel.reshape(groups, o // groups, i * kh * kw)
+    return np.matmul(rows, columns).reshape(n, o, *out)
+
+
+def _columns(
+    padded: Array,
+    kernel_size: tuple[int, int],
+    strides: tuple[int, ...],
+    dilation: tuple[int, ...],
+    out: tuple[int, int],
+) -> Array:
+    """im2col: (N, C, kh, kw, OH, OW), contiguous. A 1 x 1 kernel of stride 1 copies nothing."""
+    kh, kw = kernel_size
+    if kh == kw == 1 and strides[0] == strides[1] == 1:
+        return np.ascontiguousarray(padded)
+    n, c = padded.shape[:2]
+    columns = np.empty((n, c, kh, kw, *out), padded.dtype)
+    for r in range(kh):
+        for s in range(kw):
+            columns[:, :, r, s] = tap(padded, r * dilation[0], s * dilation[1], out, strides)
+    return columns
+
+
+def _depthwise(
+    padded: Array,
+    kernel: Array,
+    strides: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+    out: tuple[int, int],
+) -> Array:
+    """Each channel times its own taps; runs of channels so that the working set stays in cache."""
+    n = padded.shape[0]
+    o, _, kh, kw = kernel.shape
+    multiplier = o // groups
+    if multiplier > 1:
+        padded = np.repeat(padded, multiplier, axis=1)
+    result = np.empty((n, o, *out), padded.dtype)
+    image_bytes = padded.shape[2] * padded.shape[3] * padded.itemsize
+    run = max(1, _RUN_BYTES // max(1, image_bytes))
+    scratch = np.empty((n, min(run, o), *out), padded.dtype)
+    for start in range(0, o, run):
+        stop = min(start + run, o)
+        part, into, product = (
+            padded[:, start:stop],
+            result[:, start:stop],
+            scratch[:, : stop - start],
+        )
+        taps = kernel[start:stop, 0, :, :, None, None]
+        for r in range(kh):
+            for s in range(kw):
+                view = tap(part, r * dilation[0], s * dilation[1], out, strides)
+                if r == s == 0:
+                    np.multiply(view, taps[:, r, s], out=into)
+                else:
+                    np.multiply(view, taps[:, r, s], out=product)
+                    into += product
+    return result

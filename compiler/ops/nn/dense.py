@@ -1,0 +1,79 @@
+"""nn.dense: out[…,u] = sum_k data[…,k] * weight[u,k]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import IncompleteType, TensorType, Type
+from compiler.ir.type_relation import Reporter, is_known
+from compiler.ops.arg_types import merge_dim, tensor_of_rank
+from compiler.ops.nn.exact_matmul import as_result, working_dtype
+from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "nn.dense"
+
+
+@dataclass(frozen=True, eq=False)
+class DenseAttrs(OpAttrs):
+    """Number of output features, and the dtype products are accumulated in ("": the data's)."""
+
+    type_key: ClassVar[str] = "DenseAttrs"
+    units: int | None = None
+    out_dtype: str = ""
+
+
+def dense_rel(
+    types: Sequence[Type], num_inputs: int, attrs: DenseAttrs, reporter: Reporter
+) -> bool:
+    """Assigns the result, and the weight when only ``units`` is known."""
+    if not is_known(types[0]):
+        return False
+    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
+    features = data.shape[-1]
+    if isinstance(types[1], IncompleteType):
+        if attrs.units is None:
+            return False
+        reporter.assign(types[1], TensorType((attrs.units, features), data.dtype))
+        weight = TensorType((attrs.units, features), data.dtype)
+    else:
+        weight = tensor_of_rank(OP, types, 1, "weight", 2)
+    units = weight.shape[0]
+    if attrs.units is not None:
+        units = merge_dim(OP, attrs.units, units, "number of units (units, weight)")
+    expected = weight.shape[1]
+    if not (isinstance(features, AnyDim) or isinstance(expected, AnyDim) or features == expected):
+        raise TypeInferenceError(
+            f"{OP}: data has {features} features but weight expects {expected}",
+            where=f"data {data}, weight {weight}",
+            fix="give weight as (units, in_features); transpose it if it is (in_features, units)",
+        )
+    dtype = product_dtype(OP, data, weight, attrs.out_dtype)
+    reporter.assign(types[2], TensorType((*data.shape[:-1], units), dtype))
+    return True
+
+
+dense = register_op(
+    OP,
+    arg_names=("data", "weight"),
+    attrs_type=DenseAttrs,
+    rel=dense_rel,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(dense)
+def dense_numpy(attrs: DenseAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Exact on integers."""
+    data, weight = args
+    assert isinstance(out_type, TensorType)
+    work = working_dtype(out_type.dtype, data, weight, (1,))
+    rows = data.reshape(-1, data.shape[-1]).astype(work, copy=False)
+    product = rows @ weight.astype(work, copy=False).T
+    return [as_result(product.reshape(*data.shape[:-1], weight.shape[0]), out_type.dtype)]

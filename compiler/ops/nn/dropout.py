@@ -1,0 +1,46 @@
+"""nn.dropout: the identity at inference; the result is a pair (data, mask), the mask all ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.ir.op import STATEFUL, OpPattern, register_op
+from compiler.ir.ty import TupleType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class DropoutAttrs(OpAttrs):
+    """Fraction that training would drop; inference ignores it."""
+
+    type_key: ClassVar[str] = "DropoutAttrs"
+    rate: float = 0.5
+
+
+def dropout_infer(types: Sequence[Any], attrs: DropoutAttrs) -> Type:
+    """A pair of the data's type."""
+    data = tensor("nn.dropout", types, 0, "data")
+    return TupleType((data, data))
+
+
+dropout = register_op(
+    "nn.dropout",
+    arg_names=("data",),
+    attrs_type=DropoutAttrs,
+    rel=result_rel(dropout_infer),
+    pattern=OpPattern.OPAQUE,
+    flags=(STATEFUL,),
+)
+
+
+@FNumpyCompute.register(dropout)
+def dropout_numpy(attrs: DropoutAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Nothing is dropped."""
+    return [args[0], np.ones_like(args[0])]

@@ -1,0 +1,72 @@
+"""nn.matmul: out[m,n] = sum_k a[m,k] * b[k,n], either side transposed on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import IncompleteType, TensorType, Type
+from compiler.ir.type_relation import Reporter, is_known
+from compiler.ops.arg_types import merge_dim, tensor_of_rank
+from compiler.ops.nn.exact_matmul import matmul as product
+from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "nn.matmul"
+
+
+@dataclass(frozen=True, eq=False)
+class MatmulAttrs(OpAttrs):
+    """Which sides are given transposed."""
+
+    type_key: ClassVar[str] = "MatmulAttrs"
+    units: int | None = None
+    out_dtype: str = ""
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+
+def matmul_rel(
+    types: Sequence[Type], num_inputs: int, attrs: MatmulAttrs, reporter: Reporter
+) -> bool:
+    """Assigns the result, and tensor_b when only ``units`` is known."""
+    if not is_known(types[0]):
+        return False
+    a = tensor_of_rank(OP, types, 0, "tensor_a", 2, at_least=not attrs.transpose_a)
+    k = a.shape[-2] if attrs.transpose_a else a.shape[-1]
+    rows = a.shape[-1:] if attrs.transpose_a else a.shape[:-1]
+    if isinstance(types[1], IncompleteType):
+        if attrs.units is None:
+            return False
+        shape = (attrs.units, k) if attrs.transpose_b else (k, attrs.units)
+        reporter.assign(types[1], TensorType(shape, a.dtype))
+        b = TensorType(shape, a.dtype)
+    else:
+        b = tensor_of_rank(OP, types, 1, "tensor_b", 2)
+    n, inner = b.shape if attrs.transpose_b else (b.shape[1], b.shape[0])
+    merge_dim(OP, k, inner, f"length of the summed axis of {a} and {b}")
+    if attrs.units is not None:
+        n = merge_dim(OP, attrs.units, n, "number of units (units, tensor_b)")
+    reporter.assign(types[2], TensorType((*rows, n), product_dtype(OP, a, b, attrs.out_dtype)))
+    return True
+
+
+matmul = register_op(
+    OP,
+    arg_names=("tensor_a", "tensor_b"),
+    attrs_type=MatmulAttrs,
+    rel=matmul_rel,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(matmul)
+def matmul_numpy(attrs: MatmulAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Exact on integers."""
+    assert isinstance(out_type, TensorType)
+    a = args[0].T if attrs.transpose_a else args[0]
+    b = args[1].T if attrs.transpose_b else args[1]
+    return [product(a, b, out_type.dtype)]

@@ -1,0 +1,43 @@
+"""nn.max_pool2d: the largest value of each window; padding reads -inf or the dtype's minimum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type
+from compiler.ops.nn.pool import (
+    Pool2DAttrs,
+    from_nchw,
+    padding_to_cover,
+    pool2d_rel,
+    pool_windows,
+    reduce_windows,
+    to_nchw,
+)
+from compiler.ops.nn.window import pad_spatial
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+max_pool2d = register_op(
+    "nn.max_pool2d",
+    arg_names=("data",),
+    attrs_type=Pool2DAttrs,
+    rel=pool2d_rel("nn.max_pool2d"),
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(max_pool2d)
+def max_pool2d_numpy(attrs: Pool2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """NaN in a window gives NaN."""
+    data = to_nchw(args[0], attrs.layout)
+    height, width = data.shape[2:]
+    out = pool_windows("nn.max_pool2d", attrs, height, width)
+    lowest = -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
+    padding = (attrs.padding[0], attrs.padding[1], attrs.padding[2], attrs.padding[3])
+    cover = padding_to_cover(attrs, height, width, out)
+    padded = pad_spatial(data, padding, lowest, cover)
+    largest = reduce_windows(padded, attrs, out, np.maximum)
+    return [from_nchw(largest, attrs.out_layout or attrs.layout)]

@@ -1,0 +1,59 @@
+"""Mean and variance normalisation, shared by layer_norm, instance_norm and group_norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.ty import TensorType, Type, is_float
+from compiler.ir.type_relation import Reporter, TypeRelation, is_known
+from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+
+Array = NDArray[Any]
+
+
+def affine_norm_rel(op: str) -> TypeRelation:
+    """Result = type of the data; gamma and beta are vectors as long as attrs.axis."""
+
+    def rel(types: Sequence[Type], num_inputs: int, attrs: Any, reporter: Reporter) -> bool:
+        if not is_known(types[0]):
+            return False
+        data = tensor_of_rank(op, types, 0, "data", 1, at_least=True)
+        if not is_float(data.dtype):
+            raise TypeInferenceError(f"{op}: data is {data}, a float dtype is needed")
+        axis = normalize_axis(op, attrs.axis, len(data.shape))
+        vector = TensorType((data.shape[axis],), data.dtype)
+        reporter.assign(types[1], vector)
+        reporter.assign(types[2], vector)
+        reporter.assign(types[3], data)
+        return True
+
+    return rel
+
+
+def standardize(data: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    """(x - mean) / sqrt(variance + epsilon) over ``axes``; the variance divides by N."""
+    mean = data.mean(axis=axes, keepdims=True)
+    centered = data - mean
+    variance = np.square(centered).mean(axis=axes, keepdims=True)
+    return np.asarray(centered / np.sqrt(variance + data.dtype.type(epsilon)))
+
+
+def affine(data: Array, gamma: Array | None, beta: Array | None, axis: int) -> Array:
+    """data * gamma + beta with the vectors along ``axis``; None leaves one out."""
+    shape = [1] * data.ndim
+    shape[axis] = -1
+    if gamma is not None:
+        data = data * gamma.reshape(shape)
+    if beta is not None:
+        data = data + beta.reshape(shape)
+    return data
+
+
+def working(array: Array) -> Array:
+    """float16 in float32, the rest as it is."""
+    return array.astype(np.float32) if array.dtype == np.float16 else array

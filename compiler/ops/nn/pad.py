@@ -1,0 +1,123 @@
+"""nn.pad(data, pad_value): (before, after) elements on every axis; nn.mirror_pad: by reflection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import same_dtype, tensor, tensor_of_rank
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class PadAttrs(OpAttrs):
+    """(before, after) per axis, and the mode: "constant", "edge" or "reflect"."""
+
+    type_key: ClassVar[str] = "PadAttrs"
+    pad_width: tuple[tuple[int, ...], ...]
+    pad_mode: str = "constant"
+
+
+@dataclass(frozen=True, eq=False)
+class MirrorPadAttrs(OpAttrs):
+    """Mode "SYMMETRIC" repeats the edge, "REFLECT" does not; (before, after) per axis."""
+
+    type_key: ClassVar[str] = "MirrorPadAttrs"
+    mode: str = "SYMMETRIC"
+    pad_width: tuple[tuple[int, ...], ...] = ()
+
+
+_MODES = ("constant", "edge", "reflect")
+_MIRROR_MODES = {"SYMMETRIC": "symmetric", "REFLECT": "reflect"}
+
+
+def _padded(op: str, data: TensorType, width: tuple[tuple[int, ...], ...], reflect: bool) -> Type:
+    if len(width) != len(data.shape) or any(len(w) != 2 for w in width):
+        raise TypeInferenceError(
+            f"{op}: pad_width {[list(w) for w in width]} needs a pair for each axis of {data}"
+        )
+    dims: list[Dim] = []
+    for size, (before, after) in zip(data.shape, width):
+        if isinstance(size, AnyDim):
+            dims.append(size)
+            continue
+        if size + before + after < 0 or min(before, after) < -size:
+            raise TypeInferenceError(f"{op}: padding ({before}, {after}) removes more than {size}")
+        if reflect and max(before, after) >= max(size, 1):
+            raise TypeInferenceError(
+                f"{op}: reflection by ({before}, {after}) needs more than {size} elements"
+            )
+        dims.append(size + before + after)
+    return TensorType(tuple(dims), data.dtype)
+
+
+def pad_infer(types: Sequence[Any], attrs: PadAttrs) -> Type:
+    """Every axis grows by its pair; negative values crop."""
+    data = tensor("nn.pad", types, 0, "data")
+    same_dtype("nn.pad", data, tensor_of_rank("nn.pad", types, 1, "pad_value", 0))
+    if attrs.pad_mode not in _MODES:
+        raise TypeInferenceError(
+            f"nn.pad: pad_mode {attrs.pad_mode!r} is unknown", fix=f"legal: {', '.join(_MODES)}"
+        )
+    return _padded("nn.pad", data, attrs.pad_width, attrs.pad_mode == "reflect")
+
+
+pad = register_op(
+    "nn.pad",
+    arg_names=("data", "pad_value"),
+    attrs_type=PadAttrs,
+    rel=result_rel(pad_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(pad)
+def pad_numpy(attrs: PadAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Crop what is negative, then pad."""
+    data, value = args
+    crop = tuple(
+        slice(max(0, -before), size - max(0, -after))
+        for size, (before, after) in zip(data.shape, attrs.pad_width)
+    )
+    width = [(max(0, before), max(0, after)) for before, after in attrs.pad_width]
+    if attrs.pad_mode == "constant":
+        return [np.pad(data[crop], width, constant_values=value)]
+    return [np.pad(data[crop], width, mode="edge" if attrs.pad_mode == "edge" else "reflect")]
+
+
+def mirror_pad_infer(types: Sequence[Any], attrs: MirrorPadAttrs) -> Type:
+    """Every axis grows by its pair."""
+    data = tensor("nn.mirror_pad", types, 0, "data")
+    if attrs.mode not in _MIRROR_MODES:
+        raise TypeInferenceError(
+            f"nn.mirror_pad: mode {attrs.mode!r} is unknown",
+            fix=f"legal: {', '.join(_MIRROR_MODES)}",
+        )
+    return _padded("nn.mirror_pad", data, attrs.pad_width, attrs.mode == "REFLECT")
+
+
+mirror_pad = register_op(
+    "nn.mirror_pad",
+    arg_names=("data",),
+    attrs_type=MirrorPadAttrs,
+    rel=result_rel(mirror_pad_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(mirror_pad)
+def mirror_pad_numpy(attrs: MirrorPadAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """By numpy."""
+    width = [(before, after) for before, after in attrs.pad_width]
+    if attrs.mode == "SYMMETRIC":
+        return [np.pad(args[0], width, mode="symmetric")]
+    return [np.pad(args[0], width, mode="reflect")]

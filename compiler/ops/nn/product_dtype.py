@@ -1,0 +1,31 @@
+"""The result dtype of convolutions and matrix products: out_dtype, or that of the operands."""
+
+from __future__ import annotations
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.ty import TensorType, is_float, is_integer
+
+
+def product_dtype(op: str, data: TensorType, weight: TensorType, out_dtype: str) -> str:
+    """The dtype the operands are widened to and accumulated in.
+
+    Raises:
+        TypeInferenceError: the operands differ in dtype (two integer dtypes may differ when
+            ``out_dtype`` is given), or floats would be accumulated in integers.
+    """
+    if data.dtype != weight.dtype and not (
+        out_dtype and is_integer(data.dtype) and is_integer(weight.dtype)
+    ):
+        raise TypeInferenceError(
+            f"{op}: data is {data.dtype} but weight is {weight.dtype}",
+            where=f"data {data}, weight {weight}",
+            fix="cast one side",
+        )
+    if data.dtype == "bool":
+        raise TypeInferenceError(f"{op}: operands are bool", fix="insert a cast")
+    result = out_dtype or data.dtype
+    if is_float(data.dtype) and not is_float(result):
+        raise TypeInferenceError(
+            f"{op}: out_dtype {out_dtype!r} cannot accumulate {data.dtype}", fix="cast the result"
+        )
+    return result

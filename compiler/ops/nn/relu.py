@@ -1,0 +1,22 @@
+"""nn.relu: out = max(x, 0) in the dtype of x."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.number_rel import number_rel
+
+relu = register_op(
+    "nn.relu", arg_names=("data",), rel=number_rel("nn.relu"), pattern=OpPattern.ELEMWISE
+)
+
+
+@FNumpyCompute.register(relu)
+def relu_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
+    """NaN stays NaN."""
+    return [np.maximum(args[0], args[0].dtype.type(0))]

@@ -1,0 +1,123 @@
+"""Geometry of sliding windows: padding, output sizes, layouts. Shared by convolutions and pools."""
+
+from __future__ import annotations
+
+from typing import Any as AnyValue
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import AttrError, TypeInferenceError
+from compiler.ir.ty import Any, Dim, Shape
+
+Array = NDArray[AnyValue]
+
+
+def full_padding(record: str, padding: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Padding as (top, left, bottom, right): 1 value = all sides; 2 = (height, width) both sides.
+
+    Raises:
+        AttrError: another count, or a negative value.
+    """
+    if any(p < 0 for p in padding):
+        raise AttrError(f"{record}: padding {list(padding)} has a negative value")
+    if len(padding) == 4:
+        return padding[0], padding[1], padding[2], padding[3]
+    if len(padding) == 2:
+        return padding[0], padding[1], padding[0], padding[1]
+    if len(padding) == 1:
+        return padding[0], padding[0], padding[0], padding[0]
+    raise AttrError(
+        f"{record}: padding {list(padding)} has {len(padding)} values", fix="give 1, 2 or 4 values"
+    )
+
+
+def axes_of(op: str, layout: str, wanted: str, what: str) -> tuple[int, ...]:
+    """Positions of the letters ``wanted`` (such as "NCHW") in ``layout`` (such as "NHWC").
+
+    Raises:
+        TypeInferenceError: ``layout`` is no permutation of these letters.
+    """
+    if sorted(layout) != sorted(wanted):
+        raise TypeInferenceError(
+            f"{op}: {what} {layout!r} is not supported", fix=f"use a permutation of {wanted!r}"
+        )
+    return tuple(layout.index(letter) for letter in wanted)
+
+
+def arrange(shape: Shape, axes: tuple[int, ...]) -> tuple[Dim, ...]:
+    """The sizes at ``axes``: from a layout's order to the canonical one."""
+    return tuple(shape[a] for a in axes)
+
+
+def restore(dims: tuple[Dim, ...], axes: tuple[int, ...]) -> tuple[Dim, ...]:
+    """Inverse of ``arrange``."""
+    found: list[Dim] = [0] * len(dims)
+    for dim, axis in zip(dims, axes):
+        found[axis] = dim
+    return tuple(found)
+
+
+def extent(kernel: int, dilation: int) -> int:
+    """Input elements one window spans."""
+    return (kernel - 1) * dilation + 1
+
+
+def output_size(
+    op: str, size: Dim, before: int, after: int, span: int, stride: int, ceil_mode: bool = False
+) -> Dim:
+    """Number of windows along one axis.
+
+    ``ceil_mode`` counts a last incomplete window, unless it would start in the padding behind the
+    data (the rule of ONNX and PyTorch).
+
+    Raises:
+        TypeInferenceError: the window is larger than the padded input.
+    """
+    if isinstance(size, Any):
+        return size
+    room = size + before + after - span
+    if room < 0:
+        raise TypeInferenceError(
+            f"{op}: a window of {span} does not fit in {size} elements with padding "
+            f"{before} and {after}"
+        )
+    if not ceil_mode:
+        return room // stride + 1
+    count = -(-room // stride) + 1
+    if (count - 1) * stride >= size + before:
+        count -= 1
+    return count
+
+
+def check_pairs(record: str, minimum: int = 1, **values: tuple[int, ...]) -> None:
+    """Every value is a pair (height, width) of ints no smaller than ``minimum``.
+
+    Raises:
+        AttrError: one is not.
+    """
+    for name, value in values.items():
+        if len(value) != 2 or any(v < minimum for v in value):
+            raise AttrError(
+                f"{record}: {name} {list(value)} is not a pair of ints of at least {minimum}"
+            )
+
+
+def pad_spatial(
+    data: Array, padding: tuple[int, int, int, int], fill: AnyValue, extra: tuple[int, int] = (0, 0)
+) -> Array:
+    """(N, C, H, W) with ``fill`` around it; ``extra`` more rows and columns at the end."""
+    top, left, bottom, right = padding
+    bottom, right = bottom + extra[0], right + extra[1]
+    if not (top or left or bottom or right):
+        return data
+    n, c, h, w = data.shape
+    padded = np.full((n, c, h + top + bottom, w + left + right), fill, data.dtype)
+    padded[:, :, top : top + h, left : left + w] = data
+    return padded
+
+
+def tap(padded: Array, r: int, s: int, out: tuple[int, int], strides: tuple[int, ...]) -> Array:
+    """The view (N, C, OH, OW) of what tap (r, s), dilation included, reads at every output."""
+    sh, sw = strides[0], strides[1]
+    return padded[:, :, r : r + (out[0] - 1) * sh + 1 : sh, s : s + (out[1] - 1) * sw + 1 : sw]

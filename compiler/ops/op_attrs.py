@@ -1,0 +1,131 @@
+"""OpAttrs: attribute records that bring every value to its declared kind when they are built."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import AttrError
+from compiler.ir.attrs import Attrs
+from compiler.ir.ty import DTYPES
+
+Axes = int | tuple[int, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class OpAttrs(Attrs):
+    """Base of operator attributes: values are plain Python ints, floats, bools, strings and tuples.
+
+    Numpy scalars, lists and ints standing for floats are converted after the field's annotation; a
+    field named ``dtype`` or ``…_dtype`` must hold a dtype of the IR or "".
+
+    Raises:
+        AttrError: a value of another kind; the message names record, field and value.
+    """
+
+    type_key: ClassVar[str] = "OpAttrs"
+
+    def __post_init__(self) -> None:
+        for name, convert in _converters(type(self)):
+            value = getattr(self, name)
+            try:
+                wanted = convert(value)
+            except (TypeError, ValueError) as error:
+                raise AttrError(
+                    f"{self.type_key}: attribute {name}={value!r} is not {error}",
+                ) from None
+            if wanted is not value:
+                object.__setattr__(self, name, wanted)
+
+
+def _int(value: Any) -> Any:
+    if type(value) is int:
+        return value
+    if isinstance(value, (bool, np.bool_, float)):
+        raise TypeError("an int")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError("an int") from None
+
+
+def _float(value: Any) -> Any:
+    if type(value) is float:
+        return value
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        return float(value)
+    raise TypeError("a number")
+
+
+def _bool(value: Any) -> Any:
+    if type(value) is bool:
+        return value
+    if isinstance(value, (np.bool_, int)) and value in (0, 1):
+        return bool(value)
+    raise TypeError("True or False")
+
+
+def _str(value: Any) -> Any:
+    if type(value) is str:
+        return value
+    raise TypeError("a string")
+
+
+def _dtype(value: Any) -> Any:
+    if value == "" or value in DTYPES:
+        return value
+    raise TypeError(f"a dtype; legal: {', '.join(DTYPES)}")
+
+
+def _ints(value: Any) -> Any:
+    if type(value) is tuple and all(type(v) is int for v in value):
+        return value
+    if isinstance(value, (tuple, list, np.ndarray)):
+        return tuple(_int(v) for v in value)
+    raise TypeError("a list of ints")
+
+
+def _int_pairs(value: Any) -> Any:
+    if isinstance(value, (tuple, list, np.ndarray)):
+        return tuple(_ints(v) for v in value)
+    raise TypeError("a list of lists of ints")
+
+
+def _axes(value: Any) -> Any:
+    return _ints(value) if isinstance(value, (tuple, list, np.ndarray)) else _int(value)
+
+
+_BY_ANNOTATION: dict[str, Callable[[Any], Any]] = {
+    "int": _int,
+    "float": _float,
+    "bool": _bool,
+    "str": _str,
+    "tuple[int, ...]": _ints,
+    "tuple[tuple[int, ...], ...]": _int_pairs,
+    "int | tuple[int, ...]": _axes,
+    "Axes": lambda value: None if value is None else _axes(value),
+}
+
+
+@cache
+def _converters(cls: type[OpAttrs]) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    found: list[tuple[str, Callable[[Any], Any]]] = []
+    for f in dataclasses.fields(cls):
+        annotation = str(f.type)
+        if f.name == "dtype" or f.name.endswith("_dtype"):
+            found.append((f.name, _dtype))
+        elif annotation in _BY_ANNOTATION:
+            found.append((f.name, _BY_ANNOTATION[annotation]))
+        elif annotation.removesuffix(" | None") in _BY_ANNOTATION:
+            found.append((f.name, _optional(_BY_ANNOTATION[annotation.removesuffix(" | None")])))
+    return tuple(found)
+
+
+def _optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else convert(value)

@@ -1,0 +1,57 @@
+"""Attributes and relation of reductions over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.ty import Shape, TensorType, Type
+from compiler.ir.type_relation import TypeRelation, result_rel
+from compiler.ops.arg_types import normalize_axes, tensor
+from compiler.ops.op_attrs import Axes, OpAttrs
+
+
+@dataclass(frozen=True, eq=False)
+class ReduceAttrs(OpAttrs):
+    """Axes to reduce (None or empty: all), kept as size 1 or not; exclude: the others instead."""
+
+    type_key: ClassVar[str] = "ReduceAttrs"
+    axis: Axes = None
+    keepdims: bool = False
+    exclude: bool = False
+
+
+def reduced_axes(op: str, rank: int, axis: Axes, exclude: bool) -> tuple[int, ...]:
+    """Positions that are reduced, ascending.
+
+    Raises:
+        TypeInferenceError: an axis is outside the rank or given twice.
+    """
+    named = () if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = normalize_axes(op, named, rank)
+    if exclude:
+        return tuple(k for k in range(rank) if k not in axes)
+    return tuple(sorted(axes)) if axes else tuple(range(rank))
+
+
+def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    """The shape after reducing ``axes``."""
+    if keepdims:
+        return tuple(1 if k in axes else d for k, d in enumerate(shape))
+    return tuple(d for k, d in enumerate(shape) if k not in axes)
+
+
+def reduce_rel(op: str, dtype: str | None = None) -> TypeRelation:
+    """The relation of a reduction; ``dtype`` is what it accepts ("bool") or None for numbers."""
+
+    def infer(types: Sequence[Any], attrs: ReduceAttrs) -> Type:
+        data = tensor(op, types, 0, "data")
+        if (data.dtype == "bool") != (dtype == "bool"):
+            need = "bool" if dtype == "bool" else "numbers"
+            raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, {need} is needed")
+        axes = reduced_axes(op, len(data.shape), attrs.axis, attrs.exclude)
+        return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
+
+    return result_rel(infer)

@@ -1,0 +1,74 @@
+"""variance(data, mean; axis, keepdims, exclude, unbiased): mean of (data - mean)^2 over axes.
+
+``mean`` must broadcast against the data, as mean(…, keepdims=True) does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type, is_float
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import same_dtype, tensor
+from compiler.ops.nn.normalize import working
+from compiler.ops.op_attrs import Axes, OpAttrs
+from compiler.ops.reduce.axes import reduced_axes, reduced_shape
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.broadcast import broadcast_shape
+
+
+@dataclass(frozen=True, eq=False)
+class VarianceAttrs(OpAttrs):
+    """As ReduceAttrs; ``unbiased`` divides by N - 1 instead of N."""
+
+    type_key: ClassVar[str] = "VarianceAttrs"
+    axis: Axes = None
+    keepdims: bool = False
+    exclude: bool = False
+    unbiased: bool = False
+
+
+def variance_infer(types: Sequence[Any], attrs: VarianceAttrs) -> Type:
+    """The reduced shape of the data.
+
+    Raises:
+        TypeInferenceError: the data are not floats, or the mean does not broadcast to them.
+    """
+    data = tensor("variance", types, 0, "data")
+    mean = tensor("variance", types, 1, "mean")
+    same_dtype("variance", data, mean)
+    if not is_float(data.dtype):
+        raise TypeInferenceError(f"variance: data is {data}, a float dtype is needed")
+    if broadcast_shape("variance", data.shape, mean.shape) != data.shape:
+        raise TypeInferenceError(
+            f"variance: mean {mean} does not broadcast to data {data}",
+            fix="take the mean with keepdims=True",
+        )
+    axes = reduced_axes("variance", len(data.shape), attrs.axis, attrs.exclude)
+    return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
+
+
+variance = register_op(
+    "variance",
+    arg_names=("data", "mean"),
+    attrs_type=VarianceAttrs,
+    rel=result_rel(variance_infer),
+    pattern=OpPattern.COMM_REDUCE,
+)
+
+
+@FNumpyCompute.register(variance)
+def variance_numpy(attrs: VarianceAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Over the named axes."""
+    data, mean = working(args[0]), working(args[1])
+    axes = reduced_axes("variance", data.ndim, attrs.axis, attrs.exclude)
+    count = math.prod(data.shape[k] for k in axes) - int(attrs.unbiased)
+    total = np.asarray(np.square(data - mean).sum(axis=axes, keepdims=attrs.keepdims))
+    return [(total / total.dtype.type(count)).astype(args[0].dtype, copy=False)]

@@ -1,0 +1,84 @@
+"""right_shift, left_shift, bitwise_and, bitwise_or, bitwise_xor, bitwise_not on integers.
+
+right_shift of a signed integer is arithmetic (floor division by 2^n); left_shift wraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import EvaluationError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import integer_tensor
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.broadcast import broadcast_rel
+
+
+def checked_shift(amount: NDArray[Any]) -> NDArray[Any]:
+    """The shift amounts themselves.
+
+    Raises:
+        EvaluationError: one is outside [0, bits of the dtype).
+    """
+    width = amount.dtype.itemsize * 8
+    if amount.size and (int(amount.min()) < 0 or int(amount.max()) >= width):
+        raise EvaluationError(
+            f"{amount.dtype} shifted by {int(amount.min())} to {int(amount.max())} bits",
+            fix=f"keep them in [0, {width})",
+        )
+    return amount
+
+
+def _right_shift(lhs: NDArray[Any], rhs: NDArray[Any]) -> Any:
+    return np.right_shift(lhs, checked_shift(rhs))
+
+
+def _left_shift(lhs: NDArray[Any], rhs: NDArray[Any]) -> Any:
+    return np.left_shift(lhs, checked_shift(rhs))
+
+
+_FUNCTIONS = {
+    "right_shift": _right_shift,
+    "left_shift": _left_shift,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+}
+
+
+def _register(name: str, function: Any) -> None:
+    op = register_op(
+        name,
+        arg_names=("lhs", "rhs"),
+        rel=broadcast_rel(name, numbers="integer"),
+        pattern=OpPattern.BROADCAST,
+    )
+
+    @FNumpyCompute.register(op)
+    def compute(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
+        return [function(args[0], args[1])]
+
+
+for _name, _function in _FUNCTIONS.items():
+    _register(_name, _function)
+
+
+def _not_infer(types: Sequence[Any], attrs: Any) -> Type:
+    return integer_tensor("bitwise_not", types, 0, "data")
+
+
+bitwise_not = register_op(
+    "bitwise_not", arg_names=("data",), rel=result_rel(_not_infer), pattern=OpPattern.ELEMWISE
+)
+
+
+@FNumpyCompute.register(bitwise_not)
+def bitwise_not_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
+    """Complement of every bit."""
+    return [np.bitwise_not(args[0])]

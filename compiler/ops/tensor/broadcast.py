@@ -1,0 +1,74 @@
+"""The broadcast relation (align shapes from the right; a 1 or an unknown dimension gives way)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any as AnyValue
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.ty import Any, Dim, Shape, TensorType, Type
+from compiler.ir.type_relation import TypeRelation, result_rel
+from compiler.ops.arg_types import same_dtype, shape_text, tensor
+
+
+def broadcast_shape(op: str, a: Shape, b: Shape) -> Shape:
+    """Shape of an elementwise result.
+
+    Raises:
+        TypeInferenceError: two sizes differ and neither is 1; names the axis and both sizes.
+    """
+    if a == b:
+        return a
+    dims: list[Dim] = []
+    for back, (x, y) in enumerate(zip_longest(reversed(a), reversed(b), fillvalue=1)):
+        if isinstance(x, int) and x == 1:
+            dims.append(y)
+        elif isinstance(y, int) and y == 1:
+            dims.append(x)
+        elif isinstance(x, Any):
+            dims.append(y)
+        elif isinstance(y, Any) or x == y:
+            dims.append(x)
+        else:
+            raise TypeInferenceError(
+                f"{op}: cannot broadcast {shape_text(a)} with {shape_text(b)}: "
+                f"axis {-back - 1} has sizes {x} and {y}"
+            )
+    return tuple(reversed(dims))
+
+
+def broadcast_rel(op: str, dtype: str | None = None, numbers: str = "any") -> TypeRelation:
+    """The relation of a binary elementwise operator.
+
+    Args:
+        op: name for error messages.
+        dtype: dtype of the result; None keeps that of the operands.
+        numbers: "any", "integer" or "bool": operand dtypes that are accepted.
+    """
+
+    def infer(types: Sequence[AnyValue], attrs: AnyValue) -> Type:
+        lhs = tensor(op, types, 0, "lhs")
+        rhs = tensor(op, types, 1, "rhs")
+        common = same_dtype(op, lhs, rhs)
+        if numbers != "any":
+            check_numbers(op, common, numbers)
+        if lhs.shape == rhs.shape and (dtype is None or dtype == common):
+            return lhs
+        return TensorType(broadcast_shape(op, lhs.shape, rhs.shape), dtype or common)
+
+    return result_rel(infer)
+
+
+def check_numbers(op: str, dtype: str, numbers: str) -> None:
+    """Refuse operands of another kind of number.
+
+    Raises:
+        TypeInferenceError: ``dtype`` is not "integer" or "bool" as asked.
+    """
+    is_bool = dtype == "bool"
+    legal = is_bool if numbers == "bool" else not is_bool and not dtype.startswith("float")
+    if not legal:
+        raise TypeInferenceError(
+            f"{op}: operands are {dtype}, {numbers} is needed", fix="insert a cast"
+        )

@@ -1,0 +1,47 @@
+"""cast(dtype): float to int truncates toward zero and saturates (NaN gives 0), int to narrower int
+wraps, anything to bool is "not zero", int to float rounds to nearest even."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import tensor
+from compiler.ops.number_format import convert
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class CastAttrs(OpAttrs):
+    """The dtype of the result."""
+
+    type_key: ClassVar[str] = "CastAttrs"
+    dtype: str
+
+
+def cast_infer(types: Sequence[Any], attrs: CastAttrs) -> Type:
+    """Shape of the data, dtype of the attribute."""
+    if attrs.dtype in ("", "void"):
+        raise TypeInferenceError(f"cast: dtype {attrs.dtype!r} is no dtype of a tensor")
+    return TensorType(tensor("cast", types, 0, "data").shape, attrs.dtype)
+
+
+cast = register_op(
+    "cast",
+    arg_names=("data",),
+    attrs_type=CastAttrs,
+    rel=result_rel(cast_infer),
+    pattern=OpPattern.ELEMWISE,
+)
+
+
+@FNumpyCompute.register(cast)
+def cast_numpy(attrs: CastAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """See ``number_format.convert``."""
+    return [convert(args[0], attrs.dtype)]

@@ -1,0 +1,29 @@
+"""divide: out = lhs / rhs, broadcast; integers truncate toward zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.broadcast import broadcast_rel
+from compiler.ops.tensor.integer_division import truncated_quotient
+
+divide = register_op(
+    "divide",
+    arg_names=("lhs", "rhs"),
+    rel=broadcast_rel("divide"),
+    pattern=OpPattern.BROADCAST,
+)
+
+
+@FNumpyCompute.register(divide)
+def divide_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
+    """True division of floats, truncated quotient of integers; an integer divided by 0 gives 0."""
+    lhs, rhs = args
+    if lhs.dtype.kind == "f":
+        return [np.divide(lhs, rhs)]
+    return [truncated_quotient(lhs, rhs)]

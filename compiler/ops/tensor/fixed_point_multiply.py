@@ -1,0 +1,165 @@
+"""fixed_point_multiply(x; multiplier, shift) and its per-axis form: x times a real factor.
+
+    out = floor(x * multiplier * 2^(shift - 31) + 1/2)        multiplier in [2^30, 2^31), or 0
+
+computed in 64 bits, half toward plus infinity, wrapped to 32 bits. A multiplier of exactly 2^30
+is a power of two and becomes one shift in the dtype of x. Contract: |x * 2^max(shift, 0)| < 2^32.
+Source: Relay's fixed_point_multiply; spec/quantize.md section 7.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import Reporter, is_known, result_rel
+from compiler.ops.arg_types import integer_tensor, normalize_axis
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+Array = NDArray[Any]
+POWER_OF_TWO = 1 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class FixedPointMultiplyAttrs(OpAttrs):
+    """The factor is multiplier * 2^(shift - 31)."""
+
+    type_key: ClassVar[str] = "FixedPointMultiplyAttrs"
+    multiplier: int
+    shift: int
+
+
+@dataclass(frozen=True, eq=False)
+class FixedPointMultiplyPerAxisAttrs(OpAttrs):
+    """The axis of the data along which multipliers and shifts vary."""
+
+    type_key: ClassVar[str] = "FixedPointMultiplyPerAxisAttrs"
+    axis: int = 1
+
+
+def fixed_point_infer(types: Sequence[Any], attrs: FixedPointMultiplyAttrs) -> Type:
+    """Type of the data, an integer tensor."""
+    if not 0 <= attrs.multiplier < 1 << 31:
+        raise TypeInferenceError(
+            f"fixed_point_multiply: multiplier {attrs.multiplier} is outside [0, 2^31)"
+        )
+    return integer_tensor("fixed_point_multiply", types, 0, "data")
+
+
+fixed_point_multiply = register_op(
+    "fixed_point_multiply",
+    arg_names=("data",),
+    attrs_type=FixedPointMultiplyAttrs,
+    rel=result_rel(fixed_point_infer),
+    pattern=OpPattern.ELEMWISE,
+)
+
+
+@FNumpyCompute.register(fixed_point_multiply)
+def fixed_point_multiply_numpy(
+    attrs: FixedPointMultiplyAttrs, args: Arrays, out_type: Type
+) -> list[Any]:
+    """One factor for all elements."""
+    return [scale_by(args[0], attrs.multiplier, attrs.shift)]
+
+
+def fixed_point_per_axis_rel(
+    types: Sequence[Type],
+    num_inputs: int,
+    attrs: FixedPointMultiplyPerAxisAttrs,
+    reporter: Reporter,
+) -> bool:
+    """Result = type of the data; multiplier and shift are int32 vectors as long as its axis."""
+    if not is_known(types[0]):
+        return False
+    data = integer_tensor("fixed_point_multiply_per_axis", types, 0, "data")
+    axis = normalize_axis("fixed_point_multiply_per_axis", attrs.axis, len(data.shape))
+    vector = TensorType((data.shape[axis],), "int32")
+    reporter.assign(types[1], vector)
+    reporter.assign(types[2], vector)
+    reporter.assign(types[3], data)
+    return True
+
+
+fixed_point_multiply_per_axis = register_op(
+    "fixed_point_multiply_per_axis",
+    arg_names=("data", "multiplier", "shift"),
+    attrs_type=FixedPointMultiplyPerAxisAttrs,
+    rel=fixed_point_per_axis_rel,
+    pattern=OpPattern.BROADCAST,
+)
+
+
+@FNumpyCompute.register(fixed_point_multiply_per_axis)
+def fixed_point_multiply_per_axis_numpy(
+    attrs: FixedPointMultiplyPerAxisAttrs, args: Arrays, out_type: Type
+) -> list[Any]:
+    """``fixed_point_multiply`` channel by channel, done at once where all channels go one way."""
+    data, multiplier, shift = args
+    shape = [1] * data.ndim
+    shape[attrs.axis] = -1
+    exact = multiplier == POWER_OF_TWO
+    if not exact.any():
+        return [_general(data, multiplier.reshape(shape), shift.reshape(shape))]
+    if exact.all():
+        return [_power_of_two(data, shift.reshape(shape))]
+    return [
+        np.where(
+            exact.reshape(shape),
+            _power_of_two(data, np.where(exact, shift, 1).reshape(shape)),
+            _general(data, multiplier.reshape(shape), shift.reshape(shape)),
+        )
+    ]
+
+
+def scale_by(data: Array, multiplier: int, shift: int) -> Array:
+    """``data`` times multiplier * 2^(shift - 31), in the dtype of ``data``."""
+    if multiplier == POWER_OF_TWO:
+        return _power_of_two(data, np.array(shift))
+    return _general(data, np.array(multiplier), np.array(shift))
+
+
+def _power_of_two(data: Array, shift: Array) -> Array:
+    """data * 2^(shift - 1): a left shift, or a right shift with half added, in the data's dtype."""
+    width = data.dtype.itemsize * 8
+    kind = data.dtype.type
+    left = shift - 1
+    if (left >= 0).all():
+        return np.asarray(np.left_shift(data, np.minimum(left, width).astype(kind)))
+    right = np.maximum(-left, 0)
+    # Past the width the true quotient, half added, is 0 for every value the dtype holds.
+    held = np.minimum(right, width - 1)
+    half = np.where(held > 0, np.left_shift(1, np.maximum(held, 1) - 1), 0).astype(kind)
+    result = np.asarray(np.add(data, half))
+    np.right_shift(result, held.astype(kind), out=result)
+    if (right >= width).any():
+        result = np.where(right >= width, kind(0), result)
+    if (left > 0).any():
+        result = np.where(
+            left > 0, np.left_shift(data, np.clip(left, 0, width).astype(kind)), result
+        )
+    return np.asarray(result)
+
+
+def _general(data: Array, multiplier: Array, shift: Array) -> Array:
+    left = np.maximum(shift, 0).astype(np.int64)
+    right = np.maximum(-shift, 0).astype(np.int64)
+    # |product| <= 2^62, so from 2^63 on the added half decides alone and the result is 0.
+    vanishes = right > 32
+    right = np.minimum(right, 32)
+    wide = data.astype(np.int64)
+    if left.any():
+        wide <<= left
+    wide *= multiplier.astype(np.int64)
+    wide += np.left_shift(np.int64(1), 30 + right)
+    wide >>= 31 + right
+    result = wide.astype(np.int32).astype(data.dtype, copy=False)
+    return np.where(vanishes, data.dtype.type(0), result) if vanishes.any() else result

@@ -1,0 +1,25 @@
+"""minimum: the smaller of lhs and rhs, broadcast; a NaN wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.broadcast import broadcast_rel
+
+minimum = register_op(
+    "minimum",
+    arg_names=("lhs", "rhs"),
+    rel=broadcast_rel("minimum"),
+    pattern=OpPattern.BROADCAST,
+)
+
+
+@FNumpyCompute.register(minimum)
+def minimum_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
+    """Smaller value; NaN when one side is NaN."""
+    return [np.minimum(args[0], args[1])]

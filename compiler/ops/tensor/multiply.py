@@ -1,0 +1,25 @@
+"""multiply: out = lhs * rhs, broadcast; integers wrap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.broadcast import broadcast_rel
+
+multiply = register_op(
+    "multiply",
+    arg_names=("lhs", "rhs"),
+    rel=broadcast_rel("multiply"),
+    pattern=OpPattern.BROADCAST,
+)
+
+
+@FNumpyCompute.register(multiply)
+def multiply_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
+    """Product in the operands' dtype."""
+    return [np.multiply(args[0], args[1])]

@@ -1,0 +1,35 @@
+"""The identity relation for operators that take one tensor of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.ty import Type, is_float
+from compiler.ir.type_relation import TypeRelation, result_rel
+from compiler.ops.arg_types import tensor
+
+
+def number_rel(op: str, rank: int = 0, floats_only: bool = False) -> TypeRelation:
+    """Result type = type of argument 0, a tensor of rank ``rank`` or more.
+
+    Args:
+        op: name for error messages.
+        rank: smallest rank that is accepted.
+        floats_only: refuse integers and bool.
+    """
+
+    def infer(types: Sequence[Any], attrs: Any) -> Type:
+        data = tensor(op, types, 0, "data")
+        if len(data.shape) < rank:
+            raise TypeInferenceError(
+                f"{op}: argument 0 (data) is {data}, rank {rank} or more is needed"
+            )
+        if floats_only and not is_float(data.dtype):
+            raise TypeInferenceError(
+                f"{op}: argument 0 (data) is {data}, a float dtype is needed", fix="insert a cast"
+            )
+        return data
+
+    return result_rel(infer)

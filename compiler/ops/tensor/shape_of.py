@@ -1,0 +1,75 @@
+"""shape_of(data): the sizes as a rank-1 tensor; ndarray_size(data): the number of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import tensor
+from compiler.ops.number_format import storage_dtype
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeOfAttrs(OpAttrs):
+    """Integer dtype of the result."""
+
+    type_key: ClassVar[str] = "ShapeOfAttrs"
+    dtype: str = "int64"
+
+
+@dataclass(frozen=True, eq=False)
+class NdarraySizeAttrs(OpAttrs):
+    """Integer dtype of the result."""
+
+    type_key: ClassVar[str] = "NdarraySizeAttrs"
+    dtype: str = "int64"
+
+
+def shape_of_infer(types: Sequence[Any], attrs: ShapeOfAttrs) -> Type:
+    """One element per axis."""
+    return TensorType((len(tensor("shape_of", types, 0, "data").shape),), attrs.dtype)
+
+
+shape_of = register_op(
+    "shape_of",
+    arg_names=("data",),
+    attrs_type=ShapeOfAttrs,
+    rel=result_rel(shape_of_infer),
+    pattern=OpPattern.OPAQUE,
+)
+
+
+@FNumpyCompute.register(shape_of)
+def shape_of_numpy(attrs: ShapeOfAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Sizes in elements."""
+    return [np.array(args[0].shape, storage_dtype(attrs.dtype))]
+
+
+def ndarray_size_infer(types: Sequence[Any], attrs: NdarraySizeAttrs) -> Type:
+    """A scalar."""
+    tensor("ndarray_size", types, 0, "data")
+    return TensorType((), attrs.dtype)
+
+
+ndarray_size = register_op(
+    "ndarray_size",
+    arg_names=("data",),
+    attrs_type=NdarraySizeAttrs,
+    rel=result_rel(ndarray_size_infer),
+    pattern=OpPattern.OPAQUE,
+)
+
+
+@FNumpyCompute.register(ndarray_size)
+def ndarray_size_numpy(attrs: NdarraySizeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A rank-0 argument counts 0, as in Relay."""
+    data = args[0]
+    return [np.array(data.size if data.ndim else 0, storage_dtype(attrs.dtype))]

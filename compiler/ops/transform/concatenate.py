@@ -1,0 +1,69 @@
+"""concatenate(tuple; axis): the fields of one tuple, end to end along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import merge_dim, normalize_axis, same_dtype, tensor_tuple
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "concatenate"
+
+
+@dataclass(frozen=True, eq=False)
+class ConcatenateAttrs(OpAttrs):
+    """The axis that grows."""
+
+    type_key: ClassVar[str] = "ConcatenateAttrs"
+    axis: int = 0
+
+
+def concatenate_infer(types: Sequence[Any], attrs: ConcatenateAttrs) -> Type:
+    """Sizes along the axis add up; all else must agree.
+
+    Raises:
+        TypeInferenceError: ranks, dtypes or other sizes differ.
+    """
+    fields = tensor_tuple(OP, types, 0, "data")
+    first = fields[0]
+    rank = len(first.shape)
+    axis = normalize_axis(OP, attrs.axis, rank)
+    dims: list[Dim] = list(first.shape)
+    total = [dims[axis]]
+    for index, field in enumerate(fields[1:], start=1):
+        if len(field.shape) != rank:
+            raise TypeInferenceError(f"{OP}: field 0 is {first} but field {index} is {field}")
+        same_dtype(OP, first, field)
+        for k in range(rank):
+            if k != axis:
+                what = f"size of axis {k} (field {index} is {field})"
+                dims[k] = merge_dim(OP, dims[k], field.shape[k], what)
+        total.append(field.shape[axis])
+    known = [d for d in total if not isinstance(d, AnyDim)]
+    dims[axis] = sum(known) if len(known) == len(total) else AnyDim()
+    return TensorType(tuple(dims), first.dtype)
+
+
+concatenate = register_op(
+    OP,
+    arg_names=("data",),
+    attrs_type=ConcatenateAttrs,
+    rel=result_rel(concatenate_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(concatenate)
+def concatenate_numpy(attrs: ConcatenateAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A copy, row-major."""
+    return [np.concatenate(list(args), axis=attrs.axis)]

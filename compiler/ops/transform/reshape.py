@@ -1,0 +1,142 @@
+"""reshape(newshape): the same elements, row-major, under another shape.
+
+Special values: 0 copies the dimension at this source position (unless allowzero), -1 is inferred,
+-2 copies all remaining dimensions, -3 merges two, -4 splits one into the next two values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import RESHAPE, OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, Shape, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import shape_text, static, tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class ReshapeAttrs(OpAttrs):
+    """The new shape with Relay's special values; ``allowzero`` makes 0 a size."""
+
+    type_key: ClassVar[str] = "ReshapeAttrs"
+    newshape: tuple[int, ...]
+    allowzero: bool = False
+
+
+def new_shape(source: Shape, newshape: tuple[int, ...], allowzero: bool = False) -> Shape:
+    """The shape ``newshape`` asks for.
+
+    Raises:
+        TypeInferenceError: a special value has nothing to act on, or the element counts differ.
+    """
+    out: list[Dim] = []
+    at, infer_at, position = 0, -1, 0
+    while position < len(newshape):
+        value = newshape[position]
+        position += 1
+        if value > 0 or (value == 0 and allowzero):
+            out.append(value)
+            at += 1
+        elif value == 0:
+            out.append(_source(source, at, newshape))
+            at += 1
+        elif value == -1:
+            if infer_at >= 0:
+                raise _error(source, newshape, "has more than one -1")
+            infer_at = len(out)
+            out.append(1)
+            at += 1
+        elif value == -2:
+            out.extend(source[at:])
+            at = max(at, len(source))
+        elif value == -3:
+            a, b = _source(source, at, newshape), _source(source, at + 1, newshape)
+            out.append(a * b if isinstance(a, int) and isinstance(b, int) else AnyDim())
+            at += 2
+        elif value == -4:
+            out.extend(_split(source, _source(source, at, newshape), newshape, position))
+            position += 2
+            at += 1
+        else:
+            raise _error(source, newshape, f"has the value {value}")
+    if infer_at >= 0:
+        out[infer_at] = _inferred(source, out, newshape)
+    elif static(source) and static(tuple(out)):
+        wanted = math.prod(d for d in out if isinstance(d, int))
+        if math.prod(d for d in source if isinstance(d, int)) != wanted:
+            raise _error(source, newshape, f"holds {wanted} elements")
+    return tuple(out)
+
+
+def _source(source: Shape, at: int, newshape: tuple[int, ...]) -> Dim:
+    if at >= len(source):
+        raise _error(source, newshape, "copies a dimension that is not there")
+    return source[at]
+
+
+def _split(source: Shape, dim: Dim, newshape: tuple[int, ...], position: int) -> tuple[Dim, Dim]:
+    if position + 2 > len(newshape):
+        raise _error(source, newshape, "has -4 without two values after it")
+    first, second = newshape[position], newshape[position + 1]
+    if first == second == -1 or min(first, second) < -1 or 0 in (first, second):
+        raise _error(source, newshape, "splits a dimension by other than two sizes")
+    if isinstance(dim, AnyDim):
+        return (first if first > 0 else AnyDim(), second if second > 0 else AnyDim())
+    if first == -1:
+        first = dim // second
+    if second == -1:
+        second = dim // first
+    if first * second != dim:
+        raise _error(source, newshape, f"splits {dim} into {first} and {second}")
+    return first, second
+
+
+def _inferred(source: Shape, out: list[Dim], newshape: tuple[int, ...]) -> Dim:
+    """What -1 stands for; unknown dimensions present on both sides cancel."""
+    unknown_in = sum(isinstance(d, AnyDim) for d in source)
+    unknown_out = sum(isinstance(d, AnyDim) for d in out)
+    if unknown_in != unknown_out:
+        return AnyDim()
+    total = math.prod(d for d in source if not isinstance(d, AnyDim))
+    rest = math.prod(d for d in out if not isinstance(d, AnyDim))
+    if rest == 0 or total % rest:
+        raise _error(source, newshape, f"cannot be completed: {total} elements, groups of {rest}")
+    return total // rest
+
+
+def _error(source: Shape, newshape: tuple[int, ...], problem: str) -> TypeInferenceError:
+    count = math.prod(d for d in source if isinstance(d, int)) if static(source) else "?"
+    return TypeInferenceError(
+        f"reshape: {shape_text(source)} with {count} elements "
+        f"does not fit newshape {shape_text(newshape)}, which {problem}"
+    )
+
+
+def reshape_infer(types: Sequence[Any], attrs: ReshapeAttrs) -> Type:
+    """See ``new_shape``."""
+    data = tensor("reshape", types, 0, "data")
+    return TensorType(new_shape(data.shape, attrs.newshape, attrs.allowzero), data.dtype)
+
+
+reshape = register_op(
+    "reshape",
+    arg_names=("data",),
+    attrs_type=ReshapeAttrs,
+    rel=result_rel(reshape_infer),
+    pattern=OpPattern.INJECTIVE,
+    flags=(RESHAPE,),
+)
+
+
+@FNumpyCompute.register(reshape)
+def reshape_numpy(attrs: ReshapeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A view where possible."""
+    data = args[0]
+    return [data.reshape(new_shape(data.shape, attrs.newshape, attrs.allowzero))]  # type: ignore[arg-type]

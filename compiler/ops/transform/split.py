@@ -1,0 +1,74 @@
+"""split(indices_or_sections, axis): a tuple of pieces, equal (an int) or cut at given points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, TensorType, TupleType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class SplitAttrs(OpAttrs):
+    """A number of equal sections, or ascending cut points, along ``axis``."""
+
+    type_key: ClassVar[str] = "SplitAttrs"
+    indices_or_sections: int | tuple[int, ...]
+    axis: int = 0
+
+
+def _sizes(size: Dim, where: int | tuple[int, ...]) -> list[Dim]:
+    if isinstance(where, int):
+        if where < 1 or (isinstance(size, int) and size % where):
+            raise TypeInferenceError(f"split: {size} elements do not make {where} equal sections")
+        return [size if isinstance(size, AnyDim) else size // where] * where
+    cuts = (0, *where)
+    if list(cuts) != sorted(cuts) or (isinstance(size, int) and cuts[-1] > size):
+        raise TypeInferenceError(
+            f"split: cut points {list(where)} are not ascending within {size} elements"
+        )
+    sizes: list[Dim] = [b - a for a, b in pairwise(cuts)]
+    sizes.append(size if isinstance(size, AnyDim) else size - cuts[-1])
+    return sizes
+
+
+def split_infer(types: Sequence[Any], attrs: SplitAttrs) -> Type:
+    """A tuple with one tensor per piece.
+
+    Raises:
+        TypeInferenceError: the sections do not divide the axis, or cut points are out of order.
+    """
+    data = tensor("split", types, 0, "data")
+    axis = normalize_axis("split", attrs.axis, len(data.shape))
+    return TupleType(
+        tuple(
+            TensorType((*data.shape[:axis], size, *data.shape[axis + 1 :]), data.dtype)
+            for size in _sizes(data.shape[axis], attrs.indices_or_sections)
+        )
+    )
+
+
+split = register_op(
+    "split",
+    arg_names=("data",),
+    attrs_type=SplitAttrs,
+    rel=result_rel(split_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(split)
+def split_numpy(attrs: SplitAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Views."""
+    return list(np.split(args[0], attrs.indices_or_sections, axis=attrs.axis))

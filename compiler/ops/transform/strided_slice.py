@@ -1,0 +1,103 @@
+"""strided_slice(begin, end, strides, slice_mode, axes): data[begin:end:stride] on some axes.
+
+Negative positions count from the end, positions outside are clamped, strides may be negative.
+slice_mode "size" reads ``end`` as lengths (-1: to the end) and ignores strides. Without ``axes``
+the values belong to the leading axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, Shape, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axes, tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "strided_slice"
+
+
+@dataclass(frozen=True, eq=False)
+class StridedSliceAttrs(OpAttrs):
+    """One value per sliced axis; a single stride serves all axes."""
+
+    type_key: ClassVar[str] = "StridedSliceAttrs"
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    strides: tuple[int, ...] = (1,)
+    slice_mode: str = "end"
+    axes: tuple[int, ...] | None = None
+
+
+def slices_of(shape: Shape, attrs: StridedSliceAttrs) -> dict[int, tuple[int, int | None, int]]:
+    """Per sliced axis (begin, end, stride) in Python's slice notation.
+
+    Raises:
+        TypeInferenceError: counts differ, a stride is 0, or an axis does not exist.
+    """
+    count = len(attrs.begin)
+    axes = tuple(range(count)) if attrs.axes is None else attrs.axes
+    strides = attrs.strides * count if len(attrs.strides) == 1 else attrs.strides
+    if attrs.slice_mode not in ("end", "size"):
+        raise TypeInferenceError(
+            f"{OP}: slice_mode {attrs.slice_mode!r} is unknown", fix="legal: end, size"
+        )
+    if not count == len(attrs.end) == len(axes) or len(strides) < count:
+        raise TypeInferenceError(
+            f"{OP}: begin {list(attrs.begin)}, end {list(attrs.end)}, strides "
+            f"{list(attrs.strides)} and axes {list(axes)} differ in length"
+        )
+    found: dict[int, tuple[int, int | None, int]] = {}
+    positions = normalize_axes(OP, axes, len(shape), "axes")
+    for axis, begin, end, stride in zip(positions, attrs.begin, attrs.end, strides):
+        if attrs.slice_mode == "size":
+            stop = None if end < 0 or begin + end == 0 else begin + end
+            found[axis] = (begin, stop, 1)
+        elif stride == 0:
+            raise TypeInferenceError(f"{OP}: the stride of axis {axis} is 0")
+        else:
+            found[axis] = (begin, _stop(end, stride, shape[axis]), stride)
+    return found
+
+
+def _stop(end: int, stride: int, size: Dim) -> int | None:
+    # Walking backwards, an end in front of the first element cannot be written as a Python index.
+    if stride < 0 and isinstance(size, int) and end < -size:
+        return None
+    return end
+
+
+def strided_slice_infer(types: Sequence[Any], attrs: StridedSliceAttrs) -> Type:
+    """The sliced shape; an unknown sliced dimension stays unknown."""
+    data = tensor(OP, types, 0, "data")
+    dims = list(data.shape)
+    for axis, (begin, end, stride) in slices_of(data.shape, attrs).items():
+        size = dims[axis]
+        if not isinstance(size, AnyDim):
+            dims[axis] = len(range(*slice(begin, end, stride).indices(size)))
+    return TensorType(tuple(dims), data.dtype)
+
+
+strided_slice = register_op(
+    OP,
+    arg_names=("data",),
+    attrs_type=StridedSliceAttrs,
+    rel=result_rel(strided_slice_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(strided_slice)
+def strided_slice_numpy(attrs: StridedSliceAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A view."""
+    data = args[0]
+    index = [slice(None)] * data.ndim
+    for axis, (begin, end, stride) in slices_of(data.shape, attrs).items():
+        index[axis] = slice(begin, end, stride)
+    return [data[tuple(index)]]

@@ -1,0 +1,62 @@
+"""transpose(axes): output axis k is input axis axes[k]; None reverses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axes, tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class TransposeAttrs(OpAttrs):
+    """The permutation; None reverses the axes."""
+
+    type_key: ClassVar[str] = "TransposeAttrs"
+    axes: tuple[int, ...] | None = None
+
+
+def permutation(axes: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
+    """The axes counted from the front.
+
+    Raises:
+        TypeInferenceError: they are no permutation of all axes.
+    """
+    if axes is None:
+        return tuple(reversed(range(rank)))
+    found = normalize_axes("transpose", axes, rank, "axes")
+    if len(found) != rank:
+        raise TypeInferenceError(
+            f"transpose: axes {list(axes)} name {len(axes)} of {rank} axes",
+            fix="name every axis once",
+        )
+    return found
+
+
+def transpose_infer(types: Sequence[Any], attrs: TransposeAttrs) -> Type:
+    """The permuted shape."""
+    data = tensor("transpose", types, 0, "data")
+    axes = permutation(attrs.axes, len(data.shape))
+    return TensorType(tuple(data.shape[a] for a in axes), data.dtype)
+
+
+transpose = register_op(
+    "transpose",
+    arg_names=("data",),
+    attrs_type=TransposeAttrs,
+    rel=result_rel(transpose_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(transpose)
+def transpose_numpy(attrs: TransposeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A view."""
+    return [args[0].transpose(permutation(attrs.axes, args[0].ndim))]
