@@ -1,1 +1,1 @@
-"""The compiler's computations spread over processes: calibration and evaluation, with or without Ray."""
+"""The compiler spread over processes: calibration and evaluation, with or without Ray."""

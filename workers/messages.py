@@ -38,6 +38,19 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class Handle:
+    """Stands in a request for a large value that ``WorkerPool.put`` stored once.
+
+    Attributes:
+        key: sha256 of the value; workers cache by it.
+        ref: what this pool needs to find the value (None where the key is enough).
+    """
+
+    key: str
+    ref: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class DatasetRef:
     """A dataset that every worker can open: a registered kind and its options (plain JSON values).
 
@@ -53,7 +66,7 @@ class CalibrationRequest:
     """One shard of one of the two calibration rounds.
 
     Attributes:
-        blob: the float module after prerequisite_optimize (``ModuleBlob.data``).
+        blob: the float module after prerequisite_optimize (``ModuleBlob.data``), or its handle.
         qconfig: fields of the QConfig, plain values; those that choose the quantize points matter.
         dataset: calibration inputs.
         samples: which of them.
@@ -62,12 +75,12 @@ class CalibrationRequest:
         percentiles: the fractions whose exact order statistics are wanted, fixed for the study.
     """
 
-    blob: bytes
+    blob: bytes | Handle
     qconfig: Mapping[str, Any]
     dataset: DatasetRef
     samples: Range
     round: int
-    merged: Mapping[str, NDArray[Any]] | None
+    merged: Mapping[str, NDArray[Any]] | Handle | None
     percentiles: tuple[float, ...]
 
 
@@ -86,7 +99,7 @@ class EvaluationRequest:
     """Judge one candidate on some samples.
 
     Attributes:
-        blob: the float module after prerequisite_optimize.
+        blob: the float module after prerequisite_optimize, or its handle.
         qconfig: fields of the candidate; ignored by the judge "float".
         activation_scales: real-valued range S of each INPUT/ACTIVATION quantize point, in binding
             order (spec/quantize.md 6.3); None for global_scale and for "float".
@@ -95,21 +108,21 @@ class EvaluationRequest:
         samples: which of them.
         metrics: names of ``workers.metrics.registry``.
         reference: outputs of the float model for exactly these samples, one array per output with
-            the samples on axis 0; None for the baseline itself.
+            the samples on axis 0, or their handle; None for the baseline itself.
         collapse_after: look at the metrics once after so many samples and stop when the candidate
             collapsed; None never stops.
         collapse_below: agreement (or top-1 relative to the baseline) that counts as collapse.
         return_outputs: send the outputs back (baseline and final check).
     """
 
-    blob: bytes
+    blob: bytes | Handle
     qconfig: Mapping[str, Any]
     activation_scales: tuple[float, ...] | None
     judge: Judge
     dataset: DatasetRef
     samples: Range
     metrics: tuple[str, ...]
-    reference: tuple[NDArray[Any], ...] | None = None
+    reference: tuple[NDArray[Any], ...] | Handle | None = None
     collapse_after: int | None = None
     collapse_below: float = 0.5
     return_outputs: bool = False
@@ -117,7 +130,8 @@ class EvaluationRequest:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Sums of one shard; shards of one candidate merge by ``workers.metrics.merge``.
+    """Sums of one shard; shards of one candidate merge by
+    ``workers.metrics.registry.merge_sums`` and become scores by ``registry.results``.
 
     Attributes:
         sums: metric name → accumulated state (see the metric), plain floats.

@@ -1,0 +1,1 @@
+"""Where scales come from: statistics of the float network and the modes that read them."""

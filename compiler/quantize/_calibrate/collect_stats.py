@@ -1,0 +1,145 @@
+"""Run the profile function over a dataset: whole arrays, or statistics that stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from compiler.runtime.executor import Executor
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError, OnnxExportError
+from compiler.ir.module import IRModule
+from compiler.quantize._calibrate.collectors import (
+    DEFAULT_PERCENTILES,
+    HistogramCollector,
+    RangeCollector,
+)
+from compiler.quantize._calibrate.kernels.protocol import Kernels
+from compiler.quantize._calibrate.profile_function import profile_function
+from compiler.quantize._calibrate.stats import CalibrationStats
+
+Batch = Mapping[str, NDArray[Any]]
+"""Input name → array; names that the network lacks are ignored."""
+
+ExecutorFactory = Callable[[IRModule], Executor]
+
+_log = logging.getLogger("compiler.quantize.calibrate")
+
+
+def float_executor(mod: IRModule) -> Executor:
+    """Fastest executor of a float module: onnxruntime, else the numpy reference."""
+    from compiler.export.to_onnx.float_model import to_onnx
+    from compiler.targets.reference.executor import ReferenceExecutor
+
+    from compiler.targets.ort.session import OrtExecutor
+
+    try:
+        return OrtExecutor(to_onnx(mod), threads=1)
+    except OnnxExportError as error:
+        _log.info("the profile function runs in the numpy reference executor: %s", error.what)
+        return ReferenceExecutor(mod)
+
+
+def collect_stats(
+    mod: IRModule,
+    dataset: Iterable[Batch],
+    chunk_by: int = -1,
+    executor: ExecutorFactory = float_executor,
+) -> Iterator[NDArray[np.float32]]:
+    """Every value of every quantize point, flattened: float32 rows in binding order.
+
+    Holds the values of ``chunk_by`` points (-1: all) of the whole dataset at a time and runs the
+    network once per chunk. ``calibration_stats`` needs neither.
+
+    Raises:
+        TypeError: the dataset is an iterator and more than one chunk needs it.
+        CalibrationError: the dataset is empty or lacks an input.
+    """
+    profile, points = profile_function(mod)
+    chunk = points.point_tensor.size if chunk_by == -1 else chunk_by
+    starts = range(0, points.point_tensor.size, chunk)
+    if len(starts) > 1:
+        require_reiterable(dataset)
+    run = executor(profile)
+    for start in starts:
+        wanted = points.point_tensor[start : start + chunk]
+        rows: list[list[NDArray[np.float32]]] = [[] for _ in wanted]
+        for outputs in profile_outputs(run, dataset):
+            for row, tensor in zip(rows, wanted, strict=True):
+                row.append(np.asarray(outputs[tensor], np.float32).reshape(-1))
+        if not all(rows):
+            raise _no_data()
+        yield from (np.concatenate(row) for row in rows)
+
+
+def calibration_stats(
+    mod: IRModule,
+    dataset: Iterable[Batch],
+    percentiles: Sequence[float] = DEFAULT_PERCENTILES,
+    executor: ExecutorFactory = float_executor,
+    kernels: Kernels | None = None,
+) -> CalibrationStats:
+    """Statistics of an annotated module over a dataset, in memory independent of its length.
+
+    Args:
+        mod: result of QuantizeAnnotate.
+        dataset: batches, iterated twice.
+        percentiles: fractions that calibrate_mode "percentile" may ask for later.
+        executor: makes what runs the float network.
+        kernels: implementation of the counting loops; None chooses.
+    Raises:
+        TypeError: the dataset is an iterator, which can be read only once.
+        CalibrationError: the dataset is empty or lacks an input, or values are not finite.
+    """
+    require_reiterable(dataset)
+    profile, points = profile_function(mod)
+    run = executor(profile)
+    ranges = RangeCollector(points, kernels)
+    batches = 0
+    for outputs in profile_outputs(run, dataset):
+        ranges.update(outputs)
+        batches += 1
+    if batches == 0:
+        raise _no_data()
+    histograms = HistogramCollector(ranges.result(), percentiles, kernels)
+    for outputs in profile_outputs(run, dataset):
+        histograms.update(outputs)
+    return histograms.result()
+
+
+def require_reiterable(dataset: Iterable[Any]) -> None:
+    """Refuse an iterator where several passes are needed.
+
+    Raises:
+        TypeError: ``dataset`` is one.
+    """
+    if iter(dataset) is dataset:
+        raise TypeError(
+            f"the dataset is a {type(dataset).__name__}, which can be read only once, and "
+            "calibration reads it twice; give a list of batches or an object with __iter__"
+        )
+
+
+def profile_outputs(run: Executor, dataset: Iterable[Batch]) -> Iterator[list[NDArray[Any]]]:
+    """Outputs of the profile function, batch after batch.
+
+    Raises:
+        CalibrationError: a batch lacks an input; both sides are named.
+    """
+    for batch in dataset:
+        missing = [name for name in run.input_names if name not in batch]
+        if missing:
+            raise CalibrationError(
+                f"a batch lacks the input {missing[0]!r}",
+                where=f"the batch has {', '.join(map(repr, batch)) or 'nothing'}; "
+                f"the network takes {', '.join(map(repr, run.input_names))}",
+                fix="name the arrays as the network's inputs",
+            )
+        yield run.run({name: batch[name] for name in run.input_names})
+
+
+def _no_data() -> CalibrationError:
+    return CalibrationError("the dataset is empty", fix="give at least one batch")

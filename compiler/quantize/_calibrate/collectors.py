@@ -1,0 +1,159 @@
+"""The two rounds of calibration: accumulators that batches of tensors stream through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError
+from compiler.quantize._calibrate.kernels.protocol import (
+    UPPER_COUNTERS,
+    Kernels,
+    choose_kernels,
+    key_value,
+)
+from compiler.quantize._calibrate.order_statistics import BucketCounts, KeyCounter
+from compiler.quantize._calibrate.stats import (
+    NUM_BINS,
+    CalibrationStats,
+    bin_edges,
+    percentile_rank,
+)
+
+DEFAULT_PERCENTILES = (0.999, 0.9999, 0.99999, 0.999999)
+"""Fractions whose order statistics a study collects unless it says otherwise."""
+
+_INFINITY_BUCKET = 0x7F80
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointMap:
+    """Which of the profile function's outputs each quantize point reads.
+
+    Attributes:
+        labels: one text per output (distinct tensor).
+        point_tensor: output of each non-WEIGHT point in binding order, shape (points,).
+        point_kind: QAnnotateKind number of each point, shape (points,).
+    """
+
+    labels: tuple[str, ...]
+    point_tensor: NDArray[np.int64]
+    point_kind: NDArray[np.int64]
+
+
+def _row(values: NDArray[Any]) -> NDArray[np.float32]:
+    return np.ascontiguousarray(values, np.float32).reshape(-1)
+
+
+class RangeCollector:
+    """Round 1: extremes, sizes and counters of the upper 16 bits, 256 KiB a tensor."""
+
+    def __init__(self, points: PointMap, kernels: Kernels | None = None) -> None:
+        self._points = points
+        self._kernels = kernels or choose_kernels()
+        tensors = len(points.labels)
+        self._keys = np.empty((tensors, 2), np.int32)
+        self._keys[:, 0] = np.iinfo(np.int32).max
+        self._keys[:, 1] = np.iinfo(np.int32).min
+        self._count = np.zeros(tensors, np.int64)
+        self._upper = np.zeros((tensors, UPPER_COUNTERS), np.int64)
+
+    def update(self, tensors: Sequence[NDArray[Any]]) -> None:
+        """Add one batch: one array per tensor, any shape."""
+        for index, values in enumerate(tensors):
+            row = _row(values)
+            self._kernels.count_ranges(row, self._upper[index], self._keys[index])
+            self._count[index] += row.size
+
+    def result(self) -> CalibrationStats:
+        """Statistics of round 1.
+
+        Raises:
+            CalibrationError: a tensor had no values, or some that are not finite.
+        """
+        for label, count, upper in zip(self._points.labels, self._count, self._upper):
+            if count == 0:
+                raise CalibrationError("no values were seen", where=label)
+            bad = int(upper[_INFINITY_BUCKET:].sum())
+            if bad:
+                raise CalibrationError(
+                    f"{bad} of {count} values are NaN or infinite",
+                    where=label,
+                    fix="check the model and the calibration data",
+                )
+        extremes = key_value(self._keys)
+        return CalibrationStats(
+            self._points.labels,
+            self._points.point_tensor,
+            self._points.point_kind,
+            extremes[:, 0].copy(),
+            extremes[:, 1].copy(),
+            self._count.copy(),
+            tuple(BucketCounts.from_dense(row) for row in self._upper),
+        )
+
+
+class HistogramCollector:
+    """Round 2: histograms over the ranges of round 1, and what exact percentiles still need.
+
+    Args:
+        ranges: merged result of round 1.
+        percentiles: fractions whose order statistics are wanted.
+        kernels: implementation; None chooses.
+    Raises:
+        CalibrationError: a fraction is out of (0, 1], or more than 255 are asked for.
+    """
+
+    def __init__(
+        self,
+        ranges: CalibrationStats,
+        percentiles: Sequence[float] = DEFAULT_PERCENTILES,
+        kernels: Kernels | None = None,
+    ) -> None:
+        wanted = tuple(sorted({float(p) for p in percentiles}))
+        if len(wanted) > 255 or any(not 0 < p <= 1 for p in wanted):
+            raise CalibrationError(
+                f"percentiles {wanted} cannot be collected", fix="at most 255, each in (0, 1]"
+            )
+        self._ranges = ranges
+        self._percentiles = wanted
+        self._kernels = kernels or choose_kernels()
+        tensors = len(ranges.labels)
+        self._hist = np.zeros((tensors, NUM_BINS), np.int64)
+        stats = [ranges.tensor(index) for index in range(tensors)]
+        self._edges = [bin_edges(tensor.largest) for tensor in stats]
+        self._buckets = [
+            np.asarray(
+                sorted({tensor.upper.find(percentile_rank(tensor.count, p))[0] for p in wanted}),
+                np.int32,
+            )
+            for tensor in stats
+        ]
+        self._lower = [[KeyCounter() for _ in buckets] for buckets in self._buckets]
+
+    def update(self, tensors: Sequence[NDArray[Any]]) -> None:
+        """Add one batch: one array per tensor, any shape."""
+        for index, values in enumerate(tensors):
+            row = _row(values)
+            self._kernels.histogram(row, self._edges[index], self._hist[index])
+            found = self._kernels.collect_low(row, self._buckets[index])
+            for counter, keys in zip(self._lower[index], found, strict=True):
+                counter.add(keys)
+
+    def result(self) -> CalibrationStats:
+        """Statistics of both rounds."""
+        lower = tuple(
+            {int(b): counter.result() for b, counter in zip(buckets, counters, strict=True)}
+            for buckets, counters in zip(self._buckets, self._lower, strict=True)
+        )
+        return replace(
+            self._ranges,
+            hist=self._hist.copy(),
+            lower=lower,
+            percentiles=self._percentiles,
+            memo={},
+        )

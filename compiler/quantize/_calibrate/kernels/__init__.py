@@ -1,0 +1,1 @@
+"""Counting and searching loops, in C when a compiler is there and in numpy with the same bits."""

@@ -1,0 +1,126 @@
+"""The kernels of calibrate.c through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CodegenError
+from compiler.quantize._calibrate.kernels.protocol import UPPER_COUNTERS
+from compiler.targets.c.toolchain import build_library
+
+_SOURCE = Path(__file__).with_name("calibrate.c")
+_LANES = 4  # LANES and TEAM of calibrate.c
+_TEAM = 4
+
+
+def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+class NativeKernels:
+    """C implementation; threads may share one, since a lock guards its scratch tables.
+
+    Raises:
+        CodegenError: there is no compiler, or the library cannot be built or loaded.
+    """
+
+    name = "c"
+    searches_all = True
+
+    def __init__(self) -> None:
+        path = build_library("calibrate", [_SOURCE])
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise CodegenError(f"cannot load {path.name}: {error}", where=str(path)) from error
+        self._count_ranges = library.qs_count_ranges
+        self._histogram = library.qs_histogram
+        self._collect_low = library.qs_collect_low
+        self._collect_low.restype = ctypes.c_int64
+        self._divergences = library.qs_divergences_float32
+        for function in (self._count_ranges, self._histogram, self._divergences):
+            function.restype = None
+        self._lock = threading.Lock()
+        self._upper_scratch = np.zeros(_LANES * UPPER_COUNTERS, np.uint32)
+        self._bin_scratch = np.zeros(0, np.uint32)
+
+    def count_ranges(
+        self, values: NDArray[np.float32], counts: NDArray[np.int64], keys: NDArray[np.int32]
+    ) -> None:
+        """See ``Kernels.count_ranges``."""
+        with self._lock:
+            self._count_ranges(
+                _pointer(values),
+                ctypes.c_int64(values.size),
+                _pointer(self._upper_scratch),
+                _pointer(counts),
+                _pointer(keys),
+            )
+
+    def histogram(
+        self, values: NDArray[np.float32], edges: NDArray[np.float32], counts: NDArray[np.int64]
+    ) -> None:
+        """See ``Kernels.histogram``."""
+        bins = counts.size
+        width = float(edges[-1]) - float(edges[0])
+        with np.errstate(over="ignore"):
+            inverse = np.float32(bins / width)
+        with self._lock:
+            if self._bin_scratch.size != _LANES * bins:
+                self._bin_scratch = np.zeros(_LANES * bins, np.uint32)
+            self._histogram(
+                _pointer(values),
+                ctypes.c_int64(values.size),
+                _pointer(edges),
+                ctypes.c_int32(bins),
+                ctypes.c_float(float(inverse)),
+                _pointer(self._bin_scratch),
+                _pointer(counts),
+            )
+
+    def collect_low(
+        self, values: NDArray[np.float32], buckets: NDArray[np.int32]
+    ) -> list[NDArray[np.uint16]]:
+        """See ``Kernels.collect_low``."""
+        low = np.empty(values.size, np.uint16)
+        slot = np.empty(values.size, np.uint8)
+        found = self._collect_low(
+            _pointer(values),
+            ctypes.c_int64(values.size),
+            _pointer(buckets),
+            ctypes.c_int32(buckets.size),
+            _pointer(low),
+            _pointer(slot),
+        )
+        low, slot = low[:found], slot[:found]
+        return [low[slot == index] for index in range(buckets.size)]
+
+    def divergences(
+        self,
+        hist: NDArray[np.int64],
+        prefix: NDArray[np.int64],
+        filled: NDArray[np.int64],
+        candidates: NDArray[np.int32],
+        levels: int,
+    ) -> NDArray[np.float32]:
+        """See ``Kernels.divergences``."""
+        out = np.empty(candidates.size, np.float32)
+        work = np.empty(2 * _TEAM * hist.size, np.float32)
+        self._divergences(
+            _pointer(hist),
+            _pointer(prefix),
+            _pointer(filled),
+            ctypes.c_int32(hist.size),
+            _pointer(candidates),
+            ctypes.c_int32(candidates.size),
+            ctypes.c_int32(levels),
+            _pointer(work),
+            _pointer(out),
+        )
+        return out

@@ -1,0 +1,129 @@
+"""The same loops in numpy, for machines without a C compiler and as the oracle of the C ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.quantize._calibrate.kernels.protocol import UPPER_COUNTERS, order_key
+
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_EPS = np.float32(0.0001)
+_SERIES = (*(1.0 / k for k in range(21, 2, -2)), 1.0)
+
+
+def log_series(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Natural logarithm of positive normal numbers, bit for bit that of calibrate.c.
+
+    x = m * 2^e with m in [sqrt(1/2), sqrt(2)); ln m = 2 artanh((m-1)/(m+1)) as a series whose
+    remainder is below 1e-18. Only + - * / in one order, so that no libm decides the bits.
+    """
+    m, exponent = np.frexp(x)
+    small = m < 0.7071067811865476
+    m = np.where(small, m + m, m)
+    e = exponent.astype(np.float64) - small
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    total = np.full_like(z, _SERIES[0])
+    for coefficient in _SERIES[1:]:
+        total = total * z + coefficient
+    return e * 0.6931471805599453 + (s + s) * total
+
+
+class NumpyKernels:
+    """Numpy implementation of ``Kernels``."""
+
+    name = "numpy"
+    searches_all = False
+
+    def count_ranges(
+        self, values: NDArray[np.float32], counts: NDArray[np.int64], keys: NDArray[np.int32]
+    ) -> None:
+        """See ``Kernels.count_ranges``."""
+        if values.size == 0:
+            return
+        ordered = order_key(values)
+        keys[0] = min(keys[0], ordered.min())
+        keys[1] = max(keys[1], ordered.max())
+        upper = (values.view(np.int32) & _MAGNITUDE) >> 16
+        counts += np.bincount(upper, minlength=UPPER_COUNTERS)
+
+    def histogram(
+        self, values: NDArray[np.float32], edges: NDArray[np.float32], counts: NDArray[np.int64]
+    ) -> None:
+        """See ``Kernels.histogram``."""
+        bins = counts.size
+        # Sorting first makes the binary searches walk through memory; the counts do not change.
+        position = np.searchsorted(np.sort(values), edges[1:-1], side="left")
+        total = np.concatenate([[0], position, [values.size]])
+        counts += np.diff(total).astype(np.int64)
+        assert total.size == bins + 1
+
+    def collect_low(
+        self, values: NDArray[np.float32], buckets: NDArray[np.int32]
+    ) -> list[NDArray[np.uint16]]:
+        """See ``Kernels.collect_low``."""
+        magnitude = values.view(np.int32) & _MAGNITUDE
+        if buckets.size:
+            magnitude = magnitude[magnitude >= buckets[0] << 16]
+        upper = magnitude >> 16
+        return [(magnitude[upper == bucket] & 0xFFFF).astype(np.uint16) for bucket in buckets]
+
+    def divergences(
+        self,
+        hist: NDArray[np.int64],
+        prefix: NDArray[np.int64],
+        filled: NDArray[np.int64],
+        candidates: NDArray[np.int32],
+        levels: int,
+    ) -> NDArray[np.float32]:
+        """See ``Kernels.divergences``."""
+        results = [_divergence(hist, prefix, filled, int(i), levels) for i in candidates]
+        return np.asarray(results, np.float32)
+
+
+def _divergence(
+    hist: NDArray[np.int64],
+    prefix: NDArray[np.int64],
+    filled: NDArray[np.int64],
+    i: int,
+    levels: int,
+) -> np.float32:
+    """One candidate; every sum is left to right in float32, as np.add.accumulate does."""
+    zero = hist.size // 2
+    a, b, n = zero - i, zero + i + 1, 2 * i + 1
+    p = hist[a:b].astype(np.float32)
+    p[0] = prefix[a + 1]
+    p[-1] = hist[b - 1] + prefix[-1] - prefix[b]
+    width = n // levels
+    begin = np.arange(levels) * width
+    end = np.append(begin[1:], n)
+    inner = begin.copy()
+    inner[0] = 1  # inner[0] counts as 0
+    sums = prefix[a + end] - prefix[a + inner]
+    nonzero = filled[a + end] - filled[a + inner]
+    values = np.zeros(levels, np.float32)
+    np.divide(sums.astype(np.float32), nonzero.astype(np.float32), out=values, where=nonzero > 0)
+    p_set = p != 0
+    q = np.where(p_set, np.repeat(values, end - begin), np.float32(0))
+    q_set = q != 0
+    q_less = _smoothing(n, int(np.count_nonzero(q_set)))
+    if q_less is None:
+        return np.float32(np.inf)
+    p_less = _smoothing(n, int(np.count_nonzero(p_set)))
+    if p_less is None:
+        return np.float32(0)
+    p = np.where(p_set, p - p_less, _EPS)
+    q = np.where(q_set, q - q_less, _EPS)
+    share = p / np.add.accumulate(p, dtype=np.float32)[-1]
+    ratio = share / (q / np.add.accumulate(q, dtype=np.float32)[-1])
+    term = share * log_series(ratio.astype(np.float64)).astype(np.float32)
+    return np.float32(np.add.accumulate(term, dtype=np.float32)[-1])
+
+
+def _smoothing(n: int, filled: int) -> np.float32 | None:
+    """What every filled bin gives to the empty ones, each of which gets _EPS; None: too little."""
+    if filled == 0:
+        return None
+    less = _EPS * np.float32(n - filled) / np.float32(filled)
+    return less if less < 1 else None

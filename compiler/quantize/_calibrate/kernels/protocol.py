@@ -1,0 +1,107 @@
+"""What calibration needs computed in tight loops, and which implementation computes it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CodegenError
+
+_log = logging.getLogger("compiler.quantize.calibrate")
+
+UPPER_COUNTERS = 32768
+"""Values that the upper 16 bits of a float32 pattern take once its sign is cleared."""
+
+KERNELS_VARIABLE = "QSEARCH_KERNELS"
+"""Environment variable that picks the implementation: auto (default), c or numpy."""
+
+KernelChoice = Literal["auto", "c", "numpy"]
+
+
+class Kernels(Protocol):
+    """Every implementation gives the same bits. Arrays are 1-D and contiguous.
+
+    ``searches_all``: the divergence of every KL candidate costs less than an estimate first.
+    """
+
+    name: str
+    searches_all: bool
+
+    def count_ranges(
+        self, values: NDArray[np.float32], counts: NDArray[np.int64], keys: NDArray[np.int32]
+    ) -> None:
+        """Add upper 16 bits of |values| to ``counts``; widen ``keys`` = (min, max) order keys."""
+
+    def histogram(
+        self,
+        values: NDArray[np.float32],
+        edges: NDArray[np.float32],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """counts[k] += values with edges[k] <= x < edges[k+1]; the last bin is closed.
+
+        Values outside the edges are counted in the first or last bin.
+        """
+
+    def collect_low(
+        self, values: NDArray[np.float32], buckets: NDArray[np.int32]
+    ) -> list[NDArray[np.uint16]]:
+        """Per bucket (sorted, at most 255): lower 16 bits of the |values| that fall into it."""
+
+    def divergences(
+        self,
+        hist: NDArray[np.int64],
+        prefix: NDArray[np.int64],
+        filled: NDArray[np.int64],
+        candidates: NDArray[np.int32],
+        levels: int,
+    ) -> NDArray[np.float32]:
+        """Float32 divergence of each KL candidate (spec/quantize.md 6.5, steps 3 to 8).
+
+        ``prefix`` and ``filled`` are the exclusive prefix sums of ``hist`` and of ``hist != 0``.
+        """
+
+
+def order_key(values: NDArray[np.float32]) -> NDArray[np.int32]:
+    """Signed integers in the order of the floats: -0.0 below 0.0, NaN outside the infinities."""
+    bits = values.view(np.int32)
+    return bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
+
+
+def key_value(keys: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Inverse of ``order_key``."""
+    return (keys ^ ((keys >> 31) & np.int32(0x7FFFFFFF))).view(np.float32)
+
+
+def choose_kernels(choice: KernelChoice | None = None) -> Kernels:
+    """The implementation to use; None reads the environment variable QSEARCH_KERNELS.
+
+    Raises:
+        CodegenError: "c" was asked for and cannot be built; or the choice is unknown.
+    """
+    return _choose(choice or os.environ.get(KERNELS_VARIABLE, "auto"))
+
+
+@functools.cache
+def _choose(choice: str) -> Kernels:
+    from compiler.quantize._calibrate.kernels.native_kernels import NativeKernels
+    from compiler.quantize._calibrate.kernels.numpy_kernels import NumpyKernels
+
+    if choice == "numpy":
+        return NumpyKernels()
+    if choice == "c":
+        return NativeKernels()
+    if choice != "auto":
+        raise CodegenError(
+            f"unknown kernels {choice!r}", where=KERNELS_VARIABLE, fix="legal: auto, c, numpy"
+        )
+    try:
+        return NativeKernels()
+    except CodegenError as error:
+        _log.info("calibration runs in numpy, same results but slower: %s", error.what)
+        return NumpyKernels()

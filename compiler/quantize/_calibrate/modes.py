@@ -1,0 +1,22 @@
+"""The calibrate_mode table, and the scales that a mode gives to all quantize points of a module.
+
+A mode answers with S, the real-valued range [-S, S] that one tensor is quantized over. To add one:
+write a file beside this one with a function under ``@calibrate_modes.register(name)``, import it in
+``activation_scales.py`` and allow the name in qtypes/config_checks.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from compiler.named_table import NamedTable
+from compiler.qtypes.errors import ConfigValueError
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._calibrate.stats import TensorStats
+
+CalibrateMode = Callable[[TensorStats, QConfig, int], np.float32]
+"""``mode(stats, qconfig, nbit) -> S >= 0`` in the units of the tensor; nbit of the point's kind."""
+
+calibrate_modes: NamedTable[CalibrateMode] = NamedTable("calibrate_mode", ConfigValueError)

@@ -1,0 +1,74 @@
+"""The float network with every quantize point as an output: what calibration measures.
+
+    annotated                                              profile function
+    %1 = nn.conv2d(simulated_quantize(%x), simulated_quantize(W))   %1 = nn.conv2d(%x, W);
+    simulated_quantize(nn.relu(%1))                        (%x, nn.relu(%1))
+
+All annotations are identities on the float network, so upstream quantization error is not seen.
+Points that read the same value share one output. Source: spec/quantize.md sections 6.2 and 6.3.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.errors import InternalQuantizeError
+from compiler.ir.analysis import free_vars, post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, describe, is_op_call
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import with_operands
+from compiler.qtypes.kind import QAnnotateKind, kind2str
+from compiler.quantize._calibrate.collectors import PointMap
+
+SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
+
+_IDENTITIES = (SIMULATED_QUANTIZE, "annotation.cast_hint", "annotation.stop_fusion")
+
+
+def profile_function(annotated: IRModule) -> tuple[IRModule, PointMap]:
+    """Module whose main returns the tuple of distinct measured tensors, and who reads which.
+
+    Args:
+        annotated: result of QuantizeAnnotate.
+    Raises:
+        InternalQuantizeError: there is nothing to measure, or a point lies on a constant.
+    """
+    main: Function = annotated["main"]
+    plain: dict[Expr, Expr] = {}
+    tensors: dict[Expr, int] = {}
+    labels: list[str] = []
+    point_tensor: list[int] = []
+    point_kind: list[int] = []
+    for node in post_order(main.body):
+        if not is_op_call(node, *_IDENTITIES):
+            plain[node] = with_operands(node, [plain[child] for child in node.operands()])
+            continue
+        assert isinstance(node, Call)
+        data = plain[node] = plain[node.args[0]]
+        kind = getattr(node.attrs, "kind", QAnnotateKind.IDENTITY)
+        if kind not in (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION):
+            continue
+        if isinstance(data, Constant):
+            raise InternalQuantizeError(
+                f"a quantize point of kind {kind2str(kind)} lies on a constant",
+                where=describe(node),
+                span=node.span,
+            )
+        if data not in tensors:
+            tensors[data] = len(tensors)
+            labels.append(f"{len(labels)}: {describe(data)}")
+        point_tensor.append(tensors[data])
+        point_kind.append(int(kind))
+    if not tensors:
+        raise InternalQuantizeError(
+            "nothing to calibrate: no tensor of @main is quantized",
+            fix="use calibrate_mode=global_scale, or a QConfig that quantizes some layer",
+        )
+    body = Tuple(tuple(tensors))
+    used = set(free_vars(body))
+    params = tuple(param for param in main.params if param in used)
+    points = PointMap(
+        tuple(labels), np.asarray(point_tensor, np.int64), np.asarray(point_kind, np.int64)
+    )
+    return infer_module(IRModule.from_expr(Function(params, body))), points

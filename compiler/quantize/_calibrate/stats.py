@@ -1,0 +1,277 @@
+"""CalibrationStats: what calibration keeps of every quantize point, and its exact merge.
+
+All fields are minima, maxima or integer counts, so shards merged in any order give the same bits,
+and size does not depend on the number of samples. Round 1 leaves ranges and counters of the upper
+16 bits of |x|; round 2 adds a histogram over the agreed range and, for the buckets that the wanted
+percentiles fall into, counters of the lower 16 bits: exact order statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from compiler.errors import CalibrationError
+from compiler.quantize._calibrate.order_statistics import BucketCounts
+
+NUM_BINS = 8001
+"""Bins of the round-2 histogram (spec/quantize.md 6.5)."""
+
+
+def flat_float32(values: ArrayLike) -> NDArray[np.float32]:
+    """The values as one contiguous float32 row.
+
+    Raises:
+        CalibrationError: there are none, or one is not finite.
+    """
+    flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+    if flat.size == 0:
+        raise CalibrationError("no values to calibrate on", fix="give at least one sample")
+    if not np.isfinite(flat).all():
+        first = int(np.flatnonzero(~np.isfinite(flat))[0])
+        raise CalibrationError(f"value {first} is {flat[first]}", fix="remove NaN and infinity")
+    return flat
+
+
+def bin_edges(largest: np.float32, num_bins: int = NUM_BINS) -> NDArray[np.float32]:
+    """Edges of equal bins over [-largest, largest]: float64 linspace rounded to float32.
+
+    For largest = 0 the range is [-0.5, 0.5]. Shape (num_bins + 1,).
+    """
+    span = float(largest) or 0.5
+    return np.linspace(-span, span, num_bins + 1, dtype=np.float64).astype(np.float32)
+
+
+def percentile_rank(count: int, fraction: float) -> int:
+    """0-based rank k = int(count * fraction) of spec/quantize.md 6.6, at most count - 1."""
+    return min(int(count * fraction), count - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorStats:
+    """Statistics of one tensor over the calibration set, read from a CalibrationStats.
+
+    Attributes:
+        label: the tensor's producer, for messages.
+        minimum, maximum: extremes.
+        count: number of values.
+        upper, lower: counters of the bit pattern of |x|, see ``BucketCounts``.
+        hist: round-2 counts of NUM_BINS bins over [-largest, largest]; None after round 1.
+    """
+
+    label: str
+    minimum: np.float32
+    maximum: np.float32
+    count: int
+    upper: BucketCounts
+    lower: Mapping[int, BucketCounts]
+    hist: NDArray[np.int64] | None
+
+    @property
+    def largest(self) -> np.float32:
+        """max|x|."""
+        return np.float32(max(abs(self.minimum), abs(self.maximum)))
+
+    def order_statistic(self, rank: int) -> np.float32:
+        """The rank-th smallest |x|, 0-based, exact.
+
+        Raises:
+            CalibrationError: round 2 did not count the bucket this rank falls into.
+        """
+        if rank == self.count - 1:
+            return self.largest
+        bucket, below = self.upper.find(rank)
+        low = self.lower.get(bucket)
+        if low is None:
+            raise CalibrationError(
+                f"order statistic {rank} of {self.count} values was not collected",
+                where=self.label,
+                fix="add the percentile to those given when calibration started",
+            )
+        pattern = (bucket << 16) | low.find(rank - below)[0]
+        return np.uint32(pattern).view(np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CalibrationStats:
+    """Statistics of all quantize points of one annotated module.
+
+    Attributes:
+        labels: one text per distinct tensor.
+        point_tensor: tensor of each non-WEIGHT point in binding order, shape (points,).
+        point_kind: its QAnnotateKind number, shape (points,).
+        minimum, maximum: float32, shape (tensors,).
+        count: int64, shape (tensors,).
+        upper: counters of the upper 16 bits of |x| per tensor.
+        hist: int64, shape (tensors, NUM_BINS), or None after round 1.
+        lower: per tensor: bucket → counters of the lower 16 bits of the |x| in it.
+        percentiles: the fractions whose order statistics ``lower`` serves.
+    """
+
+    labels: tuple[str, ...]
+    point_tensor: NDArray[np.int64]
+    point_kind: NDArray[np.int64]
+    minimum: NDArray[np.float32]
+    maximum: NDArray[np.float32]
+    count: NDArray[np.int64]
+    upper: tuple[BucketCounts, ...]
+    hist: NDArray[np.int64] | None = None
+    lower: tuple[Mapping[int, BucketCounts], ...] = ()
+    percentiles: tuple[float, ...] = ()
+    memo: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def round(self) -> int:
+        """1: ranges only; 2: everything."""
+        return 1 if self.hist is None else 2
+
+    def tensor(self, index: int) -> TensorStats:
+        """Statistics of one distinct tensor."""
+        return TensorStats(
+            self.labels[index],
+            self.minimum[index],
+            self.maximum[index],
+            int(self.count[index]),
+            self.upper[index],
+            self.lower[index] if self.lower else {},
+            None if self.hist is None else self.hist[index],
+        )
+
+    def merge(self, other: CalibrationStats) -> CalibrationStats:
+        """Statistics of both shards together; exact, commutative and associative.
+
+        Raises:
+            CalibrationError: the shards are of different rounds, modules or round-2 ranges.
+        """
+        same = (
+            self.labels == other.labels
+            and np.array_equal(self.point_tensor, other.point_tensor)
+            and np.array_equal(self.point_kind, other.point_kind)
+        )
+        if not same or self.round != other.round or self.percentiles != other.percentiles:
+            raise CalibrationError(
+                "statistics of different modules, rounds or percentiles cannot be merged",
+                where=f"round {self.round} of {len(self.labels)} tensors and round {other.round} "
+                f"of {len(other.labels)}",
+            )
+        if self.hist is None or other.hist is None:
+            return replace(
+                self,
+                minimum=np.minimum(self.minimum, other.minimum),
+                maximum=np.maximum(self.maximum, other.maximum),
+                count=self.count + other.count,
+                upper=tuple(a.merge(b) for a, b in zip(self.upper, other.upper, strict=True)),
+                memo={},
+            )
+        if not (
+            np.array_equal(self.minimum, other.minimum)
+            and np.array_equal(self.maximum, other.maximum)
+            and np.array_equal(self.count, other.count)
+        ):
+            raise CalibrationError(
+                "round-2 shards were taken over different ranges",
+                fix="give every shard the same merged result of round 1",
+            )
+        lower = tuple(
+            {bucket: counts.merge(b[bucket]) for bucket, counts in a.items()}
+            for a, b in zip(self.lower, other.lower, strict=True)
+        )
+        return replace(self, hist=self.hist + other.hist, lower=lower, memo={})
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Flat arrays, such as an .npz holds; no pickle."""
+        arrays: dict[str, NDArray[Any]] = {
+            "labels": np.asarray(self.labels, dtype=np.str_),
+            "point_tensor": self.point_tensor,
+            "point_kind": self.point_kind,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            "count": self.count,
+            "percentiles": np.asarray(self.percentiles, np.float64),
+        }
+        arrays |= _pack("upper", [(index, 0, c) for index, c in enumerate(self.upper)])
+        if self.hist is not None:
+            arrays["hist"] = self.hist
+            entries = [
+                (index, bucket, counts)
+                for index, buckets in enumerate(self.lower)
+                for bucket, counts in sorted(buckets.items())
+            ]
+            arrays |= _pack("lower", entries)
+        return arrays
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> CalibrationStats:
+        """Inverse of ``to_arrays``.
+
+        Raises:
+            CalibrationError: an array is missing.
+        """
+        try:
+            upper = tuple(counts for _, _, counts in _unpack("upper", arrays))
+            lower: list[dict[int, BucketCounts]] = [{} for _ in upper]
+            if "hist" in arrays:
+                for index, bucket, counts in _unpack("lower", arrays):
+                    lower[index][bucket] = counts
+            return CalibrationStats(
+                tuple(str(label) for label in arrays["labels"]),
+                np.asarray(arrays["point_tensor"]),
+                np.asarray(arrays["point_kind"]),
+                np.asarray(arrays["minimum"]),
+                np.asarray(arrays["maximum"]),
+                np.asarray(arrays["count"]),
+                upper,
+                np.asarray(arrays["hist"]) if "hist" in arrays else None,
+                tuple(lower),
+                tuple(float(p) for p in arrays["percentiles"]),
+            )
+        except KeyError as error:
+            raise CalibrationError(
+                f"the arrays hold no calibration statistics: {error} is missing",
+                where=", ".join(sorted(arrays)) or "no arrays",
+            ) from error
+
+
+def merge_stats(shards: Iterable[CalibrationStats]) -> CalibrationStats:
+    """All shards together, in any order.
+
+    Raises:
+        CalibrationError: there is none, or they do not belong together.
+    """
+    merged: CalibrationStats | None = None
+    for shard in shards:
+        merged = shard if merged is None else merged.merge(shard)
+    if merged is None:
+        raise CalibrationError("no statistics to merge", fix="calibrate on at least one sample")
+    return merged
+
+
+def _pack(name: str, entries: list[tuple[int, int, BucketCounts]]) -> dict[str, NDArray[Any]]:
+    sizes = np.asarray([counts.keys.size for _, _, counts in entries], np.int64)
+    return {
+        f"{name}_owner": np.asarray([entry[:2] for entry in entries], np.int64).reshape(-1, 2),
+        f"{name}_sizes": sizes,
+        f"{name}_keys": np.concatenate([[], *(c.keys for _, _, c in entries)]).astype(np.uint16),
+        f"{name}_counts": np.concatenate(
+            [np.zeros(0, np.int64), *(c.counts for _, _, c in entries)]
+        ),
+    }
+
+
+def _unpack(name: str, arrays: Mapping[str, NDArray[Any]]) -> list[tuple[int, int, BucketCounts]]:
+    stops = np.cumsum(arrays[f"{name}_sizes"])
+    keys, counts = arrays[f"{name}_keys"], arrays[f"{name}_counts"]
+    return [
+        (
+            int(owner),
+            int(bucket),
+            BucketCounts(keys[stop - size : stop], counts[stop - size : stop]),
+        )
+        for (owner, bucket), size, stop in zip(
+            arrays[f"{name}_owner"], arrays[f"{name}_sizes"], stops, strict=True
+        )
+    ]

@@ -1,0 +1,1 @@
+"""C compiled on demand; the C code generator will live here."""

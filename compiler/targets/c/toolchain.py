@@ -1,0 +1,137 @@
+"""Compile C sources once per machine into a shared library that ctypes can load.
+
+Libraries lie in a private cache folder under the hash of everything that shapes them: sources,
+flags, compiler version and, because of ``-march=native``, the processor's features. They are
+written beside their place and renamed, so that many processes may build at the same time.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from compiler.errors import CodegenError
+
+_log = logging.getLogger("compiler.targets.c")
+
+CACHE_VARIABLE = "QSEARCH_CACHE_DIR"
+"""Environment variable that moves the cache folder."""
+
+EXACT_FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+"""Fast code whose float results are those of the source read literally (no fused multiply-add)."""
+
+_BUILD_TIMEOUT_S = 120.0
+
+
+@functools.cache
+def find_compiler() -> str | None:
+    """Path of a C compiler: ``$CC``, else cc, gcc or clang on the PATH; None without one."""
+    named = os.environ.get("CC")
+    for name in (named, "cc", "gcc", "clang"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    return None
+
+
+@functools.cache
+def cache_dir() -> Path:
+    """Folder for built libraries, private to this user; a temporary one where none can be made."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        folder = Path(named)
+    else:
+        root = os.environ.get("XDG_CACHE_HOME")
+        folder = (Path(root) if root else Path.home() / ".cache") / "qsearch"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = folder.stat()
+        others_write = info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        # A library that others could replace would run their code.
+        if info.st_uid == os.getuid() and not others_write and os.access(folder, os.W_OK):
+            return folder
+    except (OSError, RuntimeError) as error:
+        _log.debug("no cache in %s: %s", folder, error)
+    return Path(tempfile.mkdtemp(prefix="qsearch-kernels-"))
+
+
+def build_library(name: str, sources: Sequence[Path], flags: Sequence[str] = EXACT_FLAGS) -> Path:
+    """Path of the shared library built from ``sources``; built now unless the cache has it.
+
+    Args:
+        name: start of the file name.
+        sources: C files.
+        flags: compiler flags beside ``-shared -fPIC``.
+    Raises:
+        CodegenError: no compiler, or it refuses the sources; the message holds its first lines.
+    """
+    compiler = find_compiler()
+    if compiler is None:
+        raise CodegenError(
+            "no C compiler found",
+            where="$CC, cc, gcc, clang on the PATH",
+            fix="install one (apt-get install gcc) or do without: numpy gives the same results",
+        )
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+    facts = (*flags, _version(compiler), platform.machine(), platform.system(), _cpu_features())
+    digest.update("\0".join(facts).encode())
+    target = cache_dir() / f"{name}-{digest.hexdigest()[:24]}.so"
+    if not target.exists():
+        _compile(compiler, sources, flags, target)
+    return target
+
+
+def _compile(compiler: str, sources: Sequence[Path], flags: Sequence[str], target: Path) -> None:
+    handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=".so")
+    os.close(handle)
+    command = [compiler, *flags, "-shared", "-fPIC", "-o", scratch, *map(str, sources), "-lm"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
+        )
+        if done.returncode != 0:
+            raise CodegenError(
+                f"{compiler} cannot compile {sources[0].name}",
+                where="\n".join(done.stderr.splitlines()[:5]),
+                fix="set CC to another compiler, or do without: numpy gives the same results",
+            )
+        Path(scratch).replace(target)
+    except subprocess.TimeoutExpired as error:
+        raise CodegenError(
+            f"{compiler} did not finish within {_BUILD_TIMEOUT_S:.0f} s", where=str(sources[0])
+        ) from error
+    except OSError as error:
+        raise CodegenError(f"cannot build {target.name}: {error}", where=str(sources[0])) from error
+    finally:
+        Path(scratch).unlink(missing_ok=True)
+
+
+@functools.cache
+def _version(compiler: str) -> str:
+    done = subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, timeout=30, check=False
+    )
+    return done.stdout.partition("\n")[0]
+
+
+@functools.cache
+def _cpu_features() -> str:
+    """What ``-march=native`` looks at; a home folder may be shared by unequal machines."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor()
+    wanted = ("flags", "features", "model name", "cpu family", "model\t")
+    first_core = text.split("\n\n", 1)[0].splitlines()
+    return "\n".join(line for line in first_core if line.lower().startswith(wanted))

@@ -1,0 +1,100 @@
+"""Counting kernels: C and numpy give the bits of the definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compiler.errors import CodegenError
+from compiler.quantize._calibrate.kernels.numpy_kernels import log_series
+from compiler.quantize._calibrate.kernels.protocol import (
+    UPPER_COUNTERS,
+    Kernels,
+    choose_kernels,
+    key_value,
+    order_key,
+)
+from compiler.quantize._calibrate.stats import bin_edges
+
+
+@pytest.fixture(params=["c", "numpy"])
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    try:
+        return choose_kernels(request.param)
+    except CodegenError as error:
+        pytest.skip(f"no C kernels here: {error.what}")
+
+
+def many_values(seed: int = 0) -> NDArray[np.float32]:
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(20011).astype(np.float32) * np.float32(3)
+    values[rng.random(values.size) < 0.4] = 0.0
+    values[:6] = [-0.0, 1e-40, -1e-45, 7.5, -9.25, 3e-5]
+    return values
+
+
+def test_ranges_hold_extremes_and_upper_halves_of_the_patterns(kernels: Kernels) -> None:
+    values = many_values()
+    counts = np.zeros(UPPER_COUNTERS, np.int64)
+    keys = np.array([2**31 - 1, -(2**31)], np.int32)
+    kernels.count_ranges(values, counts, keys)
+    kernels.count_ranges(values[:100].copy(), counts, keys)
+    low, high = key_value(keys)
+    assert (low, high) == (values.min(), values.max())
+    both = np.concatenate([values, values[:100]])
+    upper = np.abs(both).view(np.uint32) >> 16
+    np.testing.assert_array_equal(counts, np.bincount(upper, minlength=UPPER_COUNTERS))
+
+
+def test_order_keys_sort_like_floats_and_go_back() -> None:
+    values = np.array([-np.inf, -2.5, -1e-45, -0.0, 0.0, 1e-40, 3.0, np.inf], np.float32)
+    keys = order_key(values)
+    assert (np.diff(keys.astype(np.int64)) > 0).all()
+    np.testing.assert_array_equal(key_value(keys).view(np.int32), values.view(np.int32))
+
+
+@pytest.mark.parametrize("largest", [1.0, 11.3, 1e-38, 1e-44, 3e38, 0.0])
+def test_histogram_follows_the_float32_edges_exactly(kernels: Kernels, largest: float) -> None:
+    edges = bin_edges(np.float32(largest), 801)
+    rng = np.random.default_rng(5)
+    span = np.abs(edges[-1])
+    inside = (rng.uniform(-1, 1, 5000) * float(span)).astype(np.float32)
+    # every edge itself and its neighbours, where a rounded index is most likely to be off by one
+    with np.errstate(over="ignore", under="ignore"):
+        near = np.concatenate([edges, np.nextafter(edges, span), np.nextafter(edges, -span)])
+    values = np.clip(np.concatenate([inside, near]), -span, span)
+    counts = np.zeros(801, np.int64)
+    kernels.histogram(values, edges, counts)
+    index = np.searchsorted(edges, values, side="right") - 1
+    expected = np.bincount(np.clip(index, 0, 800), minlength=801)
+    np.testing.assert_array_equal(counts, expected)
+
+
+def test_lower_halves_are_collected_for_the_asked_buckets_only(kernels: Kernels) -> None:
+    values = many_values(3)
+    patterns = np.abs(values).view(np.uint32)
+    upper = patterns >> 16
+    buckets = np.unique(upper)[[0, 5, -3, -1]].astype(np.int32)
+    found = kernels.collect_low(values, buckets)
+    for bucket, low in zip(buckets, found, strict=True):
+        expected = patterns[upper == bucket] & 0xFFFF
+        np.testing.assert_array_equal(np.sort(low), np.sort(expected))
+
+
+def test_no_bucket_collects_nothing(kernels: Kernels) -> None:
+    assert kernels.collect_low(many_values(), np.zeros(0, np.int32)) == []
+
+
+def test_logarithm_is_within_two_units_of_the_library() -> None:
+    rng = np.random.default_rng(1)
+    x = np.concatenate([np.exp(rng.uniform(-60, 60, 4000)), 1 + rng.uniform(-1e-6, 1e-6, 4000)])
+    # absolute near 1, where e*ln2 and the series do not cancel because e is 0
+    assert np.abs(log_series(x) - np.log(x)).max() <= 2 * np.spacing(60.0)
+    near_one = x[np.abs(x - 1) < 1e-5]
+    assert (np.abs(log_series(near_one) / np.log(near_one) - 1) < 1e-15).all()
+
+
+def test_unknown_kernels_are_refused_with_the_legal_names() -> None:
+    with pytest.raises(CodegenError, match="unknown kernels 'cuda'"):
+        choose_kernels("cuda")  # type: ignore[arg-type]

@@ -1,0 +1,197 @@
+"""Calibration statistics: exact merge of shards, exact order statistics, flat arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._calibrate.activation_scales import activation_scales
+from compiler.quantize._calibrate.collectors import HistogramCollector, PointMap, RangeCollector
+from compiler.quantize._calibrate.kl_divergence import find_scale_by_kl
+from compiler.quantize._calibrate.percentile import find_scale_by_percentile
+from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats, percentile_rank
+
+INPUT, ACTIVATION = int(QAnnotateKind.INPUT), int(QAnnotateKind.ACTIVATION)
+PERCENTILES = (0.5, 0.9, 0.999, 0.99999)
+POINTS = PointMap(
+    ("0: x", "1: relu", "2: dead"),
+    np.array([0, 1, 0, 2]),
+    np.array([INPUT, INPUT, ACTIVATION, INPUT]),
+)
+
+
+def batches(count: int = 12) -> list[list[NDArray[np.float32]]]:
+    rng = np.random.default_rng(7)
+    rows = []
+    for _ in range(count):
+        x = (rng.standard_normal((1, 3, 40, 41)) * rng.uniform(0.5, 4)).astype(np.float32)
+        rows.append([x, np.maximum(x, 0)[:, :, ::2], np.zeros((1, 7), np.float32)])
+    return rows
+
+
+def collect(
+    rows: list[list[NDArray[np.float32]]], shards: list[slice], order: list[int] | None = None
+) -> CalibrationStats:
+    def ranges(part: slice) -> CalibrationStats:
+        collector = RangeCollector(POINTS)
+        for row in rows[part]:
+            collector.update(row)
+        return collector.result()
+
+    picked = [shards[i] for i in order or range(len(shards))]
+    merged = merge_stats(ranges(part) for part in picked)
+
+    def histograms(part: slice) -> CalibrationStats:
+        collector = HistogramCollector(merged, PERCENTILES)
+        for row in rows[part]:
+            collector.update(row)
+        return collector.result()
+
+    return merge_stats(histograms(part) for part in picked)
+
+
+WHOLE = [slice(0, 12)]
+SHARDS = [slice(0, 5), slice(5, 6), slice(6, 12)]
+
+
+def same_bits(a: CalibrationStats, b: CalibrationStats) -> None:
+    left, right = a.to_arrays(), b.to_arrays()
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        np.testing.assert_array_equal(array, right[name], err_msg=name)
+        assert array.dtype == right[name].dtype, name
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
+def test_shards_in_any_order_give_the_same_bits_as_one_pass(order: list[int]) -> None:
+    rows = batches()
+    same_bits(collect(rows, SHARDS, order), collect(rows, WHOLE))
+
+
+def test_ranges_counts_and_histograms_are_those_of_the_whole_data() -> None:
+    rows = batches()
+    stats = collect(rows, SHARDS)
+    for index in range(3):
+        values = np.concatenate([row[index].reshape(-1) for row in rows])
+        tensor = stats.tensor(index)
+        assert (tensor.minimum, tensor.maximum) == (values.min(), values.max())
+        assert tensor.count == values.size
+        assert tensor.hist is not None
+        assert tensor.hist.sum() == values.size
+        assert tensor.upper.total == values.size
+
+
+@pytest.mark.parametrize("fraction", PERCENTILES)
+def test_percentiles_are_exact_order_statistics(fraction: float) -> None:
+    rows = batches()
+    stats = collect(rows, SHARDS)
+    for index in range(3):
+        values = np.concatenate([row[index].reshape(-1) for row in rows])
+        rank = percentile_rank(values.size, fraction)
+        assert stats.tensor(index).order_statistic(rank) == np.sort(np.abs(values))[rank]
+        expected = find_scale_by_percentile(values, fraction)
+        assert stats.tensor(index).order_statistic(rank) == expected
+
+
+# n, k, S at fraction 0.99999
+@pytest.mark.parametrize(
+    ("values", "rank", "scale"),
+    [
+        (np.random.default_rng(0).standard_normal(100000), 99999, 4.73195791),
+        (np.random.default_rng(1).laplace(0, 1, 50000), 49999, 10.9081097),
+        (np.maximum(np.random.default_rng(2).standard_normal(100000), 0), 99999, 4.9159832),
+        (np.random.default_rng(9).standard_normal(64), 63, 2.52232742),
+    ],
+    ids=["normal_s0", "laplace_s1", "relu_normal_s2", "few_s9"],
+)
+def test_percentile_of_seeded_distributions(
+    values: NDArray[np.float64], rank: int, scale: float
+) -> None:
+    assert percentile_rank(values.size, 0.99999) == rank
+    assert float(find_scale_by_percentile(values)) == pytest.approx(scale, rel=1e-8)
+
+
+def test_a_percentile_that_was_not_collected_is_refused() -> None:
+    stats = collect(batches(), WHOLE)
+    with pytest.raises(CalibrationError, match="was not collected"):
+        activation_scales(stats, QConfig(calibrate_mode="percentile", percentile=0.2))
+
+
+def test_flat_arrays_bring_back_the_same_statistics(tmp_path) -> None:
+    stats = collect(batches(), WHOLE)
+    np.savez(tmp_path / "stats.npz", **stats.to_arrays())
+    with np.load(tmp_path / "stats.npz", allow_pickle=False) as arrays:
+        back = CalibrationStats.from_arrays(dict(arrays))
+    same_bits(stats, back)
+    assert back.round == 2
+
+
+def test_foreign_arrays_are_refused_by_name() -> None:
+    with pytest.raises(CalibrationError, match="'upper_sizes' is missing"):
+        CalibrationStats.from_arrays({"images": np.zeros(3)})
+
+
+def test_scales_follow_points_kinds_and_modes() -> None:
+    rows = batches()
+    stats = collect(rows, WHOLE)
+    x = np.concatenate([row[0].reshape(-1) for row in rows])
+    relu = np.concatenate([row[1].reshape(-1) for row in rows])
+    top, relu_top = np.abs(x).max(), relu.max()
+
+    kl = activation_scales(stats, QConfig(calibrate_mode="kl_divergence"))
+    # 32-bit activations have more levels than bins, so there is nothing to clip
+    assert kl.tolist() == [find_scale_by_kl(x), find_scale_by_kl(relu), top, kl[3]]
+    largest = activation_scales(stats, QConfig(calibrate_mode="max"))
+    assert largest.tolist() == [top, relu_top, top, 1.0]
+    fixed = activation_scales(stats, QConfig(calibrate_mode="global_scale", global_scale=4.0))
+    assert fixed.tolist() == [4.0] * 4
+
+
+def test_a_dead_tensor_gets_scale_one() -> None:
+    stats = collect(batches(), WHOLE)
+    for mode in ("max", "percentile", "mse"):
+        assert activation_scales(stats, QConfig(calibrate_mode=mode))[3] == 1.0
+
+
+def test_mse_threshold_errs_less_than_its_neighbours_on_the_real_data() -> None:
+    rows = batches()
+    x = np.concatenate([row[0].reshape(-1) for row in rows]).astype(np.float64)
+    scale = float(activation_scales(collect(rows, WHOLE), QConfig(calibrate_mode="mse"))[0])
+
+    def error(threshold: float) -> float:
+        step = threshold / 128
+        grid = np.clip(np.sign(x) * np.floor(np.abs(x) / step + 0.5), -127, 127) * step
+        return float(np.mean((x - grid) ** 2))
+
+    top = float(np.abs(x).max())
+    assert error(scale) <= min(error(top), error(scale + top / 40), error(scale - top / 40))
+
+
+def test_values_that_are_not_finite_are_reported_with_the_tensor() -> None:
+    collector = RangeCollector(POINTS)
+    rows = batches(1)[0]
+    rows[1][0, 0, 0, :3] = [np.nan, np.inf, -np.nan]
+    collector.update(rows)
+    with pytest.raises(CalibrationError, match=r"3 of .* values are NaN or infinite") as caught:
+        collector.result()
+    assert caught.value.where == "1: relu"
+
+
+def test_shards_over_different_ranges_do_not_merge() -> None:
+    rows = batches()
+    first, second = collect(rows, [slice(0, 6)]), collect(rows, [slice(6, 12)])
+    with pytest.raises(CalibrationError, match="different ranges"):
+        first.merge(second)
+
+
+def test_both_rounds_are_needed_for_thresholds() -> None:
+    collector = RangeCollector(POINTS)
+    collector.update(batches(1)[0])
+    stats = collector.result()
+    assert activation_scales(stats, QConfig(calibrate_mode="max"))[0] > 0
+    with pytest.raises(CalibrationError, match="needs both rounds"):
+        activation_scales(stats, QConfig(calibrate_mode="kl_divergence"))

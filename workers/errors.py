@@ -1,0 +1,22 @@
+"""What goes wrong in workers, told so that a driver can act on it; all survive pickling."""
+
+from __future__ import annotations
+
+from compiler.errors import CompilerError
+
+
+class WorkerError(CompilerError):
+    """A pool or a worker that cannot do its job (not started, refused, wrong version, too slow)."""
+
+
+class LostWorkerError(WorkerError):
+    """A request whose workers died ``max_attempts`` times; the message says which and where."""
+
+
+class DatasetError(WorkerError, ValueError):
+    """Data that cannot be used: missing, empty, not finite, or of names, shapes or dtypes that
+    do not fit the model; the message names both sides."""
+
+
+class MetricError(WorkerError, ValueError):
+    """A metric that is unknown or lacks what it needs (labels, a reference)."""
