@@ -1,4 +1,75 @@
-"""Model in, quantized and lowered module out; deterministic, single process."""
+"""Model in, quantized and lowered module out; deterministic, single process.
+
+    import compiler
+    mod = compiler.parse(text)
+    outputs = compiler.evaluate(mod, {"x": array})
+
+The names below are loaded when they are first used; nothing here imports onnx.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 # Operators register when they are imported; any way into the package must meet the full registry.
 import compiler.ops  # noqa: F401
+
+if TYPE_CHECKING:
+    from compiler import opt, quantize, relay, testing, transform
+    from compiler.ir.infer_type import infer_expr, infer_module
+    from compiler.ir.module import IRModule
+    from compiler.ir.parser import parse, parse_expr
+    from compiler.ir.printer import astext, text
+    from compiler.ir.structural import assert_structural_equal, structural_equal
+    from compiler.ir.structural_digest import structural_hash
+    from compiler.pipeline import evaluate
+
+_HOMES = {
+    "IRModule": "compiler.ir.module",
+    "assert_structural_equal": "compiler.ir.structural",
+    "astext": "compiler.ir.printer",
+    "evaluate": "compiler.pipeline",
+    "infer_expr": "compiler.ir.infer_type",
+    "infer_module": "compiler.ir.infer_type",
+    "parse": "compiler.ir.parser",
+    "parse_expr": "compiler.ir.parser",
+    "structural_equal": "compiler.ir.structural",
+    "structural_hash": "compiler.ir.structural",
+    "text": "compiler.ir.printer",
+}
+_MODULES = ("opt", "quantize", "relay", "testing", "transform")
+
+__all__ = [
+    "IRModule",
+    "assert_structural_equal",
+    "astext",
+    "evaluate",
+    "infer_expr",
+    "infer_module",
+    "opt",
+    "parse",
+    "parse_expr",
+    "quantize",
+    "relay",
+    "structural_equal",
+    "structural_hash",
+    "testing",
+    "text",
+    "transform",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"compiler.{name}")
+    else:
+        raise AttributeError(f"module 'compiler' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

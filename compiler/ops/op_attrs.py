@@ -22,8 +22,8 @@ Axes = int | tuple[int, ...] | None
 class OpAttrs(Attrs):
     """Base of operator attributes: values are plain Python ints, floats, bools, strings and tuples.
 
-    Numpy scalars, lists and ints standing for floats are converted after the field's annotation; a
-    field named ``dtype`` or ``…_dtype`` must hold a dtype of the IR or "".
+    Numpy scalars, lists, ints standing for floats and single ints standing for lists are converted
+    after the field's annotation; a field named ``dtype`` or ``…_dtype`` must hold a dtype or "".
 
     Raises:
         AttrError: a value of another kind; the message names record, field and value.
@@ -32,7 +32,8 @@ class OpAttrs(Attrs):
     type_key: ClassVar[str] = "OpAttrs"
 
     def __post_init__(self) -> None:
-        for name, convert in _converters(type(self)):
+        cls: Any = type(self)
+        for name, convert in _converters(cls):
             value = getattr(self, name)
             try:
                 wanted = convert(value)
@@ -88,6 +89,8 @@ def _ints(value: Any) -> Any:
         return value
     if isinstance(value, (tuple, list, np.ndarray)):
         return tuple(_int(v) for v in value)
+    if isinstance(value, (int, np.integer)):
+        return (_int(value),)
     raise TypeError("a list of ints")
 
 
@@ -114,7 +117,7 @@ _BY_ANNOTATION: dict[str, Callable[[Any], Any]] = {
 
 
 @cache
-def _converters(cls: type[OpAttrs]) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+def _converters(cls: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
     found: list[tuple[str, Callable[[Any], Any]]] = []
     for f in dataclasses.fields(cls):
         annotation = str(f.type)

@@ -59,7 +59,7 @@ def window_counts(attrs: AvgPool2DAttrs, height: int, width: int) -> Array:
     top, left, bottom, right = attrs.padding
     rows = _axis_counts(attrs, 0, height, top, bottom, out[0])
     columns = _axis_counts(attrs, 1, width, left, right, out[1])
-    return np.maximum(rows[:, None] * columns[None, :], 1)
+    return np.asarray(np.maximum(rows[:, None] * columns[None, :], 1))
 
 
 def _axis_counts(

@@ -21,11 +21,10 @@ from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.nn.window import (
     arrange,
     axes_of,
-    check_pairs,
     extent,
-    full_padding,
     output_size,
     restore,
+    set_geometry,
 )
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -51,10 +50,7 @@ class Conv2DAttrs(OpAttrs):
 
     def __post_init__(self) -> None:
         OpAttrs.__post_init__(self)
-        object.__setattr__(self, "padding", full_padding(self.type_key, self.padding))
-        check_pairs(self.type_key, strides=self.strides, dilation=self.dilation)
-        if self.kernel_size is not None:
-            check_pairs(self.type_key, kernel_size=self.kernel_size)
+        set_geometry(self, "strides", "dilation", "kernel_size")
 
 
 def conv2d_rel(

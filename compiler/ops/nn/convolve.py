@@ -67,7 +67,8 @@ def _grouped(
     columns = _columns(padded, (kh, kw), strides, dilation, out)
     columns = columns.reshape(n, groups, i * kh * kw, out[0] * out[1])
     rows = kernel.reshape(groups, o // groups, i * kh * kw)
-    return np.matmul(rows, columns).reshape(n, o, *out)
+    product: Array = np.matmul(rows, columns)
+    return product.reshape(n, o, *out)
 
 
 def _columns(

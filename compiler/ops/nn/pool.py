@@ -16,11 +16,10 @@ from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.nn.window import (
     arrange,
     axes_of,
-    check_pairs,
     extent,
-    full_padding,
     output_size,
     restore,
+    set_geometry,
     tap,
 )
 from compiler.ops.op_attrs import OpAttrs
@@ -43,13 +42,7 @@ class Pool2DAttrs(OpAttrs):
 
     def __post_init__(self) -> None:
         OpAttrs.__post_init__(self)
-        object.__setattr__(self, "padding", full_padding(self.type_key, self.padding))
-        check_pairs(
-            self.type_key,
-            pool_size=self.pool_size,
-            strides=self.strides,
-            dilation=self.dilation,
-        )
+        set_geometry(self, "pool_size", "strides", "dilation")
 
 
 @dataclass(frozen=True, eq=False)

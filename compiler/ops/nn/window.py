@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import AttrError, TypeInferenceError
 from compiler.ir.ty import Any, Dim, Shape
+from compiler.ops.op_attrs import OpAttrs
 
 Array = NDArray[AnyValue]
 
@@ -90,17 +91,31 @@ def output_size(
     return count
 
 
-def check_pairs(record: str, minimum: int = 1, **values: tuple[int, ...]) -> None:
-    """Every value is a pair (height, width) of ints no smaller than ``minimum``.
+def full_pair(record: str, name: str, value: tuple[int, ...], minimum: int = 1) -> tuple[int, int]:
+    """An attribute as (height, width); one value stands for both.
 
     Raises:
-        AttrError: one is not.
+        AttrError: another count, or a value below ``minimum``.
     """
-    for name, value in values.items():
-        if len(value) != 2 or any(v < minimum for v in value):
-            raise AttrError(
-                f"{record}: {name} {list(value)} is not a pair of ints of at least {minimum}"
-            )
+    pair = value * 2 if len(value) == 1 else value
+    if len(pair) != 2 or min(pair) < minimum:
+        raise AttrError(
+            f"{record}: {name} {list(value)} is not a pair of ints of at least {minimum}"
+        )
+    return pair[0], pair[1]
+
+
+def set_geometry(attrs: OpAttrs, *pairs: str) -> None:
+    """For ``__post_init__``: padding in its four-value form, the named fields as pairs.
+
+    Raises:
+        AttrError: a count or value that has no such form.
+    """
+    record, fields = attrs.type_key, dict(attrs.items())
+    object.__setattr__(attrs, "padding", full_padding(record, fields["padding"]))
+    for name in pairs:
+        if fields[name] is not None:
+            object.__setattr__(attrs, name, full_pair(record, name, fields[name]))
 
 
 def pad_spatial(

@@ -87,7 +87,7 @@ def erf(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _ratio(top: Sequence[float], bottom: Sequence[float], x: NDArray[Any]) -> NDArray[Any]:
-    return _polynomial(top, x) / _polynomial(bottom, x)
+    return np.asarray(_polynomial(top, x) / _polynomial(bottom, x))
 
 
 def _polynomial(coefficients: Sequence[float], x: NDArray[Any]) -> NDArray[Any]:

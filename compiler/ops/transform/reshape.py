@@ -139,4 +139,4 @@ reshape = register_op(
 def reshape_numpy(attrs: ReshapeAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A view where possible."""
     data = args[0]
-    return [data.reshape(new_shape(data.shape, attrs.newshape, attrs.allowzero))]  # type: ignore[arg-type]
+    return [data.reshape(new_shape(data.shape, attrs.newshape, attrs.allowzero))]

@@ -1,0 +1,222 @@
+"""Builders for people and tests: var, const, op.<name>, Function, Let, Tuple, If, …
+
+from compiler import relay
+
+x = relay.var("x", (1, 3, 8, 8))
+w = relay.var("w", (4, 3, 3, 3))
+y = relay.op.nn.relu(relay.op.nn.conv2d(x, w, padding=1))
+mod = relay.module(relay.Function((x, w), y))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from compiler.errors import AttrError, UnknownOpError, nearest
+from compiler.ir.adt import (
+    Clause,
+    Constructor,
+    Match,
+    PatternConstructor,
+    PatternTuple,
+    PatternVar,
+    PatternWildcard,
+    RefCreate,
+    RefRead,
+    RefWrite,
+    TypeData,
+)
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+    as_expr,
+)
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.op import all_ops, has_op
+from compiler.ir.ty import (
+    Any as AnyDim,
+)
+from compiler.ir.ty import (
+    FuncType,
+    GlobalTypeVar,
+    RefType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeCall,
+    TypeVar,
+)
+
+__all__ = [
+    "AnyDim",
+    "Call",
+    "Clause",
+    "Constant",
+    "Constructor",
+    "Expr",
+    "FuncType",
+    "Function",
+    "GlobalTypeVar",
+    "GlobalVar",
+    "IRModule",
+    "If",
+    "Let",
+    "Match",
+    "PatternConstructor",
+    "PatternTuple",
+    "PatternVar",
+    "PatternWildcard",
+    "RefCreate",
+    "RefRead",
+    "RefType",
+    "RefWrite",
+    "TensorType",
+    "Tuple",
+    "TupleGetItem",
+    "TupleType",
+    "Type",
+    "TypeCall",
+    "TypeData",
+    "TypeVar",
+    "Var",
+    "call",
+    "const",
+    "module",
+    "op",
+    "var",
+]
+
+
+def var(
+    name: str, shape: Type | Sequence[int | AnyDim] | None = None, dtype: str = "float32"
+) -> Var:
+    """A local variable.
+
+    Args:
+        name: a hint; the object is the identity.
+        shape: elements per axis, or a complete type; None leaves the type to inference.
+        dtype: element type when ``shape`` is a shape.
+    """
+    if shape is None or isinstance(shape, Type):
+        return Var(name, shape)
+    return Var(name, TensorType(tuple(shape), dtype))
+
+
+def const(value: ArrayLike, dtype: str | None = None) -> Constant:
+    """A tensor literal. Without ``dtype``: numpy arrays keep theirs, Python floats become float32,
+    Python ints int32, bools bool."""
+    if dtype is not None:
+        return Constant(np.asarray(value, dtype))
+    array = np.asarray(value)
+    if not isinstance(value, (np.ndarray, np.generic)):
+        array = array.astype({"f": np.float32, "i": np.int32}.get(array.dtype.kind, array.dtype))
+    return Constant(array)
+
+
+def call(name: str, *args: Any, **attrs: Any) -> Call:
+    """A call of the operator ``name``.
+
+    Args:
+        name: as in the text format, such as "nn.conv2d".
+        args: expressions, numbers (constants in the dtype of the first argument) and, where the
+            operator takes a tuple, lists of expressions. What comes after the last argument is
+            taken for attributes, in their order of declaration.
+        attrs: attributes by name.
+    Raises:
+        UnknownOpError: no such operator.
+        AttrError: an attribute it does not have, or one given twice.
+    """
+    target = Op.get(name)
+    count = len(args) if target.num_inputs < 0 else target.num_inputs
+    operands, extra = args[:count], args[count:]
+    like = next((a for a in operands if isinstance(a, Expr)), None)
+    exprs = [
+        Tuple(tuple(a)) if isinstance(a, (list, tuple)) and _holds_exprs(a) else as_expr(a, like)
+        for a in operands
+    ]
+    if target.attrs_type is None:
+        if extra or attrs:
+            raise AttrError(f"{name} has no attributes", where=f"given {[*extra, *attrs]}")
+        return Call(target, tuple(exprs))
+    fields = [f for f in target.attrs_type.__dataclass_fields__ if f != "type_key"]
+    if len(extra) > len(fields):
+        raise AttrError(f"{name} takes {count} arguments and {len(fields)} attributes")
+    for field, value in zip(fields, extra):
+        if field in attrs:
+            raise AttrError(f"{name}: attribute {field!r} is given twice")
+        attrs[field] = value
+    return Call(target, tuple(exprs), target.attrs_type.make(**attrs))
+
+
+def _holds_exprs(values: Sequence[Any]) -> bool:
+    return bool(values) and all(isinstance(v, Expr) for v in values)
+
+
+class OpNamespace:
+    """``op.add``, ``op.nn.conv2d``, …: attribute access spells an operator's name."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+
+    def __getattr__(self, name: str) -> Any:
+        full = self._prefix + name
+        if has_op(full):
+            return _Builder(full)
+        if any(o.name.startswith(full + ".") for o in all_ops()):
+            return OpNamespace(full + ".")
+        if name.startswith("__"):
+            raise AttributeError(name)
+        close = nearest(full, [o.name for o in all_ops()])
+        raise UnknownOpError(
+            f"unknown operator {full!r}", fix=f"did you mean {', '.join(close)}?" if close else None
+        )
+
+    def __dir__(self) -> list[str]:
+        names = [o.name for o in all_ops() if o.name.startswith(self._prefix)]
+        return sorted({n[len(self._prefix) :].split(".")[0] for n in names})
+
+
+class _Builder:
+    """Calls of one operator; ``__name__`` and ``__doc__`` for interactive use."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+        self.__doc__ = Op.get(name).doc or f"A call of {name}; see ``compiler.relay.call``."
+
+    def __call__(self, *args: Any, **attrs: Any) -> Call:
+        return call(self.__name__, *args, **attrs)
+
+
+op = OpNamespace()
+
+
+def module(
+    main: Expr | Mapping[str, Function], type_definitions: Sequence[TypeData] = ()
+) -> IRModule:
+    """A typed module: ``main`` (wrapped over its free variables if it is no function), or functions
+    by name.
+
+    Raises:
+        TypeInferenceError: it is ill-typed.
+    """
+    if isinstance(main, Expr):
+        mod = IRModule.from_expr(main)
+    else:
+        mod = IRModule({name: main[name] for name in main})
+    for data in type_definitions:
+        mod = mod.with_type(data)
+    return infer_module(mod)
