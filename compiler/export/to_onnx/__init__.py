@@ -1,1 +1,1 @@
-"""IR to ONNX: float, simulated and integer-grid models; the only writer of protobuf."""
+"""Writers of ONNX models: ``float_model.to_onnx`` and ``grid.to_grid_onnx``."""

@@ -1,1 +1,1 @@
-"""ONNX to IR: a literal import, the only reader of protobuf."""
+"""Import of ONNX models: ``load.load`` and the converters behind it."""

@@ -1,0 +1,56 @@
+"""Annotations: identities for values, and simulated quantization in float."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.export.to_onnx.convert.tensor import rounded_half_away
+from compiler.export.to_onnx.dataflow import Step, Value
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+
+
+@FToOnnx.register(
+    "annotation.cast_hint", "annotation.stop_fusion", "annotation.on_device", "device_copy", "debug"
+)
+def pass_through(step: Step, e: Emitter) -> str:
+    """The value itself."""
+    return e.name(step.args[0])
+
+
+@FToOnnx.register("nn.dropout")
+def dropout(step: Step, e: Emitter) -> list[str]:
+    """The value itself and a mask of ones."""
+    ty = step.results[1].type
+    return [e.name(step.args[0]), e.writer.constant(np.ones(ty.concrete_shape, ty.dtype))]
+
+
+_IDENTITY_KIND = 0
+
+
+@FToOnnx.register("relay.op.annotation.simulated_quantize")
+def simulated_quantize(step: Step, e: Emitter) -> str:
+    """round_half_away(clip(x / s)) s, every step in float32 (spec/quantize.md section 5.1)."""
+    data, scale, low, high = step.args
+    name = e.name(data)
+    if int(step.attrs.kind) == _IDENTITY_KIND:
+        return name
+    scale_name = _scale(scale, step.attrs.axis, len(data.type.shape), e)
+    divided = e.node("Div", [name, scale_name])
+    clipped = e.node("Clip", [divided, _scalar(low, e), _scalar(high, e)])
+    return e.node("Mul", [rounded_half_away(clipped, e), scale_name])
+
+
+def _scale(scale: Value, axis: int | None, rank: int, e: Emitter) -> str:
+    """A vector scale shaped to broadcast along its axis."""
+    if axis is None or not scale.type.shape:
+        return e.name(scale)
+    shape = [-1 if i == axis % rank else 1 for i in range(rank)]
+    if scale.data is not None:
+        return e.writer.constant(scale.data.reshape(shape))
+    return e.node("Reshape", [e.name(scale), e.ints(shape)])
+
+
+def _scalar(value: Value, e: Emitter) -> str:
+    if value.data is not None:
+        return e.writer.constant(value.data.reshape(()))
+    return e.name(value)

@@ -1,0 +1,103 @@
+"""Slices, gathers and ordering."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.export.to_onnx.dataflow import Step, Value
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+
+
+@FToOnnx.register("strided_slice")
+def strided_slice(step: Step, e: Emitter) -> str:
+    """Slice; sizes become ends."""
+    attrs = step.attrs
+    shape = step.args[0].type.concrete_shape
+    axes = list(range(len(attrs.begin))) if attrs.axes is None else list(attrs.axes)
+    strides = list(attrs.strides) or [1]
+    strides = strides * len(axes) if len(strides) == 1 else strides
+    starts, ends = [], []
+    for i, axis in enumerate(axes):
+        size = shape[axis % len(shape)]
+        begin, end, stride = attrs.begin[i], attrs.end[i], strides[i]
+        if attrs.slice_mode == "size":
+            first = begin + size if begin < 0 else begin
+            end, strides[i], stride = (size if end == -1 else first + end), 1, 1
+        first, last, _ = slice(begin, end, stride).indices(size)
+        starts.append(first)
+        ends.append(last if last >= 0 else -size - 1)
+    inputs = [e.name(step.args[0]), *(e.ints(v) for v in (starts, ends, axes, strides))]
+    return e.node("Slice", inputs)
+
+
+@FToOnnx.register("reverse")
+def reverse(step: Step, e: Emitter) -> str:
+    """Slice from the back to the front."""
+    axis = step.attrs.axis % len(step.args[0].type.shape)
+    size = step.args[0].type.concrete_shape[axis]
+    bounds = [e.ints(v) for v in ([size - 1], [-size - 1], [axis], [-1])]
+    return e.node("Slice", [e.name(step.args[0]), *bounds])
+
+
+def _indices(value: Value, size: int, mode: str, e: Emitter) -> str:
+    """Indices brought into range the way ``mode`` says; constants in range stay as they are."""
+    if value.data is not None:
+        data = value.data % size if mode == "wrap" else np.clip(value.data, 0, size - 1)
+        return e.writer.constant(data)
+    name = e.name(value)
+    if mode == "wrap":
+        return e.node("Mod", [name, e.like(size, value)], fmod=0)
+    if mode == "clip":
+        return e.node("Clip", [name, e.like(0, value), e.like(size - 1, value)])
+    return name
+
+
+@FToOnnx.register("take")
+def take(step: Step, e: Emitter) -> str:
+    """Gather; without an axis from the flattened data."""
+    data, indices = step.args
+    if step.attrs.batch_dims:
+        raise e.refuse(step, f"batch_dims {step.attrs.batch_dims}")
+    name, axis = e.name(data), step.attrs.axis
+    shape = data.type.concrete_shape
+    if axis is None:
+        name, axis, shape = e.node("Reshape", [name, e.ints([-1])]), 0, (data.type.num_elements,)
+    index = _indices(indices, shape[axis % len(shape)], step.attrs.mode, e)
+    return e.node("Gather", [name, index], axis=axis)
+
+
+@FToOnnx.register("gather")
+def gather(step: Step, e: Emitter) -> str:
+    """GatherElements."""
+    return e.node("GatherElements", e.args(step), axis=step.attrs.axis)
+
+
+@FToOnnx.register("gather_nd")
+def gather_nd(step: Step, e: Emitter) -> str:
+    """GatherND; ours has the index vector along the first axis."""
+    data, indices = step.args
+    rank = len(indices.type.shape)
+    name = e.name(indices)
+    if rank > 1:
+        name = e.node("Transpose", [name], perm=[*range(1, rank), 0])
+    if indices.type.dtype != "int64":
+        name = e.writer.cast(name, "int64")
+    return e.node("GatherND", [e.name(data), name], batch_dims=step.attrs.batch_dims)
+
+
+@FToOnnx.register("topk")
+def topk(step: Step, e: Emitter) -> list[str]:
+    """TopK, values and indices as asked."""
+    attrs = step.attrs
+    values, indices = e.writer.nodes(
+        "TopK",
+        [e.name(step.args[0]), e.ints([attrs.k])],
+        2,
+        axis=attrs.axis,
+        largest=int(not attrs.is_ascend),
+    )
+    if attrs.ret_type == "values":
+        return [values]
+    index_type = step.results[-1].type.dtype
+    indices = indices if index_type == "int64" else e.writer.cast(indices, index_type)
+    return [indices] if attrs.ret_type == "indices" else [values, indices]

@@ -1,0 +1,148 @@
+"""Convolutions, products, activations and padding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.export.to_onnx.dataflow import Step, Value
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.ir.ty import is_float
+
+
+def require_float(step: Step, e: Emitter) -> None:
+    """Integer products have no plain ONNX form that onnxruntime computes exactly and fast."""
+    if not all(is_float(a.type.dtype) for a in step.args[:2]):
+        raise e.refuse(
+            step,
+            f"its operands are {step.args[0].type.dtype}",
+            "export integer modules with grid.to_grid_onnx",
+        )
+
+
+def require_layout(step: Step, e: Emitter, layout: str, kernel: str | None = None) -> None:
+    """Only ONNX's own layouts."""
+    if layout != "NCHW" or kernel not in (None, "OIHW", "IOHW"):
+        raise e.refuse(step, f"layout {layout} {kernel or ''}", "convert the module to NCHW first")
+
+
+@FToOnnx.register("nn.conv2d")
+def conv2d(step: Step, e: Emitter) -> str:
+    """Conv."""
+    require_float(step, e)
+    return conv_node(step, e, e.args(step))
+
+
+def conv_node(step: Step, e: Emitter, inputs: list[str]) -> str:
+    """A Conv with the attributes of an nn.conv2d step."""
+    attrs = step.attrs
+    require_layout(step, e, attrs.data_layout, attrs.kernel_layout)
+    return e.node(
+        "Conv",
+        inputs,
+        strides=list(attrs.strides),
+        pads=list(attrs.padding),
+        dilations=list(attrs.dilation),
+        group=attrs.groups,
+        kernel_shape=list(step.args[1].type.concrete_shape[2:]),
+    )
+
+
+@FToOnnx.register("nn.conv2d_transpose")
+def conv2d_transpose(step: Step, e: Emitter) -> str:
+    """ConvTranspose."""
+    require_float(step, e)
+    attrs = step.attrs
+    require_layout(step, e, attrs.data_layout, attrs.kernel_layout)
+    return e.node(
+        "ConvTranspose",
+        e.args(step),
+        strides=list(attrs.strides),
+        pads=list(attrs.padding),
+        dilations=list(attrs.dilation),
+        group=attrs.groups,
+        output_padding=list(attrs.output_padding),
+        kernel_shape=list(step.args[1].type.concrete_shape[2:]),
+    )
+
+
+def transposed(value: Value, e: Emitter) -> str:
+    """A tensor with its last two axes exchanged; a constant is exchanged here and now."""
+    if value.data is not None:
+        return e.writer.constant(np.swapaxes(value.data, -1, -2))
+    rank = len(value.type.shape)
+    perm = [*range(rank - 2), rank - 1, rank - 2]
+    return e.node("Transpose", [e.name(value)], perm=perm)
+
+
+@FToOnnx.register("nn.dense")
+def dense(step: Step, e: Emitter) -> str:
+    """Gemm for two axes, MatMul with the transposed weight for more."""
+    require_float(step, e)
+    if len(step.args[0].type.shape) == 2:
+        return e.node("Gemm", e.args(step), transB=1)
+    return e.node("MatMul", [e.name(step.args[0]), transposed(step.args[1], e)])
+
+
+@FToOnnx.register("nn.matmul", "nn.batch_matmul")
+def matmul(step: Step, e: Emitter) -> str:
+    """MatMul behind the transpositions its attributes ask for."""
+    require_float(step, e)
+    lhs, rhs = step.args
+    left = transposed(lhs, e) if step.attrs.transpose_a else e.name(lhs)
+    right = transposed(rhs, e) if step.attrs.transpose_b else e.name(rhs)
+    return e.node("MatMul", [left, right])
+
+
+@FToOnnx.register("nn.bias_add")
+def bias_add(step: Step, e: Emitter) -> str:
+    """Add of a vector along one axis."""
+    data, bias = step.args
+    rank = len(data.type.shape)
+    shape = [-1 if i == step.attrs.axis % rank else 1 for i in range(rank)]
+    vector = e.node("Reshape", [e.name(bias), e.ints(shape)])
+    return e.node("Add", [e.name(data), vector])
+
+
+@FToOnnx.register("nn.relu")
+def relu(step: Step, e: Emitter) -> str:
+    """Relu."""
+    return e.node("Relu", e.args(step))
+
+
+@FToOnnx.register("nn.leaky_relu")
+def leaky_relu(step: Step, e: Emitter) -> str:
+    """LeakyRelu."""
+    return e.node("LeakyRelu", e.args(step), alpha=float(step.attrs.alpha))
+
+
+@FToOnnx.register("nn.prelu")
+def prelu(step: Step, e: Emitter) -> str:
+    """PRelu with the slopes along one axis."""
+    data, alpha = step.args
+    rank = len(data.type.shape)
+    shape = [-1 if i == step.attrs.axis % rank else 1 for i in range(rank)]
+    return e.node("PRelu", [e.name(data), e.node("Reshape", [e.name(alpha), e.ints(shape)])])
+
+
+@FToOnnx.register("nn.softmax")
+def softmax(step: Step, e: Emitter) -> str:
+    """Softmax."""
+    return e.node("Softmax", e.args(step), axis=step.attrs.axis)
+
+
+@FToOnnx.register("nn.log_softmax")
+def log_softmax(step: Step, e: Emitter) -> str:
+    """LogSoftmax."""
+    return e.node("LogSoftmax", e.args(step), axis=step.attrs.axis)
+
+
+@FToOnnx.register("nn.pad")
+def pad(step: Step, e: Emitter) -> str:
+    """Pad with a constant, the edge or a reflection."""
+    width = step.attrs.pad_width
+    pads = e.ints([low for low, _ in width] + [high for _, high in width])
+    mode = step.attrs.pad_mode
+    inputs = [e.name(step.args[0]), pads]
+    if mode == "constant":
+        inputs.append(e.name(step.args[1]))
+    return e.node("Pad", inputs, mode=mode)

@@ -1,0 +1,67 @@
+"""Pools."""
+
+from __future__ import annotations
+
+from compiler.export.to_onnx.convert.nn import require_layout
+from compiler.export.to_onnx.dataflow import Step
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+
+
+@FToOnnx.register("nn.max_pool2d")
+def max_pool2d(step: Step, e: Emitter) -> str:
+    """MaxPool."""
+    attrs = step.attrs
+    require_layout(step, e, attrs.layout)
+    return e.node(
+        "MaxPool",
+        e.args(step),
+        kernel_shape=list(attrs.pool_size),
+        strides=list(attrs.strides),
+        pads=list(attrs.padding),
+        dilations=list(attrs.dilation),
+        ceil_mode=int(attrs.ceil_mode),
+    )
+
+
+@FToOnnx.register("nn.avg_pool2d")
+def avg_pool2d(step: Step, e: Emitter) -> str:
+    """AveragePool."""
+    attrs = step.attrs
+    require_layout(step, e, attrs.layout)
+    if tuple(attrs.dilation) != (1, 1):
+        raise e.refuse(step, f"dilation {attrs.dilation}")
+    return e.node(
+        "AveragePool",
+        e.args(step),
+        kernel_shape=list(attrs.pool_size),
+        strides=list(attrs.strides),
+        pads=list(attrs.padding),
+        ceil_mode=int(attrs.ceil_mode),
+        count_include_pad=int(attrs.count_include_pad),
+    )
+
+
+@FToOnnx.register("nn.global_avg_pool2d")
+def global_avg_pool2d(step: Step, e: Emitter) -> str:
+    """GlobalAveragePool."""
+    require_layout(step, e, step.attrs.layout)
+    return e.node("GlobalAveragePool", e.args(step))
+
+
+@FToOnnx.register("nn.global_max_pool2d")
+def global_max_pool2d(step: Step, e: Emitter) -> str:
+    """GlobalMaxPool."""
+    require_layout(step, e, step.attrs.layout)
+    return e.node("GlobalMaxPool", e.args(step))
+
+
+@FToOnnx.register("nn.adaptive_avg_pool2d")
+def adaptive_avg_pool2d(step: Step, e: Emitter) -> str:
+    """AveragePool where the output size divides the input size."""
+    require_layout(step, e, step.attrs.layout)
+    height, width = step.args[0].type.concrete_shape[2:]
+    out_h, out_w = step.result.type.concrete_shape[2:]
+    if height % out_h or width % out_w:
+        raise e.refuse(step, f"{out_h}x{out_w} windows of a {height}x{width} input differ in size")
+    window = [height // out_h, width // out_w]
+    return e.node("AveragePool", e.args(step), kernel_shape=window, strides=window)

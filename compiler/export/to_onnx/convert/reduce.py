@@ -1,0 +1,99 @@
+"""Reductions."""
+
+from __future__ import annotations
+
+from compiler.export.to_onnx.dataflow import Step
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+
+
+def reduced_axes(step: Step) -> list[int]:
+    """The axes a reduction runs over, ascending."""
+    rank = len(step.args[0].type.shape)
+    axis = step.attrs.axis
+    if axis is None or axis == ():
+        chosen = set(range(rank)) if not (axis == () and step.attrs.exclude) else set()
+    else:
+        given = (axis,) if isinstance(axis, int) else axis
+        chosen = {a % rank for a in given}
+    if getattr(step.attrs, "exclude", False) and axis is not None:
+        chosen = set(range(rank)) - chosen
+    return sorted(chosen)
+
+
+@FToOnnx.register("sum")
+def reduce_sum(step: Step, e: Emitter) -> str:
+    """ReduceSum, whose axes are an input in opset 17."""
+    inputs = [e.name(step.args[0]), e.ints(reduced_axes(step))]
+    return e.node("ReduceSum", inputs, keepdims=int(step.attrs.keepdims))
+
+
+def _register(op: str, op_type: str) -> None:
+    @FToOnnx.register(op)
+    def rule(step: Step, e: Emitter) -> str:
+        return e.node(
+            op_type,
+            [e.name(step.args[0])],
+            axes=reduced_axes(step),
+            keepdims=int(step.attrs.keepdims),
+        )
+
+    rule.__doc__ = f"{op} is {op_type}."
+
+
+for _op, _op_type in {
+    "mean": "ReduceMean",
+    "max": "ReduceMax",
+    "min": "ReduceMin",
+    "prod": "ReduceProd",
+    "logsumexp": "ReduceLogSumExp",
+}.items():
+    _register(_op, _op_type)
+
+
+@FToOnnx.register("variance")
+def variance(step: Step, e: Emitter) -> str:
+    """Mean of (x - mean)², with n - 1 below it when unbiased."""
+    data, mean = step.args
+    axes = reduced_axes(step)
+    centered = e.node("Sub", [e.name(data), e.name(mean)])
+    square = e.node("Mul", [centered, centered])
+    result = e.node("ReduceMean", [square], axes=axes, keepdims=int(step.attrs.keepdims))
+    if not step.attrs.unbiased:
+        return result
+    count = 1
+    for axis in axes:
+        count *= data.type.concrete_shape[axis]
+    return e.node("Mul", [result, e.like(count / (count - 1), data)])
+
+
+@FToOnnx.register("all", "any")
+def all_or_any(step: Step, e: Emitter) -> str:
+    """The smallest or largest of 0 and 1."""
+    op_type = "ReduceMin" if step.name == "all" else "ReduceMax"
+    numbers = e.writer.cast(e.name(step.args[0]), "int32")
+    axes, keepdims = reduced_axes(step), int(step.attrs.keepdims)
+    return e.writer.cast(e.node(op_type, [numbers], axes=axes, keepdims=keepdims), "bool")
+
+
+@FToOnnx.register("argmax", "argmin")
+def arg_reduce(step: Step, e: Emitter) -> str:
+    """ArgMax or ArgMin of one axis; of all axes after flattening."""
+    axes = reduced_axes(step)
+    data = step.args[0]
+    name = e.name(data)
+    shape = step.result.type.concrete_shape
+    if len(axes) > 1:
+        if len(axes) != len(data.type.shape):
+            raise e.refuse(step, f"axes {axes} of rank {len(data.type.shape)}")
+        name, axes = e.node("Reshape", [name, e.ints([-1])]), [0]
+    found = e.node(
+        "ArgMax" if step.name == "argmax" else "ArgMin",
+        [name],
+        axis=axes[0],
+        keepdims=int(step.attrs.keepdims),
+        select_last_index=int(step.attrs.select_last_index),
+    )
+    if len(shape) != len(data.type.shape) - int(not step.attrs.keepdims):
+        found = e.node("Reshape", [found, e.ints(shape)])
+    dtype = step.result.type.dtype
+    return found if dtype == "int64" else e.writer.cast(found, dtype)

@@ -1,0 +1,216 @@
+"""Elementwise operators, comparisons, casts and constants."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from compiler.export.to_onnx.dataflow import Step
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.ir.ty import is_float
+
+# The largest float32 below one half: floor(|x| + this) is floor(|x| + 1/2) computed without
+# rounding error for every float32, where adding 0.5 itself would carry 0.49999997 up to 1.
+BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0.0))
+
+
+def _register(op_type: str, op: str) -> None:
+    @FToOnnx.register(op)
+    def rule(step: Step, e: Emitter) -> str:
+        return e.node(op_type, e.args(step))
+
+    rule.__doc__ = f"{op} is {op_type}."
+
+
+for _op, _op_type in {
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+    "erf": "Erf",
+    "exp": "Exp",
+    "log": "Log",
+    "sqrt": "Sqrt",
+    "floor": "Floor",
+    "ceil": "Ceil",
+    "round_even": "Round",
+    "sign": "Sign",
+    "sin": "Sin",
+    "cos": "Cos",
+    "abs": "Abs",
+    "negative": "Neg",
+    "logical_not": "Not",
+    "isnan": "IsNaN",
+    "isinf": "IsInf",
+    "copy": "Identity",
+    "add": "Add",
+    "subtract": "Sub",
+    "multiply": "Mul",
+    "divide": "Div",
+    "power": "Pow",
+    "maximum": "Max",
+    "minimum": "Min",
+    "equal": "Equal",
+    "less": "Less",
+    "less_equal": "LessOrEqual",
+    "greater": "Greater",
+    "greater_equal": "GreaterOrEqual",
+    "logical_and": "And",
+    "logical_or": "Or",
+    "logical_xor": "Xor",
+    "where": "Where",
+}.items():
+    _register(_op_type, _op)
+
+
+@FToOnnx.register("not_equal")
+def not_equal(step: Step, e: Emitter) -> str:
+    """Not of Equal."""
+    return e.node("Not", [e.node("Equal", e.args(step))])
+
+
+@FToOnnx.register("isfinite")
+def isfinite(step: Step, e: Emitter) -> str:
+    """Neither NaN nor infinite."""
+    args = e.args(step)
+    return e.node("Not", [e.node("Or", [e.node("IsNaN", args), e.node("IsInf", args)])])
+
+
+@FToOnnx.register("rsqrt")
+def rsqrt(step: Step, e: Emitter) -> str:
+    """1 / sqrt(x)."""
+    return e.node("Reciprocal", [e.node("Sqrt", e.args(step))])
+
+
+@FToOnnx.register("trunc")
+def trunc(step: Step, e: Emitter) -> str:
+    """sign(x) floor(|x|)."""
+    return truncated(e.name(step.args[0]), e)
+
+
+def truncated(name: str, e: Emitter) -> str:
+    """Toward zero."""
+    return e.node("Mul", [e.node("Sign", [name]), e.node("Floor", [e.node("Abs", [name])])])
+
+
+@FToOnnx.register("round")
+def round_half_away(step: Step, e: Emitter) -> str:
+    """Half away from zero; ONNX's own Round takes halves to even."""
+    data = step.args[0]
+    if data.type.dtype != "float32":
+        widened = e.writer.cast(e.name(data), "float64")
+        return e.writer.cast(rounded_half_away(widened, e, 0.5, "float64"), data.type.dtype)
+    return rounded_half_away(e.name(data), e)
+
+
+def rounded_half_away(
+    name: str, e: Emitter, half: float = float(BELOW_HALF), dtype: str = "float32"
+) -> str:
+    """sign(x) floor(|x| + 1/2), exact for float32."""
+    below = e.writer.constant(np.asarray(half, dtype))
+    magnitude = e.node("Floor", [e.node("Add", [e.node("Abs", [name]), below])])
+    return e.node("Mul", [e.node("Sign", [name]), magnitude])
+
+
+@FToOnnx.register("clip")
+def clip(step: Step, e: Emitter) -> str:
+    """Clip; an infinite bound is left out."""
+    data = step.args[0]
+    low, high = float(step.attrs.a_min), float(step.attrs.a_max)
+    if not is_float(data.type.dtype):
+        low, high = math.trunc(low), math.trunc(high)
+    inputs = [e.name(data), "", ""]
+    if low > -math.inf:
+        inputs[1] = e.like(low, data)
+    if high < math.inf:
+        inputs[2] = e.like(high, data)
+    return e.node("Clip", inputs)
+
+
+@FToOnnx.register("cast")
+def cast(step: Step, e: Emitter) -> str:
+    """Cast."""
+    return e.writer.cast(e.name(step.args[0]), step.result.type.dtype)
+
+
+@FToOnnx.register("squared_difference")
+def squared_difference(step: Step, e: Emitter) -> str:
+    """(a - b)²."""
+    difference = e.node("Sub", e.args(step))
+    return e.node("Mul", [difference, difference])
+
+
+@FToOnnx.register("mod", "trunc_mod")
+def trunc_mod(step: Step, e: Emitter) -> str:
+    """Remainder with the sign of the dividend."""
+    return e.node("Mod", e.args(step), fmod=1)
+
+
+@FToOnnx.register("floor_mod")
+def floor_mod(step: Step, e: Emitter) -> str:
+    """Remainder with the sign of the divisor."""
+    if not is_float(step.result.type.dtype):
+        return e.node("Mod", e.args(step), fmod=0)
+    lhs, rhs = e.args(step)
+    quotient = e.node("Floor", [e.node("Div", [lhs, rhs])])
+    return e.node("Sub", [lhs, e.node("Mul", [quotient, rhs])])
+
+
+@FToOnnx.register("floor_divide")
+def floor_divide(step: Step, e: Emitter) -> str:
+    """floor(a / b)."""
+    lhs, rhs = e.args(step)
+    if is_float(step.result.type.dtype):
+        return e.node("Floor", [e.node("Div", [lhs, rhs])])
+    remainder = e.node("Mod", [lhs, rhs], fmod=0)
+    return e.node("Div", [e.node("Sub", [lhs, remainder]), rhs])
+
+
+@FToOnnx.register("trunc_divide")
+def trunc_divide(step: Step, e: Emitter) -> str:
+    """trunc(a / b)."""
+    quotient = e.node("Div", e.args(step))
+    return truncated(quotient, e) if is_float(step.result.type.dtype) else quotient
+
+
+@FToOnnx.register("zeros", "ones", "full")
+def full(step: Step, e: Emitter) -> str:
+    """A constant where the value is known, else an Expand of it."""
+    ty = step.result.type
+    if step.name != "full":
+        value = np.full(ty.concrete_shape, float(step.name == "ones"), ty.dtype)
+        return e.writer.constant(value)
+    if step.args[0].data is not None:
+        value = step.args[0].data.astype(ty.dtype)
+        return e.writer.constant(np.full(ty.concrete_shape, value, ty.dtype))
+    fill = e.writer.cast(e.name(step.args[0]), ty.dtype)
+    return e.node("Expand", [fill, e.ints(ty.concrete_shape)])
+
+
+@FToOnnx.register("shape_of", "ndarray_size")
+def shape_of(step: Step, e: Emitter) -> str:
+    """Static shapes are constants."""
+    shape = step.args[0].type.concrete_shape
+    value = np.asarray(math.prod(shape) if step.name == "ndarray_size" else shape)
+    return e.writer.constant(value.astype(step.result.type.dtype).reshape(step.result.type.concrete_shape))
+
+
+@FToOnnx.register("cumsum")
+def cumsum(step: Step, e: Emitter) -> str:
+    """CumSum."""
+    axis = e.writer.constant(np.asarray(step.attrs.axis, "int64"))
+    return e.node("CumSum", [e.name(step.args[0]), axis], exclusive=int(step.attrs.exclusive or 0))
+
+
+@FToOnnx.register("one_hot")
+def one_hot(step: Step, e: Emitter) -> str:
+    """OneHot."""
+    indices, on, off = step.args
+    parts = [
+        e.node("Reshape", [e.writer.cast(e.name(v), step.result.type.dtype), e.ints([1])])
+        for v in (off, on)
+    ]
+    values = e.node("Concat", parts, axis=0)
+    depth = e.writer.constant(np.asarray(step.attrs.depth, "int64"))
+    return e.node("OneHot", [e.name(indices), depth, values], axis=step.attrs.axis)
+
+

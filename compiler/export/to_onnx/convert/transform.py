@@ -1,0 +1,136 @@
+"""Shape and layout."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.export.to_onnx.dataflow import Step
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+
+
+@FToOnnx.register(
+    "reshape", "nn.batch_flatten", "squeeze", "expand_dims", "reshape_like"
+)
+def reshape(step: Step, e: Emitter) -> str:
+    """Reshape to the static result shape; one that changes nothing disappears."""
+    data, shape = step.args[0], step.result.type.concrete_shape
+    if data.type.concrete_shape == shape:
+        return e.name(data)
+    # 0 would mean "copy" to ONNX, so an empty tensor needs allowzero.
+    allowzero = 1 if 0 in shape else None
+    return e.node("Reshape", [e.name(data), e.ints(shape)], allowzero=allowzero)
+
+
+@FToOnnx.register("broadcast_to", "broadcast_to_like")
+def broadcast_to(step: Step, e: Emitter) -> str:
+    """Expand."""
+    return e.node("Expand", [e.name(step.args[0]), e.ints(step.result.type.concrete_shape)])
+
+
+@FToOnnx.register("transpose")
+def transpose(step: Step, e: Emitter) -> str:
+    """Transpose; no axes means reversed."""
+    rank = len(step.args[0].type.shape)
+    axes = step.attrs.axes
+    perm = [a % rank for a in axes] if axes else list(range(rank))[::-1]
+    return e.node("Transpose", e.args(step), perm=perm)
+
+
+@FToOnnx.register("concatenate")
+def concatenate(step: Step, e: Emitter) -> str:
+    """Concat."""
+    return e.node("Concat", e.args(step), axis=step.attrs.axis)
+
+
+@FToOnnx.register("stack")
+def stack(step: Step, e: Emitter) -> str:
+    """Concat of the fields with one more axis."""
+    axis = step.attrs.axis % len(step.result.type.shape)
+    fields = [e.node("Unsqueeze", [name, e.ints([axis])]) for name in e.args(step)]
+    return e.node("Concat", fields, axis=axis)
+
+
+@FToOnnx.register("split")
+def split(step: Step, e: Emitter) -> list[str]:
+    """Split into the sizes of the results."""
+    axis = step.attrs.axis % len(step.args[0].type.shape)
+    sizes = [r.type.concrete_shape[axis] for r in step.results]
+    inputs = [e.name(step.args[0]), e.ints(sizes)]
+    return e.writer.nodes("Split", inputs, len(sizes), axis=axis)
+
+
+@FToOnnx.register("tile")
+def tile(step: Step, e: Emitter) -> str:
+    """Tile; missing leading repeats are 1."""
+    data = step.args[0]
+    reps = list(step.attrs.reps)
+    name, rank = e.name(data), len(data.type.shape)
+    if len(reps) > rank:
+        shape = [1] * (len(reps) - rank) + list(data.type.concrete_shape)
+        name = e.node("Reshape", [name, e.ints(shape)])
+    reps = [1] * (rank - len(reps)) + reps
+    return e.node("Tile", [name, e.ints(reps)])
+
+
+@FToOnnx.register("repeat")
+def repeat(step: Step, e: Emitter) -> str:
+    """Gather with every index repeated."""
+    data = step.args[0]
+    axis = step.attrs.axis % len(data.type.shape)
+    indices = np.repeat(np.arange(data.type.concrete_shape[axis]), step.attrs.repeats)
+    return e.node("Gather", [e.name(data), e.ints(list(indices))], axis=axis)
+
+
+@FToOnnx.register("nn.depth_to_space")
+def depth_to_space(step: Step, e: Emitter) -> str:
+    """DepthToSpace."""
+    attrs = step.attrs
+    return e.node("DepthToSpace", e.args(step), blocksize=attrs.block_size, mode=attrs.mode)
+
+
+@FToOnnx.register("nn.space_to_depth")
+def space_to_depth(step: Step, e: Emitter) -> str:
+    """SpaceToDepth."""
+    return e.node("SpaceToDepth", e.args(step), blocksize=step.attrs.block_size)
+
+
+_METHODS = {"nearest_neighbor": "nearest", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
+
+
+@FToOnnx.register("image.resize2d")
+def resize2d(step: Step, e: Emitter) -> str:
+    """Resize to the static result size."""
+    attrs = step.attrs
+    if attrs.layout != "NCHW":
+        raise e.refuse(step, f"layout {attrs.layout}")
+    method = _METHODS[attrs.method]
+    rounding = attrs.rounding_method or "round_prefer_floor"
+    sizes = e.ints(step.result.type.concrete_shape)
+    return e.node(
+        "Resize",
+        [e.name(step.args[0]), "", "", sizes],
+        mode=method,
+        coordinate_transformation_mode=attrs.coordinate_transformation_mode,
+        nearest_mode=(rounding if rounding != "round" else "round_prefer_floor")
+        if method == "nearest"
+        else None,
+        cubic_coeff_a=float(attrs.cubic_alpha) if method == "cubic" else None,
+    )
+
+
+@FToOnnx.register("nn.upsampling")
+def upsampling(step: Step, e: Emitter) -> str:
+    """Resize by whole factors."""
+    attrs = step.attrs
+    if attrs.layout != "NCHW":
+        raise e.refuse(step, f"layout {attrs.layout}")
+    method = _METHODS[attrs.method]
+    sizes = e.ints(step.result.type.concrete_shape)
+    coordinates = "align_corners" if attrs.align_corners else "asymmetric"
+    return e.node(
+        "Resize",
+        [e.name(step.args[0]), "", "", sizes],
+        mode=method,
+        coordinate_transformation_mode=coordinates,
+        nearest_mode="floor" if method == "nearest" else None,
+    )

@@ -1,0 +1,231 @@
+"""A function of a module as a flat list of operator calls, with let, tuples and inner calls resolved.
+
+Exporters read this form: values know the call that computes them and the calls that read them, so
+that patterns are matched by looking around, and calls of other functions of the module
+(quantize_inputs, quantized_main, dequantize_outputs) are already inlined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.errors import OnnxExportError
+from compiler.ir.attrs import Attrs
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+    describe,
+)
+from compiler.ir.module import IRModule
+from compiler.ir.span import AnySpan
+from compiler.ir.ty import TensorType, is_dynamic, tensor_fields
+
+Array = NDArray[Any]
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """One tensor: a function input, a constant, or result ``index`` of ``producer``."""
+
+    type: TensorType
+    producer: Step | None = None
+    index: int = 0
+    name: str = ""
+    data: Array | None = None
+    users: list[Step] = field(default_factory=list)
+
+    @property
+    def only_user(self) -> Step | None:
+        """The single step that reads this value once; None when it is read elsewhere too."""
+        return self.users[0] if len(self.users) == 1 else None
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One operator call; tuple arguments and tuple results are flattened."""
+
+    op: Op
+    attrs: Any
+    args: tuple[Value, ...]
+    results: tuple[Value, ...] = ()
+    span: AnySpan | None = None
+
+    @property
+    def name(self) -> str:
+        """The operator."""
+        return self.op.name
+
+    @property
+    def result(self) -> Value:
+        """The result of a call with one."""
+        return self.results[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Dataflow:
+    """A function without scopes: steps come after the steps they read."""
+
+    inputs: tuple[Value, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Value, ...]
+
+
+# A tensor, or a tuple of results; nested tuples are nested Python tuples.
+Result = Any
+Env = dict[Expr, Result]
+
+
+def dataflow(mod: IRModule, function: str = "main") -> Dataflow:
+    """Flatten one function of a typed module.
+
+    Args:
+        mod: a module after InferType; calls of its other functions are inlined.
+        function: name of the function.
+    Raises:
+        OnnxExportError: control flow, references, closures, unknown dimensions or recursion.
+    """
+    return flatten_function(mod[function], mod)
+
+
+def flatten_function(fn: Function, mod: IRModule) -> Dataflow:
+    """``dataflow`` for a function object."""
+    inputs: list[Value] = []
+    env: Env = {}
+    for param in fn.params:
+        ty = param.checked_type
+        if not isinstance(ty, TensorType) or is_dynamic(ty):
+            raise OnnxExportError(
+                f"parameter %{param.name_hint} has type {ty}",
+                fix="exported functions take tensors of static shape",
+            )
+        value = Value(ty, name=param.name_hint)
+        inputs.append(value)
+        env[param] = value
+    flattener = _Flattener(mod)
+    result = flattener.run(fn.body, env)
+    outputs = tuple(_flat(result))
+    for value in outputs:
+        # An output is a reader like any other: a value that leaves must not be fused away.
+        value.users.append(_OUTPUT)
+    return Dataflow(tuple(inputs), tuple(flattener.steps), outputs)
+
+
+_OUTPUT = Step(Op("output"), None, ())
+
+
+class _Flattener:
+    """The walk: an explicit stack of (expression, scope, state)."""
+
+    def __init__(self, mod: IRModule) -> None:
+        self.mod = mod
+        self.steps: list[Step] = []
+        self.constants: dict[Constant, Value] = {}
+
+    def run(self, body: Expr, env: Env) -> Result:
+        stack: list[tuple[str, Expr, Env, Any]] = [("visit", body, env, None)]
+        while stack:
+            state, node, scope, extra = stack.pop()
+            if state == "visit":
+                if node not in scope:
+                    self._open(node, scope, stack)
+            elif state == "bind":
+                assert isinstance(node, Let)
+                scope[node.var] = scope[node.value]
+                stack.append(("copy", node, scope, (node.body, scope)))
+                stack.append(("visit", node.body, scope, None))
+            elif state == "copy":
+                source, inner = extra
+                scope[node] = inner[source]
+            else:
+                self._close(node, scope, stack)
+        return env[body]
+
+    def _open(self, node: Expr, scope: Env, stack: list[tuple[str, Expr, Env, Any]]) -> None:
+        if isinstance(node, Constant):
+            if node not in self.constants:
+                self.constants[node] = Value(node.tensor_type, data=node.data)
+            scope[node] = self.constants[node]
+        elif isinstance(node, Let):
+            stack.append(("bind", node, scope, None))
+            stack.append(("visit", node.value, scope, None))
+        elif isinstance(node, (Call, Tuple, TupleGetItem)):
+            stack.append(("close", node, scope, None))
+            operands = node.args if isinstance(node, Call) else node.operands()
+            stack.extend(("visit", arg, scope, None) for arg in reversed(operands))
+        elif isinstance(node, Var):
+            raise OnnxExportError(
+                f"%{node.name_hint} is free in the exported function",
+                fix="bind it to a constant or make it a parameter",
+            )
+        else:
+            raise OnnxExportError(f"{describe(node)} has no ONNX form", span=node.span)
+
+    def _close(self, node: Expr, scope: Env, stack: list[tuple[str, Expr, Env, Any]]) -> None:
+        if isinstance(node, Tuple):
+            scope[node] = tuple(scope[f] for f in node.fields)
+        elif isinstance(node, TupleGetItem):
+            scope[node] = scope[node.tuple][node.index]
+        else:
+            assert isinstance(node, Call)
+            if isinstance(node.op, Op):
+                scope[node] = self._step(node, node.op, node.attrs, scope)
+                return
+            callee = node.op
+            if isinstance(callee, GlobalVar):
+                callee = self.mod[callee]
+            if not isinstance(callee, Function):
+                raise OnnxExportError(f"{describe(node)} has no ONNX form", span=node.span)
+            self._refuse_recursion(callee, stack)
+            inner: Env = {p: scope[a] for p, a in zip(callee.params, node.args)}
+            stack.append(("copy", node, scope, (callee.body, inner)))
+            stack.append(("visit", callee.body, inner, None))
+
+    def _refuse_recursion(
+        self, callee: Function, stack: Sequence[tuple[str, Expr, Env, Any]]
+    ) -> None:
+        bodies = [extra[0] for state, _, _, extra in stack if state == "copy"]
+        if callee.body in bodies:
+            raise OnnxExportError("a recursive function has no ONNX form")
+
+    def _step(self, node: Call, op: Op, attrs: Attrs | None, scope: Mapping[Expr, Any]) -> Result:
+        args = tuple(v for a in node.args for v in _flat(scope[a]))
+        types = tensor_fields(node.checked_type)
+        if any(is_dynamic(t) for t in types):
+            raise OnnxExportError(
+                f"{op.name} has a dynamic type {node.checked_type}",
+                fix="import the model with static shapes",
+                span=node.span,
+            )
+        step = Step(op, attrs, args, span=node.span)
+        step.results = tuple(Value(t, step, i) for i, t in enumerate(types))
+        for arg in args:
+            arg.users.append(step)
+        self.steps.append(step)
+        if isinstance(node.checked_type, TensorType):
+            return step.results[0]
+        return step.results
+
+
+def _flat(result: Result) -> list[Value]:
+    """The tensors of a possibly nested tuple, left to right."""
+    found: list[Value] = []
+    stack = [result]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, Value):
+            found.append(top)
+        else:
+            stack.extend(reversed(top))
+    return found

@@ -1,0 +1,89 @@
+"""What an export rule sees: the step, names of its arguments, and the writer; and the table of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import OnnxExportError
+from compiler.export.to_onnx.dataflow import Step, Value
+from compiler.export.to_onnx.graph_writer import GraphWriter
+from compiler.ir.op import OpRule
+
+Array = NDArray[Any]
+
+
+class Emitter:
+    """Tensor names by value; constants are written when a rule first asks for their name."""
+
+    def __init__(self, writer: GraphWriter) -> None:
+        self.writer = writer
+        self._names: dict[Value, str] = {}
+
+    def bind(self, value: Value, name: str) -> None:
+        """The ONNX tensor that holds a value."""
+        self._names[value] = name
+
+    def name(self, value: Value) -> str:
+        """ONNX tensor of a value."""
+        name = self._names.get(value)
+        if name is None:
+            assert value.data is not None, "a step was emitted before the step it reads"
+            name = self.writer.constant(value.data)
+            self._names[value] = name
+        return name
+
+    def args(self, step: Step) -> list[str]:
+        """ONNX tensors of all arguments."""
+        return [self.name(a) for a in step.args]
+
+    def node(self, op_type: str, inputs: Sequence[str], **attrs: Any) -> str:
+        """A node with one output."""
+        return self.writer.node(op_type, inputs, **attrs)
+
+    def ints(self, values: Sequence[int]) -> str:
+        """A constant int64 vector."""
+        return self.writer.constant(np.asarray(values, "int64"))
+
+    def like(self, number: float, value: Value) -> str:
+        """A rank-0 constant in the dtype of a value."""
+        return self.writer.constant(np.asarray(number, value.type.dtype))
+
+    def refuse(self, step: Step, what: str, fix: str | None = None) -> OnnxExportError:
+        """An error that names the call."""
+        return OnnxExportError(
+            f"{step.name} has no ONNX form here: {what}",
+            where=f"result {step.results[0].type}" if step.results else None,
+            fix=fix,
+            span=step.span,
+        )
+
+
+ToOnnx = Callable[[Step, Emitter], str | Sequence[str]]
+"""``rule(step, emitter)`` writes nodes and gives one tensor name per result."""
+
+FToOnnx: OpRule[ToOnnx] = OpRule(
+    "FToOnnx", asked_by="export.to_onnx", defined_in="compiler/export/to_onnx/convert"
+)
+
+
+def emit_step(step: Step, emitter: Emitter) -> None:
+    """Write one step by its rule and bind its results.
+
+    Raises:
+        OnnxExportError: the operator has no rule.
+    """
+    rule = FToOnnx.get(step.op)
+    if rule is None:
+        raise OnnxExportError(
+            f"{step.name} has no ONNX form",
+            fix="write a rule in compiler/export/to_onnx/convert",
+            span=step.span,
+        )
+    names = rule(step, emitter)
+    names = [names] if isinstance(names, str) else names
+    for value, name in zip(step.results, names, strict=True):
+        emitter.bind(value, name)

@@ -1,0 +1,45 @@
+"""Float and simulated modules as ONNX, operator by operator."""
+
+from __future__ import annotations
+
+import onnx
+
+import compiler.export.to_onnx.convert  # noqa: F401  (fills the table)
+from compiler.export.to_onnx.dataflow import Dataflow, dataflow, flatten_function
+from compiler.export.to_onnx.emitter import Emitter, emit_step
+from compiler.export.to_onnx.graph_writer import GraphWriter
+from compiler.ir.expr import Function
+from compiler.ir.module import IRModule
+
+
+def to_onnx(mod: IRModule, function: str | Function = "main") -> onnx.ModelProto:
+    """A function as an ONNX model (opset 17) that computes the same.
+
+    Parameters become inputs of the same names and constants become initializers. A tuple result
+    becomes outputs ``output_0, output_1, …``; a tensor becomes ``output``.
+
+    Args:
+        mod: a typed module; simulated_quantize is written out as division, clip, round half away
+            from zero, product.
+        function: a function of the module, or a typed function that may call those of the module.
+    Raises:
+        OnnxExportError: an operator, layout or dtype without ONNX form; integer convolutions
+            (``grid.to_grid_onnx`` exports those).
+    """
+    flow = dataflow(mod, function) if isinstance(function, str) else flatten_function(function, mod)
+    writer = GraphWriter(function if isinstance(function, str) else "main")
+    emitter = Emitter(writer)
+    for value in flow.inputs:
+        emitter.bind(value, writer.input(value.name, value.type))
+    for step in flow.steps:
+        emit_step(step, emitter)
+    write_outputs(flow, emitter)
+    return writer.finish()
+
+
+def write_outputs(flow: Dataflow, emitter: Emitter) -> None:
+    """Declare the results of a function as graph outputs."""
+    single = len(flow.outputs) == 1
+    for index, value in enumerate(flow.outputs):
+        hint = "output" if single else f"output_{index}"
+        emitter.writer.output(hint, emitter.name(value), value.type)

@@ -1,0 +1,129 @@
+"""Building blocks of an ONNX graph: named nodes, shared constants, inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import ArrayLike, NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.errors import OnnxExportError
+from compiler.ir.ty import TensorType
+
+OPSET = 17
+IR_VERSION = 8
+
+Array = NDArray[Any]
+
+_ONNX_TYPES: dict[str, int] = {
+    "bool": TensorProto.BOOL,
+    "int8": TensorProto.INT8,
+    "int16": TensorProto.INT16,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "uint8": TensorProto.UINT8,
+    "uint16": TensorProto.UINT16,
+    "uint32": TensorProto.UINT32,
+    "uint64": TensorProto.UINT64,
+    "float16": TensorProto.FLOAT16,
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+}
+
+
+def onnx_type(dtype: str) -> int:
+    """ONNX element type of one of our dtypes.
+
+    Raises:
+        OnnxExportError: opset 17 has none (int4, uint4).
+    """
+    if dtype not in _ONNX_TYPES:
+        raise OnnxExportError(f"dtype {dtype} has no ONNX element type in opset {OPSET}")
+    return _ONNX_TYPES[dtype]
+
+
+class GraphWriter:
+    """Collects nodes in order; ``finish`` makes the model."""
+
+    def __init__(self, name: str) -> None:
+        self._graph_name = name
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: list[onnx.TensorProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+        self._small: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def unique(self, hint: str) -> str:
+        """A tensor name that is not used yet."""
+        name = hint
+        while name in self._taken:
+            # Continue where the last search for this hint ended: many tensors share a hint.
+            self._next[hint] = self._next.get(hint, 0) + 1
+            name = f"{hint}_{self._next[hint]}"
+        self._taken.add(name)
+        return name
+
+    def input(self, hint: str, ty: TensorType) -> str:
+        """Declare a graph input; returns its tensor name."""
+        name = self.unique(hint)
+        self._inputs.append(
+            helper.make_tensor_value_info(name, onnx_type(ty.dtype), ty.concrete_shape)
+        )
+        return name
+
+    def output(self, hint: str, source: str, ty: TensorType) -> str:
+        """Declare a graph output that holds ``source``; returns its name."""
+        name = self.unique(hint)
+        self._nodes.append(helper.make_node("Identity", [source], [name], name=f"Identity_{name}"))
+        self._outputs.append(
+            helper.make_tensor_value_info(name, onnx_type(ty.dtype), ty.concrete_shape)
+        )
+        return name
+
+    def constant(self, value: ArrayLike, dtype: str | None = None) -> str:
+        """An initializer; small equal ones are shared."""
+        array = np.asarray(value, dtype=dtype)
+        # Not ascontiguousarray: it gives rank-0 arrays an axis.
+        array = array if array.flags.c_contiguous else array.copy(order="C")
+        onnx_type(str(array.dtype))
+        key = (str(array.dtype), array.shape, array.tobytes()) if array.size <= 64 else None
+        if key is not None and key in self._small:
+            return self._small[key]
+        name = self.unique("c")
+        self._initializers.append(numpy_helper.from_array(array, name))
+        if key is not None:
+            self._small[key] = name
+        return name
+
+    def node(self, op_type: str, inputs: Sequence[str], **attrs: Any) -> str:
+        """A node with one output; returns the tensor's name."""
+        return self.nodes(op_type, inputs, 1, **attrs)[0]
+
+    def nodes(self, op_type: str, inputs: Sequence[str], outputs: int, **attrs: Any) -> list[str]:
+        """A node with several outputs; attributes that are None are left out."""
+        names = [self.unique(f"t{len(self._nodes)}") for _ in range(outputs)]
+        given = {key: value for key, value in attrs.items() if value is not None}
+        self._nodes.append(
+            helper.make_node(op_type, list(inputs), names, name=f"{op_type}_{names[0]}", **given)
+        )
+        return names
+
+    def cast(self, source: str, dtype: str) -> str:
+        """Cast to one of our dtypes."""
+        return self.node("Cast", [source], to=onnx_type(dtype))
+
+    def finish(self) -> onnx.ModelProto:
+        """The model: opset 17, IR version 8, everything inside one message."""
+        graph = helper.make_graph(
+            self._nodes, self._graph_name, self._inputs, self._outputs, self._initializers
+        )
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="qsearch"
+        )
+        model.ir_version = IR_VERSION
+        return model

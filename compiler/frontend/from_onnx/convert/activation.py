@@ -1,0 +1,261 @@
+"""Activations; composite ones become the primitive operators they are made of."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.ir.expr import Expr
+from compiler.ir.ty import is_float
+
+
+@from_onnx("Relu")
+def relu(node: OnnxNode) -> Expr:
+    """Relu."""
+    return node.call("nn.relu", node.arg(0))
+
+
+@from_onnx("Clip", since=6)
+def clip_attributes(node: OnnxNode) -> Expr:
+    """Clip before opset 11: bounds are attributes."""
+    low = node.attr("min", -math.inf)
+    high = node.attr("max", math.inf)
+    return node.call("clip", node.arg(0), a_min=float(low), a_max=float(high))
+
+
+@from_onnx("Clip", since=11)
+def clip(node: OnnxNode) -> Expr:
+    """Clip with constant bounds; bounds that are computed become maximum and minimum."""
+    data = node.arg(0)
+    bounds = [node.known(i) if node.has_input(i) else None for i in (1, 2)]
+    computed = any(node.has_input(i) and bounds[i - 1] is None for i in (1, 2))
+    if not computed and is_float(data.tensor_type.dtype):
+        low = -math.inf if bounds[0] is None else float(bounds[0].reshape(()))
+        high = math.inf if bounds[1] is None else float(bounds[1].reshape(()))
+        return node.call("clip", data, a_min=low, a_max=high)
+    if node.has_input(1):
+        data = node.call("maximum", data, node.arg(1))
+    if node.has_input(2):
+        data = node.call("minimum", data, node.arg(2))
+    return data
+
+
+@from_onnx("LeakyRelu")
+def leaky_relu(node: OnnxNode) -> Expr:
+    """LeakyRelu; ONNX's default slope is 0.01."""
+    return node.call("nn.leaky_relu", node.arg(0), alpha=node.attr("alpha", 0.01))
+
+
+@from_onnx("PRelu", since=7)
+def prelu(node: OnnxNode) -> Expr:
+    """PRelu: one slope per channel, or any slope that broadcasts."""
+    data, slope = node.arg(0), node.arg(1)
+    shape, slopes = node.shape(data), node.shape(slope)
+    channels = shape[1] if len(shape) > 1 else 1
+    per_channel = math.prod(slopes) == channels and (
+        len(slopes) == 1 or slopes[len(slopes) - len(shape) + 1 :][:1] == (channels,)
+    )
+    if per_channel and len(shape) == 4 and len(slopes) in (3, 4):
+        alpha = node.weight(1, "flat", lambda a: a.reshape(-1))
+        alpha = node.call("reshape", slope, newshape=(-1,)) if alpha is None else alpha
+        return node.call("nn.prelu", data, alpha, axis=1)
+    zero = node.scalar_like(0, data)
+    positive = node.call("greater", data, zero)
+    return node.call("where", positive, data, node.call("multiply", data, slope))
+
+
+def _unary(op_type: str, op: str, since: int = 1) -> None:
+    @from_onnx(op_type, since=since)
+    def convert(node: OnnxNode) -> Expr:
+        return node.call(op, node.arg(0))
+
+    convert.__doc__ = f"{op_type} is {op}."
+
+
+for _op_type, _op in {
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "Erf": "erf",
+    "Exp": "exp",
+    "Log": "log",
+    "Sqrt": "sqrt",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Round": "round_even",
+    "Sign": "sign",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Abs": "abs",
+    "Neg": "negative",
+    "Not": "logical_not",
+    "IsNaN": "isnan",
+}.items():
+    _unary(_op_type, _op)
+
+
+@from_onnx("IsInf")
+def is_inf(node: OnnxNode) -> Expr:
+    """IsInf of either sign."""
+    if not node.attr("detect_negative", 1) or not node.attr("detect_positive", 1):
+        raise node.error("detection of one sign only is not supported")
+    return node.call("isinf", node.arg(0))
+
+
+@from_onnx("Reciprocal")
+def reciprocal(node: OnnxNode) -> Expr:
+    """1 / x."""
+    data = node.arg(0)
+    return node.call("divide", node.scalar_like(1, data), data)
+
+
+@from_onnx("HardSigmoid")
+def hard_sigmoid(node: OnnxNode) -> Expr:
+    """clip(alpha x + beta, 0, 1)."""
+    data = node.arg(0)
+    scaled = node.call("multiply", data, node.scalar_like(node.attr("alpha", 0.2), data))
+    moved = node.call("add", scaled, node.scalar_like(node.attr("beta", 0.5), data))
+    return node.call("clip", moved, a_min=0.0, a_max=1.0)
+
+
+@from_onnx("HardSwish", since=14)
+def hard_swish(node: OnnxNode) -> Expr:
+    """x clip(x + 3, 0, 6) / 6."""
+    data = node.arg(0)
+    gate = node.call("clip", node.call("add", data, node.scalar_like(3, data)), a_min=0.0, a_max=6.0)
+    product = node.call("multiply", data, gate)
+    return node.call("multiply", product, node.scalar_like(1 / 6, data))
+
+
+@from_onnx("Swish", since=24)
+def swish(node: OnnxNode) -> Expr:
+    """x sigmoid(alpha x)."""
+    data = node.arg(0)
+    alpha = node.attr("alpha", 1.0)
+    inner = data if alpha == 1.0 else node.call("multiply", data, node.scalar_like(alpha, data))
+    return node.call("multiply", data, node.call("sigmoid", inner))
+
+
+@from_onnx("Gelu", since=20)
+@from_onnx("Gelu", since=1, domain="com.microsoft")
+def gelu(node: OnnxNode) -> Expr:
+    """x/2 (1 + erf(x/√2)), or its tanh approximation."""
+    data = node.arg(0)
+    half = node.call("multiply", data, node.scalar_like(0.5, data))
+    if node.attr("approximate", "none") == "tanh":
+        cube = node.call("multiply", node.call("multiply", data, data), data)
+        poly = node.call(
+            "add", data, node.call("multiply", cube, node.scalar_like(0.044715, data))
+        )
+        inner = node.call(
+            "tanh", node.call("multiply", poly, node.scalar_like(math.sqrt(2 / math.pi), data))
+        )
+    else:
+        scaled = node.call("multiply", data, node.scalar_like(math.sqrt(0.5), data))
+        inner = node.call("erf", scaled)
+    return node.call("multiply", half, node.call("add", inner, node.scalar_like(1, data)))
+
+
+def _softplus(node: OnnxNode, data: Expr) -> Expr:
+    """max(x, 0) + log(1 + exp(-|x|)): no overflow for large x."""
+    decay = node.call("exp", node.call("negative", node.call("abs", data)))
+    log = node.call("log", node.call("add", decay, node.scalar_like(1, data)))
+    return node.call("add", node.call("nn.relu", data), log)
+
+
+@from_onnx("Softplus")
+def softplus(node: OnnxNode) -> Expr:
+    """log(1 + exp(x))."""
+    return _softplus(node, node.arg(0))
+
+
+@from_onnx("Mish", since=18)
+def mish(node: OnnxNode) -> Expr:
+    """x tanh(softplus(x))."""
+    data = node.arg(0)
+    return node.call("multiply", data, node.call("tanh", _softplus(node, data)))
+
+
+@from_onnx("Softsign")
+def softsign(node: OnnxNode) -> Expr:
+    """x / (1 + |x|)."""
+    data = node.arg(0)
+    below = node.call("add", node.call("abs", data), node.scalar_like(1, data))
+    return node.call("divide", data, below)
+
+
+def _exponential(node: OnnxNode, alpha: float, gamma: float) -> Expr:
+    data = node.arg(0)
+    # exp only sees x <= 0: the branch not taken must not overflow.
+    low = node.call("minimum", data, node.scalar_like(0, data))
+    grown = node.call("subtract", node.call("exp", low), node.scalar_like(1, data))
+    negative = node.call("multiply", grown, node.scalar_like(alpha, data))
+    result = node.call("where", node.call("greater", data, node.scalar_like(0, data)), data, negative)
+    return result if gamma == 1.0 else node.call("multiply", result, node.scalar_like(gamma, data))
+
+
+@from_onnx("Elu")
+def elu(node: OnnxNode) -> Expr:
+    """x for x > 0, else alpha (exp(x) - 1)."""
+    return _exponential(node, node.attr("alpha", 1.0), 1.0)
+
+
+@from_onnx("Selu")
+def selu(node: OnnxNode) -> Expr:
+    """gamma times elu."""
+    return _exponential(
+        node, node.attr("alpha", 1.6732632423543772), node.attr("gamma", 1.0507009873554805)
+    )
+
+
+def _softmax(node: OnnxNode, op: str) -> Expr:
+    return node.call(op, node.arg(0), axis=node.attr("axis", -1))
+
+
+def _flat_softmax(node: OnnxNode, op: str) -> Expr:
+    """Before opset 13: axes from ``axis`` on are one axis."""
+    data = node.arg(0)
+    shape = node.shape(data)
+    axis = node.axis(node.attr("axis", 1), len(shape))
+    if axis == len(shape) - 1:
+        return node.call(op, data, axis=-1)
+    rows = math.prod(shape[:axis])
+    flat = node.call("reshape", data, newshape=(rows, math.prod(shape[axis:])))
+    return node.call("reshape", node.call(op, flat, axis=-1), newshape=shape)
+
+
+@from_onnx("Softmax", since=1)
+def softmax_flat(node: OnnxNode) -> Expr:
+    """Softmax over the flattened trailing axes."""
+    return _flat_softmax(node, "nn.softmax")
+
+
+@from_onnx("Softmax", since=13)
+def softmax(node: OnnxNode) -> Expr:
+    """Softmax over one axis."""
+    return _softmax(node, "nn.softmax")
+
+
+@from_onnx("LogSoftmax", since=1)
+def log_softmax_flat(node: OnnxNode) -> Expr:
+    """LogSoftmax over the flattened trailing axes."""
+    return _flat_softmax(node, "nn.log_softmax")
+
+
+@from_onnx("LogSoftmax", since=13)
+def log_softmax(node: OnnxNode) -> Expr:
+    """LogSoftmax over one axis."""
+    return _softmax(node, "nn.log_softmax")
+
+
+@from_onnx("Dropout")
+def dropout(node: OnnxNode) -> list[Expr]:
+    """Dropout at inference: the data, and a mask of ones."""
+    data = node.arg(0)
+    mask = node.const(np.ones((), dtype="bool"))
+    outputs = [node.values.expr(node.proto.input[0]) if not node.on_constants else data]
+    if len(node.proto.output) > 1 and node.proto.output[1]:
+        outputs.append(node.call("broadcast_to", mask, shape=node.shape(data)))
+    return outputs

@@ -1,0 +1,125 @@
+"""Conv and ConvTranspose; one spatial axis is imported as two with height 1."""
+
+from __future__ import annotations
+
+from compiler.frontend.from_onnx.convert.window import read_window
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.ir.expr import Expr
+
+
+def _weight(node: OnnxNode, one_d: bool) -> Expr:
+    if not one_d:
+        return node.arg(1)
+    derived = node.weight(1, "2d", lambda w: w[:, :, None, :])
+    return derived if derived is not None else node.call("expand_dims", node.arg(1), axis=2)
+
+
+def _add_bias(node: OnnxNode, result: Expr) -> Expr:
+    """Bias as an add of a (C, 1, 1) constant, the form the quantization rules know."""
+    if not node.has_input(2):
+        return result
+    bias = node.weight(2, "channels", lambda b: b.reshape(-1, 1, 1))
+    if bias is None:
+        bias = node.call("expand_dims", node.arg(2), axis=1, num_newaxis=2)
+    return node.call("add", result, bias)
+
+
+@from_onnx("Conv")
+def conv(node: OnnxNode) -> Expr:
+    """Conv with one or two spatial axes."""
+    data = node.arg(0)
+    rank = node.rank(data)
+    if rank not in (3, 4):
+        raise node.error(f"{rank - 2} spatial axes; one or two are supported")
+    one_d = rank == 3
+    kernel = node.shape(node.arg(1) if node.known(1) is None else node.const(node.known(1)))[2:]
+    window = read_window(node, node.attr("kernel_shape", None) or kernel, node.shape(data)[2:])
+    weight = _weight(node, one_d)
+    if one_d:
+        data = node.call("expand_dims", data, axis=2)
+    lead = (1,) if one_d else ()
+    zero = (0,) if one_d else ()
+    result = node.call(
+        "nn.conv2d",
+        data,
+        weight,
+        strides=lead + window.strides,
+        padding=zero + window.begins + zero + window.ends,
+        dilation=lead + window.dilations,
+        groups=node.attr("group", 1),
+        channels=node.shape(weight)[0],
+        kernel_size=lead + window.kernel,
+    )
+    result = _add_bias(node, result)
+    return node.call("squeeze", result, axis=(2,)) if one_d else result
+
+
+@from_onnx("ConvTranspose")
+def conv_transpose(node: OnnxNode) -> Expr:
+    """ConvTranspose with one or two spatial axes; output_shape and auto_pad become padding."""
+    data = node.arg(0)
+    rank = node.rank(data)
+    if rank not in (3, 4):
+        raise node.error(f"{rank - 2} spatial axes; one or two are supported")
+    one_d = rank == 3
+    weight = _weight(node, one_d)
+    spatial = node.shape(data)[2:]
+    kernel = node.attr("kernel_shape", None) or node.shape(weight)[-(rank - 2) :]
+    begins, ends, strides, dilations, extra = _transposed_padding(node, tuple(kernel), spatial)
+    groups = node.attr("group", 1)
+    lead = (1,) if one_d else ()
+    zero = (0,) if one_d else ()
+    if one_d:
+        data = node.call("expand_dims", data, axis=2)
+    result = node.call(
+        "nn.conv2d_transpose",
+        data,
+        weight,
+        strides=lead + strides,
+        padding=zero + begins + zero + ends,
+        dilation=lead + dilations,
+        groups=groups,
+        channels=node.shape(weight)[1] * groups,
+        kernel_size=lead + tuple(kernel),
+        output_padding=zero + extra,
+    )
+    result = _add_bias(node, result)
+    return node.call("squeeze", result, axis=(2,)) if one_d else result
+
+
+Ints = tuple[int, ...]
+
+
+def _transposed_padding(
+    node: OnnxNode, kernel: Ints, spatial: Ints
+) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """(begins, ends, strides, dilations, output_padding) of a ConvTranspose."""
+    axes = len(spatial)
+    strides = tuple(node.attr("strides", None) or [1] * axes)
+    dilations = tuple(node.attr("dilations", None) or [1] * axes)
+    extra = tuple(node.attr("output_padding", None) or [0] * axes)
+    auto_pad = node.attr("auto_pad", "NOTSET")
+    full = [
+        (n - 1) * s + (k - 1) * d + 1 + e
+        for n, s, k, d, e in zip(spatial, strides, kernel, dilations, extra)
+    ]
+    wanted = node.attr("output_shape", None)
+    if wanted is not None:
+        wanted = wanted[-axes:]
+    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [n * s for n, s in zip(spatial, strides)]
+    if wanted is None:
+        pads = node.attr("pads", None) or [0] * (2 * axes)
+        if auto_pad == "VALID":
+            pads = [0] * (2 * axes)
+        return tuple(pads[:axes]), tuple(pads[axes:]), strides, dilations, extra
+    totals = [f - w for f, w in zip(full, wanted)]
+    # An output larger than the full one is reached by output padding instead of negative padding.
+    extra = tuple(e + max(-t, 0) for e, t in zip(extra, totals))
+    totals = [max(t, 0) for t in totals]
+    small = tuple(t // 2 for t in totals)
+    large = tuple(t - t // 2 for t in totals)
+    # ONNX: SAME_UPPER gives the odd pixel to the beginning's complement, every other mode to the end.
+    begins, ends = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+    return begins, ends, strides, dilations, extra

@@ -1,0 +1,181 @@
+"""Slices, gathers, scatters and ordering."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.ir.expr import Expr
+
+
+def _slice(
+    node: OnnxNode,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+) -> Expr:
+    """Only the sliced axes get bounds; those of the others stay as they are."""
+    data = node.arg(0)
+    rank = node.rank(data)
+    axes = list(range(len(starts))) if axes is None else [node.axis(a, rank) for a in axes]
+    steps = [1] * len(starts) if steps is None else list(steps)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise node.error(f"starts {starts}, ends {ends}, axes {axes}, steps {steps} differ in length")
+    if any(s == 0 for s in steps):
+        raise node.error("a step of 0 is not possible")
+    shape = node.shape(data)
+    begin: list[int] = []
+    stop: list[int] = []
+    for start, end, axis, step in zip(starts, ends, axes, steps):
+        first, last, _ = slice(start, end, step).indices(shape[axis])
+        begin.append(first)
+        # Our end counts from the back when negative, so "before the first element" is -size - 1.
+        stop.append(last if last >= 0 else -shape[axis] - 1)
+    return node.call(
+        "strided_slice",
+        data,
+        begin=tuple(begin),
+        end=tuple(stop),
+        strides=tuple(steps),
+        axes=tuple(axes),
+    )
+
+
+@from_onnx("Slice")
+def slice_attributes(node: OnnxNode) -> Expr:
+    """Bounds as attributes."""
+    return _slice(node, node.attr("starts"), node.attr("ends"), node.attr("axes", None), None)
+
+
+@from_onnx("Slice", since=10)
+def slice_inputs(node: OnnxNode) -> Expr:
+    """Bounds as constant inputs."""
+    return _slice(
+        node,
+        node.ints(1, "the starts"),
+        node.ints(2, "the ends"),
+        node.ints(3, "the axes") if node.has_input(3) else None,
+        node.ints(4, "the steps") if node.has_input(4) else None,
+    )
+
+
+def _wrapped_indices(node: OnnxNode, index: int, size: int) -> Expr:
+    """Indices with negative ones counted from the end."""
+    known = node.known(index)
+    if known is not None:
+        if np.any((known < -size) | (known >= size)):
+            raise node.error(f"an index is outside [-{size}, {size - 1}]")
+        if np.all(known >= 0):
+            return node.arg(index)
+        derived = node.weight(index, "wrapped", lambda i: np.where(i < 0, i + size, i))
+        assert derived is not None
+        return derived
+    indices = node.arg(index)
+    moved = node.call("add", indices, node.scalar_like(size, indices))
+    negative = node.call("less", indices, node.scalar_like(0, indices))
+    return node.call("where", negative, moved, indices)
+
+
+@from_onnx("Gather")
+def gather(node: OnnxNode) -> Expr:
+    """Rows by index along one axis."""
+    data = node.arg(0)
+    axis = node.axis(node.attr("axis", 0), node.rank(data))
+    indices = _wrapped_indices(node, 1, node.shape(data)[axis])
+    return node.call("take", data, indices, axis=axis)
+
+
+@from_onnx("GatherElements", since=11)
+def gather_elements(node: OnnxNode) -> Expr:
+    """Elements by index along one axis."""
+    data = node.arg(0)
+    axis = node.axis(node.attr("axis", 0), node.rank(data))
+    return node.call("gather", data, _wrapped_indices(node, 1, node.shape(data)[axis]), axis=axis)
+
+
+@from_onnx("GatherND", since=11)
+def gather_nd(node: OnnxNode) -> Expr:
+    """Slices by index vectors. Ours has the index vector along the first axis."""
+    indices = node.arg(1)
+    rank = node.rank(indices)
+    batch_dims = node.attr("batch_dims", 0)
+    order = (rank - 1, *range(rank - 1))
+    turned = node.call("transpose", indices, axes=order) if rank > 1 else indices
+    return node.call(
+        "gather_nd",
+        node.arg(0),
+        turned,
+        batch_dims=batch_dims,
+        index_rank=node.shape(indices)[-1],
+    )
+
+
+@from_onnx("ScatterElements", since=11)
+def scatter_elements(node: OnnxNode) -> Expr:
+    """Updates by index along one axis."""
+    reduction = node.attr("reduction", "none")
+    data = node.arg(0)
+    axis = node.axis(node.attr("axis", 0), node.rank(data))
+    mode = {"none": "update"}.get(reduction, reduction)
+    indices = _wrapped_indices(node, 1, node.shape(data)[axis])
+    return node.call("scatter_elements", data, indices, node.arg(2), axis=axis, reduction=mode)
+
+
+@from_onnx("OneHot", since=9)
+def one_hot(node: OnnxNode) -> Expr:
+    """One value at the index, another elsewhere."""
+    depth = int(node.require_known(1, "the depth").reshape(()))
+    off, on = node.require_known(2, "the values").reshape(-1)
+    indices = _wrapped_indices(node, 0, depth)
+    return node.call(
+        "one_hot",
+        indices,
+        node.const(on),
+        node.const(off),
+        depth=depth,
+        axis=node.attr("axis", -1),
+        dtype=str(on.dtype),
+    )
+
+
+def _arg_reduce(node: OnnxNode, op: str) -> Expr:
+    return node.call(
+        op,
+        node.arg(0),
+        axis=(node.axis(node.attr("axis", 0), node.rank(node.arg(0))),),
+        keepdims=bool(node.attr("keepdims", 1)),
+        select_last_index=bool(node.attr("select_last_index", 0)),
+        dtype="int64",
+    )
+
+
+@from_onnx("ArgMax")
+def argmax(node: OnnxNode) -> Expr:
+    """Index of the largest element."""
+    return _arg_reduce(node, "argmax")
+
+
+@from_onnx("ArgMin")
+def argmin(node: OnnxNode) -> Expr:
+    """Index of the smallest element."""
+    return _arg_reduce(node, "argmin")
+
+
+@from_onnx("TopK", since=10)
+def top_k(node: OnnxNode) -> list[Expr]:
+    """Values and indices of the k largest (or smallest)."""
+    count = int(node.require_known(1, "k").reshape(()))
+    pair = node.call(
+        "topk",
+        node.arg(0),
+        k=count,
+        axis=node.attr("axis", -1),
+        ret_type="both",
+        is_ascend=not node.attr("largest", 1),
+        dtype="int64",
+    )
+    return [node.field(pair, 0), node.field(pair, 1)]

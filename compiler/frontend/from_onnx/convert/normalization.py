@@ -1,0 +1,138 @@
+"""Normalizations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.ir.expr import Expr
+
+
+@from_onnx("BatchNormalization")
+def batch_normalization(node: OnnxNode) -> Expr:
+    """Inference form; training outputs are refused by the importer's output check."""
+    if node.attr("training_mode", 0):
+        raise node.error("training_mode 1 is not supported", "export the model in eval mode")
+    normalized = node.call(
+        "nn.batch_norm", *(node.arg(i) for i in range(5)), axis=1, epsilon=node.attr("epsilon", 1e-5)
+    )
+    return node.field(normalized, 0)
+
+
+@from_onnx("InstanceNormalization", since=6)
+def instance_normalization(node: OnnxNode) -> Expr:
+    """Statistics per sample and channel."""
+    return node.call(
+        "nn.instance_norm",
+        node.arg(0),
+        node.arg(1),
+        node.arg(2),
+        axis=1,
+        epsilon=node.attr("epsilon", 1e-5),
+    )
+
+
+@from_onnx("GroupNormalization", since=18)
+def group_normalization(node: OnnxNode) -> Expr:
+    """Scale and bias per group (opset 18 to 20)."""
+    channels = node.shape(node.arg(0))[1]
+    groups = node.attr("num_groups")
+
+    def spread(index: int) -> Expr:
+        derived = node.weight(index, "channels", lambda v: np.repeat(v, channels // groups))
+        if derived is None:
+            raise node.error(f"input {index} must be constant")
+        return derived
+
+    return _group_norm(node, groups, spread(1), spread(2))
+
+
+@from_onnx("GroupNormalization", since=21)
+def group_normalization_per_channel(node: OnnxNode) -> Expr:
+    """Scale and bias per channel (from opset 21)."""
+    return _group_norm(node, node.attr("num_groups"), node.arg(1), node.arg(2))
+
+
+def _group_norm(node: OnnxNode, groups: int, gamma: Expr, beta: Expr) -> Expr:
+    return node.call(
+        "nn.group_norm",
+        node.arg(0),
+        gamma,
+        beta,
+        num_groups=groups,
+        axis=1,
+        epsilon=node.attr("epsilon", 1e-5),
+    )
+
+
+@from_onnx("LayerNormalization", since=1)
+@from_onnx("LayerNormalization", since=1, domain="com.microsoft")
+def layer_normalization(node: OnnxNode) -> Expr:
+    """Over the axes from ``axis`` on; several of them are flattened first."""
+    data = node.arg(0)
+    shape = node.shape(data)
+    axis = node.axis(node.attr("axis", -1), len(shape))
+    size = math.prod(shape[axis:])
+    flattened = axis != len(shape) - 1
+    if flattened:
+        data = node.call("reshape", data, newshape=(*shape[:axis], size))
+
+    def vector(index: int) -> Expr:
+        if not flattened and node.rank(node.arg(index)) == 1:
+            return node.arg(index)
+        derived = node.weight(index, "flat", lambda v: v.reshape(-1))
+        return node.call("reshape", node.arg(index), newshape=(-1,)) if derived is None else derived
+
+    dtype = data.tensor_type.dtype
+    gamma = vector(1)
+    beta = vector(2) if node.has_input(2) else node.const(np.zeros(size, dtype))
+    result = node.call(
+        "nn.layer_norm", data, gamma, beta, axis=-1, epsilon=node.attr("epsilon", 1e-5)
+    )
+    return node.call("reshape", result, newshape=shape) if flattened else result
+
+
+@from_onnx("RMSNormalization", since=23)
+def rms_normalization(node: OnnxNode) -> Expr:
+    """x / sqrt(mean(x²) + epsilon) * scale."""
+    data = node.arg(0)
+    rank = node.rank(data)
+    axis = node.axis(node.attr("axis", -1), rank)
+    square = node.call("multiply", data, data)
+    mean = node.call("mean", square, axis=tuple(range(axis, rank)), keepdims=True)
+    moved = node.call("add", mean, node.scalar_like(node.attr("epsilon", 1e-5), data))
+    normalized = node.call("multiply", data, node.call("rsqrt", moved))
+    return node.call("multiply", normalized, node.arg(1))
+
+
+@from_onnx("LpNormalization")
+def lp_normalization(node: OnnxNode) -> Expr:
+    """x / |x| along one axis, p = 1 or 2."""
+    data = node.arg(0)
+    axis = node.axis(node.attr("axis", -1), node.rank(data))
+    order = node.attr("p", 2)
+    if order == 1:
+        norm = node.call("sum", node.call("abs", data), axis=(axis,), keepdims=True)
+    elif order == 2:
+        squares = node.call("multiply", data, data)
+        norm = node.call("sqrt", node.call("sum", squares, axis=(axis,), keepdims=True))
+    else:
+        raise node.error(f"p={order} is not supported; 1 and 2 are")
+    return node.call("divide", data, norm)
+
+
+@from_onnx("LRN")
+def local_response_normalization(node: OnnxNode) -> Expr:
+    """Across channels."""
+    return node.call(
+        "nn.lrn",
+        node.arg(0),
+        size=node.attr("size"),
+        axis=1,
+        bias=node.attr("bias", 1.0),
+        alpha=node.attr("alpha", 1e-4),
+        beta=node.attr("beta", 0.75),
+    )

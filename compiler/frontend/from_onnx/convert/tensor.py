@@ -1,0 +1,233 @@
+"""Elementwise arithmetic, comparisons, logic, casts and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.frontend.from_onnx.values import dtype_of
+from compiler.ir.expr import Expr
+from compiler.ir.ty import bits, is_float
+
+
+def _binary(op_type: str, op: str, since: int = 7) -> None:
+    @from_onnx(op_type, since=since)
+    def convert(node: OnnxNode) -> Expr:
+        return node.call(op, node.arg(0), node.arg(1))
+
+    convert.__doc__ = f"{op_type} is {op}."
+
+
+for _op_type, _op in {
+    "Add": "add",
+    "Sub": "subtract",
+    "Mul": "multiply",
+    "Equal": "equal",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_equal",
+    "And": "logical_and",
+    "Or": "logical_or",
+    "Xor": "logical_xor",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+}.items():
+    _binary(_op_type, _op)
+
+
+@from_onnx("BitwiseNot", since=18)
+def bitwise_not(node: OnnxNode) -> Expr:
+    """Bitwise complement."""
+    return node.call("bitwise_not", node.arg(0))
+
+
+@from_onnx("BitShift", since=11)
+def bit_shift(node: OnnxNode) -> Expr:
+    """Shift of unsigned integers in the direction of the attribute."""
+    op = "right_shift" if node.attr("direction") == "RIGHT" else "left_shift"
+    return node.call(op, node.arg(0), node.arg(1))
+
+
+@from_onnx("Div", since=7)
+def divide(node: OnnxNode) -> Expr:
+    """Division; by a float constant it becomes a product with the reciprocal."""
+    data = node.arg(0)
+    if is_float(data.tensor_type.dtype):
+        inverse = node.weight(1, "reciprocal", lambda d: d.dtype.type(1) / d)
+        if inverse is not None and node.known(0) is None:
+            return node.call("multiply", data, inverse)
+    return node.call("divide", data, node.arg(1))
+
+
+@from_onnx("Pow", since=7)
+def power(node: OnnxNode) -> Expr:
+    """Power; exponents 2 and 0.5 become a product and a square root."""
+    data = node.arg(0)
+    dtype = data.tensor_type.dtype
+    exponent = node.known(1)
+    if exponent is not None and exponent.size == 1 and is_float(dtype):
+        value = float(exponent.reshape(()))
+        if value == 2.0 and exponent.ndim <= node.rank(data):
+            return node.call("multiply", data, data)
+        if value == 0.5 and exponent.ndim <= node.rank(data):
+            return node.call("sqrt", data)
+        if value == 1.0 and exponent.ndim <= node.rank(data):
+            return data
+    raised = node.arg(1)
+    if raised.tensor_type.dtype != dtype:
+        raised = node.call("cast", raised, dtype=dtype)
+    return node.call("power", data, raised)
+
+
+@from_onnx("Mod", since=10)
+def modulo(node: OnnxNode) -> Expr:
+    """Sign of the divisor, or of the dividend with fmod=1."""
+    op = "trunc_mod" if node.attr("fmod", 0) else "floor_mod"
+    return node.call(op, node.arg(0), node.arg(1))
+
+
+def _variadic(op_type: str, op: str) -> None:
+    @from_onnx(op_type, since=8)
+    def convert(node: OnnxNode) -> Expr:
+        result = node.arg(0)
+        for index in range(1, node.num_inputs):
+            result = node.call(op, result, node.arg(index))
+        return result
+
+    convert.__doc__ = f"{op_type} of any number of tensors, folded from the left with {op}."
+
+
+for _op_type, _op in {"Sum": "add", "Max": "maximum", "Min": "minimum"}.items():
+    _variadic(_op_type, _op)
+
+
+@from_onnx("Mean", since=8)
+def mean_of_inputs(node: OnnxNode) -> Expr:
+    """Elementwise mean of the inputs."""
+    total = node.arg(0)
+    for index in range(1, node.num_inputs):
+        total = node.call("add", total, node.arg(index))
+    return node.call("multiply", total, node.scalar_like(1 / node.num_inputs, total))
+
+
+@from_onnx("Where", since=9)
+def where(node: OnnxNode) -> Expr:
+    """Choice by a bool tensor."""
+    return node.call("where", node.arg(0), node.arg(1), node.arg(2))
+
+
+@from_onnx("Identity")
+def identity(node: OnnxNode) -> Expr:
+    """The input itself."""
+    return node.arg(0)
+
+
+@from_onnx("Cast", since=6)
+def cast(node: OnnxNode) -> Expr:
+    """Cast; to its own dtype it is the input itself."""
+    data = node.arg(0)
+    dtype = dtype_of(node.attr("to"), node.label)
+    return data if data.tensor_type.dtype == dtype else node.call("cast", data, dtype=dtype)
+
+
+@from_onnx("CastLike", since=15)
+def cast_like(node: OnnxNode) -> Expr:
+    """Cast to the dtype of the second input."""
+    data, dtype = node.arg(0), node.arg(1).tensor_type.dtype
+    return data if data.tensor_type.dtype == dtype else node.call("cast", data, dtype=dtype)
+
+
+@from_onnx("Constant")
+def constant(node: OnnxNode) -> Expr:
+    """A tensor literal in any of its spellings."""
+    readers: dict[str, Callable[[object], np.ndarray]] = {  # type: ignore[type-arg]
+        "value": np.asarray,
+        "value_float": lambda v: np.asarray(v, "float32"),
+        "value_floats": lambda v: np.asarray(v, "float32"),
+        "value_int": lambda v: np.asarray(v, "int64"),
+        "value_ints": lambda v: np.asarray(v, "int64"),
+    }
+    for name, read in readers.items():
+        value = node.attr(name, None)
+        if value is not None:
+            return node.const(read(value))
+    raise node.error("only dense numeric values are supported")
+
+
+@from_onnx("ConstantOfShape", since=9)
+def constant_of_shape(node: OnnxNode) -> Expr:
+    """A tensor full of one value; the shape must be constant."""
+    shape = tuple(node.ints(0, "the shape"))
+    value = np.asarray(node.attr("value", np.zeros(1, "float32"))).reshape(())
+    if any(d < 0 for d in shape):
+        raise node.error(f"negative dimension in shape {shape}")
+    return node.call("full", node.const(value), shape=shape, dtype=str(value.dtype))
+
+
+@from_onnx("EyeLike", since=9)
+def eye_like(node: OnnxNode) -> Expr:
+    """Ones on a diagonal, of a static shape."""
+    shape = node.shape(node.arg(0))
+    to = node.attr("dtype", None)
+    dtype = node.arg(0).tensor_type.dtype if to is None else dtype_of(to, node.label)
+    if shape[0] * shape[1] * bits(dtype) > 1 << 33:
+        raise node.error(f"shape {shape} is too large")
+    return node.const(np.eye(*shape, k=node.attr("k", 0), dtype=dtype))
+
+
+@from_onnx("Range", since=11)
+def arange(node: OnnxNode) -> Expr:
+    """A sequence between constants."""
+    start, limit, delta = (node.require_known(i, "the range") for i in range(3))
+    if not delta or (limit - start) / delta > 1 << 24:
+        raise node.error(f"range from {start} to {limit} by {delta} is not possible")
+    return node.const(np.arange(start, limit, delta, dtype=start.dtype))
+
+
+@from_onnx("Shape")
+def shape_of(node: OnnxNode) -> Expr:
+    """A static shape is a constant; an unknown one is computed."""
+    data = node.arg(0)
+    rank = node.rank(data)
+    start = node.attr("start", 0)
+    end = node.attr("end", rank)
+    try:
+        return node.const(np.asarray(node.shape(data)[start:end], "int64"))
+    except OnnxImportError:
+        whole = node.call("shape_of", data, dtype="int64")
+        if (start, end) == (0, rank):
+            return whole
+        first, last, _ = slice(start, end).indices(rank)
+        return node.call("strided_slice", whole, begin=(first,), end=(last,), strides=(1,))
+
+
+@from_onnx("Size")
+def size(node: OnnxNode) -> Expr:
+    """Number of elements."""
+    return node.const(np.asarray(np.prod(node.shape(node.arg(0)), dtype="int64"), "int64"))
+
+
+@from_onnx("Trilu", since=14)
+def trilu(node: OnnxNode) -> Expr:
+    """Upper or lower triangle, as a product with a constant mask chosen by where."""
+    data = node.arg(0)
+    shape = node.shape(data)[-2:]
+    offset = int(node.require_known(1, "k").reshape(())) if node.has_input(1) else 0
+    triangle = np.triu if node.attr("upper", 1) else np.tril
+    mask = node.const(triangle(np.ones(shape, bool), offset))
+    return node.call("where", mask, data, node.scalar_like(0, data))
+
+
+@from_onnx("CumSum", since=11)
+def cumsum(node: OnnxNode) -> Expr:
+    """Running sum along a constant axis."""
+    if node.attr("reverse", 0):
+        raise node.error("reverse=1 is not supported")
+    axis = int(node.require_known(1, "the axis").reshape(()))
+    return node.call("cumsum", node.arg(0), axis=axis, exclusive=bool(node.attr("exclusive", 0)))

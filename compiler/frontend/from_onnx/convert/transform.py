@@ -1,0 +1,221 @@
+"""Shape and layout: reshape, transpose, concatenate, split, pad, tile and their kin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.ir.expr import Expr
+
+
+@from_onnx("Reshape", since=5)
+def reshape(node: OnnxNode) -> Expr:
+    """Reshape to a constant shape; 0 copies a dimension unless allowzero is set."""
+    data = node.arg(0)
+    wanted = node.ints(1, "the shape")
+    if not node.attr("allowzero", 0):
+        source = data.tensor_type.shape
+        if any(d == 0 and axis >= len(source) for axis, d in enumerate(wanted)):
+            raise node.error(f"shape {wanted} copies a dimension that {source} does not have")
+        return node.call("reshape", data, newshape=tuple(wanted))
+    return node.call("reshape", data, newshape=tuple(wanted), allowzero=True)
+
+
+@from_onnx("Flatten")
+def flatten(node: OnnxNode) -> Expr:
+    """To two dimensions, split at ``axis``."""
+    data = node.arg(0)
+    rank = node.rank(data)
+    axis = node.attr("axis", 1)
+    axis = axis + rank if axis < 0 else axis
+    if axis == 1 and rank >= 2:
+        return node.call("nn.batch_flatten", data)
+    shape = node.shape(data)
+    return node.call(
+        "reshape", data, newshape=(math.prod(shape[:axis]), math.prod(shape[axis:]))
+    )
+
+
+def _axes(node: OnnxNode, since_input: bool) -> list[int] | None:
+    """Axes as an attribute, or as input 1 from opset 13 on."""
+    if since_input:
+        return node.ints(1, "the axes") if node.has_input(1) else None
+    axes = node.attr("axes", None)
+    return None if axes is None else [int(a) for a in axes]
+
+
+def _squeeze(node: OnnxNode, axes: list[int] | None) -> Expr:
+    data = node.arg(0)
+    shape = node.shape(data) if axes is None else ()
+    rank = node.rank(data)
+    chosen = [i for i, d in enumerate(shape) if d == 1] if axes is None else axes
+    chosen = sorted({node.axis(a, rank) for a in chosen})
+    return node.call("squeeze", data, axis=tuple(chosen)) if chosen else data
+
+
+@from_onnx("Squeeze")
+def squeeze_attribute(node: OnnxNode) -> Expr:
+    """Axes as attribute."""
+    return _squeeze(node, _axes(node, False))
+
+
+@from_onnx("Squeeze", since=13)
+def squeeze(node: OnnxNode) -> Expr:
+    """Axes as input."""
+    return _squeeze(node, _axes(node, True))
+
+
+def _unsqueeze(node: OnnxNode, axes: Sequence[int]) -> Expr:
+    result = node.arg(0)
+    rank = node.rank(result) + len(axes)
+    for axis in sorted(node.axis(a, rank) for a in axes):
+        result = node.call("expand_dims", result, axis=axis)
+    return result
+
+
+@from_onnx("Unsqueeze")
+def unsqueeze_attribute(node: OnnxNode) -> Expr:
+    """Axes as attribute."""
+    return _unsqueeze(node, _axes(node, False) or [])
+
+
+@from_onnx("Unsqueeze", since=13)
+def unsqueeze(node: OnnxNode) -> Expr:
+    """Axes as input."""
+    return _unsqueeze(node, _axes(node, True) or [])
+
+
+@from_onnx("Transpose")
+def transpose(node: OnnxNode) -> Expr:
+    """Permutation of axes; reversed when none is given."""
+    data = node.arg(0)
+    axes = node.attr("perm", None) or list(range(node.rank(data)))[::-1]
+    return node.call("transpose", data, axes=tuple(axes))
+
+
+@from_onnx("Concat", since=4)
+def concat(node: OnnxNode) -> Expr:
+    """Concatenation along one axis."""
+    fields = node.args()
+    if len(fields) == 1:
+        return fields[0]
+    return node.call("concatenate", node.tuple(fields), axis=node.attr("axis"))
+
+
+def _split(node: OnnxNode, sizes: Sequence[int] | None) -> list[Expr]:
+    data = node.arg(0)
+    axis = node.axis(node.attr("axis", 0), node.rank(data))
+    length = node.shape(data)[axis]
+    if sizes is None:
+        count = node.attr("num_outputs", len(node.proto.output))
+        each = -(-length // count)
+        sizes = [min(each, length - i * each) for i in range(count)]
+    if sum(sizes) != length or any(s < 0 for s in sizes):
+        raise node.error(f"sections {list(sizes)} do not add up to {length}")
+    if len(sizes) == 1:
+        return [data]
+    cuts = tuple(int(c) for c in np.cumsum(sizes)[:-1])
+    parts = node.call("split", data, indices_or_sections=cuts, axis=axis)
+    return [node.field(parts, i) for i in range(len(sizes))]
+
+
+@from_onnx("Split", since=2)
+def split_attribute(node: OnnxNode) -> list[Expr]:
+    """Section sizes as attribute."""
+    return _split(node, node.attr("split", None))
+
+
+@from_onnx("Split", since=13)
+def split(node: OnnxNode) -> list[Expr]:
+    """Section sizes as input."""
+    return _split(node, node.ints(1, "the section sizes") if node.has_input(1) else None)
+
+
+@from_onnx("Expand", since=8)
+def expand(node: OnnxNode) -> Expr:
+    """Broadcast to the joint shape of data and a constant shape."""
+    data = node.arg(0)
+    wanted = tuple(node.ints(1, "the shape"))
+    try:
+        shape = np.broadcast_shapes(node.shape(data), wanted)
+    except ValueError as error:
+        raise node.error(f"{node.shape(data)} does not broadcast with {wanted}") from error
+    return data if shape == node.shape(data) else node.call("broadcast_to", data, shape=shape)
+
+
+@from_onnx("Tile", since=6)
+def tile(node: OnnxNode) -> Expr:
+    """Repeat along every axis, a constant number of times."""
+    return node.call("tile", node.arg(0), reps=tuple(node.ints(1, "the repeats")))
+
+
+def _pad(node: OnnxNode, pads: Sequence[int], value: Expr | None) -> Expr:
+    data = node.arg(0)
+    rank = node.rank(data)
+    mode = node.attr("mode", "constant")
+    width = tuple((int(pads[i]), int(pads[i + rank])) for i in range(rank))
+    if mode not in ("constant", "edge", "reflect"):
+        raise node.error(f"mode {mode!r} is not one of constant, edge, reflect")
+    if any(p < 0 for pair in width for p in pair):
+        data, width = _crop(node, data, width)
+    if not any(p for pair in width for p in pair):
+        return data
+    fill = node.scalar_like(0, data) if value is None else value
+    return node.call("nn.pad", data, fill, pad_width=width, pad_mode=mode)
+
+
+def _crop(
+    node: OnnxNode, data: Expr, width: tuple[tuple[int, int], ...]
+) -> tuple[Expr, tuple[tuple[int, int], ...]]:
+    """Negative padding cuts elements off."""
+    shape = node.shape(data)
+    begin = tuple(max(-low, 0) for low, _ in width)
+    end = tuple(d - max(-high, 0) for d, (_, high) in zip(shape, width))
+    cut = node.call("strided_slice", data, begin=begin, end=end, strides=(1,) * len(shape))
+    return cut, tuple((max(low, 0), max(high, 0)) for low, high in width)
+
+
+@from_onnx("Pad", since=2)
+def pad_attributes(node: OnnxNode) -> Expr:
+    """Padding as attributes."""
+    value = node.scalar_like(node.attr("value", 0.0), node.arg(0))
+    return _pad(node, node.attr("pads"), value)
+
+
+@from_onnx("Pad", since=11)
+def pad(node: OnnxNode) -> Expr:
+    """Padding as inputs, from opset 18 for chosen axes."""
+    given = node.ints(1, "the padding")
+    rank = node.rank(node.arg(0))
+    pads = given
+    if node.has_input(3):
+        axes = [node.axis(a, rank) for a in node.ints(3, "the axes")]
+        pads = [0] * (2 * rank)
+        for i, axis in enumerate(axes):
+            pads[axis], pads[axis + rank] = given[i], given[i + len(axes)]
+    value = None
+    if node.has_input(2):
+        known = node.known(2)
+        value = node.const(known.reshape(())) if known is not None else node.arg(2)
+    return _pad(node, pads, value)
+
+
+@from_onnx("DepthToSpace")
+def depth_to_space(node: OnnxNode) -> Expr:
+    """Channels to pixels, in DCR or CRD order."""
+    return node.call(
+        "nn.depth_to_space",
+        node.arg(0),
+        block_size=node.attr("blocksize"),
+        mode=node.attr("mode", "DCR"),
+    )
+
+
+@from_onnx("SpaceToDepth")
+def space_to_depth(node: OnnxNode) -> Expr:
+    """Pixels to channels."""
+    return node.call("nn.space_to_depth", node.arg(0), block_size=node.attr("blocksize"))

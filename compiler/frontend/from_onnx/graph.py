@@ -1,0 +1,305 @@
+"""From a checked GraphProto to a typed function: one walk over the nodes, folding what is constant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx
+
+from compiler.errors import CompilerError, OnnxImportError, TypeInferenceError, legal_names
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.opsets import (
+    STANDARD_DOMAINS,
+    find_converter,
+    supported_operators,
+)
+from compiler.frontend.from_onnx.values import (
+    Array,
+    GraphValues,
+    dtype_of,
+    refuse_huge,
+    typed_call,
+    typed_tuple,
+)
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
+from compiler.ir.op import has_op
+from compiler.ir.span import Span
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, TensorType, is_dynamic
+from compiler.ops.evaluate import evaluate_call
+
+MAX_FOLDED_ELEMENTS = 4096
+MAX_ERRORS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class InputShapes:
+    """How unknown dimensions of the graph inputs become numbers."""
+
+    dims: Mapping[str, int]
+    shapes: Mapping[str, Sequence[int]]
+    keep_dynamic: bool = False
+
+
+def import_graph(
+    graph: onnx.GraphProto, opsets: Mapping[str, int], inputs: InputShapes
+) -> tuple[Function, dict[str, Array]]:
+    """The graph as a function of its inputs and weights.
+
+    Args:
+        graph: nodes in topological order.
+        opsets: version by domain ("" for the standard one).
+        inputs: values for unknown dimensions.
+    Returns:
+        function whose parameters are the graph inputs, then the weights; and the weights by name.
+    Raises:
+        OnnxImportError: unsupported operators (all of them in one message), an unknown dimension,
+            or nodes whose types do not fit.
+    """
+    _refuse_unsupported(graph, opsets)
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    uses = Counter(name for node in graph.node for name in node.input)
+    values = GraphValues(initializers, uses)
+    params = _bind_inputs(graph, inputs, values)
+    _convert_nodes(graph, opsets, values)
+    body = _outputs(graph, values)
+    return Function((*params, *values.param_vars), body), values.params
+
+
+def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
+    if graph.sparse_initializer:
+        raise OnnxImportError(
+            "sparse initializers are not supported",
+            where=f"{len(graph.sparse_initializer)} tensors",
+            fix="store them as dense tensors",
+        )
+    missing: dict[str, list[str]] = {}
+    for index, node in enumerate(graph.node):
+        if find_converter(node.op_type, _opset(node, opsets), node.domain) is None:
+            domain = "" if node.domain in STANDARD_DOMAINS else f"{node.domain}::"
+            missing.setdefault(f"{domain}{node.op_type}", []).append(_node_name(node, index))
+    if missing:
+        lines = [
+            f"{name} ({_abbreviated(nodes)})" for name, nodes in sorted(missing.items())
+        ]
+        raise OnnxImportError(
+            f"unsupported operator{'s' if len(missing) > 1 else ''}: {'; '.join(lines)}",
+            where=f"opset {opsets.get('', 1)}",
+            fix=f"supported are: {', '.join(supported_operators())}",
+        )
+
+
+def _abbreviated(names: list[str], limit: int = 5) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return f"node{'s' if len(names) > 1 else ''} {', '.join(map(repr, names[:limit]))}{more}"
+
+
+def _opset(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
+    return opsets.get("" if node.domain in STANDARD_DOMAINS else node.domain, 1)
+
+
+def _node_name(node: onnx.NodeProto, index: int) -> str:
+    return node.name or f"{node.op_type}_{index}"
+
+
+def _bind_inputs(graph: onnx.GraphProto, inputs: InputShapes, values: GraphValues) -> list[Var]:
+    params: list[Var] = []
+    names = [info.name for info in graph.input if not values.is_initializer(info.name)]
+    for name in inputs.shapes:
+        if name not in names:
+            raise OnnxImportError(
+                f"a shape was given for {name!r}, which is not an input of the model",
+                fix=legal_names(name, names),
+            )
+    known_dims = {d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim}
+    for name in inputs.dims:
+        if name not in known_dims:
+            raise OnnxImportError(
+                f"a value was given for dimension {name!r}, which no input of the model has",
+                fix=legal_names(name, known_dims - {""}),
+            )
+    for info in graph.input:
+        if values.is_initializer(info.name):
+            continue
+        ty = _input_type(info, inputs)
+        refuse_huge(ty, f"input {info.name!r}")
+        var = Var(info.name, ty)
+        var.set_checked_type(ty)
+        values.bind(info.name, var)
+        params.append(var)
+    return params
+
+
+def _input_type(info: onnx.ValueInfoProto, inputs: InputShapes) -> TensorType:
+    where = f"input {info.name!r}"
+    if not info.type.HasField("tensor_type"):
+        raise OnnxImportError("only tensors can be inputs", where=where)
+    tensor = info.type.tensor_type
+    dtype = dtype_of(tensor.elem_type, where)
+    given = inputs.shapes.get(info.name)
+    if given is None and not tensor.HasField("shape"):
+        raise OnnxImportError(
+            "the shape of an input is not known, not even its rank",
+            where=where,
+            fix=f"give it with --input-shape {info.name}=…",
+        )
+    declared = list(tensor.shape.dim) if tensor.HasField("shape") else None
+    if given is not None:
+        if declared is not None and (
+            len(declared) != len(given)
+            or any(
+                d.HasField("dim_value") and d.dim_value not in (v, 0)
+                for d, v in zip(declared, given)
+            )
+        ):
+            raise OnnxImportError(
+                f"shape {tuple(given)} does not fit the model's {_shape_text(declared)}",
+                where=where,
+                fix="the given shape must keep the model's fixed dimensions",
+            )
+        return TensorType(tuple(int(v) for v in given), dtype)
+    assert declared is not None
+    shape = tuple(_dim(d, axis, inputs, where) for axis, d in enumerate(declared))
+    return TensorType(shape, dtype)
+
+
+def _dim(
+    dim: onnx.TensorShapeProto.Dimension, axis: int, inputs: InputShapes, where: str
+) -> Dim:
+    if dim.HasField("dim_value") and dim.dim_value > 0:
+        return int(dim.dim_value)
+    if dim.dim_param in inputs.dims:
+        return int(inputs.dims[dim.dim_param])
+    if inputs.keep_dynamic:
+        return AnyDim()
+    # The leading dimension of a model's input is the batch; candidates are judged one by one.
+    if axis == 0:
+        return 1
+    title = repr(dim.dim_param) if dim.dim_param else "without a name"
+    option = f"--dim {dim.dim_param}=…" if dim.dim_param else "--input-shape"
+    raise OnnxImportError(
+        f"dimension {axis} ({title}) has no value", where=where, fix=f"give it with {option}"
+    )
+
+
+def _shape_text(dims: Sequence[onnx.TensorShapeProto.Dimension]) -> str:
+    parts = [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in dims]
+    return f"({', '.join(parts)})"
+
+
+def _convert_nodes(
+    graph: onnx.GraphProto, opsets: Mapping[str, int], values: GraphValues
+) -> None:
+    """Convert every node; what depends on a failed node is left out so that all errors show."""
+    errors: list[OnnxImportError] = []
+    failed: set[str] = set()
+    for index, proto in enumerate(graph.node):
+        span = Span("onnx:" + _node_name(proto, index), 0, 0, 0, 0)
+        node = OnnxNode(proto, _opset(proto, opsets), span, values)
+        if failed.intersection(proto.input):
+            failed.update(proto.output)
+            continue
+        try:
+            results = _convert(node)
+        except OnnxImportError as error:
+            errors.append(error)
+            failed.update(proto.output)
+            if len(errors) == MAX_ERRORS:
+                break
+            continue
+        for name, result in zip(proto.output, results):
+            if name:
+                values.bind(name, result)
+    if errors:
+        first = errors[0]
+        for error in errors[1:]:
+            first.add_note(f"also: {str(error).replace(chr(10), ';')}")
+        raise first
+
+
+def _convert(node: OnnxNode) -> Sequence[Expr]:
+    for name in node.proto.input:
+        if name and not node.values.has(name):
+            raise node.error(
+                f"reads tensor {name!r}, which no earlier node computes",
+                fix="the graph must be sorted topologically; export it again",
+            )
+    if _all_known(node):
+        folded = [_fold(r) for r in _run_converter(replace(node, on_constants=True))]
+        if all(isinstance(r, Constant) for r in folded):
+            return folded
+    return _run_converter(node)
+
+
+def _run_converter(node: OnnxNode) -> list[Expr]:
+    converter = find_converter(node.op_type, node.opset, node.proto.domain)
+    assert converter is not None
+    try:
+        result = converter(node)
+    except OnnxImportError:
+        raise
+    except TypeInferenceError as error:
+        raise OnnxImportError(
+            f"{node.op_type}: {error.what}", where=error.where, fix=error.fix, span=node.span
+        ) from error
+    except CompilerError as error:
+        raise node.error(error.what, error.fix) from error
+    results = [result] if isinstance(result, Expr) else list(result)
+    if len(results) < len([name for name in node.proto.output if name]):
+        raise node.error(
+            f"output {len(results)} ({node.proto.output[len(results)]!r}) is not supported"
+        )
+    return results
+
+
+def _all_known(node: OnnxNode) -> bool:
+    """True when the node computes small constants from small constants."""
+    inputs = [i for i in range(node.num_inputs) if node.has_input(i)]
+    known = [node.known(i) for i in inputs]
+    return bool(inputs) and all(k is not None and k.size <= MAX_FOLDED_ELEMENTS for k in known)
+
+
+def _fold(expr: Expr) -> Expr:
+    """The Constant that an expression over Constants computes; itself when that would be large."""
+    ty = expr.checked_type
+    if isinstance(expr, Constant) or not isinstance(ty, TensorType):
+        return expr
+    if is_dynamic(ty) or ty.num_elements > MAX_FOLDED_ELEMENTS:
+        return expr
+    memo: dict[Expr, Any] = {}
+    for node in post_order(expr):
+        if isinstance(node, Constant):
+            memo[node] = node.data
+        elif isinstance(node, Tuple):
+            memo[node] = tuple(memo[f] for f in node.fields)
+        elif isinstance(node, TupleGetItem):
+            memo[node] = memo[node.tuple][node.index]
+        elif isinstance(node, Call):
+            refuse_huge(node.checked_type, str(node.span))
+            memo[node] = evaluate_call(node, [memo[a] for a in node.args])
+    return Constant(memo[expr], span=expr.span)
+
+
+def _outputs(graph: onnx.GraphProto, values: GraphValues) -> Expr:
+    results: list[Expr] = []
+    for info in graph.output:
+        if not values.has(info.name):
+            raise OnnxImportError(
+                f"output {info.name!r} is computed by no node",
+                fix="the file is damaged; export it again",
+            )
+        results.append(values.expr(info.name))
+    if not results:
+        raise OnnxImportError("the graph has no outputs", fix="export the model again")
+    # A bare parameter as result would alias an input of the model.
+    results = [
+        typed_call("copy", (r,), None, Span("onnx:output"))
+        if isinstance(r, Var) and has_op("copy")
+        else r
+        for r in results
+    ]
+    return results[0] if len(results) == 1 else typed_tuple(results)

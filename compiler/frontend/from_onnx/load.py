@@ -1,0 +1,78 @@
+"""load: an ONNX file becomes a Relay module and its weights.
+
+The import is literal: one ONNX node becomes the operators that mean the same, no pass runs. Only
+what is constant and small is computed at once, which folds the shape arithmetic exporters write.
+Every node carries the span ``onnx:<node name>``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx.inliner
+
+import compiler.frontend.from_onnx.convert  # noqa: F401  (fills the table)
+import compiler.ops  # noqa: F401  (registers the operators)
+from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.graph import InputShapes, import_graph
+from compiler.frontend.from_onnx.model_file import MAX_MODEL_BYTES, read_model
+from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, STANDARD_DOMAINS
+from compiler.frontend.from_onnx.values import Array
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+
+
+def load(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    keep_dynamic: bool = False,
+    max_bytes: int = MAX_MODEL_BYTES,
+) -> tuple[IRModule, dict[str, Array]]:
+    """Import an ONNX model.
+
+    Args:
+        source: path of the file, or its content as bytes.
+        dims: value of a named dimension, such as {"sequence": 128}.
+        input_shapes: whole shape of an input by its name; goes before ``dims``.
+        keep_dynamic: keep unknown dimensions as ``?`` instead of choosing values.
+        max_bytes: largest file that is read.
+    Returns:
+        module whose @main has the graph inputs and then the weights as parameters, all typed; and
+        the weights by parameter name (initializer name). Outputs are one tensor or a tuple.
+    Raises:
+        OnnxImportError: the file is missing, damaged or not ONNX; operators or attributes that are
+            not supported (all of them in one message); a dimension without a value. An unknown
+            leading dimension is taken as 1.
+    """
+    model = read_model(source, max_bytes)
+    opsets = _opsets(model)
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    shapes = InputShapes(dict(dims or {}), dict(input_shapes or {}), keep_dynamic)
+    main, params = import_graph(model.graph, opsets, shapes)
+    return infer_module(IRModule({"main": main})), params
+
+
+def _opsets(model: onnx.ModelProto) -> dict[str, int]:
+    opsets = {
+        "" if entry.domain in STANDARD_DOMAINS else entry.domain: entry.version
+        for entry in model.opset_import
+    }
+    version = opsets.get("")
+    if version is None:
+        raise OnnxImportError(
+            "the model names no opset of the standard operators",
+            fix="export it again, or add opset_import",
+        )
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST_OPSET <= version <= newest:
+        raise OnnxImportError(
+            f"opset {version} is not supported",
+            where=f"supported are opsets {OLDEST_OPSET} to {newest}",
+            fix="convert it with onnx.version_converter.convert_version(model, 17)",
+        )
+    return opsets

@@ -1,0 +1,193 @@
+"""From a file or bytes to a ModelProto that holds all its weights, without trusting either.
+
+External data is read only from plain files inside the model's own folder: no absolute path, no
+``..``, no symbolic or hard link; lengths are checked against the file before anything is read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PureWindowsPath
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from compiler.errors import OnnxImportError
+
+MAX_MODEL_BYTES = 2 << 30
+
+# Field 1 (ir_version) as varint: what every ModelProto written by a protobuf library begins with.
+_FIRST_BYTE = 0x08
+
+
+def read_model(
+    source: str | os.PathLike[str] | bytes, max_bytes: int = MAX_MODEL_BYTES
+) -> onnx.ModelProto:
+    """Parse an ONNX model; external data is copied into the returned message.
+
+    Args:
+        source: path of a ``.onnx`` file, or its content.
+        max_bytes: bound on the file and on each external data file.
+    Raises:
+        OnnxImportError: missing, too large, not ONNX, truncated, or external data outside its folder.
+    """
+    if isinstance(source, bytes):
+        return _parse(source, "model given as bytes", None, max_bytes)
+    path = Path(source)
+    if not path.exists():
+        raise OnnxImportError(
+            f"there is no file {path}", where=str(path.absolute()), fix="check the path"
+        )
+    if not path.is_file():
+        raise OnnxImportError(
+            f"{path} is not a file", where=str(path), fix="give the path of a .onnx file"
+        )
+    if path.stat().st_size > max_bytes:
+        raise OnnxImportError(
+            f"{path} holds {path.stat().st_size} bytes; the limit is {max_bytes}",
+            fix="store the weights as external data, or raise the limit",
+        )
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise OnnxImportError(
+            f"{path} cannot be read: {error.strerror}", fix="check its permissions"
+        ) from error
+    return _parse(data, str(path), path.parent, max_bytes)
+
+
+def _parse(data: bytes, name: str, folder: Path | None, max_bytes: int) -> onnx.ModelProto:
+    if not data:
+        raise OnnxImportError(f"{name} is empty", fix="export the model again")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        if data[0] == _FIRST_BYTE:
+            raise OnnxImportError(
+                f"{name} is damaged or cut off: it begins like an ONNX model but does not parse",
+                where=f"{len(data)} bytes read",
+                fix="copy or export the file again",
+            ) from error
+        raise _not_onnx(name) from error
+    if not model.ir_version or not model.HasField("graph"):
+        if model.ir_version and data[0] == _FIRST_BYTE:
+            raise OnnxImportError(
+                f"{name} holds no graph; it may have been cut off",
+                where=f"{len(data)} bytes read",
+                fix="copy or export the file again",
+            )
+        raise _not_onnx(name)
+    _load_external_data(model, name, folder, max_bytes)
+    return model
+
+
+def _not_onnx(name: str) -> OnnxImportError:
+    return OnnxImportError(
+        f"{name} is not an ONNX model",
+        fix="give a file written by an ONNX exporter (torch.onnx.export, tf2onnx, …)",
+    )
+
+
+def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Initializers and tensor attributes of the graph and of its local functions."""
+    yield from model.graph.initializer
+    nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+
+
+def _load_external_data(
+    model: onnx.ModelProto, name: str, folder: Path | None, max_bytes: int
+) -> None:
+    for tensor in tensors(model):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        where = f"tensor {tensor.name!r} of {name}, location {location!r}"
+        if folder is None:
+            raise OnnxImportError(
+                "external data cannot be found for a model given as bytes",
+                where=where,
+                fix="give the path of the model",
+            )
+        file = _inside(folder, location, where)
+        start, length = _range(entries, file.stat().st_size, where)
+        if length > max_bytes:
+            raise OnnxImportError(
+                f"external data of {length} bytes; the limit is {max_bytes}", where=where
+            )
+        with file.open("rb") as stream:
+            stream.seek(start)
+            tensor.raw_data = stream.read(length)
+        del tensor.external_data[:]
+        tensor.data_location = onnx.TensorProto.DEFAULT
+
+
+def _inside(folder: Path, location: str, where: str) -> Path:
+    """The plain file ``location`` names inside ``folder``."""
+    windows = PureWindowsPath(location)
+    if (
+        not location
+        or "\0" in location
+        or Path(location).is_absolute()
+        or windows.drive
+        or windows.root
+        or ".." in windows.parts
+    ):
+        raise OnnxImportError(
+            "external data must lie inside the model's folder",
+            where=where,
+            fix="use a relative location without '..'",
+        )
+    root = folder.resolve()
+    file = root
+    for part in Path(location).parts:
+        file = file / part
+        if file.is_symlink():
+            raise OnnxImportError(
+                "external data must not be a symbolic link",
+                where=f"{where}, link {file.name!r}",
+                fix="copy the data into the model's folder",
+            )
+    if not file.resolve().is_relative_to(root):
+        raise OnnxImportError("external data must lie inside the model's folder", where=where)
+    try:
+        facts = file.stat()
+    except OSError as error:
+        raise OnnxImportError(
+            f"the external data file is missing: {error.strerror}",
+            where=where,
+            fix="copy it beside the model",
+        ) from error
+    if not stat.S_ISREG(facts.st_mode):
+        raise OnnxImportError("external data must be a plain file", where=where)
+    # A hard link could name any file of the disk without looking like a link.
+    if facts.st_nlink > 1:
+        raise OnnxImportError(
+            "external data must not be a hard link",
+            where=where,
+            fix="copy the data into the model's folder",
+        )
+    return file
+
+
+def _range(entries: dict[str, str], size: int, where: str) -> tuple[int, int]:
+    try:
+        start = int(entries.get("offset", "0"))
+        length = int(entries.get("length", str(size - start)))
+    except ValueError as error:
+        raise OnnxImportError("offset and length must be numbers", where=where) from error
+    if start < 0 or length < 0 or start + length > size:
+        raise OnnxImportError(
+            f"bytes {start} to {start + length} lie outside the file of {size} bytes",
+            where=where,
+            fix="the data file is cut off; copy it again",
+        )
+    return start, length

@@ -1,0 +1,198 @@
+"""One ONNX node as a converter sees it: inputs, attributes and ways to build typed calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import ArrayLike, NDArray
+
+from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.values import (
+    GraphValues,
+    to_array,
+    typed_call,
+    typed_field,
+    typed_tuple,
+)
+from compiler.ir.expr import Constant, Expr, Op
+from compiler.ir.span import Span
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import TensorType
+
+Array = NDArray[Any]
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxNode:
+    """A node in its graph; every call it builds carries its span and its type."""
+
+    proto: onnx.NodeProto
+    opset: int
+    span: Span
+    values: GraphValues
+    on_constants: bool = False
+    """Read known inputs as Constants, so that the importer can compute the result."""
+
+    @property
+    def op_type(self) -> str:
+        """The ONNX operator."""
+        return self.proto.op_type
+
+    @property
+    def label(self) -> str:
+        """Operator and name, for messages."""
+        return f"{self.op_type} {self.span.source_name.removeprefix('onnx:')!r}"
+
+    def error(self, what: str, fix: str | None = None) -> OnnxImportError:
+        """An OnnxImportError that names this node."""
+        return OnnxImportError(f"{self.op_type}: {what}", fix=fix, span=self.span)
+
+    # Inputs
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of inputs, empty ones included."""
+        return len(self.proto.input)
+
+    def has_input(self, index: int) -> bool:
+        """True when the optional input is given."""
+        return index < len(self.proto.input) and bool(self.proto.input[index])
+
+    def arg(self, index: int) -> Expr:
+        """Expression of an input."""
+        if not self.has_input(index):
+            raise self.error(f"input {index} is missing")
+        known = self.known(index) if self.on_constants else None
+        return self.values.expr(self.proto.input[index]) if known is None else self.const(known)
+
+    def args(self) -> list[Expr]:
+        """Expressions of all inputs."""
+        return [self.arg(i) for i in range(self.num_inputs)]
+
+    def known(self, index: int) -> Array | None:
+        """Content of an input that does not depend on the model's inputs."""
+        return self.values.known(self.proto.input[index]) if self.has_input(index) else None
+
+    def require_known(self, index: int, what: str) -> Array:
+        """Content of an input that must be constant.
+
+        Raises:
+            OnnxImportError: it depends on the model's inputs.
+        """
+        array = self.known(index)
+        if array is None:
+            raise self.error(
+                f"{what} (input {index}, {self.proto.input[index]!r}) must be constant",
+                fix="export with static shapes, or simplify the model first (onnxsim)",
+            )
+        return array
+
+    def ints(self, index: int, what: str) -> list[int]:
+        """A constant integer input as a list."""
+        return [int(v) for v in self.require_known(index, what).reshape(-1)]
+
+    def weight(self, index: int, form: str, derive: Callable[[Array], Array]) -> Expr | None:
+        """A derived form of a constant input: a parameter, or a Constant where it was folded.
+
+        None when the input is not constant.
+        """
+        array = self.known(index)
+        if array is None:
+            return None
+        name = self.proto.input[index]
+        if self.values.is_initializer(name) and not self.on_constants:
+            return self.values.parameter(name, form, derive(array))
+        return self.const(derive(array))
+
+    # Attributes
+
+    def attr(self, name: str, default: Any = _REQUIRED) -> Any:
+        """Value of an attribute: int, float, str, list of these, or an array.
+
+        Raises:
+            OnnxImportError: it is required and missing, or of a kind the importer does not read.
+        """
+        for attribute in self.proto.attribute:
+            if attribute.name == name:
+                return self._attribute_value(attribute)
+        if default is _REQUIRED:
+            raise self.error(f"attribute {name!r} is missing")
+        return default
+
+    def _attribute_value(self, attribute: onnx.AttributeProto) -> Any:
+        if attribute.type == onnx.AttributeProto.TENSOR:
+            return to_array(attribute.t)
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if isinstance(value, (int, float)):
+            return value
+        if attribute.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS):
+            return list(value)
+        if attribute.type == onnx.AttributeProto.STRINGS:
+            return [v.decode("utf-8", "replace") for v in value]
+        raise self.error(f"attribute {attribute.name!r} is of a kind that is not supported")
+
+    # Types
+
+    def type_of(self, expr: Expr) -> TensorType:
+        """Type of an expression made so far."""
+        return expr.tensor_type
+
+    def shape(self, expr: Expr) -> tuple[int, ...]:
+        """Static shape of an expression.
+
+        Raises:
+            OnnxImportError: a dimension is unknown (only with ``keep_dynamic``).
+        """
+        ty = expr.tensor_type
+        if any(isinstance(d, AnyDim) for d in ty.shape):
+            raise self.error(
+                f"needs a static shape and has {ty}",
+                fix="give the dimension with --dim NAME=VALUE",
+            )
+        return ty.concrete_shape
+
+    def rank(self, expr: Expr) -> int:
+        """Rank of an expression."""
+        return len(expr.tensor_type.shape)
+
+    def axis(self, axis: int, rank: int) -> int:
+        """A non-negative axis.
+
+        Raises:
+            OnnxImportError: it is out of range.
+        """
+        if not -rank <= axis < max(rank, 1):
+            raise self.error(f"axis {axis} is out of range for rank {rank}")
+        return axis % rank if rank else 0
+
+    # Building
+
+    def call(self, name: str, *args: Expr, **attrs: Any) -> Expr:
+        """A typed call of one of our operators."""
+        attrs_type = Op.get(name).attrs_type
+        record = attrs_type.make(**attrs) if attrs_type is not None else None
+        return typed_call(name, args, record, self.span)
+
+    def tuple(self, fields: Sequence[Expr]) -> Expr:
+        """A typed tuple."""
+        return typed_tuple(fields, self.span)
+
+    def field(self, value: Expr, index: int) -> Expr:
+        """One field of a typed tuple."""
+        return typed_field(value, index, self.span)
+
+    def const(self, value: ArrayLike, dtype: str | None = None) -> Constant:
+        """A Constant."""
+        return Constant(np.asarray(value, dtype=dtype), span=self.span)
+
+    def scalar_like(self, value: float, expr: Expr) -> Constant:
+        """A rank-0 Constant in the dtype of ``expr``."""
+        return self.const(value, expr.tensor_type.dtype)

@@ -1,0 +1,56 @@
+"""The importer's table: ONNX operator and the opset its meaning holds from, to a converter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from compiler.errors import CompilerError
+from compiler.ir.expr import Expr
+
+if TYPE_CHECKING:
+    from compiler.frontend.from_onnx.node import OnnxNode
+
+Converter = Callable[["OnnxNode"], Expr | Sequence[Expr]]
+"""``converter(node)`` gives one expression, or one per output of the node."""
+
+OLDEST_OPSET = 9
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+_CONVERTERS: dict[tuple[str, str], list[tuple[int, Converter]]] = {}
+
+
+def from_onnx(op_type: str, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
+    """Decorator: the function converts ``op_type`` from opset ``since`` up to the next registration.
+
+    Raises:
+        CompilerError: the operator has a converter for this opset already.
+    """
+
+    def add(converter: Converter) -> Converter:
+        versions = _CONVERTERS.setdefault((_domain(domain), op_type), [])
+        if any(since == held for held, _ in versions):
+            raise CompilerError(f"ONNX {op_type} has two converters since opset {since}")
+        versions.append((since, converter))
+        versions.sort(key=lambda version: version[0])
+        return converter
+
+    return add
+
+
+def find_converter(op_type: str, opset: int, domain: str = "") -> Converter | None:
+    """The converter with the largest ``since`` that is not above ``opset``; None when there is none."""
+    found: Converter | None = None
+    for since, converter in _CONVERTERS.get((_domain(domain), op_type), []):
+        if since <= opset:
+            found = converter
+    return found
+
+
+def supported_operators() -> list[str]:
+    """Every operator of the table, by name; other domains as ``domain::name``."""
+    return sorted(f"{domain}::{name}" if domain else name for domain, name in _CONVERTERS)
+
+
+def _domain(domain: str) -> str:
+    return "" if domain in STANDARD_DOMAINS else domain

@@ -1,0 +1,196 @@
+"""What the importer knows about every tensor of the graph while it walks the nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from compiler.errors import OnnxImportError, TypeInferenceError
+from compiler.ir.attrs import Attrs
+from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem, Var
+from compiler.ir.span import Span
+from compiler.ir.ty import DTYPES, IncompleteType, TensorType, TupleType, Type, bits, is_dynamic
+
+Array = NDArray[Any]
+
+MAX_TENSOR_BYTES = 2 << 30
+
+
+class GraphValues:
+    """Expressions and known contents by ONNX tensor name.
+
+    An initializer becomes a named parameter when an expression first reads it; a form derived from
+    it (transposed, reshaped) takes its name where it is the only reader.
+    """
+
+    def __init__(self, initializers: dict[str, onnx.TensorProto], uses: Counter[str]) -> None:
+        self.params: dict[str, Array] = {}
+        self.param_vars: list[Var] = []
+        self._initializers = initializers
+        self._uses = uses
+        self._arrays: dict[str, Array] = {}
+        self._exprs: dict[str, Expr] = {}
+        self._forms: dict[tuple[str, str], Var] = {}
+
+    def bind(self, name: str, expr: Expr) -> None:
+        """Name an expression after the ONNX tensor it computes."""
+        self._exprs[name] = expr
+
+    def has(self, name: str) -> bool:
+        """True when the tensor is an initializer, an input, or was computed already."""
+        return name in self._exprs or name in self._initializers
+
+    def expr(self, name: str) -> Expr:
+        """Expression of a tensor; an initializer becomes a parameter of its own name."""
+        if name in self._exprs:
+            return self._exprs[name]
+        return self.parameter(name, "", self._initializer(name))
+
+    def known(self, name: str) -> Array | None:
+        """Content of a tensor that does not depend on the inputs, if the importer has it."""
+        expr = self._exprs.get(name)
+        if isinstance(expr, Constant):
+            return expr.data
+        return self._initializer(name) if name in self._initializers else None
+
+    def is_initializer(self, name: str) -> bool:
+        """True when the tensor is stored in the file."""
+        return name in self._initializers
+
+    def parameter(self, name: str, form: str, array: Array) -> Var:
+        """The parameter that holds ``form`` of initializer ``name``; made at first use."""
+        key = (name, form)
+        if key not in self._forms:
+            title = name if not form or self._uses[name] == 1 else f"{name}.{form}"
+            array = np.ascontiguousarray(array) if array.ndim else array
+            ty = TensorType(array.shape, str(array.dtype))
+            var = Var(title, ty)
+            var.set_checked_type(ty)
+            self._forms[key] = var
+            self.params[title] = array
+            self.param_vars.append(var)
+        return self._forms[key]
+
+    def _initializer(self, name: str) -> Array:
+        if name not in self._arrays:
+            self._arrays[name] = to_array(self._initializers[name])
+        return self._arrays[name]
+
+
+def to_array(tensor: onnx.TensorProto) -> Array:
+    """The content of a TensorProto.
+
+    Raises:
+        OnnxImportError: a dtype the IR does not have, or less data than the shape needs.
+    """
+    where = f"tensor {tensor.name!r}"
+    type_name = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
+    try:
+        dtype = dtype_of(tensor.data_type, where)
+        if any(d < 0 for d in tensor.dims):
+            raise ValueError(f"negative dimension in {list(tensor.dims)}")
+        elements = 1
+        for d in tensor.dims:
+            elements *= d
+        if elements * max(bits(dtype), 8) // 8 > MAX_TENSOR_BYTES:
+            raise ValueError(f"{elements} elements are more than {MAX_TENSOR_BYTES} bytes")
+        array = np.asarray(numpy_helper.to_array(tensor))
+    except (ValueError, TypeError) as error:
+        raise OnnxImportError(
+            f"the data of a {type_name} tensor of shape {list(tensor.dims)} cannot be read: {error}",
+            where=where,
+            fix="the file is damaged; export it again",
+        ) from error
+    return array.astype(dtype) if str(array.dtype) != dtype else array
+
+
+def dtype_of(data_type: int, where: str) -> str:
+    """The IR's dtype for an ONNX element type.
+
+    Raises:
+        OnnxImportError: the IR has none (string, complex, float8, …).
+    """
+    names = {"FLOAT": "float32", "DOUBLE": "float64"}
+    if data_type not in onnx.TensorProto.DataType.values():
+        raise OnnxImportError(f"unknown ONNX element type {data_type}", where=where)
+    name = onnx.TensorProto.DataType.Name(data_type)
+    dtype = names.get(name, name.lower())
+    if dtype not in DTYPES or dtype == "void":
+        raise OnnxImportError(
+            f"element type {name} is not supported",
+            where=where,
+            fix="float16, float32, float64, bool and the integer types are",
+        )
+    return dtype
+
+
+class _OneResult:
+    """Reporter for a single call whose arguments all have types."""
+
+    def __init__(self, hole: IncompleteType) -> None:
+        self.hole = hole
+        self.result: Type | None = None
+
+    def assign(self, dst: Type, src: Type) -> None:
+        if dst is self.hole:
+            self.result = src
+        elif src is self.hole:
+            self.result = dst
+        elif dst != src:
+            raise TypeInferenceError(f"{dst} was expected, {src} was found")
+
+
+def typed_call(name: str, args: Sequence[Expr], attrs: Attrs | None, span: Span) -> Call:
+    """A call that carries its type, so that the next converter can ask for ranks and shapes.
+
+    Raises:
+        TypeInferenceError: the argument types do not fit.
+    """
+    call = Call(Op.get(name), tuple(args), attrs, span=span)
+    hole = IncompleteType()
+    reporter = _OneResult(hole)
+    types = [*(arg.checked_type for arg in args), hole]
+    op = call.op
+    assert isinstance(op, Op)
+    op.rel(types, len(args), call.attrs, reporter)
+    assert reporter.result is not None, f"{name} did not give a result type"
+    call.set_checked_type(reporter.result)
+    refuse_huge(reporter.result, str(span))
+    return call
+
+
+def typed_tuple(fields: Sequence[Expr], span: Span | None = None) -> Tuple:
+    """A tuple that carries its type."""
+    result = Tuple(tuple(fields), span=span)
+    result.set_checked_type(TupleType(tuple(f.checked_type for f in fields)))
+    return result
+
+
+def typed_field(value: Expr, index: int, span: Span | None = None) -> TupleGetItem:
+    """One field of a tuple, with its type."""
+    item = TupleGetItem(value, index, span=span)
+    ty = value.checked_type
+    assert isinstance(ty, TupleType)
+    item.set_checked_type(ty.fields[index])
+    return item
+
+
+def refuse_huge(ty: Type, where: str) -> None:
+    """Bound every tensor before anything computes it: a 100-byte file can ask for terabytes.
+
+    Raises:
+        OnnxImportError: more than MAX_TENSOR_BYTES.
+    """
+    if isinstance(ty, TensorType) and not is_dynamic(ty):
+        size = ty.num_elements * max(bits(ty.dtype), 8) // 8
+        if size > MAX_TENSOR_BYTES:
+            raise OnnxImportError(
+                f"a tensor {ty} would take {size} bytes; the limit is {MAX_TENSOR_BYTES}",
+                where=where,
+            )

@@ -1,0 +1,119 @@
+"""OrtExecutor: one onnxruntime session, single-threaded by default, batch after batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+
+from compiler.errors import CodegenError, EvaluationError, legal_names
+
+_NUMPY_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(bool)": "bool",
+}
+
+# 3 = errors only: a warning per folded node would drown the service's own log.
+_LOG_SEVERITY = 3
+
+
+class OrtExecutor:
+    """Runs an ONNX model; implements ``runtime.executor.Executor``.
+
+    Args:
+        model: ModelProto or its bytes.
+        threads: threads within one operator; 1 makes CPU time comparable.
+        disabled_optimizers: names of graph optimizers to leave out, such as "ConvMulFusion".
+        optimize: False runs the graph exactly as written, for comparison.
+    Raises:
+        CodegenError: onnxruntime refuses the model.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto | bytes,
+        threads: int = 1,
+        disabled_optimizers: Sequence[str] = (),
+        optimize: bool = True,
+    ) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = _LOG_SEVERITY
+        if not optimize:
+            level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.graph_optimization_level = level
+        data = model if isinstance(model, bytes) else model.SerializeToString()
+        try:
+            self._session = onnxruntime.InferenceSession(
+                data,
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=list(disabled_optimizers),
+            )
+        # onnxruntime's exception classes share no public base besides Exception.
+        except Exception as error:
+            raise CodegenError(
+                f"onnxruntime {onnxruntime.__version__} refuses the model: {error}",
+                fix="check it with onnx.checker; the exporter may lack a form for one operator",
+            ) from error
+        self._dtypes = {
+            i.name: _NUMPY_TYPES.get(i.type, i.type[len("tensor(") : -1])
+            for i in self._session.get_inputs()
+        }
+        self._shapes = {i.name: tuple(i.shape) for i in self._session.get_inputs()}
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        return tuple(self._dtypes)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs, in order."""
+        return tuple(o.name for o in self._session.get_outputs())
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run once.
+
+        Args:
+            inputs: an array per input name, of exactly the declared shape and dtype.
+        Returns:
+            One array per output.
+        Raises:
+            EvaluationError: names, shapes or dtypes differ from what the model declares.
+        """
+        self._check(inputs)
+        try:
+            results = self._session.run(None, {n: np.asarray(inputs[n]) for n in self._dtypes})
+        except Exception as error:
+            raise EvaluationError(f"onnxruntime failed: {error}") from error
+        return [np.asarray(r) for r in results]
+
+    def _check(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        for name in self._dtypes:
+            if name not in inputs:
+                raise EvaluationError(
+                    f"input {name!r} is missing", where=f"given: {', '.join(inputs) or 'nothing'}"
+                )
+        for name, array in inputs.items():
+            if name not in self._dtypes:
+                raise EvaluationError(
+                    f"the model has no input {name!r}", fix=legal_names(name, self._dtypes)
+                )
+            array = np.asarray(array)
+            declared = self._shapes[name]
+            fits = len(declared) == array.ndim and all(
+                not isinstance(d, int) or d == n for d, n in zip(declared, array.shape)
+            )
+            if not fits or str(array.dtype) != self._dtypes[name]:
+                raise EvaluationError(
+                    f"input {name!r} is {array.dtype} {array.shape}",
+                    where=f"the model takes {self._dtypes[name]} {declared}",
+                )
