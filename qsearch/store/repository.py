@@ -143,11 +143,15 @@ class Repository:
         if rows:
             self._write(insert(TrialRow), rows=rows)
 
-    def trials_of(self, study_id: int, states: Iterable[str] | None = None) -> list[Trial]:
-        """Trials by number, all or those in the given states."""
+    def trials_of(
+        self, study_id: int, *, states: Iterable[str] | None = None, batch: int | None = None
+    ) -> list[Trial]:
+        """Trials by number: all, or those in the given states or of one batch."""
         query = select(*TrialRow.__table__.columns).where(TrialRow.study_id == study_id)
         if states is not None:
             query = query.where(TrialRow.state.in_(list(states)))
+        if batch is not None:
+            query = query.where(TrialRow.batch == batch)
         return [_trial(row) for row in self._read(query.order_by(TrialRow.number))]
 
     def count_trials(self, study_id: int) -> Counts:

@@ -1,0 +1,112 @@
+"""The folder of one run: what lies where, whose it is, and whether we may write there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from qsearch.errors import RunFolderError
+
+_OWNER: Final = re.compile(r"^# model_sha256: ([0-9a-f]{64})$", re.MULTILINE)
+_MODEL: Final = re.compile(r"^model: (.+?)(?:  #.*)?$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths of a run folder; nothing is created before ``prepare``."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Every setting as it was used; can be given to ``-c``."""
+        return self.path / "config.resolved.yaml"
+
+    @property
+    def database(self) -> Path:
+        """The store, unless ``--storage`` names another."""
+        return self.path / "study.db"
+
+    @property
+    def module(self) -> Path:
+        """The winner."""
+        return self.path / "best.qmod"
+
+    @property
+    def qconfig(self) -> Path:
+        """The winner's configuration."""
+        return self.path / "qconfig.json"
+
+    @property
+    def report(self) -> Path:
+        """What the search found, as JSON."""
+        return self.path / "report.json"
+
+    @property
+    def log(self) -> Path:
+        """What the packages logged."""
+        return self.path / "run.log"
+
+    @property
+    def artifacts(self) -> Path:
+        """Files by sha256: float module, statistics, baseline outputs."""
+        return self.path / "artifacts"
+
+    @property
+    def data(self) -> Path:
+        """Inputs that came as Python objects, spooled."""
+        return self.path / "data"
+
+    def prepare(self, model_sha256: str, *, fresh: bool) -> None:
+        """Create the folder, or make sure that an existing one is this model's.
+
+        Args:
+            model_sha256: of the model file.
+            fresh: forget what an earlier run left here.
+        Raises:
+            RunFolderError: it cannot be written, or it belongs to another model.
+        """
+        self._check_writable()
+        owner = self.owner()
+        if owner is not None and owner[0] != model_sha256 and not fresh:
+            raise RunFolderError(
+                f"the run folder belongs to another model: {owner[1]}",
+                where=f"{self.path} (sha256 {owner[0][:12]}, this one {model_sha256[:12]})",
+                fix="choose another folder with -o, or start over with --fresh",
+            )
+        if fresh:
+            self.clear()
+
+    def owner(self) -> tuple[str, str] | None:
+        """sha256 and name of the model the folder was made for."""
+        try:
+            text = self.config.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+        sha256, model = _OWNER.search(text), _MODEL.search(text)
+        return (sha256[1], model[1] if model else "?") if sha256 else None
+
+    def clear(self) -> None:
+        """Delete what a run writes, and nothing else."""
+        for path in (self.config, self.module, self.qconfig, self.report, self.log):
+            path.unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{self.database}{suffix}").unlink(missing_ok=True)
+        for folder in (self.artifacts, self.data):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _check_writable(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
+        except OSError as error:
+            raise RunFolderError(
+                f"the run folder cannot be written: {error.strerror or error}",
+                where=str(self.path),
+                fix="choose a folder you may write to with -o",
+            ) from error

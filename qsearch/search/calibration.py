@@ -1,0 +1,155 @@
+"""Calibration, once per study and graph variant: statistics from the workers, scales from them.
+
+Statistics and scales are artefacts of the study, so a resumed search does not measure again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._calibrate.activation_scales import activation_scales
+from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
+from qsearch.progress import Progress
+from qsearch.search.space import content_hash
+from qsearch.store.artifacts import ArtifactStore
+from qsearch.store.records import StoredArtifact
+from qsearch.store.repository import Repository
+from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
+from workers.pool.protocol import WorkerPool
+
+log = logging.getLogger("qsearch.search.calibration")
+
+STATISTICS = "calibration"
+SCALES = "scales"
+_POLL_S = 1.0
+# Fields beside calibration_fields() that decide the activation scales.
+_SCALE_FIELDS = (
+    "calibrate_mode",
+    "percentile",
+    "global_scale",
+    "nbit_input",
+    "nbit_activation",
+)
+
+
+@dataclass(slots=True)
+class Calibrator:
+    """Gives the activation scales of configurations, measuring at most once per graph variant.
+
+    Args:
+        repository, artifacts, study_id: where statistics and scales are kept.
+        pool: where the model runs; must be idle when ``scales_for`` needs statistics.
+        blob: the float module, or the pool's handle of it.
+        key: all that decides the statistics beside the QConfig (module, data, code).
+        dataset, samples: calibration inputs.
+        percentiles: fractions whose order statistics the study may ask for.
+    """
+
+    repository: Repository
+    artifacts: ArtifactStore
+    study_id: int
+    pool: WorkerPool
+    blob: Any
+    key: Mapping[str, Any]
+    dataset: DatasetRef
+    samples: Range
+    percentiles: tuple[float, ...]
+    progress: Progress
+    clock: Callable[[], float] = time.process_time
+    cpu_s: float = 0.0
+    """CPU seconds this run spent on calibration, workers included."""
+    _stats: dict[str, CalibrationStats] = field(default_factory=dict)
+    _scales: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
+        """Activation ranges in binding order; None for global_scale, which needs no data.
+
+        Raises:
+            CalibrationError: the statistics give no scale.
+            LostWorkerError, CompilerError: a worker could not measure.
+        """
+        if qconfig.calibrate_mode == "global_scale":
+            return None
+        variant = content_hash({**self.key, "variant": qconfig.calibration_fields()})
+        fields = qconfig.to_dict()
+        key = content_hash({"variant": variant, **{k: fields[k] for k in _SCALE_FIELDS}})
+        if key not in self._scales:
+            stored = self._stored(SCALES, key)
+            if stored is None:
+                statistics = self._statistics(variant, qconfig)
+                begin = self.clock()
+                scales = activation_scales(statistics, qconfig)
+                spent = self.clock() - begin
+                self.cpu_s += spent
+                stored = {"scales": scales}
+                self._keep(SCALES, key, stored, spent)
+            self._scales[key] = tuple(float(scale) for scale in stored["scales"])
+        return self._scales[key]
+
+    def _statistics(self, variant: str, qconfig: QConfig) -> CalibrationStats:
+        if variant not in self._stats:
+            arrays = self._stored(STATISTICS, variant)
+            if arrays is None:
+                statistics, cpu_s = self._measure(qconfig)
+                self.cpu_s += cpu_s
+                self._keep(STATISTICS, variant, statistics.to_arrays(), cpu_s)
+            else:
+                statistics = CalibrationStats.from_arrays(arrays)
+            self._stats[variant] = statistics
+        return self._stats[variant]
+
+    def _measure(self, qconfig: QConfig) -> tuple[CalibrationStats, float]:
+        self.progress.phase("calibration", 2 * len(self.samples))
+        ranges, first_cpu_s = self._round(1, qconfig, None)
+        merged = self.pool.put(ranges.to_arrays())
+        histograms, second_cpu_s = self._round(2, qconfig, merged)
+        return histograms, first_cpu_s + second_cpu_s
+
+    def _round(self, number: int, qconfig: QConfig, merged: Any) -> tuple[CalibrationStats, float]:
+        shards = self.samples.split(self.pool.num_workers)
+        for index, shard in enumerate(shards):
+            request = CalibrationRequest(
+                blob=self.blob,
+                qconfig=qconfig.to_dict(),
+                dataset=self.dataset,
+                samples=shard,
+                round=number,
+                merged=merged,
+                percentiles=self.percentiles,
+            )
+            self.pool.submit(("calibration", number, index), request)
+        results: dict[int, CalibrationResult] = {}
+        while len(results) < len(shards):
+            finished = self.pool.next_finished(timeout_s=_POLL_S)
+            if finished is None:
+                continue
+            if finished.error is not None:
+                self.pool.cancel_all()
+                raise finished.error
+            result: CalibrationResult = finished.result
+            results[finished.tag[2]] = result  # type: ignore[index]  # our own tag
+            self.progress.advance(result.samples)
+        ordered = [results[index] for index in sorted(results)]
+        statistics = merge_stats(CalibrationStats.from_arrays(r.arrays) for r in ordered)
+        return statistics, sum(result.cpu_s for result in ordered)
+
+    def _stored(self, kind: str, key: str) -> dict[str, NDArray[Any]] | None:
+        for artifact in self.repository.artifacts_of(self.study_id, kind):
+            if artifact.key == key and self.artifacts.has(artifact.sha256):
+                return self.artifacts.get_arrays(artifact.sha256)
+        return None
+
+    def _keep(self, kind: str, key: str, arrays: Mapping[str, NDArray[Any]], cpu_s: float) -> None:
+        artifact = self.artifacts.put_arrays({k: np.asarray(v) for k, v in arrays.items()})
+        self.repository.save_artifact(
+            self.study_id,
+            StoredArtifact(kind, key, artifact.sha256, artifact.bytes, cpu_s),
+        )

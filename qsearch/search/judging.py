@@ -1,0 +1,104 @@
+"""What every evaluation of a study shares, and how a worker's answer becomes an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from compiler.errors import CompilerError, NotFullyIntegralError
+from qsearch.search.objectives import Score
+from qsearch.store.records import Failure, Outcome, Trial
+from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Judge, Range
+from workers.pool.protocol import Finished
+
+COLLAPSE_AFTER: Final = 32
+"""Samples after which a configuration that lost nearly everything is stopped."""
+
+ScoreOf = Callable[[Mapping[str, Mapping[str, float]]], dict[str, float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """The part of an EvaluationRequest that is the same for all trials of a study.
+
+    Attributes:
+        blob: the float module, or the pool's handle of it.
+        dataset: evaluation samples.
+        samples: which of them.
+        judge: who computes the outputs of candidates.
+        metrics: names of ``workers.metrics.registry``.
+        reference: outputs of the float model for ``samples``, or the pool's handle of them.
+        score_of: merged metric sums → score.
+    """
+
+    blob: Any
+    dataset: DatasetRef
+    samples: Range
+    judge: Judge
+    metrics: tuple[str, ...]
+    reference: Any
+    score_of: ScoreOf
+
+    def request(
+        self, qconfig: Mapping[str, Any], scales: tuple[float, ...] | None
+    ) -> EvaluationRequest:
+        """Judge one candidate on all samples, stopping early if it collapses."""
+        return EvaluationRequest(
+            blob=self.blob,
+            qconfig=dict(qconfig),
+            activation_scales=scales,
+            judge=self.judge,
+            dataset=self.dataset,
+            samples=self.samples,
+            metrics=self.metrics,
+            reference=self.reference,
+            collapse_after=COLLAPSE_AFTER if len(self.samples) > COLLAPSE_AFTER else None,
+        )
+
+    def outcome(self, trial: Trial, finished: Finished, seconds: float) -> Outcome:
+        """How the trial ended, from what the pool says."""
+        if finished.error is not None:
+            return failed(finished.error, finished.attempts, seconds)
+        result: EvaluationResult = finished.result
+        score: Score = self.score_of(result.sums)
+        wants_integers = trial.qconfig["partition_conversions"] == "fully_integral"
+        failure = None
+        if wants_integers and result.fully_integral is False:
+            state = "infeasible"
+            left = list(result.float_ops)
+            failure = Failure(
+                f"{len(left)} operators stay in float",
+                "; ".join(left[:8]) + ("; …" if len(left) > 8 else ""),
+                "allow them with --allow-float, or use a model whose operators can be quantized",
+            )
+        else:
+            state = "pruned" if result.collapsed else "complete"
+        return Outcome(
+            state=state,  # type: ignore[arg-type]  # one of the three literals above
+            score=score,
+            samples=result.samples,
+            collapsed=result.collapsed,
+            outputs_sha256=result.outputs_sha256,
+            failure=failure,
+            attempts=finished.attempts,
+            compile_cpu_s=result.compile_cpu_s,
+            run_cpu_s=result.run_cpu_s,
+            peak_rss_bytes=result.peak_rss_bytes,
+            seconds=seconds,
+        )
+
+
+def failed(error: Exception, attempts: int = 1, seconds: float | None = None) -> Outcome:
+    """The outcome of a trial that ended with an error; infeasible when it left float parts."""
+    if isinstance(error, CompilerError):
+        where = "; ".join(filter(None, (error.where, *error.notes))) or None
+        failure = Failure(error.what, where, error.fix)
+    else:
+        failure = Failure(f"{type(error).__name__}: {error}".strip()[:2000])
+    return Outcome(
+        state="infeasible" if isinstance(error, NotFullyIntegralError) else "failed",
+        failure=failure,
+        attempts=attempts,
+        seconds=seconds,
+    )

@@ -1,0 +1,189 @@
+"""Data given as Python objects becomes an .npz in the run folder, one sample at a time.
+
+Taken: an array (models with one input), a mapping of arrays, an iterable of mappings or arrays,
+onnxruntime's CalibrationDataReader (``get_next``), or a callable that returns one of these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+from numpy.typing import NDArray
+
+from qsearch.errors import DataError
+
+LABELS = "labels"
+_CHUNK = 1 << 20
+_MAX_CALLS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input of the model: name, shape (samples on axis 0, batch 1) and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}{list(self.shape)}"
+
+
+def spool(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name: str) -> Path:
+    """Write ``data`` to ``folder/<name>-<hash>.npz`` and return the path.
+
+    Memory stays at one item of an iterable, however many there are.
+
+    Raises:
+        DataError: empty, of a kind we do not take, or of names or shapes that do not fit.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    columns: dict[str, _Column] = {}
+    try:
+        for item in _items(data):
+            sample = _named(item, inputs)
+            if columns and set(sample) != set(columns):
+                raise DataError(
+                    f"items differ in their names: {sorted(columns)} and then {sorted(sample)}",
+                    where=name,
+                    fix="give every item the same names",
+                )
+            for key, value in sample.items():
+                column = columns.setdefault(key, _Column(folder / f".part-{name}-{len(columns)}"))
+                column.append(value, name, key)
+        if not columns:
+            raise DataError("the data holds no sample", where=name, fix="give at least one sample")
+        return _write(columns, folder, name)
+    finally:
+        for column in columns.values():
+            column.discard()
+
+
+def _items(data: Any) -> Iterator[Any]:
+    for _ in range(_MAX_CALLS):
+        if not isinstance(data, type) and callable(data) and not hasattr(data, "get_next"):
+            data = data()
+    if hasattr(data, "get_next"):
+        while (item := data.get_next()) is not None:
+            yield item
+    elif isinstance(data, np.ndarray | Mapping):
+        yield data
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        yield from data
+    else:
+        raise DataError(
+            f"data of type {type(data).__name__} cannot be used",
+            fix=(
+                "give an array, a mapping of arrays, an iterable of mappings, a "
+                "CalibrationDataReader, a callable, or the path of an .npz or image folder"
+            ),
+        )
+
+
+def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
+    """Arrays by name, samples on axis 0."""
+    if not isinstance(item, Mapping):
+        if len(inputs) != 1:
+            raise DataError(
+                "data without names for a model with several inputs",
+                where=f"inputs {', '.join(map(str, inputs))}",
+                fix="give mappings from input name to array",
+            )
+        item = {inputs[0].name: item}
+    specs = {spec.name: spec for spec in inputs}
+    arrays: dict[str, NDArray[Any]] = {}
+    for key, value in item.items():
+        array = np.asarray(value)
+        spec = specs.get(key)
+        alone = array.ndim == (len(spec.shape) - 1 if spec else 0)
+        arrays[str(key)] = array[np.newaxis] if alone else array
+    counts = {key: len(array) for key, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        raise DataError(
+            f"arrays of different numbers of samples: {counts}",
+            fix="give every name as many samples",
+        )
+    return arrays
+
+
+@dataclass(slots=True)
+class _Column:
+    """The raw bytes of one name, gathered in a temporary file."""
+
+    path: Path
+    rows: int = 0
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] | None = None
+    _stream: IO[bytes] | None = field(default=None)
+
+    def append(self, array: NDArray[Any], data_name: str, key: str) -> None:
+        if self._stream is None:
+            self._stream = self.path.open("wb")
+            self.shape, self.dtype = array.shape[1:], array.dtype
+        if array.shape[1:] != self.shape or array.dtype != self.dtype:
+            raise DataError(
+                f"items of {key!r} differ: {self.dtype}{list(self.shape)} and then "
+                f"{array.dtype}{list(array.shape[1:])}",
+                where=data_name,
+                fix="give every item the same shape and dtype",
+            )
+        if array.dtype.hasobject:
+            raise DataError(
+                f"{key!r} holds Python objects", where=data_name, fix="give numeric arrays"
+            )
+        self._stream.write(np.ascontiguousarray(array).tobytes())
+        self.rows += len(array)
+
+    def copy_to(self, target: Callable[[bytes], Any]) -> None:
+        assert self._stream is not None
+        assert self.dtype is not None
+        self._stream.flush()
+        header = {
+            "descr": npy_format.dtype_to_descr(self.dtype),
+            "fortran_order": False,
+            "shape": (self.rows, *self.shape),
+        }
+        target(_header_bytes(header))
+        with self.path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                target(chunk)
+
+    def discard(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _header_bytes(header: dict[str, Any]) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    npy_format.write_array_header_2_0(buffer, header)
+    return buffer.getvalue()
+
+
+def _write(columns: dict[str, _Column], folder: Path, name: str) -> Path:
+    partial = folder / f".part-{name}.npz"
+    digest = hashlib.sha256()
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+        for key in sorted(columns):
+            digest.update(key.encode())
+            entry = zipfile.ZipInfo(f"{key}.npy")
+
+            with archive.open(entry, "w", force_zip64=True) as member:
+
+                def both(chunk: bytes, write: Callable[[bytes], Any] = member.write) -> None:
+                    digest.update(chunk)
+                    write(chunk)
+
+                columns[key].copy_to(both)
+    target = folder / f"{name}-{digest.hexdigest()[:16]}.npz"
+    partial.replace(target)
+    return target

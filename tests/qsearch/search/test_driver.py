@@ -1,0 +1,378 @@
+"""The driver with a pool that only pretends: determinism, kills, duplicates, budgets, outcomes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.errors import CalibrationError, NotFullyIntegralError
+from compiler.qtypes.qconfig import QConfig
+from qsearch.errors import SearchFailedError
+from qsearch.progress import SilentProgress
+from qsearch.search.budget import Budget
+from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, Driver
+from qsearch.search.judging import Judging
+from qsearch.search.objectives import Objective
+from qsearch.search.proposals import Proposer
+from qsearch.search.space import Parameter, Space, config_hash, default_space
+from qsearch.store.engine import open_engine
+from qsearch.store.records import NewStudy, Trial
+from qsearch.store.repository import Repository
+from workers.errors import LostWorkerError
+from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
+from workers.pool.protocol import Finished, Request
+
+SMALL = Space(
+    (
+        Parameter("weight_granularity", ("channel", "tensor")),
+        Parameter("weight_scale", ("max", "mse")),
+        Parameter("calibrate_mode", ("percentile",)),
+        Parameter("percentile", (0.99999,)),
+    )
+)
+
+
+def made_up(request: EvaluationRequest) -> EvaluationResult:
+    """A score that depends on the configuration alone."""
+    digest = hashlib.sha256(config_hash(request.qconfig).encode()).hexdigest()
+    noise = int(digest[:6], 16) / 2**24
+    return EvaluationResult(
+        sums={"agreement": {"right": 300 - round(30 * noise), "n": 300}},
+        samples=len(request.samples),
+        collapsed=noise > 0.9,
+        outputs_sha256=digest,
+        outputs=None,
+        compile_cpu_s=0.01,
+        run_cpu_s=0.02,
+        peak_rss_bytes=2**31,
+        fully_integral=True,
+    )
+
+
+class FakePool:
+    """Answers in an order drawn from ``seed``; ``on_finish`` may raise to play a kill."""
+
+    def __init__(
+        self,
+        num_workers: int = 2,
+        seed: int = 0,
+        answer: Callable[[EvaluationRequest], EvaluationResult] = made_up,
+        on_finish: Callable[[int], None] | None = None,
+    ) -> None:
+        self._workers = num_workers
+        self._rng = np.random.default_rng(seed)
+        self._answer = answer
+        self._on_finish = on_finish
+        self._queue: list[tuple[Hashable, Request]] = []
+        self.ran: list[str] = []
+
+    @property
+    def num_workers(self) -> int:
+        return self._workers
+
+    @property
+    def pending(self) -> int:
+        return len(self._queue)
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def submit(self, tag: Hashable, request: Request) -> None:
+        self._queue.append((tag, request))
+
+    def next_finished(self, timeout_s: float | None = None) -> Finished | None:
+        if not self._queue:
+            return None
+        running = min(self._workers, len(self._queue))
+        tag, request = self._queue.pop(int(self._rng.integers(running)))
+        if self._on_finish is not None:
+            self._on_finish(len(self.ran))
+        assert isinstance(request, EvaluationRequest)
+        self.ran.append(config_hash(request.qconfig))
+        try:
+            return Finished(tag, self._answer(request))
+        except Exception as error:
+            return Finished(tag, error=error)
+
+    def cancel_all(self) -> None:
+        self._queue.clear()
+
+    def close(self) -> None:
+        self._queue.clear()
+
+
+class KilledError(BaseException):
+    """Stands for kill -9 in the middle of a study."""
+
+
+class Scales:
+    """Scales of any configuration, or a refusal."""
+
+    def __init__(self, refuse: str | None = None) -> None:
+        self.refuse = refuse
+
+    def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
+        if qconfig.calibrate_mode == self.refuse:
+            raise CalibrationError("no scale", where="%3", fix="use another mode")
+        return None if qconfig.calibrate_mode == "global_scale" else (1.0, 2.0)
+
+
+def score_of(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
+    counts = sums["agreement"]
+    return {"top1": None, "agreement": counts["right"] / counts["n"], "sqnr_db": 20.0}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Iterator[Repository]:
+    repository = Repository(open_engine(f"sqlite:///{tmp_path / 'study.db'}"))
+    yield repository
+    repository.close()
+
+
+def search(
+    repository: Repository,
+    pool: Any,
+    *,
+    trials: int = 14,
+    name: str = "study",
+    space: Space | None = None,
+    scales: Scales | None = None,
+    timeout_s: float | None = None,
+    clock: Callable[[], float] | None = None,
+    code: str = "v1",
+) -> str | None:
+    study = repository.find_study(name) or repository.create_study(
+        NewStudy(name, "m.onnx", "a" * 64, {}, "b" * 64, 3, trials, "c" * 16)
+    )
+    space = space or default_space()
+    objective = Objective("agreement")
+    budget = Budget(trials, timeout_s, clock) if clock else Budget(trials, timeout_s)
+    driver = Driver(
+        repository=repository,
+        study=study,
+        proposer=Proposer(
+            space,
+            QConfig.recommended(),
+            objective,
+            sampler="tpe",
+            seed=3,
+            batch_size=4,
+            enumerate_all=space.size(trials + 1) <= trials,
+        ),
+        pool=pool,
+        scales=scales or Scales(),
+        judging=Judging(
+            b"", DatasetRef("npz"), Range(0, 300), "grid", ("agreement",), (), score_of
+        ),
+        objective=objective,
+        work_key={"code": code},
+        budget=budget,
+        progress=SilentProgress(),
+    )
+    return driver.run()
+
+
+def trials_of(repository: Repository, name: str = "study") -> list[Trial]:
+    study = repository.find_study(name)
+    assert study is not None
+    return repository.trials_of(study.id)
+
+
+def story(repository: Repository, name: str = "study") -> list[Any]:
+    """What must not depend on workers, order or kills."""
+    return [
+        (t.number, t.batch, t.params, t.config_hash, t.state, t.outcome.score)
+        for t in trials_of(repository, name)
+    ]
+
+
+def test_a_study_ends_with_the_wanted_number_of_trials(repository: Repository) -> None:
+    pool = FakePool()
+    assert search(repository, pool) is None
+    trials = trials_of(repository)
+    assert [t.number for t in trials] == list(range(14))
+    assert all(t.finished for t in trials)
+    assert QConfig.from_dict(trials[0].qconfig) == QConfig.recommended()
+    assert len(pool.ran) == len(set(pool.ran)) == 14
+
+
+@pytest.mark.parametrize(("workers", "order"), [(1, 0), (2, 1), (4, 2), (4, 3)])
+def test_workers_and_the_order_of_answers_change_nothing(
+    repository: Repository, workers: int, order: int
+) -> None:
+    search(repository, FakePool(num_workers=3, seed=9), name="one")
+    search(repository, FakePool(workers, order), name="other", code="v2")
+    assert story(repository, "one") == story(repository, "other")
+
+
+def test_kills_lose_no_trial_and_repeat_none(repository: Repository) -> None:
+    search(repository, FakePool(), name="unbroken")
+    ran: list[str] = []
+    for kill in range(30):
+        interrupt = fake_interrupt(after=1 + kill % 3)
+        pool = FakePool(num_workers=3, seed=kill, on_finish=interrupt)
+        try:
+            search(repository, pool, name="killed", code="v2")
+        except KilledError:
+            ran += pool.ran
+        else:
+            ran += pool.ran
+            break
+    assert story(repository, "killed") == story(repository, "unbroken")
+    assert len(ran) == len(set(ran)) == 14
+
+
+def fake_interrupt(after: int) -> Callable[[int], None]:
+    def interrupt(finished: int) -> None:
+        if finished >= after:
+            raise KilledError
+
+    return interrupt
+
+
+def test_rows_left_running_by_a_kill_are_run_again_with_their_parameters(
+    repository: Repository,
+) -> None:
+    with pytest.raises(KilledError):
+        search(repository, FakePool(on_finish=fake_interrupt(after=2)))
+    before = trials_of(repository)
+    repository.start_trial(next(t for t in before if not t.finished).id)
+    search(repository, FakePool())
+    after = trials_of(repository)[: len(before)]
+    assert [(t.number, t.params) for t in before] == [(t.number, t.params) for t in after]
+    assert all(t.finished for t in after)
+
+
+def test_a_longer_study_is_a_shorter_one_continued(repository: Repository) -> None:
+    search(repository, FakePool(), trials=6, name="grown")
+    search(repository, FakePool(), trials=14, name="grown")
+    search(repository, FakePool(), trials=14, name="straight", code="v2")
+    assert story(repository, "grown") == story(repository, "straight")
+
+
+def test_nothing_is_done_when_the_study_has_its_trials(repository: Repository) -> None:
+    search(repository, FakePool())
+    pool = FakePool()
+    assert search(repository, pool, trials=10) is None
+    assert pool.ran == []
+    assert len(trials_of(repository)) == 14
+
+
+def test_a_space_smaller_than_the_budget_is_enumerated_and_ends_the_study(
+    repository: Repository,
+) -> None:
+    pool = FakePool()
+    assert search(repository, pool, trials=32, space=SMALL) == SPACE_EXHAUSTED
+    assert len(pool.ran) == len(set(pool.ran)) == 4
+
+
+def test_a_space_of_the_size_of_the_budget_is_enumerated(repository: Repository) -> None:
+    assert search(repository, FakePool(), trials=4, space=SMALL) is None
+    assert len(trials_of(repository)) == 4
+
+
+def test_work_known_to_the_storage_is_answered_without_a_worker(repository: Repository) -> None:
+    search(repository, FakePool(), name="first")
+    pool = FakePool()
+    search(repository, pool, name="second")
+    first, second = trials_of(repository, "first"), trials_of(repository, "second")
+    answered = [t.number for t in first if t.state == "complete"]
+    assert [t.number for t in second if t.outcome.from_store] == answered
+    assert story(repository, "first") == story(repository, "second")
+    assert len(pool.ran) == 14 - len(answered)
+    study = repository.find_study("second")
+    assert study is not None
+    assert repository.count_trials(study.id).from_store == len(answered)
+
+
+def test_other_code_is_other_work(repository: Repository) -> None:
+    search(repository, FakePool(), name="first")
+    pool = FakePool()
+    search(repository, pool, name="second", code="v2")
+    assert len(pool.ran) == 14
+
+
+def test_a_collapsed_configuration_is_pruned_with_its_score(repository: Repository) -> None:
+    search(repository, FakePool())
+    pruned = [t for t in trials_of(repository) if t.state == "pruned"]
+    assert pruned
+    assert all(t.outcome.collapsed and t.outcome.score is not None for t in pruned)
+
+
+def test_float_islands_make_a_trial_infeasible_with_the_reason(repository: Repository) -> None:
+    def answer(request: EvaluationRequest) -> EvaluationResult:
+        return replace(made_up(request), fully_integral=False, float_ops=("nn.softmax: no rule",))
+
+    search(repository, FakePool(answer=answer), trials=4)
+    for trial in trials_of(repository):
+        assert trial.state == "infeasible"
+        assert trial.outcome.failure is not None
+        assert "nn.softmax" in (trial.outcome.failure.where or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (LostWorkerError("the worker died 3 times", where="node n", fix="more memory"), "failed"),
+        (NotFullyIntegralError("exp stays in float", where="%7"), "infeasible"),
+        (ValueError("a bug"), "failed"),
+    ],
+)
+def test_an_error_ends_its_trial_and_not_the_study(
+    repository: Repository, error: Exception, state: str
+) -> None:
+    def answer(request: EvaluationRequest) -> EvaluationResult:
+        if request.qconfig["weight_granularity"] == "channel":
+            raise error
+        return made_up(request)
+
+    search(repository, FakePool(answer=answer))
+    trials = trials_of(repository)
+    hit = [t for t in trials if t.qconfig["weight_granularity"] == "channel"]
+    assert hit
+    assert all(t.state == state for t in hit)
+    assert all(t.outcome.failure is not None for t in hit)
+    assert any(t.state == "complete" for t in trials)
+
+
+def test_a_configuration_without_scales_fails_alone(repository: Repository) -> None:
+    search(repository, FakePool(), scales=Scales(refuse="kl_divergence"), trials=20)
+    trials = trials_of(repository)
+    refused = [t for t in trials if t.qconfig["calibrate_mode"] == "kl_divergence"]
+    assert refused
+    assert all(t.state == "failed" and t.outcome.attempts == 0 for t in refused)
+
+
+def test_a_timeout_leaves_the_rest_of_the_batch_waiting(repository: Repository) -> None:
+    now = [0.0]
+
+    def answer(request: EvaluationRequest) -> EvaluationResult:
+        now[0] += 10
+        return made_up(request)
+
+    pool = FakePool(answer=answer)
+    stopped = search(repository, pool, timeout_s=55.0, clock=lambda: now[0])
+    assert stopped == TIMEOUT
+    states = [t.state for t in trials_of(repository)]
+    assert states.count("waiting") == 2
+    assert "running" not in states
+    search(repository, FakePool(), name="unbroken", code="v2")
+    search(repository, FakePool())
+    assert story(repository) == story(repository, "unbroken")
+
+
+def test_a_pool_that_forgets_requests_ends_the_search_with_a_message(
+    repository: Repository,
+) -> None:
+    class Forgetful(FakePool):
+        def submit(self, tag: Hashable, request: Request) -> None:
+            """Loses it."""
+
+    with pytest.raises(SearchFailedError, match="without an answer"):
+        search(repository, Forgetful())
