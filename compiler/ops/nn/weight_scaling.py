@@ -1,0 +1,137 @@
+"""How nn.conv2d, nn.conv3d and nn.dense take a per-channel scale into their weight.
+
+After the operator the scale multiplies output channels, before it input channels of the weight.
+Grouped convolutions take part only when depthwise. Source: spec/quantize.md section 2.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from compiler.ir.expr import Call, Expr
+from compiler.ops.op_call import op_call
+from compiler.ops.rules.scale_axis import (
+    ArgChange,
+    FScaleAxisBackwardPrep,
+    FScaleAxisBackwardPush,
+    FScaleAxisForwardPrep,
+    FScaleAxisForwardRewrite,
+    Message,
+    Messages,
+    MultiplyBy,
+    Scaled,
+    match_axes,
+)
+
+CONVOLUTIONS = ("nn.conv2d", "nn.conv3d")
+
+
+def conv_axes(call: Call, data_layout: str) -> tuple[int, ...] | None:
+    """Channel axes of a value in ``data_layout``; None when the convolution cannot fold."""
+    attrs: Any = call.attrs
+    kernel, data = _axes_of(attrs.kernel_layout), _axes_of(data_layout)
+    if attrs.groups != 1 and not is_depthwise(call):
+        return None
+    if "o" not in kernel and "i" not in kernel and "c" not in data and "I" in kernel:
+        return (data.index("C"),)
+    if "o" in kernel and "i" in kernel and "c" in data:
+        return (data.index("C"), data.index("c"))
+    return None
+
+
+def is_depthwise(call: Call) -> bool:
+    """True when every output channel reads one input channel: O == groups and I == 1."""
+    attrs: Any = call.attrs
+    shape = call.args[1].tensor_type.shape
+    size: dict[str, Any] = {"O": 1, "I": 1}
+    for letter, dim in zip(_axes_of(attrs.kernel_layout), shape):
+        if letter.upper() in size:
+            size[letter.upper()] *= dim
+    return bool(size["O"] == attrs.groups and size["I"] == 1)
+
+
+def _axes_of(layout: str) -> str:
+    """``OIHW16i`` → ``OIHWi``: the letter of every axis, factors dropped."""
+    return "".join(c for c in layout if c.isalpha())
+
+
+def _weight_factor(call: Call, scale: Expr, letter: str) -> Expr:
+    """``scale`` aligned with the axis (or blocked pair of axes) ``letter`` of the weight."""
+    attrs: Any = call.attrs
+    layout = _axes_of(attrs.kernel_layout)
+    axes = [layout.index(c) for c in (letter, letter.lower()) if c in layout]
+    return match_axes(scale, call.args[1].tensor_type, axes, call.span)
+
+
+@FScaleAxisBackwardPrep.register(*CONVOLUTIONS)
+def conv_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
+    """A scale on the output channels."""
+    attrs: Any = call.attrs
+    axes = conv_axes(call, attrs.out_layout or attrs.data_layout)
+    return None if axes is None else Message(axes)
+
+
+@FScaleAxisBackwardPush.register(*CONVOLUTIONS)
+def conv_push(call: Call, messages: Messages, message: Message, scale: Expr) -> Sequence[ArgChange]:
+    """The weight's output channels are multiplied."""
+    return None, MultiplyBy(_weight_factor(call, scale, "O"))
+
+
+@FScaleAxisForwardPrep.register(*CONVOLUTIONS)
+def conv_takes_scale_before(call: Call, message: Message | None) -> Messages:
+    """A scale on the input channels."""
+    attrs: Any = call.attrs
+    axes = conv_axes(call, attrs.data_layout)
+    return (None if axes is None else Message(axes)), None
+
+
+@FScaleAxisForwardRewrite.register(*CONVOLUTIONS)
+def conv_forward(ref_call: Call, new_args: tuple[Expr, ...], ctx: Message | None) -> Expr | None:
+    """The weight's input channels (of a depthwise one: its only channels) are multiplied."""
+    data, weight = new_args
+    attrs: Any = ref_call.attrs
+    if not isinstance(data, Scaled) or isinstance(weight, Scaled):
+        return None
+    if data.axes != conv_axes(ref_call, attrs.data_layout):
+        return None
+    letter = "O" if is_depthwise(ref_call) else "I"
+    factor = _weight_factor(ref_call, data.scale, letter)
+    weight = op_call("multiply", weight, factor, span=ref_call.span)
+    return ref_call.with_fields(args=(data.value, weight))
+
+
+def _is_matrix(call: Call) -> bool:
+    # Axis 1 holds the features only when the data is a matrix.
+    return len(call.args[0].tensor_type.shape) == 2
+
+
+@FScaleAxisBackwardPrep.register("nn.dense")
+def dense_takes_scale_behind(call: Call, messages: Messages) -> Message | None:
+    """A scale on the units."""
+    return Message((1,)) if _is_matrix(call) else None
+
+
+@FScaleAxisBackwardPush.register("nn.dense")
+def dense_push(
+    call: Call, messages: Messages, message: Message, scale: Expr
+) -> Sequence[ArgChange]:
+    """The rows of the weight are multiplied."""
+    factor = op_call("expand_dims", scale, axis=1, num_newaxis=1, span=call.span)
+    return None, MultiplyBy(factor)
+
+
+@FScaleAxisForwardPrep.register("nn.dense")
+def dense_takes_scale_before(call: Call, message: Message | None) -> Messages:
+    """A scale on the features."""
+    return (Message((1,)) if _is_matrix(call) else None), None
+
+
+@FScaleAxisForwardRewrite.register("nn.dense")
+def dense_forward(ref_call: Call, new_args: tuple[Expr, ...], ctx: Message | None) -> Expr | None:
+    """The columns of the weight are multiplied."""
+    data, weight = new_args
+    if not isinstance(data, Scaled) or isinstance(weight, Scaled) or data.axes != (1,):
+        return None
+    weight = op_call("multiply", weight, data.scale, span=ref_call.span)
+    return ref_call.with_fields(args=(data.value, weight))

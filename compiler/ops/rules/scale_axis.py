@@ -1,0 +1,175 @@
+"""The questions of FoldScaleAxis: may a per-channel scale pass an operator, and what happens then.
+
+A *scale* is a tensor that varies along some axes of the value it multiplies; squeezed, it has just
+those axes. A *message* says which axes an operator can take a scale on. Source: spec/quantize.md
+section 2.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.ir.expr import Call, Constant, Expr, is_op_call
+from compiler.ir.op import OpRule
+from compiler.ir.span import AnySpan
+from compiler.ir.temp_expr import TempExpr
+from compiler.ir.ty import TensorType
+from compiler.ops.op_call import expand_to_axis, op_call, reshape_to_axes
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Axes a scale may vary along, and whether it must be >= 0 (a relu lies in between)."""
+
+    axes: tuple[int, ...]
+    require_positive: bool = False
+
+    def through_activation(self) -> Message:
+        """The message behind an operator that only commutes with scales >= 0."""
+        return Message(self.axes, True)
+
+
+Messages = Sequence[Message | None]
+
+BackwardPrepRule = Callable[[Call, Messages], Message | None]
+"""``rule(call, messages of its arguments)``: what scale the result of ``call`` can absorb."""
+
+FScaleAxisBackwardPrep: OpRule[BackwardPrepRule] = OpRule(
+    "FScaleAxisBackwardPrep", asked_by="BackwardFoldScaleAxis"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PushDown:
+    """The argument, which has a message, takes over the scale."""
+
+    scale: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyBy:
+    """The argument is multiplied by a factor of its own rank or less."""
+
+    factor: Expr
+
+
+ArgChange = PushDown | MultiplyBy | None
+"""What becomes of one argument when a scale passes its consumer; None: only rewritten."""
+
+BackwardPushRule = Callable[[Call, Messages, Message, Expr], Sequence[ArgChange]]
+"""``rule(call, messages of its arguments, message of call, scale)``: one change per argument, such
+that the changed call equals ``call * scale``."""
+
+FScaleAxisBackwardPush: OpRule[BackwardPushRule] = OpRule(
+    "FScaleAxisBackwardPush", asked_by="BackwardFoldScaleAxis"
+)
+
+ForwardPrepRule = Callable[[Call, Message | None], Messages]
+"""``rule(call, message from above)``: the scale each argument may bring along."""
+
+FScaleAxisForwardPrep: OpRule[ForwardPrepRule] = OpRule(
+    "FScaleAxisForwardPrep", asked_by="ForwardFoldScaleAxis"
+)
+
+ForwardScaleRule = Callable[[Call, tuple[Expr, ...], Message | None], Expr | None]
+"""A rule of the ForwardRewriter (spec/quantize.md section 3) over ``Scaled`` arguments."""
+
+FScaleAxisForwardRewrite: OpRule[ForwardScaleRule] = OpRule(
+    "FScaleAxisForwardRewrite", asked_by="ForwardFoldScaleAxis"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Scaled(TempExpr):
+    """``value * scale`` whose multiplication is still to be done, by the weight of a consumer.
+
+    ``plain`` is the same value with the multiplication in its old place, for a consumer that turns
+    out not to take the scale.
+    """
+
+    value: Expr
+    axes: tuple[int, ...]
+    scale: Expr
+    plain: Expr
+
+    def realize(self) -> Expr:
+        """``plain``."""
+        return self.plain
+
+
+def is_per_axis(data: TensorType, factor: TensorType, axes: Sequence[int]) -> bool:
+    """True when ``factor`` spans exactly ``axes`` of ``data`` and is 1 along every other axis."""
+    base = len(data.shape) - len(factor.shape)
+    if base < 0:
+        return False
+    for i, size in enumerate(data.shape):
+        if i in axes:
+            if i < base or factor.shape[i - base] != size:
+                return False
+        elif i >= base and factor.shape[i - base] != 1:
+            return False
+    return True
+
+
+def squeeze_to_axes(
+    factor: Expr, data: TensorType, ty: TensorType, axes: Sequence[int], span: AnySpan | None
+) -> Expr:
+    """``factor`` of type ``ty`` without the 1-axes that ``is_per_axis`` allowed."""
+    base = len(data.shape) - len(ty.shape)
+    dropped = tuple(i - base for i in range(base, len(data.shape)) if i not in axes)
+    return op_call("squeeze", factor, axis=dropped, span=span) if dropped else factor
+
+
+def match_axes(
+    scale: Expr, ty: TensorType, axes: Sequence[int], span: AnySpan | None = None
+) -> Expr:
+    """A squeezed scale in a shape that broadcasts along ``axes`` of a value of type ``ty``."""
+    if len(axes) == 1:
+        return expand_to_axis(scale, axes[0], len(ty.shape), span)
+    return reshape_to_axes(scale, axes, ty.concrete_shape, span)
+
+
+_POSITIVE_DTYPES = ("float32", "float64", "int8", "int32", "uint8", "uint32")
+
+
+def positive_constant(scale: Expr) -> bool:
+    """True for a constant with every element >= 0, also behind operators that only reshape."""
+    constant = _constant_behind_reshapes(scale)
+    if constant is None or str(constant.data.dtype) not in _POSITIVE_DTYPES:
+        return False
+    return bool((constant.data >= 0).all())
+
+
+def may_be_divisor(scale: Expr) -> bool:
+    """False for a constant that holds a zero: dividing by it would lose the value."""
+    constant = _constant_behind_reshapes(scale)
+    return constant is None or bool(np.all(constant.data != 0))
+
+
+def _constant_behind_reshapes(expr: Expr) -> Constant | None:
+    while is_op_call(expr, "expand_dims", "reshape", "transpose", "squeeze"):
+        assert isinstance(expr, Call)
+        expr = expr.args[0]
+    return expr if isinstance(expr, Constant) else None
+
+
+def scale_of(call: Call, args: Sequence[Expr], message: Message | None, data: int) -> Expr | None:
+    """The squeezed scale if argument ``1 - data`` of a multiply is one that ``message`` lets pass.
+
+    Args:
+        call: a typed ``multiply``.
+        args: the arguments to take the scale from (the original or the rewritten ones).
+        message: what argument ``data`` can absorb.
+        data: index of the argument that is scaled.
+    """
+    if message is None:
+        return None
+    data_ty, factor_ty = call.args[data].tensor_type, call.args[1 - data].tensor_type
+    if not is_per_axis(data_ty, factor_ty, message.axes):
+        return None
+    if message.require_positive and not positive_constant(args[1 - data]):
+        return None
+    return squeeze_to_axes(args[1 - data], data_ty, factor_ty, message.axes, call.span)

@@ -1,0 +1,105 @@
+"""CanonicalizeCast: every elementwise consumer of a widening cast gets a cast of its own.
+
+    before                                after
+    %0 = cast(%x, dtype="int32");         %0 = cast(%x, dtype="int32");
+    %1 = add(%0, %a);                     %1 = add(%0, %a);
+    %2 = add(%0, %b);                     %2 = cast(%x, dtype="int32");
+                                          %3 = add(%2, %b);
+
+A shared cast would end the producer's fused kernel, which then writes the wide type to memory; one
+cast per consumer is fused into the consumer, and the producer writes the narrow type. Casts feeding
+convolutions and other operators that are not broadcast-like stay shared and are not counted.
+Source: Relay CanonicalizeCast; spec/compiler.md section 2.8.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
+from compiler.ir.functor import MixedModeMutator
+from compiler.ir.module import IRModule
+from compiler.ir.op import OpPattern
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.ty import TensorType, bits
+
+Edge = tuple[Call, int]
+
+
+@register_pass("CanonicalizeCast", opt_level=3, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class CanonicalizeCast(FunctionPass):
+    """Give elementwise and broadcast consumers their own widening casts."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The function with duplicated casts, itself when none is shared."""
+        edges = _edges_to_split(fn)
+        if not edges:
+            return fn
+        new = _CastSplitter(edges).visit(fn)
+        assert isinstance(new, Function)
+        return new
+
+
+class _CastSplitter(MixedModeMutator):
+    def __init__(self, edges: set[Edge]) -> None:
+        super().__init__()
+        self.edges = edges
+
+    def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        args = [
+            _copy(arg) if (pre, index) in self.edges else arg for index, arg in enumerate(post.args)
+        ]
+        return post.with_fields(args=tuple(args))
+
+
+def _copy(cast: Expr) -> Expr:
+    assert isinstance(cast, Call)
+    return Call(cast.op, cast.args, cast.attrs, span=cast.span, virtual_device=cast.virtual_device)
+
+
+def _edges_to_split(fn: Function) -> set[Edge]:
+    """Edges that reach a widening cast for the second time or later, in visiting order.
+
+    The order is that of a recursive mutator: an argument is counted once it and everything below
+    it has been visited, before the next argument. It decides which consumer keeps the old cast.
+    """
+    split: set[Edge] = set()
+    uses: Counter[Expr] = Counter()
+    seen: set[Expr] = set()
+    stack: list[Expr | Edge] = [fn]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, tuple):
+            call, index = top
+            cast = call.args[index]
+            uses[cast] += 1
+            if uses[cast] > 1:
+                split.add(top)
+        elif top not in seen:
+            seen.add(top)
+            if isinstance(top, Call) and _is_broadcast_like(top.op):
+                for index in reversed(range(len(top.args))):
+                    if _is_widening_cast(top.args[index]):
+                        stack.append((top, index))
+                    stack.append(top.args[index])
+            else:
+                stack.extend(reversed(top.operands()))
+    return split
+
+
+def _is_broadcast_like(op: Expr) -> bool:
+    return isinstance(op, Op) and op.pattern is not None and op.pattern <= OpPattern.BROADCAST
+
+
+def _is_widening_cast(expr: Expr) -> bool:
+    if not is_op_call(expr, "cast"):
+        return False
+    assert isinstance(expr, Call)
+    narrow, wide = expr.args[0].checked_type, expr.checked_type
+    return (
+        isinstance(narrow, TensorType)
+        and isinstance(wide, TensorType)
+        and bits(narrow.dtype) < bits(wide.dtype)
+    )

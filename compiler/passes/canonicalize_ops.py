@@ -1,0 +1,35 @@
+"""CanonicalizeOps: one spelling per computation.
+
+    before                                after
+    nn.bias_add(%x, %b, axis=1)           add(%x, expand_dims(%b, axis=1, num_newaxis=2))
+
+Source: spec/quantize.md section 2.6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.ir.expr import Call, Expr, Function
+from compiler.ir.functor import MixedModeMutator
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ops.rules.canonicalize import FCanonicalize
+
+
+class _Canonicalizer(MixedModeMutator):
+    def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        rule = FCanonicalize.get(pre.op)
+        return post if rule is None else rule(pre, post.args)
+
+
+@register_pass("CanonicalizeOps", opt_level=3, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class CanonicalizeOps(FunctionPass):
+    """Replace operators that are shorthands of others."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The canonical function, itself when there is nothing to replace."""
+        new = _Canonicalizer().visit(fn)
+        assert isinstance(new, Function)
+        return new

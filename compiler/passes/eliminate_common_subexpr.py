@@ -1,0 +1,72 @@
+"""EliminateCommonSubexpr: equal calls on the very same arguments become one.
+
+    before                                after
+    %0 = add(%x, 1f);                     %0 = add(%x, 1f);
+    %1 = add(%x, 1f);                     multiply(%0, %0)
+    multiply(%0, %1)
+
+Only calls of operators that keep no state, and tuple items. Two rank-0 constants of the same bits
+count as the same argument. Source: Relay EliminateCommonSubexpr; spec/compiler.md section 2.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, TupleGetItem
+from compiler.ir.functor import MixedModeMutator
+from compiler.ir.module import IRModule
+from compiler.ir.op import STATEFUL
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+
+SkipCall = Callable[[Call], bool]
+
+
+@register_pass("EliminateCommonSubexpr", opt_level=3, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class EliminateCommonSubexpr(FunctionPass):
+    """Compute equal things once.
+
+    Args:
+        fskip: calls for which it answers True are never merged.
+    """
+
+    fskip: SkipCall | None = None
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The merged function, itself when nothing is computed twice."""
+        new = _Merger(self.fskip).visit(fn)
+        assert isinstance(new, Function)
+        return new
+
+
+class _Merger(MixedModeMutator):
+    def __init__(self, fskip: SkipCall | None) -> None:
+        super().__init__()
+        self.fskip = fskip
+        self.first: dict[Any, Expr] = {}
+
+    def visit_function(self, function: Function, *args: Any) -> Expr:
+        if function.has_nonzero_attr("Primitive"):
+            return function
+        return super().visit_function(function)
+
+    def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        op = post.op
+        if not isinstance(op, Op) or STATEFUL in op.flags:
+            return post
+        if self.fskip is not None and self.fskip(post):
+            return post
+        key = (op, post.attrs, post.virtual_device, *(_argument_key(a) for a in post.args))
+        return self.first.setdefault(key, post)
+
+    def rewrite_tuple_getitem(self, pre: TupleGetItem, post: TupleGetItem) -> Expr:
+        return self.first.setdefault((post.tuple, post.index), post)
+
+
+def _argument_key(arg: Expr) -> Any:
+    if isinstance(arg, Constant) and arg.is_scalar:
+        return str(arg.data.dtype), arg.data.tobytes()
+    return arg

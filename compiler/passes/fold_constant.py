@@ -1,0 +1,173 @@
+"""FoldConstant: calls whose every argument is a constant become constants.
+
+    before                                after
+    %0 = multiply(w, s);                  nn.conv2d(%x, w')
+    nn.conv2d(%x, %0)
+
+    (a, b).0                              a
+    let %v = c; body                      body with c for %v
+    if (True) {a} else {b}                a
+    shape_of(%x: Tensor[(3, 4), …])       [3, 4]
+
+Left alone: calls without arguments, stateful and non-computational operators, callees that are not
+operators, whatever lies inside a Primitive function, results larger than 64 MiB.
+Values are those of the reference evaluator. Source: spec/quantize.md section 2.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import compiler.ops.tensor.value_from_type  # noqa: F401  (registers rules)
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    If,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    is_op_call,
+)
+from compiler.ir.functor import MixedModeMutator, expand_anf
+from compiler.ir.module import IRModule
+from compiler.ir.op import NON_COMPUTATIONAL, STATEFUL
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.span import AnySpan
+from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, is_dynamic, tensor_fields
+from compiler.ops.evaluate import Value, evaluate_op
+from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.ops.rules.simplify import FFoldFromType
+
+MAX_RESULT_BYTES = 64 * 2**20
+_DEVICE_MARKS = ("on_device", "annotation.on_device")
+_NEVER_FOLDED = ("device_copy", "vm.shape_of")
+
+
+@register_pass("FoldConstant", opt_level=2, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class FoldConstant(FunctionPass):
+    """Evaluate what does not depend on any input.
+
+    Args:
+        fold_qnn: also evaluate the qnn.* operators, which are left to the backend by default.
+    """
+
+    fold_qnn: bool = False
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The folded function, itself when there is nothing to fold."""
+        new = _ConstantFolder(self.fold_qnn).visit(fn)
+        assert isinstance(new, Function)
+        return new
+
+
+class _ConstantFolder(MixedModeMutator):
+    def __init__(self, fold_qnn: bool) -> None:
+        super().__init__()
+        self.fold_qnn = fold_qnn
+        self._foldable_ops: dict[Expr, bool] = {}
+
+    def visit_function(self, function: Function, *args: Any) -> Expr:
+        if function.has_nonzero_attr("Primitive"):
+            return function
+        return super().visit_function(function)
+
+    def visit_if(self, branch: If, *args: Any) -> Expr:
+        cond = self.visit(branch.cond)
+        if isinstance(cond, Constant):
+            return self.visit(branch.true_branch if cond.data else branch.false_branch)
+        return super().visit_if(branch)
+
+    def visit_let(self, let: Let, *args: Any) -> Expr:
+        def bind(inner: Let) -> None:
+            value = self.visit(inner.value)
+            if isinstance(value, Constant):
+                self.memo[inner.var] = value
+            else:
+                self.visit_binder(inner.var)
+
+        def rebuild(inner: Let) -> None:
+            value, body = self.memo[inner.value], self.visit(inner.body)
+            if not isinstance(value, Constant):
+                var = self.visit_binder(inner.var)
+                body = inner.with_fields(var=var, value=value, body=body)
+            self.memo[inner] = body
+
+        expand_anf(let, bind, rebuild, self.memo.__contains__)
+        return self.memo[let]
+
+    def rewrite_tuple_getitem(self, pre: TupleGetItem, post: TupleGetItem) -> Expr:
+        return post.tuple.fields[pre.index] if isinstance(post.tuple, Tuple) else post
+
+    def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        op = pre.op
+        if not isinstance(op, Op) or not post.args:
+            return post
+        from_type = FFoldFromType.get(op)
+        if from_type is not None:
+            ty = pre.args[0].checked_type
+            if not isinstance(ty, TensorType) or is_dynamic(ty):
+                return post
+            return Constant(from_type(pre.attrs, ty), span=pre.span)
+        if not self._may_fold(op):
+            return post
+        values = []
+        for arg in post.args:
+            value = _value_of(arg)
+            if value is None:
+                return post
+            values.append(value)
+        if not _fits(pre.checked_type):
+            return post
+        return _constant(evaluate_op(op, pre.attrs, values, pre.checked_type), pre.span)
+
+    def _may_fold(self, op: Op) -> bool:
+        answer = self._foldable_ops.get(op)
+        if answer is None:
+            computed = NON_COMPUTATIONAL not in op.flags or (
+                self.fold_qnn and op.name.startswith("qnn.")
+            )
+            answer = (
+                computed
+                and STATEFUL not in op.flags
+                and op.name not in (*_NEVER_FOLDED, *_DEVICE_MARKS)
+                and op in FNumpyCompute
+            )
+            self._foldable_ops[op] = answer
+        return answer
+
+
+def _value_of(expr: Expr) -> Value | None:
+    """The value of a Constant or of a Tuple of them (nested, device marks ignored); else None."""
+    while is_op_call(expr, *_DEVICE_MARKS):
+        assert isinstance(expr, Call)
+        expr = expr.args[0]
+    if isinstance(expr, Constant):
+        return expr.data
+    if not isinstance(expr, Tuple):
+        return None
+    # Tuples nest as deep as the program text, not as the graph.
+    fields = [_value_of(f) for f in expr.fields]
+    return None if any(f is None for f in fields) else tuple(f for f in fields if f is not None)
+
+
+def _fits(ty: Type) -> bool:
+    if is_dynamic(ty):
+        return False
+    tensors = tensor_fields(ty)
+    # int4 lives in int8 arrays: a Constant of it would come back as int8.
+    if any(t.dtype in NARROW_DTYPES for t in tensors):
+        return False
+    return sum(t.num_elements * max(bits(t.dtype), 8) // 8 for t in tensors) <= MAX_RESULT_BYTES
+
+
+def _constant(value: Value, span: AnySpan | None) -> Expr:
+    if isinstance(value, tuple):
+        return Tuple(tuple(_constant(v, span) for v in value), span=span)
+    return Constant(np.asarray(value), span=span)

@@ -1,0 +1,175 @@
+"""FoldScaleAxis: a per-channel multiply moves into the weight of a neighbouring matmul.
+
+    backward half
+    before                                after
+    %0 = nn.conv2d(%x, w);                nn.conv2d(%x, w * s[C,1,1,1])
+    multiply(%0, s[C,1,1])
+
+    forward half
+    before                                after
+    %0 = multiply(%x, s[1,C,1,1]);        nn.conv2d(%x, w * s[C,1,1])
+    nn.conv2d(%0, w)
+
+Fires when s varies along C only; with a relu in between, s must also be a constant >= 0.
+Operators take part through ops/rules/scale_axis.py.
+Not handled: grouped non-depthwise convolution; clip, pooling or concatenate in between.
+Source: Relay FoldScaleAxis; spec/quantize.md section 2.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import compiler.ops.nn.weight_scaling
+import compiler.ops.tensor.scale_passing  # noqa: F401  (both register rules)
+from compiler.ir.analysis import count_uses, post_order
+from compiler.ir.expr import Call, Expr, Function, is_op_call
+from compiler.ir.functor import ForwardRewriter, MixedModeMutator
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import (
+    FunctionPass,
+    ModulePass,
+    PassContext,
+    Sequential,
+    register_pass,
+)
+from compiler.ops.op_call import op_call
+from compiler.ops.rules.scale_axis import (
+    FScaleAxisBackwardPrep,
+    FScaleAxisBackwardPush,
+    FScaleAxisForwardPrep,
+    FScaleAxisForwardRewrite,
+    Message,
+    Messages,
+    MultiplyBy,
+    PushDown,
+    scale_of,
+)
+from compiler.passes.fold_constant import FoldConstant
+
+
+@register_pass("BackwardFoldScaleAxis", opt_level=3, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class BackwardFoldScaleAxis(FunctionPass):
+    """Move a multiply behind a convolution or dense into its weight."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The folded function, itself when no operator can take a scale."""
+        messages = _backward_messages(fn)
+        if not messages:
+            return fn
+        new = _BackwardTransformer(messages).visit(fn)
+        assert isinstance(new, Function)
+        return new
+
+
+def _backward_messages(fn: Function) -> dict[Expr, Message]:
+    uses = count_uses(fn)
+    messages: dict[Expr, Message] = {}
+    for node in post_order(fn):
+        if not isinstance(node, Call) or uses[node] != 1:
+            continue
+        prepare = FScaleAxisBackwardPrep.get(node.op)
+        message = prepare and prepare(node, [messages.get(a) for a in node.args])
+        if message is not None:
+            messages[node] = message
+    return messages
+
+
+class _BackwardTransformer(MixedModeMutator):
+    def __init__(self, messages: dict[Expr, Message]) -> None:
+        super().__init__()
+        self.messages = messages
+
+    def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        if not is_op_call(pre, "multiply"):
+            return post
+        # The right side is asked only when the left has no message at all.
+        data = 0 if pre.args[0] in self.messages else 1
+        scale = scale_of(pre, pre.args, self.messages.get(pre.args[data]), data)
+        return post if scale is None else self._push(pre.args[data], scale)
+
+    def _arg_messages(self, call: Call) -> Messages:
+        return [self.messages.get(a) for a in call.args]
+
+    def _push(self, root: Expr, scale: Expr) -> Expr:
+        """``root * scale`` with the multiplication done in the weights below ``root``.
+
+        The nodes passed have one consumer each, so they form a tree.
+        """
+        passed = [(root, scale)]
+        changes = []
+        for node, node_scale in passed:
+            assert isinstance(node, Call)
+            assert not isinstance(node.op, Call)
+            rule = FScaleAxisBackwardPush.get(node.op)
+            assert rule is not None, f"{node} has a message, but no rule to push a scale"
+            change = rule(node, self._arg_messages(node), self.messages[node], node_scale)
+            changes.append(change)
+            passed.extend(
+                (arg, c.scale) for arg, c in zip(node.args, change) if isinstance(c, PushDown)
+            )
+        done: dict[Expr, Expr] = {}
+        for (node, _), change in zip(reversed(passed), reversed(changes)):
+            assert isinstance(node, Call)
+            args: list[Expr] = []
+            for arg, c in zip(node.args, change):
+                if isinstance(c, PushDown):
+                    args.append(done[arg])
+                elif isinstance(c, MultiplyBy):
+                    args.append(op_call("multiply", self.visit(arg), c.factor, span=node.span))
+                else:
+                    args.append(self.visit(arg))
+            done[node] = node.with_fields(args=tuple(args))
+        return done[root]
+
+
+@register_pass("ForwardFoldScaleAxis", opt_level=3, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class ForwardFoldScaleAxis(FunctionPass):
+    """Move a multiply in front of a convolution or dense into its weight."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The folded function, itself when no scale moves."""
+        messages = _forward_messages(fn)
+        rewriter = ForwardRewriter(FScaleAxisForwardRewrite, fcontext=messages.get)
+        new = rewriter.rewrite(fn)
+        assert isinstance(new, Function)
+        return new
+
+
+def _forward_messages(fn: Function) -> dict[Expr, Message | None]:
+    """Message of every node: what all of its consumers agree to take."""
+    messages: dict[Expr, Message | None] = {}
+    for node in reversed(list(post_order(fn))):
+        prepare = FScaleAxisForwardPrep.get(node.op) if isinstance(node, Call) else None
+        if isinstance(node, Call) and prepare is not None:
+            for arg, message in zip(node.args, prepare(node, messages.get(node))):
+                _agree(messages, arg, message)
+        else:
+            for child in node.operands():
+                _agree(messages, child, None)
+    return messages
+
+
+def _agree(messages: dict[Expr, Message | None], node: Expr, message: Message | None) -> None:
+    if node not in messages:
+        messages[node] = message
+        return
+    held = messages[node]
+    axes = tuple(a for a in held.axes if a in message.axes) if held and message else ()
+    if held is None or message is None or not axes:
+        messages[node] = None
+    else:
+        messages[node] = Message(axes, held.require_positive or message.require_positive)
+
+
+@register_pass("FoldScaleAxis", opt_level=3, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class FoldScaleAxis(ModulePass):
+    """Both halves, then FoldConstant; each under the level of the current context."""
+
+    def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        """The folded module."""
+        halves = [BackwardFoldScaleAxis(), ForwardFoldScaleAxis(), FoldConstant()]
+        return Sequential(halves, name="fold_scale_axis")(mod)

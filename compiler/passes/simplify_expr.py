@@ -1,0 +1,82 @@
+"""SimplifyExpr: algebra that needs no data: what cancels out, and pairs that are one operator.
+
+    before                                          after
+    reshape(reshape(%x, …), newshape=[4, 6])        reshape(%x, newshape=[4, 6])
+    transpose(transpose(%x, [1, 0]), [1, 0])        %x
+    add(%x, 0f), multiply(%x, 1f)                   %x
+    divide(%x, 4f)                                  multiply(%x, 0.25f)
+    nn.conv2d(nn.pad(%x, 0f, …), %w)                nn.conv2d(%x, %w, padding=…)
+    clip(clip(%x, 0, 6), -1, 4)                     clip(%x, 0, 4)
+
+Every result has the type of what it replaces. Operators take part through ops/rules/simplify.py.
+Source: spec/compiler.md section 6.6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import compiler.ops.nn.pad_merging
+import compiler.ops.tensor.neutral_operands
+import compiler.ops.transform.reshape_pairs  # noqa: F401  (the three register rules)
+from compiler.errors import PassError
+from compiler.ir.expr import Call, Expr, Function
+from compiler.ir.functor import MixedModeMutator
+from compiler.ir.infer_type import infer_expr
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.ty import Type
+from compiler.ops.rules.simplify import FSimplifyExpr
+
+
+@register_pass("SimplifyExpr", opt_level=0, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class SimplifyExpr(FunctionPass):
+    """Remove operators that cancel out, merge those that are one."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The simplified function, itself when nothing applies.
+
+        Raises:
+            PassError: a rule changed the type of the function.
+        """
+        new = _Simplifier().visit(fn)
+        if new is fn:
+            return fn
+        new = infer_expr(new, mod)
+        if new.checked_type != fn.checked_type:
+            raise PassError(
+                "a simplification changed the type of the function",
+                pass_name="SimplifyExpr",
+                where=f"{fn.checked_type} became {new.checked_type}",
+                fix="this is a defect of a rule in FSimplifyExpr, please report the model",
+            )
+        assert isinstance(new, Function)
+        return new
+
+
+class _Simplifier(MixedModeMutator):
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: dict[Expr, Type] = {}
+
+    def type_of(self, expr: Expr) -> Type:
+        """Type of an original node, or of a new one by what it replaces."""
+        ty = expr.checked_type_or_none
+        return self.types[expr] if ty is None else ty
+
+    def dispatch_visit(self, expr: Expr) -> Expr:
+        new = self.dispatch(expr)
+        ty = expr.checked_type_or_none
+        if new.checked_type_or_none is None and ty is not None:
+            self.types[new] = ty
+        return new
+
+    def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        rule = FSimplifyExpr.get(post.op)
+        if rule is None:
+            return post
+        if post is not pre:
+            self.types[post] = pre.checked_type
+        new = rule(post, self.type_of)
+        return post if new is None else new

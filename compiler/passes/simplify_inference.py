@@ -1,0 +1,57 @@
+"""SimplifyInference: training-time operators become arithmetic, dropout goes away.
+
+    before                                            after
+    %0 = nn.batch_norm(%x, %g, %b, %m, %v);           multiply(%x, scale) + shift
+    %0.0
+
+    %0 = nn.dropout(%x);  %0.0                        %x
+
+nn.layer_norm, nn.instance_norm, nn.group_norm and nn.l2_normalize are replaced as a whole; of
+nn.batch_norm and nn.dropout only field 0 is, other fields keep the call alive.
+Operators take part through ops/rules/simplify.py. Source: spec/compiler.md section 2.8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import compiler.ops.nn.inference_arithmetic  # noqa: F401  (registers the rules)
+from compiler.ir.expr import Call, Expr, Function, TupleGetItem
+from compiler.ir.functor import MixedModeMutator
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ops.rules.simplify import FSimplifyInference, FSimplifyInferenceField
+
+
+class _InferenceSimplifier(MixedModeMutator):
+    def __init__(self) -> None:
+        super().__init__()
+        self.field_zero: dict[Expr, Expr] = {}
+
+    def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        rule = FSimplifyInference.get(pre.op)
+        return post if rule is None else rule(pre, post.args)
+
+    def rewrite_tuple_getitem(self, pre: TupleGetItem, post: TupleGetItem) -> Expr:
+        producer, new_producer = pre.tuple, post.tuple
+        if pre.index != 0 or not isinstance(producer, Call) or not isinstance(new_producer, Call):
+            return post
+        rule = FSimplifyInferenceField.get(producer.op)
+        if rule is None:
+            return post
+        # Two items of one call are one computation, before and after.
+        if producer not in self.field_zero:
+            self.field_zero[producer] = rule(producer, new_producer.args)
+        return self.field_zero[producer]
+
+
+@register_pass("SimplifyInference", opt_level=0, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class SimplifyInference(FunctionPass):
+    """Rewrite what only matters in training; running it twice changes nothing more."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The simplified function, itself when there is nothing to simplify."""
+        new = _InferenceSimplifier().visit(fn)
+        assert isinstance(new, Function)
+        return new
