@@ -75,7 +75,7 @@ class Pass:
         raise NotImplementedError(f"{type(self).__name__} is a kind of pass, not a pass")
 
     def __str__(self) -> str:
-        options = []
+        options: list[str] = []
         if dataclasses.is_dataclass(self):
             for f in dataclasses.fields(self):
                 value = getattr(self, f.name)
@@ -183,7 +183,9 @@ def create_pass(spec: str) -> Pass:
         raise CompilerError(
             f"unknown pass {name!r}", where=f"pipeline {spec!r}", fix=legal_names(name, _PASSES)
         )
-    known = [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    known: list[str] = []
+    if dataclasses.is_dataclass(cls):
+        known = [f.name for f in dataclasses.fields(cls)]
     for key in options:
         if key not in known:
             raise CompilerError(

@@ -80,7 +80,8 @@ def constant_digest(constant: Constant) -> bytes:
     if held is None:
         data = constant.data
         state = blake2b(f"{data.dtype.str}{data.shape}".encode(), digest_size=16)
-        state.update(data.reshape(-1).view("u1") if data.size else b"")
+        if data.size:
+            state.update(data.reshape(-1).view("u1").data)
         held = _constant_digests[constant] = state.digest()
     return held
 
@@ -118,9 +119,7 @@ class _Digest:
 
     def add(self, subject: Any) -> None:
         """Write ``subject`` and everything below it."""
-        self._state.update(
-            self._visit(subject) if isinstance(subject, Expr) else self._value(subject)
-        )
+        self._state.update(self._value(subject))
 
     def _visit(self, root: Expr) -> bytes:
         """Reference to ``root`` after writing a record per graph node below it."""

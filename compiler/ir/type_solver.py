@@ -151,7 +151,7 @@ class TypeSolver:
             self._clash(a, b)
         if isinstance(a, TensorType) and isinstance(b, TensorType):
             return _merge_tensors(a, b, dim)
-        if isinstance(a, TypeVar) or isinstance(a, GlobalTypeVar):
+        if isinstance(a, (TypeVar, GlobalTypeVar)):
             if a != b:
                 self._clash(a, b)
             return a
@@ -253,7 +253,7 @@ def map_type(ty: Type, change: Callable[[Type], Type]) -> Type:
 
 
 def instantiate(ty: Type, mapping: dict[TypeVar, Type], *, keep_params: bool = False) -> Any:
-    """``ty`` with type variables replaced; a function type loses its type parameters unless kept."""
+    """``ty`` with type variables replaced; a function type drops its own unless they are kept."""
 
     def change(part: Type) -> Type:
         if isinstance(part, TypeVar):
@@ -294,6 +294,6 @@ def _merge_tensors(a: TensorType, b: TensorType, dim: Callable[[Dim, Dim], Dim])
 
 
 def op_type(op: Op) -> FuncType:
-    """A type for an operator taken by itself: one type variable per argument and one for the result."""
+    """Type of an operator taken by itself: a type variable per argument and one for the result."""
     params = tuple(TypeVar(name) for name in (*op.arg_names, "result"))
     return FuncType(params[:-1], params[-1], params)

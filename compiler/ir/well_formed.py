@@ -37,7 +37,7 @@ class Problem:
 
 
 def well_formed(subject: Expr | IRModule) -> list[Problem]:
-    """Every broken invariant of an expression or of all functions of a module; empty when it is sound.
+    """Every broken invariant of an expression, or of all functions of a module.
 
     Checked: a variable is bound once and used in its scope only; no TempExpr; after inference no
     incomplete annotation; a Primitive function holds calls of operators, tuples, constants, its own
