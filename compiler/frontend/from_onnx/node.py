@@ -28,6 +28,12 @@ Array = NDArray[Any]
 _REQUIRED = object()
 
 
+class ConstantInputError(OnnxImportError):
+    """An input that must be constant depends on the model's inputs; ``input_name`` says which."""
+
+    input_name: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxNode:
     """A node in its graph; every call it builds carries its span and its type."""
@@ -83,14 +89,18 @@ class OnnxNode:
         """Content of an input that must be constant.
 
         Raises:
-            OnnxImportError: it depends on the model's inputs.
+            ConstantInputError: it depends on the model's inputs.
         """
         array = self.known(index)
         if array is None:
-            raise self.error(
-                f"{what} (input {index}, {self.proto.input[index]!r}) must be constant",
+            name = self.proto.input[index] if self.has_input(index) else ""
+            error = ConstantInputError(
+                f"{self.op_type}: {what} (input {index}, {name!r}) must be constant",
                 fix="export with static shapes, or simplify the model first (onnxsim)",
+                span=self.span,
             )
+            error.input_name = name
+            raise error
         return array
 
     def ints(self, index: int, what: str) -> list[int]:

@@ -47,6 +47,11 @@ def find_converter(op_type: str, opset: int, domain: str = "") -> Converter | No
     return found
 
 
+def versions_of(op_type: str, domain: str = "") -> tuple[int, ...]:
+    """Opsets at which the operator's converters begin, ascending; () when there are none."""
+    return tuple(since for since, _ in _CONVERTERS.get((_domain(domain), op_type), []))
+
+
 def supported_operators() -> list[str]:
     """Every operator of the table, by name; other domains as ``domain::name``."""
     return sorted(f"{domain}::{name}" if domain else name for domain, name in _CONVERTERS)

@@ -44,7 +44,7 @@ def group_normalization(node: OnnxNode) -> Expr:
     def spread(index: int) -> Expr:
         derived = node.weight(index, "channels", lambda v: np.repeat(v, channels // groups))
         if derived is None:
-            raise node.error(f"input {index} must be constant")
+            return node.call("repeat", node.arg(index), repeats=channels // groups, axis=0)
         return derived
 
     return _group_norm(node, groups, spread(1), spread(2))

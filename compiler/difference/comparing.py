@@ -1,0 +1,240 @@
+"""compare_modules: the same inputs through two modules, node by node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.difference.inputs import named_for
+from compiler.difference.matching import Match, Step, match_steps
+from compiler.errors import EvaluationError
+from compiler.ir.expr import Call, Expr
+from compiler.ir.module import IRModule
+from compiler.pipeline import evaluate
+
+Array = NDArray[Any]
+Batch = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDifference:
+    """How far one matched pair of values is apart, over all batches.
+
+    ``snr_db`` is 10·log10(Σa² / Σ(a-b)²), inf when equal. ``scale`` is the factor that b was
+    multiplied with first, because one side holds integers and the other real numbers; else 1.
+    """
+
+    name: str
+    operator_a: str
+    operator_b: str
+    shape: tuple[int, ...]
+    dtype_a: str
+    dtype_b: str
+    equal: bool
+    snr_db: float
+    max_abs_error: float
+    scale: float
+    matched_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What compare_modules found; ``nodes`` are in the order in which the second module runs."""
+
+    equal: bool
+    outputs: tuple[NodeDifference, ...]
+    nodes: tuple[NodeDifference, ...]
+    only_in_a: int
+    only_in_b: int
+
+    @property
+    def first(self) -> NodeDifference | None:
+        """The first matched node whose values differ."""
+        return next((node for node in self.nodes if not node.equal), None)
+
+    def sentence(self) -> str:
+        """The first node that differs, or that none does, in one line."""
+        first = self.first
+        if first is None:
+            return "no node differs" if self.equal else "outputs differ, matched nodes do not"
+        return (
+            f"first difference: {first.name} ({first.operator_b}), SNR {first.snr_db:.1f} dB, "
+            f"largest error {first.max_abs_error:.3g}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; an infinite ratio is None."""
+        first = self.first
+        return {
+            "equal": self.equal,
+            "first": None if first is None else _plain(first),
+            "outputs": [_plain(row) for row in self.outputs],
+            "nodes": [_plain(row) for row in self.nodes],
+            "only_in_a": self.only_in_a,
+            "only_in_b": self.only_in_b,
+        }
+
+
+def _plain(row: NodeDifference) -> dict[str, Any]:
+    values = asdict(row)
+    values["shape"] = list(row.shape)
+    for key in ("snr_db", "max_abs_error"):
+        if not math.isfinite(values[key]):
+            values[key] = None
+    return values
+
+
+def compare_modules(
+    a: IRModule,
+    b: IRModule,
+    batches: Iterable[Batch],
+    *,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+) -> Difference:
+    """Run both modules on every batch and compare outputs and matched nodes.
+
+    Args:
+        a: the module taken as right; typed, closed but for the parameters of @main.
+        b: the module that is judged.
+        batches: inputs of @main by parameter name; at least one.
+        rtol: |a-b| <= atol + rtol·|a| counts as equal. Zero, the default, asks for the same bits
+            (NaN equals NaN).
+        atol: see ``rtol``.
+    Raises:
+        EvaluationError: no batch, other inputs than the modules have, or a node that cannot run.
+    """
+    totals: dict[tuple[int, int], _Total] = {}
+    outputs: list[_Total] = []
+    matches: list[Match] | None = None
+    counts = (0, 0)
+    for batch in batches:
+        out_a, values_a, steps_a = _run(a, batch)
+        out_b, values_b, steps_b = _run(b, batch)
+        if matches is None:
+            matches = match_steps(steps_a, steps_b)
+            counts = (len(steps_a) - len(matches), len(steps_b) - len(matches))
+            outputs = [_Total() for _ in range(max(len(out_a), len(out_b)))]
+        for match in matches:
+            total = totals.setdefault((match.a.index, match.b.index), _Total())
+            total.add(values_a[match.a.index], values_b[match.b.index], rtol, atol)
+        for total, x, y in zip(outputs, out_a, out_b):
+            total.add(x, y, rtol, atol)
+        if len(out_a) != len(out_b):
+            raise EvaluationError(
+                f"the first module has {len(out_a)} outputs and the second {len(out_b)}",
+                fix="compare modules with the same outputs",
+            )
+    if matches is None:
+        raise EvaluationError("there are no inputs to compare on", fix="give one image or more")
+    rows = [_row(m, totals[m.a.index, m.b.index]) for m in matches]
+    results = tuple(_output_row(i, total) for i, total in enumerate(outputs))
+    return Difference(all(r.equal for r in results), results, tuple(rows), *counts)
+
+
+def _run(mod: IRModule, batch: Batch) -> tuple[list[Array], list[Array], list[Step]]:
+    """Outputs, and the value and step of every call in the order of execution."""
+    values: list[Array] = []
+    steps: list[Step] = []
+
+    def tap(node: Expr, value: Any) -> None:
+        if isinstance(node, Call) and isinstance(value, np.ndarray):
+            steps.append(Step(len(steps), node, value.shape, str(value.dtype)))
+            values.append(value)
+
+    return evaluate(mod, named_for(mod, batch), tap=tap), values, steps
+
+
+@dataclass(slots=True)
+class _Total:
+    """Sums over batches for one pair of values."""
+
+    equal: bool = True
+    signal: float = 0.0
+    noise: float = 0.0
+    max_error: float = 0.0
+    scale: float = 1.0
+    dtypes: tuple[str, str] = ("", "")
+    shape: tuple[int, ...] = field(default=())
+
+    def add(self, x: Array, y: Array, rtol: float, atol: float) -> None:
+        """Count one batch; ``x`` is taken as right."""
+        self.dtypes, self.shape = (str(x.dtype), str(y.dtype)), x.shape
+        if x.shape != y.shape:
+            self.equal, self.noise, self.max_error = False, math.inf, math.inf
+            return
+        mixed = (x.dtype.kind == "f") != (y.dtype.kind == "f")
+        if not mixed and _same(x, y, rtol, atol):
+            self.signal += float(np.sum(np.square(x, dtype=np.float64)))
+            return
+        right, judged = x.astype(np.float64), y.astype(np.float64)
+        if mixed:
+            if self.scale == 1.0:
+                self.scale = _best_scale(right, judged)
+            judged = judged * self.scale
+        error = np.abs(right - judged)
+        # NaN on both sides is agreement; on one side it is an error without bound.
+        error = np.where(np.isnan(right) & np.isnan(judged), 0.0, error)
+        error = np.where(right == judged, 0.0, np.nan_to_num(error, nan=math.inf))
+        self.equal = False
+        self.signal += float(np.sum(np.square(right[np.isfinite(right)])))
+        self.noise += float(np.sum(np.square(error)))
+        self.max_error = max(self.max_error, float(error.max(initial=0.0)))
+
+    @property
+    def snr_db(self) -> float:
+        """Signal to noise in decibels."""
+        if self.noise == 0:
+            return math.inf
+        if self.signal == 0 or math.isinf(self.noise):
+            return -math.inf
+        return 10 * math.log10(self.signal / self.noise)
+
+
+def _same(x: Array, y: Array, rtol: float, atol: float) -> bool:
+    if rtol == 0 and atol == 0:
+        return bool(x.dtype == y.dtype and np.array_equal(x, y, equal_nan=x.dtype.kind == "f"))
+    return bool(np.allclose(y, x, rtol=rtol, atol=atol, equal_nan=True))
+
+
+def _best_scale(x: Array, y: Array) -> float:
+    """Factor on ``y`` with the least squared error: the quantization scale, near enough."""
+    power = float(np.sum(np.square(y)))
+    return float(np.sum(x * y)) / power if power > 0 else 1.0
+
+
+def _row(match: Match, total: _Total) -> NodeDifference:
+    return NodeDifference(
+        name=match.b.onnx_name or f"step {match.b.index}",
+        operator_a=match.a.operator,
+        operator_b=match.b.operator,
+        shape=match.b.shape,
+        dtype_a=match.a.dtype,
+        dtype_b=match.b.dtype,
+        equal=total.equal,
+        snr_db=total.snr_db,
+        max_abs_error=total.max_error,
+        scale=total.scale,
+        matched_by=match.by,
+    )
+
+
+def _output_row(index: int, total: _Total) -> NodeDifference:
+    return NodeDifference(
+        name=f"output {index}",
+        operator_a="",
+        operator_b="",
+        shape=total.shape,
+        dtype_a=total.dtypes[0],
+        dtype_b=total.dtypes[1],
+        equal=total.equal,
+        snr_db=total.snr_db,
+        max_abs_error=total.max_error,
+        scale=total.scale,
+        matched_by="output",
+    )

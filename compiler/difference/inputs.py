@@ -1,0 +1,78 @@
+"""Inputs for a module when the user gives none: seeded, in the ranges models expect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import EvaluationError
+from compiler.ir.expr import Function, Var
+from compiler.ir.module import IRModule
+from compiler.ir.ty import TensorType, is_dynamic
+
+Arrays = dict[str, NDArray[Any]]
+
+LARGEST_INDEX = 10
+
+
+def main_inputs(mod: IRModule) -> tuple[tuple[Var, TensorType], ...]:
+    """Parameters of @main with their types.
+
+    Raises:
+        EvaluationError: one is no tensor of static shape.
+    """
+    main = mod["main"]
+    assert isinstance(main, Function)
+    found: list[tuple[Var, TensorType]] = []
+    for param in main.params:
+        ty = param.checked_type_or_none or param.type_annotation
+        if not isinstance(ty, TensorType) or is_dynamic(ty):
+            raise EvaluationError(
+                f"input %{param.name_hint} has type {ty}; a tensor of known shape is needed",
+                fix="import the model with --input-shape",
+            )
+        found.append((param, ty))
+    return tuple(found)
+
+
+def random_inputs(mod: IRModule, rng: np.random.Generator) -> Arrays:
+    """One array per parameter of @main.
+
+    Floats are standard normal, integers lie in [0, LARGEST_INDEX) so that they are legal indices,
+    bools are fair coins.
+
+    Raises:
+        EvaluationError: a parameter is no tensor of static shape.
+    """
+    arrays: Arrays = {}
+    for param, ty in main_inputs(mod):
+        shape = ty.concrete_shape
+        if ty.dtype.startswith("float"):
+            value: NDArray[Any] = rng.standard_normal(shape).astype(ty.dtype)
+        elif ty.dtype == "bool":
+            value = rng.integers(0, 2, shape).astype(bool)
+        else:
+            value = rng.integers(0, LARGEST_INDEX, shape).astype(ty.dtype)
+        arrays[param.name_hint] = value
+    return arrays
+
+
+def named_for(mod: IRModule, batch: Mapping[str, NDArray[Any]]) -> Arrays:
+    """``batch`` under the parameter names of ``mod``: by name, or by order where names differ.
+
+    Raises:
+        EvaluationError: another number of inputs.
+    """
+    names = [param.name_hint for param, _ in main_inputs(mod)]
+    if set(names) == set(batch):
+        return dict(batch)
+    if len(names) != len(batch):
+        raise EvaluationError(
+            f"the module has {len(names)} inputs and {len(batch)} are given",
+            where=f"inputs {', '.join(names)}; given {', '.join(batch)}",
+            fix="compare modules with the same inputs",
+        )
+    return dict(zip(names, batch.values()))

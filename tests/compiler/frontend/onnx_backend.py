@@ -1,0 +1,320 @@
+"""ONNX's own node tests through import and reference executor.
+
+    python -m tests.compiler.frontend.onnx_backend            counts and the table per operator
+    python -m tests.compiler.frontend.onnx_backend -k Resize  one operator, every case that fails
+    python -m tests.compiler.frontend.onnx_backend --write    the table in compiler/frontend/README.md
+
+Taken are the cases of one node whose inputs and outputs are tensors. Inputs the importer needs
+constant become initializers that hold the case's values. A case is *refused* when the importer says
+so with an error of ours, *failed* when the numbers differ or anything else is raised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.case.node import collect_testcases
+
+import compiler
+from compiler.errors import CompilerError
+from compiler.frontend.from_onnx.load import load
+from compiler.frontend.from_onnx.node import ConstantInputError
+from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, find_converter, versions_of
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Function, Op
+from compiler.ir.module import IRModule
+from compiler.ops.rules.realize import FQRealizeRewrite
+
+README = Path(__file__).resolve().parents[3] / "compiler" / "frontend" / "README.md"
+BEGIN, END = "<!-- operators: begin -->", "<!-- operators: end -->"
+
+# Element types the IR has no arrays for; the table in the README names them.
+UNSUPPORTED_TYPES = frozenset(
+    {
+        "STRING",
+        "COMPLEX64",
+        "COMPLEX128",
+        "BFLOAT16",
+        "FLOAT8E4M3FN",
+        "FLOAT8E4M3FNUZ",
+        "FLOAT8E5M2",
+        "FLOAT8E5M2FNUZ",
+        "FLOAT8E8M0",
+        "FLOAT4E2M1",
+        "INT4",
+        "UINT4",
+        "INT2",
+        "UINT2",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One node test: a model of one node, and inputs with the outputs they must give."""
+
+    name: str
+    model: onnx.ModelProto
+    data_sets: Sequence[tuple[Sequence[Any], Sequence[Any]]]
+    rtol: float
+    atol: float
+
+    @property
+    def node(self) -> onnx.NodeProto:
+        return self.model.graph.node[0]
+
+    @property
+    def operator(self) -> str:
+        return f"{self.node.domain}::{self.node.op_type}" if self.node.domain else self.node.op_type
+
+    @property
+    def opset(self) -> int:
+        return next((o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx")), 1)
+
+    @property
+    def claimed(self) -> bool:
+        return find_converter(self.node.op_type, self.opset, self.node.domain) is not None
+
+    def unsupported_types(self) -> set[str]:
+        """Element types of the case, an attribute ``to`` or ``dtype`` included, that we do not have."""
+        used = [
+            info.type.tensor_type.elem_type
+            for info in (*self.model.graph.input, *self.model.graph.output)
+        ]
+        used += [a.i for a in self.node.attribute if a.name in ("to", "dtype", "output_dtype")]
+        used += [a.t.data_type for a in self.node.attribute if a.HasField("t")]
+        return UNSUPPORTED_TYPES & {onnx.TensorProto.DataType.Name(t) for t in used}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case; ``ops`` are our operators in the imported function."""
+
+    status: str
+    why: str = ""
+    ops: frozenset[str] = frozenset()
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """Every single-node case with tensor inputs and outputs, by name."""
+    with warnings.catch_warnings():
+        # Some cases compute their expectation with overflow on purpose.
+        warnings.simplefilter("ignore")
+        collected = collect_testcases(None)
+    found: list[Case] = []
+    for case in collected:
+        graph = case.model.graph
+        infos = [*graph.input, *graph.output]
+        if len(graph.node) == 1 and all(i.type.HasField("tensor_type") for i in infos):
+            found.append(Case(case.name, case.model, case.data_sets, case.rtol, case.atol))
+    return tuple(sorted(found, key=lambda c: c.name))
+
+
+def run_case(case: Case) -> Outcome:
+    """Import the case and compare every output with what ONNX expects."""
+    ops: frozenset[str] = frozenset()
+    for inputs, expected in case.data_sets:
+        named = dict(zip((i.name for i in case.model.graph.input), map(as_array, inputs)))
+        try:
+            mod, params, inputs_left = import_case(case.model, named)
+            ops = operators_of(mod)
+        except CompilerError as error:
+            return Outcome("refused", str(error).splitlines()[0])
+        except Exception as error:
+            return Outcome("failed", f"import raised {type(error).__name__}: {error}")
+        try:
+            results = compiler.evaluate(mod, {**inputs_left, **params})
+            compare(results, [as_array(e) for e in expected], case.rtol, case.atol)
+        except Exception as error:
+            return Outcome("failed", f"{type(error).__name__}: {one_line(error)}", ops)
+    return Outcome("passed", "", ops)
+
+
+def import_case(
+    model: onnx.ModelProto, inputs: dict[str, Any]
+) -> tuple[IRModule, dict[str, Any], dict[str, Any]]:
+    """Import with as few constant inputs as the importer asks for, one more at a time."""
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    inputs = dict(inputs)
+    while True:
+        try:
+            shapes = {name: value.shape for name, value in inputs.items()}
+            return *load(model.SerializeToString(), input_shapes=shapes), inputs
+        except ConstantInputError as error:
+            if error.input_name not in inputs:
+                raise
+            value = inputs.pop(error.input_name)
+            model.graph.initializer.append(numpy_helper.from_array(value, error.input_name))
+            left = [i for i in model.graph.input if i.name != error.input_name]
+            del model.graph.input[:]
+            model.graph.input.extend(left)
+
+
+def compare(results: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float) -> None:
+    """Dtype, shape and values as ONNX's own runner compares them."""
+    assert len(results) == len(expected), f"{len(results)} outputs, {len(expected)} expected"
+    for result, want in zip(results, expected):
+        assert result.dtype == want.dtype, f"dtype {result.dtype}, {want.dtype} expected"
+        assert result.shape == want.shape, f"shape {result.shape}, {want.shape} expected"
+        np.testing.assert_allclose(result, want, rtol=rtol, atol=atol)
+
+
+def as_array(value: Any) -> Any:
+    """A case's value: an array, a numpy scalar, or a TensorProto."""
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
+def operators_of(mod: IRModule) -> frozenset[str]:
+    """Names of the operators that @main calls."""
+    main = mod["main"]
+    assert isinstance(main, Function)
+    calls = (node.op for node in post_order(main.body) if isinstance(node, Call))
+    return frozenset(op.name for op in calls if isinstance(op, Op))
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claimed operator: opsets its converters begin at, and counts of its cases."""
+
+    operator: str
+    since: tuple[int, ...]
+    passed: int
+    failed: int
+    refused: int
+    unsupported: int
+    types: tuple[str, ...]
+    quantizable: str
+
+    @property
+    def counted(self) -> int:
+        """Cases that count: all but those of an element type named as unsupported."""
+        return self.passed + self.failed + self.refused
+
+
+def table(results: Iterable[tuple[Case, Outcome]]) -> list[Row]:
+    """A row per claimed operator that has cases, by name."""
+    grouped: dict[str, list[tuple[Case, Outcome]]] = defaultdict(list)
+    for case, outcome in results:
+        if case.claimed:
+            grouped[case.operator].append((case, outcome))
+    rows: list[Row] = []
+    for operator, group in sorted(grouped.items()):
+        counts: Counter[str] = Counter()
+        types: set[str] = set()
+        ops: set[str] = set()
+        for case, outcome in group:
+            unsupported = case.unsupported_types()
+            if outcome.status != "passed" and unsupported:
+                counts["unsupported"] += 1
+                types |= unsupported
+            else:
+                counts[outcome.status] += 1
+            ops |= outcome.ops
+        node = group[0][0].node
+        rows.append(
+            Row(
+                operator,
+                versions_of(node.op_type, node.domain),
+                counts["passed"],
+                counts["failed"],
+                counts["refused"],
+                counts["unsupported"],
+                tuple(sorted(types)),
+                quantizable(ops),
+            )
+        )
+    return rows
+
+
+def quantizable(ops: set[str]) -> str:
+    """How much of what an operator becomes has an integer form."""
+    with_rule = {op for op in ops if op in FQRealizeRewrite}
+    if not ops or not with_rule:
+        return "no"
+    return "yes" if with_rule == ops else "partly"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table of the README."""
+    passed, counted = sum(r.passed for r in rows), sum(r.counted for r in rows)
+    lines = [
+        f"{len(rows)} operators, {passed} of {counted} of ONNX's single-node cases pass "
+        f"(onnx {onnx.__version__}).",
+        "",
+        "| operator | opsets | cases passed | element types left out | quantizable |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        since = ", ".join(f"{max(v, OLDEST_OPSET)}+" for v in row.since)
+        types = ", ".join(t.lower() for t in row.types) or "—"
+        lines.append(
+            f"| {row.operator} | {since} | {row.passed} of {row.counted} | {types} "
+            f"| {row.quantizable} |"
+        )
+    return "\n".join(lines)
+
+
+def readme_with(text: str, new_table: str) -> str:
+    """README text with the table between the markers replaced."""
+    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.S)
+    assert pattern.search(text), f"{README.name} has no markers {BEGIN} … {END}"
+    return pattern.sub(lambda _: f"{BEGIN}\n{new_table}\n{END}", text)
+
+
+def run_all(pattern: str = "") -> Iterator[tuple[Case, Outcome]]:
+    """Outcome of every case whose operator or name holds ``pattern``."""
+    for case in cases():
+        if pattern.lower() in f"{case.operator} {case.name}".lower():
+            yield case, run_case(case)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-k", default="", help="operators or cases whose name holds this")
+    parser.add_argument("-v", action="store_true", help="every case that does not pass")
+    parser.add_argument("--unclaimed", action="store_true", help="also operators without converter")
+    parser.add_argument("--write", action="store_true", help="write the table into the README")
+    options = parser.parse_args()
+    results = list(run_all(options.k))
+    for case, outcome in results:
+        shown = case.claimed and outcome.status != "passed" and not case.unsupported_types()
+        if shown and (options.v or options.k):
+            print(f"{outcome.status:8} {case.name}: {outcome.why}")
+    rows = table(results)
+    for row in rows:
+        print(
+            f"{row.operator:32} passed {row.passed:3} failed {row.failed:3} refused {row.refused:3}"
+            f" unsupported type {row.unsupported:3}  quantizable: {row.quantizable}"
+        )
+    unclaimed = Counter(case.operator for case, _ in results if not case.claimed)
+    if options.unclaimed:
+        print("without converter:", ", ".join(f"{o} ({n})" for o, n in sorted(unclaimed.items())))
+    passed, counted = sum(r.passed for r in rows), sum(r.counted for r in rows)
+    statuses = Counter(outcome.status for _, outcome in results)
+    print(
+        f"all {len(results)} cases: {statuses['passed']} passed, {statuses['failed']} failed, "
+        f"{statuses['refused']} refused\nclaimed: {len(rows)} operators, {passed} of {counted} "
+        f"cases pass ({100 * passed / max(counted, 1):.1f} %)"
+    )
+    if options.write:
+        README.write_text(readme_with(README.read_text("utf-8"), markdown(rows)), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
