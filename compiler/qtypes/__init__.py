@@ -1,1 +1,1 @@
-"""Words that quantization passes and operator rules share."""
+"""Words that quantization passes and operator rules share; published by compiler.quantize."""

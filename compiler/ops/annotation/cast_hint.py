@@ -5,11 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import identity_rel
+from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.annotate import (
+    FQAnnotateRewrite,
+    QAnnotateExpr,
+    kind_of,
+    unannotated,
+    with_args,
+)
+from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like, narrowed
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,3 +46,26 @@ cast_hint = register_op(
 def cast_hint_numpy(attrs: CastHintAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """The value itself: a hint changes nothing."""
     return list(args)
+
+
+@FQAnnotateRewrite.register(cast_hint)
+def cast_hint_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr:
+    """Quantizes an accumulator; disappears where nothing is quantized."""
+    (data,) = args
+    if ctx.check_to_skip(ref_call) or kind_of(data) is None:
+        return unannotated(data)
+    return QAnnotateExpr(with_args(ref_call, (as_input(data, ctx),)), QAnnotateKind.INPUT)
+
+
+@FQRealizeRewrite.register(cast_hint)
+def cast_hint_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """The cast it hints at."""
+    (data,) = args
+    attrs = ref_call.attrs
+    assert isinstance(attrs, CastHintAttrs)
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    return like(data, narrowed(data, attrs.dtype, ref_call), dtype=attrs.dtype)
+
+
+FQDomScale.register(cast_hint)(same_scale)

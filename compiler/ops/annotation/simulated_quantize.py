@@ -14,14 +14,29 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from compiler.errors import QuantizeError
+from compiler.errors import InternalQuantizeError, QuantizeError
+from compiler.ir.expr import Call, Constant, Expr, describe
 from compiler.ir.op import OpPattern, register_op
+from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.integer_calls import along_axis
+from compiler.ops.rules.integer_calls import clip as clip_call
+from compiler.ops.rules.integer_calls import multiply as multiply_call
+from compiler.ops.rules.integer_calls import round_half_away as round_call
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    integer_limits,
+    integers,
+)
+from compiler.ops.rules.requantize import requantize
 from compiler.ops.tensor.unary import round_half_away
+from compiler.qtypes.context import QuantizeContext
 
 OP = "relay.op.annotation.simulated_quantize"
 
@@ -47,7 +62,7 @@ def simulated_quantize_rel(
     """Result = type of the data; the others are float32: scalars, or one vector of scales."""
     if not is_known(types[0]):
         return False
-    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
+    data = tensor_of_rank(OP, types, 0, "data", 0, at_least=True)
     scalar = TensorType((), "float32")
     scale = scalar
     if attrs.axis is not None:
@@ -90,3 +105,38 @@ def simulated_quantize_numpy(
     # clip_max of 32 bit kinds is 2^31, beyond int32: realized integers saturate one below.
     clipped = np.maximum(np.minimum(u, high), low)
     return [(round_half_away(clipped) * scale).astype(data.dtype, copy=False)]
+
+
+@FQRealizeRewrite.register(simulated_quantize)
+def simulated_quantize_realize(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """Float data become integers held in float32; integers are brought to the new scale.
+
+    Raises:
+        InternalQuantizeError: the scale or a bound is not a constant yet.
+    """
+    attrs = ref_call.attrs
+    assert isinstance(attrs, SimulatedQuantizeAttrs)
+    data, *parameters = args
+    if attrs.kind == 0:
+        return None
+    constants = [p for p in parameters if isinstance(p, Constant)]
+    if len(constants) != len(parameters):
+        raise InternalQuantizeError(
+            f"the scale of this {describe(ref_call)} is not bound",
+            fix="run QuantizeCalibrate before QuantizeRealize",
+            span=ref_call.span,
+        )
+    rank = len(ref_call.args[0].tensor_type.shape)
+    trailing = None if attrs.axis is None else rank - normalize_axis(OP, attrs.axis, rank) - 1
+    scale = DomScale(constants[0].data, trailing)
+    low, high = float(constants[1].data), float(constants[2].data)
+    if isinstance(data, QRealizeIntExpr):
+        return requantize(data, scale, low, high, rank, ctx.qconfig)
+    if isinstance(data, TempExpr):
+        raise InternalQuantizeError(f"a {type(data).__name__} cannot be quantized")
+    reciprocal = along_axis(as_scale(np.float32(1) / scale.values), trailing, "float32")
+    held = clip_call(round_call(multiply_call(data, reciprocal)), low, high)
+    limits = integer_limits("int32")
+    return integers(held, scale, "float32", max(int(low), limits[0]), min(int(high), limits[1]))

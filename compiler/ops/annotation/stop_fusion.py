@@ -7,7 +7,11 @@ from typing import Any
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import identity_rel
+from compiler.ops.pass_through import annotate_pass_through, realize_keeping_channels
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
 
 stop_fusion = register_op(
     "annotation.stop_fusion", arg_names=("data",), rel=identity_rel, pattern=OpPattern.OPAQUE
@@ -18,3 +22,8 @@ stop_fusion = register_op(
 def stop_fusion_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     """The value itself."""
     return list(args)
+
+
+FQAnnotateRewrite.register(stop_fusion)(annotate_pass_through)
+FQRealizeRewrite.register(stop_fusion)(realize_keeping_channels)
+FQDomScale.register(stop_fusion)(same_scale)

@@ -12,8 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.ops.nn.average_pool import (
+    annotate_average_pool,
+    average_pool_scale,
+    realize_average_pool,
+)
 from compiler.ops.nn.pool import (
     Pool2DAttrs,
     from_nchw,
@@ -24,7 +30,10 @@ from compiler.ops.nn.pool import (
     to_nchw,
 )
 from compiler.ops.nn.window import pad_spatial
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.tensor.integer_division import truncated_quotient
 
 Array = NDArray[Any]
@@ -98,3 +107,15 @@ def mean_of(total: Array, counts: Array, dtype: np.dtype[Any]) -> Array:
     if total.dtype.kind == "f":
         return np.asarray(total / counts.astype(total.dtype)).astype(dtype, copy=False)
     return truncated_quotient(total, counts).astype(dtype)
+
+
+def _counts_of(call: Call) -> Array:
+    attrs = call.attrs
+    assert isinstance(attrs, AvgPool2DAttrs)
+    shape = call.args[0].tensor_type.concrete_shape
+    return window_counts(attrs, shape[attrs.layout.index("H")], shape[attrs.layout.index("W")])
+
+
+FQAnnotateRewrite.register(avg_pool2d)(annotate_average_pool)
+FQRealizeRewrite.register(avg_pool2d)(realize_average_pool(_counts_of))
+FQDomScale.register(avg_pool2d)(average_pool_scale(_counts_of))

@@ -11,7 +11,11 @@ from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
 
 
 def batch_flatten_infer(types: Sequence[Any], attrs: Any) -> Type:
@@ -37,3 +41,8 @@ def batch_flatten_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     """Row-major order."""
     data = args[0]
     return [data.reshape(data.shape[0], math.prod(data.shape[1:]))]
+
+
+FQAnnotateRewrite.register(batch_flatten)(annotate_pass_through)
+FQRealizeRewrite.register(batch_flatten)(realize_moving_channels)
+FQDomScale.register(batch_flatten)(same_scale)

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import matmul as product
+from compiler.ops.nn.matmul_like import annotate_both_sides, realize_both_sides
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale, product_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.product_shape import FQProductShape, ProductShape
+from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.tensor.broadcast import broadcast_shape
 
 OP = "nn.batch_matmul"
@@ -66,3 +72,17 @@ def batch_matmul_numpy(attrs: BatchMatmulAttrs, args: Arrays, out_type: Type) ->
     x = args[0].transpose(0, 2, 1) if attrs.transpose_a else args[0]
     y = args[1].transpose(0, 2, 1) if attrs.transpose_b else args[1]
     return [product(x, y, out_type.dtype)]
+
+
+@FQProductShape.register(batch_matmul)
+def batch_matmul_product(call: Call) -> ProductShape:
+    """K products a sum; scales are never per channel."""
+    x = call.args[0].tensor_type.concrete_shape
+    attrs = call.attrs
+    assert isinstance(attrs, BatchMatmulAttrs)
+    return ProductShape(x[1] if attrs.transpose_a else x[2])
+
+
+FQAnnotateRewrite.register(batch_matmul)(annotate_both_sides)
+FQRealizeRewrite.register(batch_matmul)(realize_both_sides)
+FQDomScale.register(batch_matmul)(product_scale)

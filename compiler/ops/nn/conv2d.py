@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.convolve import convolve
+from compiler.ops.nn.matmul_like import annotate_matmul_like, realize_matmul_like
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.nn.window import (
     arrange,
@@ -27,7 +29,19 @@ from compiler.ops.nn.window import (
     set_geometry,
 )
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
+from compiler.ops.rules.dom_scale import FQDomScale, product_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.partition import (
+    FQPartitionRewrite,
+    QPartitionExpr,
+    is_partitioned,
+    with_border,
+)
+from compiler.ops.rules.product_shape import FQProductShape, ProductShape
+from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.errors import WeightNotConstantError
 
 OP = "nn.conv2d"
 
@@ -130,3 +144,38 @@ def conv2d_numpy(attrs: Conv2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
     )
     # Axis k of the output layout is the canonical axis of its letter.
     return [out.transpose(["NCHW".index(c) for c in attrs.out_layout or attrs.data_layout])]
+
+
+@FQPartitionRewrite.register(conv2d)
+def conv2d_partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr:
+    """Always starts a region: a partitioned input gets a border, the result is partitioned.
+
+    Raises:
+        WeightNotConstantError: the kernel is the output of another region.
+    """
+    data, kernel = args
+    if is_partitioned(kernel):
+        raise WeightNotConstantError(
+            f"the kernel of this {OP} is computed by quantized operators",
+            fix="quantization needs constant kernels; bind the parameters first",
+            span=ref_call.span,
+        )
+    call = with_args(ref_call, (with_border(data), kernel))
+    return QPartitionExpr(call, ctx.qconfig.dtype_input)
+
+
+@FQProductShape.register(conv2d)
+def conv2d_product(call: Call) -> ProductShape:
+    """C/G * KH * KW products a sum; channels lie on axis C of the output and O of the kernel."""
+    attrs = call.attrs
+    assert isinstance(attrs, Conv2DAttrs)
+    weight = call.args[1].tensor_type
+    weight_axis = attrs.kernel_layout.index("O")
+    terms = weight.num_elements // max(1, weight.concrete_shape[weight_axis])
+    out_layout = attrs.out_layout or attrs.data_layout
+    return ProductShape(terms, weight_axis, len(out_layout) - out_layout.index("C") - 1)
+
+
+FQAnnotateRewrite.register(conv2d)(annotate_matmul_like)
+FQRealizeRewrite.register(conv2d)(realize_matmul_like)
+FQDomScale.register(conv2d)(product_scale)

@@ -7,15 +7,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import as_result, working_dtype
+from compiler.ops.nn.matmul_like import annotate_dense, realize_matmul_like
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale, product_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.product_shape import FQProductShape, ProductShape
+from compiler.ops.rules.realize import FQRealizeRewrite
 
 OP = "nn.dense"
 
@@ -77,3 +83,14 @@ def dense_numpy(attrs: DenseAttrs, args: Arrays, out_type: Type) -> list[Any]:
     rows = data.reshape(-1, data.shape[-1]).astype(work, copy=False)
     product = rows @ weight.astype(work, copy=False).T
     return [as_result(product.reshape(*data.shape[:-1], weight.shape[0]), out_type.dtype)]
+
+
+@FQProductShape.register(dense)
+def dense_product(call: Call) -> ProductShape:
+    """One product per input feature; channels lie on the last axis of the output."""
+    return ProductShape(call.args[1].tensor_type.concrete_shape[1], weight_axis=0, out_trailing=0)
+
+
+FQAnnotateRewrite.register(dense)(annotate_dense)
+FQRealizeRewrite.register(dense)(realize_matmul_like)
+FQDomScale.register(dense)(product_scale)

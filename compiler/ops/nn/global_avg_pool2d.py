@@ -5,12 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.ops.nn.average_pool import (
+    annotate_average_pool,
+    average_pool_scale,
+    realize_average_pool,
+)
 from compiler.ops.nn.avg_pool2d import mean_of, widened
 from compiler.ops.nn.pool import GlobalPool2DAttrs, from_nchw, global_pool2d_rel, to_nchw
+from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
+from compiler.ops.rules.dom_scale import FQDomScale
+from compiler.ops.rules.integer_calls import border
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.partition import FQPartitionRewrite, inner
+from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.qtypes.context import QuantizeContext
 
 global_avg_pool2d = register_op(
     "nn.global_avg_pool2d",
@@ -28,3 +41,34 @@ def global_avg_pool2d_numpy(attrs: GlobalPool2DAttrs, args: Arrays, out_type: Ty
     total = widened(data).sum(axis=(2, 3), keepdims=True)
     count = np.array(max(1, data.shape[2] * data.shape[3]))
     return [from_nchw(mean_of(total, count, data.dtype), attrs.layout)]
+
+
+@FQPartitionRewrite.register(global_avg_pool2d)
+def global_avg_pool2d_partition(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr:
+    """A border in front, always; the result is outside of any region."""
+    return with_args(ref_call, (border(inner(args[0]), ctx.qconfig.dtype_input),))
+
+
+@FQAnnotateRewrite.register(global_avg_pool2d)
+def global_avg_pool2d_annotate(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """Ends quantization for everything visited later, or pools like nn.avg_pool2d (R-11)."""
+    if not ctx.qconfig.stop_after_global_pool:
+        return annotate_average_pool(ref_call, args, ctx)
+    if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
+        return None
+    ctx.stopped = True
+    return with_args(ref_call, (unannotated(args[0]),))
+
+
+def _counts_of(call: Call) -> NDArray[Any]:
+    layout = getattr(call.attrs, "layout", "NCHW")
+    shape = call.args[0].tensor_type.concrete_shape
+    return np.array([shape[layout.index("H")] * shape[layout.index("W")]])
+
+
+FQRealizeRewrite.register(global_avg_pool2d)(realize_average_pool(_counts_of))
+FQDomScale.register(global_avg_pool2d)(average_pool_scale(_counts_of))

@@ -18,7 +18,12 @@ from compiler.ops.nn.pool import (
     to_nchw,
 )
 from compiler.ops.nn.window import pad_spatial
+from compiler.ops.pass_through import annotate_max_pool, partition_pass_through, realize_max_pool
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.realize import FQRealizeRewrite
 
 max_pool2d = register_op(
     "nn.max_pool2d",
@@ -41,3 +46,9 @@ def max_pool2d_numpy(attrs: Pool2DAttrs, args: Arrays, out_type: Type) -> list[A
     padded = pad_spatial(data, padding, lowest, cover)
     largest = reduce_windows(padded, attrs, out, np.maximum)
     return [from_nchw(largest, attrs.out_layout or attrs.layout)]
+
+
+FQPartitionRewrite.register(max_pool2d)(partition_pass_through)
+FQAnnotateRewrite.register(max_pool2d)(annotate_max_pool)
+FQRealizeRewrite.register(max_pool2d)(realize_max_pool)
+FQDomScale.register(max_pool2d)(same_scale)

@@ -8,7 +8,12 @@ import numpy as np
 
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.ops.pass_through import annotate_pass_through, partition_pass_through, realize_relu
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.tensor.number_rel import number_rel
 
 relu = register_op(
@@ -20,3 +25,9 @@ relu = register_op(
 def relu_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     """NaN stays NaN."""
     return [np.maximum(args[0], args[0].dtype.type(0))]
+
+
+FQPartitionRewrite.register(relu)(partition_pass_through)
+FQAnnotateRewrite.register(relu)(annotate_pass_through)
+FQRealizeRewrite.register(relu)(realize_relu)
+FQDomScale.register(relu)(same_scale)

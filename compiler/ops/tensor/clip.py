@@ -10,12 +10,26 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ops.number_format import integer_range
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.pass_through import annotate_pass_through, partition_pass_through
+from compiler.ops.rules import integer_calls
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.partition import FQPartitionRewrite
+from compiler.ops.rules.realize import (
+    ChannelClip,
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    integer_limits,
+    like,
+)
 from compiler.ops.tensor.number_rel import number_rel
+from compiler.qtypes.context import QuantizeContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,3 +66,33 @@ def clip_numpy(attrs: ClipAttrs, args: Arrays, out_type: Type) -> list[Any]:
     dtype = str(data.dtype)
     low, high = integer_bound(attrs.a_min, dtype), integer_bound(attrs.a_max, dtype)
     return [np.maximum(np.minimum(data, data.dtype.type(high)), data.dtype.type(low))]
+
+
+FQPartitionRewrite.register(clip)(partition_pass_through)
+FQAnnotateRewrite.register(clip)(annotate_pass_through)
+FQDomScale.register(clip)(same_scale)
+
+
+@FQRealizeRewrite.register(clip)
+def clip_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """Bounds in units of the integers, truncated when they run; per channel where scales are."""
+    (data,) = args
+    attrs = ref_call.attrs
+    assert isinstance(attrs, ClipAttrs)
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    scale = data.dom_scale.data.astype(np.float64)
+    limits = integer_limits(data.dtype)
+    floor = np.trunc(np.clip(attrs.a_min / scale, *limits)).astype(np.int64)
+    ceiling = np.trunc(np.clip(attrs.a_max / scale, *limits)).astype(np.int64)
+    low = min(max(data.low, int(floor.min())), int(ceiling.max()))
+    high = max(min(data.high, int(ceiling.max())), int(floor.min()))
+    if data.trailing is None:
+        bounded = integer_calls.clip(
+            data.data, attrs.a_min / float(scale), attrs.a_max / float(scale)
+        )
+        return like(data, bounded, low=low, high=high)
+    upper = integer_calls.along_axis(ceiling, data.trailing, data.dtype)
+    lower = integer_calls.along_axis(floor, data.trailing, data.dtype)
+    held = integer_calls.maximum(integer_calls.minimum(data.data, upper), lower)
+    return like(data, held, low=low, high=high, channel_clip=ChannelClip(data, floor, ceiling))

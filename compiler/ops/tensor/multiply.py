@@ -6,10 +6,29 @@ from typing import Any
 
 import numpy as np
 
+from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.ops.nn.matmul_like import annotate_both_sides
+from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, with_args
+from compiler.ops.rules.dom_scale import FQDomScale, product_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.partition import (
+    FQPartitionRewrite,
+    QPartitionExpr,
+    is_partitioned,
+    with_border,
+)
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    both_realized,
+    cast_if_needed,
+    integers,
+    require_fits,
+)
+from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.tensor.broadcast import broadcast_rel
+from compiler.qtypes.context import QuantizeContext
 
 multiply = register_op(
     "multiply",
@@ -23,3 +42,41 @@ multiply = register_op(
 def multiply_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     """Product in the operands' dtype."""
     return [np.multiply(args[0], args[1])]
+
+
+@FQPartitionRewrite.register(multiply)
+def multiply_partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """Borders in front of every quantized operand; the product starts a region (R-10)."""
+    if not any(map(is_partitioned, args)):
+        return None
+    call = with_args(ref_call, tuple(with_border(arg) for arg in args))
+    return QPartitionExpr(call, ctx.qconfig.dtype_input)
+
+
+@FQAnnotateRewrite.register(multiply)
+def multiply_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """Narrow operands, a constant one as a weight; the product is an accumulator."""
+    if kind_of(args[0]) is None and kind_of(args[1]) is None:
+        # Asked all the same: a declined call counts as visited.
+        ctx.check_to_skip(ref_call)
+        return None
+    return annotate_both_sides(ref_call, args, ctx)
+
+
+@FQRealizeRewrite.register(multiply)
+def multiply_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """The product of the integers in the accumulator dtype, at the product of the scales."""
+    pair = both_realized(args)
+    if pair is None:
+        return None
+    lhs, rhs = pair
+    if not lhs.scale.same_axis(rhs.scale):
+        rhs = to_scalar(rhs, len(ref_call.args[1].tensor_type.shape), ctx.qconfig)
+    acc = ctx.qconfig.dtype_activation
+    require_fits(lhs.bound * rhs.bound, acc, ref_call)
+    corners = [x * y for x in (lhs.low, lhs.high) for y in (rhs.low, rhs.high)]
+    call = with_args(ref_call, (cast_if_needed(lhs, acc), cast_if_needed(rhs, acc)))
+    return integers(call, lhs.scale * rhs.scale, acc, min(corners), max(corners))
+
+
+FQDomScale.register(multiply)(product_scale)

@@ -9,13 +9,26 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call, Expr, Tuple, describe
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.ops.arg_types import merge_dim, normalize_axis, same_dtype, tensor_tuple
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.annotate import (
+    FQAnnotateRewrite,
+    QAnnotateExpr,
+    kind_of,
+    unannotated,
+    with_args,
+)
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers
+from compiler.ops.rules.unify_scales import unify_for_concatenate
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
 
 OP = "concatenate"
 
@@ -67,3 +80,44 @@ concatenate = register_op(
 def concatenate_numpy(attrs: ConcatenateAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A copy, row-major."""
     return [np.concatenate(list(args), axis=attrs.axis)]
+
+
+@FQAnnotateRewrite.register(concatenate)
+def concatenate_annotate(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """With one quantized field, plain fields are quantized finely and all are concatenated."""
+    if ctx.check_to_skip(ref_call):
+        return None
+    (data,) = args
+    if not isinstance(data, Tuple) or all(kind_of(field) is None for field in data.fields):
+        return None
+    fields = [
+        attach_simulated_quantize(field, QAnnotateKind.ACTIVATION, context=ctx)
+        if kind_of(field) is None
+        else unannotated(field)
+        for field in data.fields
+    ]
+    call = with_args(ref_call, (Tuple(tuple(fields), span=data.span),))
+    return QAnnotateExpr(call, QAnnotateKind.ACTIVATION)
+
+
+@FQRealizeRewrite.register(concatenate)
+def concatenate_realize(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """All fields in one dtype at one scale (R-16); float when a field is."""
+    (data,), (ref_data,) = args, ref_call.args
+    if not isinstance(data, Tuple) or not isinstance(ref_data, Tuple):
+        return None
+    values = tuple(field for field in data.fields if isinstance(field, QRealizeIntExpr))
+    if len(values) != len(data.fields):
+        if values:
+            ctx.report.diagnostics.append(
+                f"{describe(ref_call)} runs in float: "
+                f"{len(values)} of {len(data.fields)} fields are quantized"
+            )
+        return None
+    fields, scale, dtype, low, high = unify_for_concatenate(ref_data.fields, values, ctx.qconfig)
+    call = with_args(ref_call, (Tuple(tuple(fields), span=data.span),))
+    return integers(call, scale, dtype, low, high)

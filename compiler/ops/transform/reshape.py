@@ -18,7 +18,11 @@ from compiler.ir.ty import Dim, Shape, TensorType, Type
 from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import shape_text, static, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,3 +144,8 @@ def reshape_numpy(attrs: ReshapeAttrs, args: Arrays, out_type: Type) -> list[Any
     """A view where possible."""
     data = args[0]
     return [data.reshape(new_shape(data.shape, attrs.newshape, attrs.allowzero))]
+
+
+FQAnnotateRewrite.register(reshape)(annotate_pass_through)
+FQRealizeRewrite.register(reshape)(realize_moving_channels)
+FQDomScale.register(reshape)(same_scale)

@@ -18,7 +18,11 @@ from compiler.ir.ty import Dim, Shape, TensorType, Type
 from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
 
 OP = "strided_slice"
 
@@ -101,3 +105,8 @@ def strided_slice_numpy(attrs: StridedSliceAttrs, args: Arrays, out_type: Type) 
     for axis, (begin, end, stride) in slices_of(data.shape, attrs).items():
         index[axis] = slice(begin, end, stride)
     return [data[tuple(index)]]
+
+
+FQAnnotateRewrite.register(strided_slice)(annotate_pass_through)
+FQRealizeRewrite.register(strided_slice)(realize_moving_channels)
+FQDomScale.register(strided_slice)(same_scale)

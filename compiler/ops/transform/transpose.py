@@ -12,7 +12,11 @@ from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,3 +64,8 @@ transpose = register_op(
 def transpose_numpy(attrs: TransposeAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A view."""
     return [args[0].transpose(permutation(attrs.axes, args[0].ndim))]
+
+
+FQAnnotateRewrite.register(transpose)(annotate_pass_through)
+FQRealizeRewrite.register(transpose)(realize_moving_channels)
+FQDomScale.register(transpose)(same_scale)

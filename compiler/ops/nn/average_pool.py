@@ -1,0 +1,97 @@
+"""Rules of average pooling: nn.avg_pool2d and nn.global_avg_pool2d.
+
+Integer pooling truncates its quotient toward zero. With ``avg_pool_round`` nothing is lost there:
+
+    before               after, L = least common multiple of the window counts
+    avg_pool(d), s       avg_pool(d * L), s / L
+
+Every window's sum is then a multiple of its count, and the one rounding happens in the
+requantization that follows. Source: spec/quantize.md sections 7.5, 9 and ruling R-28.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.expr import Call, Expr
+from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.pass_through import annotate_pass_through
+from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, with_args
+from compiler.ops.rules.dom_scale import DomScale
+from compiler.ops.rules.integer_calls import multiply, scalar
+from compiler.ops.rules.realize import (
+    QRealizeIntExpr,
+    RealizeRule,
+    cast_if_needed,
+    integer_limits,
+    integers,
+    require_fits,
+)
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
+
+Args = tuple[Expr, ...]
+Counts = Callable[[Call], np.ndarray[Any, np.dtype[np.int64]]]
+"""``counts(call)``: the divisors of the output positions of a typed pooling call."""
+
+
+def annotate_average_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Passes the kind on; with avg_pool_round it sums narrow integers into an accumulator."""
+    if not ctx.qconfig.avg_pool_round:
+        return annotate_pass_through(ref_call, args, ctx)
+    if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
+        return None
+    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+
+
+def realize_average_pool(counts: Counts) -> RealizeRule:
+    """The rule of one pooling operator."""
+
+    def realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+        (data,) = args
+        if not isinstance(data, QRealizeIntExpr):
+            return None
+        acc = ctx.qconfig.dtype_activation
+        wide = cast_if_needed(data, acc)
+        windows = counts(ref_call)
+        largest = int(windows.max())
+        factor = exact_factor(windows, data.bound, ctx.qconfig)
+        require_fits(data.bound * largest * factor, acc, ref_call)
+        if factor == 1:
+            return integers(with_args(ref_call, (wide,)), data.scale, acc, data.low, data.high)
+        wide = multiply(wide, scalar(factor, acc))
+        return integers(
+            with_args(ref_call, (wide,)),
+            data.scale.over(factor),
+            acc,
+            data.low * factor,
+            data.high * factor,
+        )
+
+    return realize
+
+
+def exact_factor(windows: np.ndarray[Any, Any], bound: int, qconfig: QConfig) -> int:
+    """What the data are multiplied with in front of the pool: L, or 1 where L would overflow."""
+    if not qconfig.avg_pool_round:
+        return 1
+    factor = math.lcm(*(int(count) for count in np.unique(windows)))
+    limit = integer_limits(qconfig.dtype_activation)[1]
+    return factor if bound * int(windows.max()) * factor <= limit else 1
+
+
+def average_pool_scale(counts: Counts) -> Callable[..., DomScale | None]:
+    """The FQDomScale rule of one pooling operator over a narrow operand."""
+
+    def scale(call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig) -> DomScale | None:
+        if scales[0] is None:
+            return None
+        narrow = (1 << (qconfig.nbit_input - 1)) - 1
+        return scales[0].over(exact_factor(counts(call), narrow, qconfig))
+
+    return scale

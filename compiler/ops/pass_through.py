@@ -1,0 +1,78 @@
+"""Rules of operators that move, select or bound elements and so keep scale and integers.
+
+relu, clip, reshape, transpose, strided_slice, batch_flatten, stop_fusion; with the rules of pooling
+by maximum, which also keeps the scale but works on narrow integers.
+"""
+
+from __future__ import annotations
+
+from compiler.ir.expr import Call, Expr
+from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
+from compiler.ops.rules.partition import QPartitionExpr
+from compiler.ops.rules.realize import QRealizeIntExpr, like, narrowed
+from compiler.ops.rules.requantize import to_scalar
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
+
+Args = tuple[Expr, ...]
+
+
+def partition_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Stays inside the region of its operand."""
+    (data,) = args
+    if not isinstance(data, QPartitionExpr):
+        return None
+    return QPartitionExpr(with_args(ref_call, (data.expr,)), data.dtype)
+
+
+def annotate_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The result has the kind of the operand."""
+    if ctx.check_to_skip(ref_call):
+        return None
+    kind = kind_of(args[0])
+    if kind is None:
+        return None
+    return QAnnotateExpr(with_args(ref_call, (unannotated(args[0]), *args[1:])), kind)
+
+
+def realize_keeping_channels(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The operator itself on the integers; one scale per channel stays one scale per channel."""
+    (data,) = args
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    return like(data, with_args(ref_call, (data.data,)), channel_clip=data.channel_clip)
+
+
+def realize_relu(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """max(x, 0) on the integers."""
+    (data,) = args
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    low, high = max(data.low, 0), max(data.high, 0)
+    return like(data, with_args(ref_call, (data.data,)), low=low, high=high)
+
+
+def realize_moving_channels(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The operator itself on the integers; scales per channel become one scale first."""
+    data = args[0]
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    return like(data, with_args(ref_call, (data.data, *args[1:])))
+
+
+def annotate_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Works on narrow integers: an accumulator is quantized first."""
+    if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
+        return None
+    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.INPUT)
+
+
+def realize_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The maximum of narrow integers."""
+    (data,) = args
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    dtype = ctx.qconfig.dtype_input
+    return like(data, with_args(ref_call, (narrowed(data, dtype, ref_call),)), dtype=dtype)

@@ -1,0 +1,56 @@
+"""FQAnnotateRewrite: which operands of an operator are quantized, and what its result is then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compiler.ir.expr import Call, Constant, Expr, Tuple
+from compiler.ir.op import OpRule
+from compiler.ir.temp_expr import TempExpr
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
+
+AnnotateRule = Callable[[Call, tuple[Expr, ...], QuantizeContext], Expr | None]
+"""``rule(ref_call, new_args, ctx)``: the annotated call, or None to leave it in float."""
+
+FQAnnotateRewrite: OpRule[AnnotateRule] = OpRule("FQAnnotateRewrite", asked_by="QuantizeAnnotate")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class QAnnotateExpr(TempExpr):
+    """``expr`` will be an integer tensor: narrow (INPUT) or an accumulator (ACTIVATION)."""
+
+    expr: Expr
+    kind: QAnnotateKind
+
+    def realize(self) -> Expr:
+        """The expression without its annotation."""
+        return self.expr
+
+
+def kind_of(expr: Expr) -> QAnnotateKind | None:
+    """Kind of an annotated expression; None for a plain one."""
+    return expr.kind if isinstance(expr, QAnnotateExpr) else None
+
+
+def unannotated(expr: Expr) -> Expr:
+    """The expression without its annotation."""
+    return expr.expr if isinstance(expr, QAnnotateExpr) else expr
+
+
+def with_args(ref_call: Call, args: tuple[Expr, ...]) -> Call:
+    """The same operator and attributes over other arguments."""
+    return Call(ref_call.op, args, ref_call.attrs, ref_call.type_args, span=ref_call.span)
+
+
+def is_literal(expr: Expr) -> bool:
+    """True for a Constant, or a tuple of such: what FoldConstant takes as a constant."""
+    stack = [expr]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, Tuple):
+            stack.extend(top.fields)
+        elif not isinstance(top, Constant):
+            return False
+    return True

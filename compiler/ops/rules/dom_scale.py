@@ -1,0 +1,83 @@
+"""DomScale, and FQDomScale: the scale of an operator's integer result, from those of its operands.
+
+Calibration asks it to find the scale of the accumulator that a bias is added to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.expr import Call
+from compiler.ir.op import OpRule
+from compiler.qtypes.qconfig import QConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DomScale:
+    """real value = integer * scale.
+
+    Attributes:
+        values: float32, rank 0, or rank 1 with one scale per channel.
+        trailing: number of axes behind the channel axis; None when ``values`` has rank 0.
+    """
+
+    values: NDArray[np.float32]
+    trailing: int | None = None
+
+    @property
+    def is_vector(self) -> bool:
+        """True for one scale per channel."""
+        return self.trailing is not None
+
+    def same_axis(self, other: DomScale) -> bool:
+        """True when the two can be combined element by element."""
+        return not (self.is_vector and other.is_vector) or (
+            self.trailing == other.trailing and self.values.shape == other.values.shape
+        )
+
+    def __mul__(self, other: DomScale) -> DomScale:
+        """Scale of a product, rounded to float32; both sides have the same axis or none."""
+        return DomScale(np.multiply(self.values, other.values), _axis(self, other))
+
+    def smaller(self, other: DomScale) -> DomScale:
+        """The smaller scale of each channel."""
+        return DomScale(np.minimum(self.values, other.values), _axis(self, other))
+
+    def over(self, divisor: int) -> DomScale:
+        """The scale divided by an integer, rounded to float32."""
+        return DomScale(as_scale(self.values.astype(np.float64) / divisor), self.trailing)
+
+
+def as_scale(values: Any) -> NDArray[np.float32]:
+    """``values`` as a float32 array of rank 0 or 1."""
+    return np.asarray(values, dtype=np.float32)
+
+
+def _axis(lhs: DomScale, rhs: DomScale) -> int | None:
+    return lhs.trailing if lhs.is_vector else rhs.trailing
+
+
+ScaleRule = Callable[[Call, tuple[DomScale | None, ...], QConfig], DomScale | None]
+"""``rule(call, scales of the operands, qconfig)``: None when it cannot be told from them."""
+
+FQDomScale: OpRule[ScaleRule] = OpRule("FQDomScale", asked_by="QuantizeCalibrate")
+
+
+def same_scale(
+    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
+) -> DomScale | None:
+    """The scale of the first operand: moving, selecting or bounding elements changes no units."""
+    return scales[0]
+
+
+def product_scale(
+    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
+) -> DomScale | None:
+    """The product of the operands' scales."""
+    lhs, rhs = scales
+    return None if lhs is None or rhs is None or not lhs.same_axis(rhs) else lhs * rhs

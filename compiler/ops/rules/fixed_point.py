@@ -1,0 +1,98 @@
+"""Multiplying integers by real factors: exact powers of two, and Q31 multiplier and shift.
+
+Source: spec/quantize.md section 7.3; gemmlowp's quantized multipliers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.expr import Expr
+from compiler.ops.rules.integer_calls import (
+    add,
+    along_axis,
+    cast,
+    fixed_point_multiply,
+    fixed_point_multiply_per_axis,
+    left_shift,
+    multiply,
+    right_shift,
+    where_not_negative,
+)
+
+Ints = NDArray[np.int64]
+
+
+def exact_log2(factor: NDArray[np.float32]) -> Ints | None:
+    """log2 of every factor, or None unless each is an integer once rounded to float32."""
+    with np.errstate(divide="ignore"):
+        logs = np.log2(np.asarray(factor, np.float64)).astype(np.float32)
+    if not np.isfinite(logs).all() or (logs != np.rint(logs)).any():
+        return None
+    return logs.astype(np.int64)
+
+
+def multiplier_and_shift(factor: NDArray[np.float32]) -> tuple[Ints, Ints]:
+    """(M, e) with factor = M * 2^(e - 31) and M in [2^30, 2^31); (0, 0) for a factor of 0.
+
+    Args:
+        factor: float32, any shape, not negative.
+    """
+    fraction, exponent = np.frexp(np.asarray(factor, np.float64))
+    multiplier = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
+    exponent = exponent.astype(np.int64)
+    full = multiplier == 1 << 31
+    multiplier = np.where(full, 1 << 30, multiplier)
+    exponent = np.where(multiplier == 0, 0, np.where(full, exponent + 1, exponent))
+    return multiplier, exponent
+
+
+def scaled(
+    data: Expr, factor: NDArray[np.float32], trailing: int | None, rank: int, rounding: str
+) -> Expr:
+    """``data * factor`` as nodes.
+
+    UPWARD is one fixed_point_multiply in the dtype of ``data``, half toward plus infinity.
+    TONEAREST is int64 arithmetic ending in a cast to int32, half away from zero.
+
+    Args:
+        factor: rank 0, or one factor per channel.
+        trailing: axes of ``data`` behind the channel axis; None for a single factor.
+        rank: of ``data``.
+    """
+    multiplier, shift = multiplier_and_shift(factor)
+    if rounding == "UPWARD":
+        if trailing is None:
+            return fixed_point_multiply(data, int(multiplier), int(shift))
+        return fixed_point_multiply_per_axis(data, multiplier, shift, rank - trailing - 1)
+
+    def constant(values: Ints) -> Expr:
+        return along_axis(values, trailing, "int64")
+
+    left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
+    # |product| <= 2^62, so from a shift by 63 on the added half decides alone.
+    right = np.minimum(right, 32)
+    wide: Expr = cast(data, "int64")
+    if left.any():
+        wide = left_shift(wide, constant(left))
+    product = multiply(wide, constant(multiplier))
+    half = np.left_shift(np.int64(1), 30 + right)
+    rounded = add(product, where_not_negative(product, constant(half), constant(half - 1)))
+    return cast(right_shift(rounded, constant(31 + right)), "int32")
+
+
+def scaled_values(values: Ints, factor: NDArray[np.float32], rounding: str) -> Ints:
+    """What ``scaled`` computes, on numbers: used where a bound must be known exactly."""
+    multiplier, shift = multiplier_and_shift(factor)
+    left, right = np.maximum(shift, 0), np.minimum(np.maximum(-shift, 0), 32)
+    product = np.left_shift(values, left) * multiplier
+    half = np.left_shift(np.int64(1), 30 + right)
+    if rounding != "UPWARD":
+        half = np.where(product >= 0, half, half - 1)
+    return np.asarray(np.right_shift(product + half, 31 + right))
+
+
+def within_contract(bound: int, factor: NDArray[np.float32]) -> bool:
+    """True when no |d| <= bound overflows ``scaled``: |d * factor| stays below 2^31."""
+    return bool((bound * np.asarray(factor, np.float64) < 2.0**31 - 1).all())

@@ -1,0 +1,113 @@
+"""The calls and constants that the quantization rules build graphs from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from compiler.ir.expr import Call, Constant, Expr, Op
+
+
+def _call(name: str, *args: Expr, **attrs: Any) -> Call:
+    op = Op.get(name)
+    record = None if op.attrs_type is None else op.attrs_type(**attrs)
+    return Call(op, args, record)
+
+
+def cast(data: Expr, dtype: str) -> Call:
+    """A cast node, also when ``data`` has this dtype already."""
+    return _call("cast", data, dtype=dtype)
+
+
+def clip(data: Expr, low: float, high: float) -> Call:
+    """max(min(data, high), low)."""
+    return _call("clip", data, a_min=float(low), a_max=float(high))
+
+
+def round_half_away(data: Expr) -> Call:
+    """Relay's ``round``."""
+    return _call("round", data)
+
+
+def add(lhs: Expr, rhs: Expr) -> Call:
+    """lhs + rhs, broadcast."""
+    return _call("add", lhs, rhs)
+
+
+def multiply(lhs: Expr, rhs: Expr) -> Call:
+    """lhs * rhs, broadcast."""
+    return _call("multiply", lhs, rhs)
+
+
+def minimum(lhs: Expr, rhs: Expr) -> Call:
+    """The smaller of each pair, broadcast."""
+    return _call("minimum", lhs, rhs)
+
+
+def maximum(lhs: Expr, rhs: Expr) -> Call:
+    """The larger of each pair, broadcast."""
+    return _call("maximum", lhs, rhs)
+
+
+def right_shift(data: Expr, amount: Expr) -> Call:
+    """data >> amount, arithmetic."""
+    return _call("right_shift", data, amount)
+
+
+def left_shift(data: Expr, amount: Expr) -> Call:
+    """data << amount."""
+    return _call("left_shift", data, amount)
+
+
+def where_not_negative(data: Expr, then: Expr, otherwise: Expr) -> Call:
+    """``then`` where data >= 0, else ``otherwise``; the zero is a scalar int64 (data is int64)."""
+    return _call("where", _call("greater_equal", data, scalar(0, "int64")), then, otherwise)
+
+
+def fixed_point_multiply(data: Expr, multiplier: int, shift: int) -> Call:
+    """data times multiplier * 2^(shift - 31), half up."""
+    return _call("fixed_point_multiply", data, multiplier=int(multiplier), shift=int(shift))
+
+
+def fixed_point_multiply_per_axis(
+    data: Expr, multiplier: NDArray[Any], shift: NDArray[Any], axis: int
+) -> Call:
+    """``fixed_point_multiply`` with one multiplier and shift per index of ``axis``."""
+    return _call(
+        "fixed_point_multiply_per_axis",
+        data,
+        Constant(np.asarray(multiplier, np.int32)),
+        Constant(np.asarray(shift, np.int32)),
+        axis=axis,
+    )
+
+
+def stop_fusion(data: Expr) -> Call:
+    """Identity that no fusion crosses."""
+    return _call("annotation.stop_fusion", data)
+
+
+def border(data: Expr, dtype: str) -> Call:
+    """End of an integer region: stop_fusion(cast_hint(data, dtype))."""
+    return stop_fusion(_call("annotation.cast_hint", data, dtype=dtype))
+
+
+def scalar(value: ArrayLike, dtype: str) -> Constant:
+    """A rank-0 constant."""
+    return Constant(np.array(value, dtype=dtype))
+
+
+def along_axis(values: NDArray[Any], trailing: int | None, dtype: str) -> Constant:
+    """``values`` as a constant that broadcasts along one axis.
+
+    Args:
+        values: rank 0, or one value per channel.
+        trailing: number of axes behind the channel axis; None when ``values`` has rank 0.
+        dtype: of the constant.
+    """
+    array = np.asarray(values)
+    if trailing is None:
+        return Constant(np.array(array, dtype=dtype))
+    return Constant(array.astype(dtype).reshape(-1, *(1,) * trailing))

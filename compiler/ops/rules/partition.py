@@ -1,0 +1,46 @@
+"""FQPartitionRewrite: where an operator draws the borders of low-precision regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compiler.ir.expr import Call, Expr
+from compiler.ir.op import OpRule
+from compiler.ir.temp_expr import TempExpr
+from compiler.ops.rules.integer_calls import border
+from compiler.qtypes.context import QuantizeContext
+
+PartitionRule = Callable[[Call, tuple[Expr, ...], QuantizeContext], Expr | None]
+"""``rule(ref_call, new_args, ctx)``: the call with borders, or None to leave it as it is."""
+
+FQPartitionRewrite: OpRule[PartitionRule] = OpRule(
+    "FQPartitionRewrite", asked_by="QuantizePartition"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class QPartitionExpr(TempExpr):
+    """``expr`` is the output of an integer region; whoever leaves the region inserts a border."""
+
+    expr: Expr
+    dtype: str = "int8"
+
+    def realize(self) -> Expr:
+        """The border: cast_hint to the storage dtype of inputs, then stop_fusion."""
+        return border(self.expr, self.dtype)
+
+
+def is_partitioned(expr: Expr) -> bool:
+    """True for the output of an integer region."""
+    return isinstance(expr, QPartitionExpr)
+
+
+def inner(expr: Expr) -> Expr:
+    """The expression without its mark; itself when it has none."""
+    return expr.expr if isinstance(expr, QPartitionExpr) else expr
+
+
+def with_border(expr: Expr) -> Expr:
+    """A new border behind a partitioned expression; anything else as it is."""
+    return expr.realize() if isinstance(expr, QPartitionExpr) else expr

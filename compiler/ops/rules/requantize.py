@@ -1,0 +1,200 @@
+"""Bringing integers from one scale to another: clip, shift, or fixed-point product.
+
+Source: spec/quantize.md section 7.2 case B, 7.10 and rulings R-15, R-33.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from compiler.ir.expr import Expr
+from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.fixed_point import (
+    Ints,
+    exact_log2,
+    scaled,
+    scaled_values,
+    within_contract,
+)
+from compiler.ops.rules.integer_calls import (
+    add,
+    along_axis,
+    cast,
+    clip,
+    left_shift,
+    maximum,
+    minimum,
+    right_shift,
+)
+from compiler.ops.rules.realize import QRealizeIntExpr, integer_limits, integers
+from compiler.qtypes.qconfig import QConfig
+
+
+def requantize(
+    value: QRealizeIntExpr, out: DomScale, low: float, high: float, rank: int, qconfig: QConfig
+) -> QRealizeIntExpr:
+    """The integers at the scalar scale ``out``, clipped to [low, high], in the dtype they had.
+
+    Args:
+        value: integers at a scalar scale or one scale per channel.
+        low, high: clip bounds in units of ``out``.
+        rank: of the tensor.
+    """
+    limits = integer_limits("int32")
+    clipped = (max(math.trunc(low), limits[0]), min(math.trunc(high), limits[1]))
+    step = _Step(value, out, qconfig)
+    merged = _absorb_channel_clip(value, step, clipped)
+    if merged is not None:
+        source, (low, high) = merged
+        step = _Step(source, out, qconfig)
+        value, clipped = source, (int(low), int(high))
+    data = step.nodes(rank, (low, high))
+    return integers(data, out, value.dtype, *step.range_after(clipped))
+
+
+def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIntExpr:
+    """A value with one scale per channel at the largest of its scales; others as they are.
+
+    No clip is needed: the integers only become smaller.
+    """
+    if value.trailing is None:
+        return value
+    out = DomScale(as_scale(value.dom_scale.data.max()))
+    step = _Step(value, out, qconfig)
+    data = step.nodes(rank, None)
+    return integers(data, out, value.dtype, *step.range_after(None))
+
+
+class _Step:
+    """One requantization: which of the three ways it takes, as nodes and on numbers."""
+
+    def __init__(self, value: QRealizeIntExpr, out: DomScale, qconfig: QConfig) -> None:
+        self.value = value
+        self.qconfig = qconfig
+        scales = value.dom_scale.data
+        self.same = bool((scales == out.values).all())
+        with np.errstate(over="ignore"):
+            self.factor = as_scale(scales / out.values)
+            shifts = exact_log2(as_scale(out.values / scales))
+        one_way = shifts is not None and bool((shifts >= 0).all() or (shifts <= 0).all())
+        self.shifts: Ints | None = shifts if one_way else None
+
+    def nodes(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
+        """The graph; ``bounds`` are the final clip, None for none."""
+        value = self.value
+        if self.same:
+            return value.data if bounds is None else clip(value.data, *bounds)
+        if self.shifts is None:
+            return self._product(rank, bounds)
+        if (self.shifts >= 0).all():
+            return self._shift_right(self.shifts, bounds)
+        return self._shift_left(-self.shifts, bounds)
+
+    def _shift_right(self, shifts: Ints, bounds: tuple[float, float] | None) -> Expr:
+        value, acc = self.value, self.qconfig.dtype_activation
+        half = self._half(shifts)
+        work = acc
+        width = integer_limits(acc)[1].bit_length()
+        if value.bound + int(half.max()) > integer_limits(acc)[1] or int(shifts.max()) > width:
+            work = "int64"
+        # From 62 on every int32, half added, shifts to 0.
+        shifts = np.minimum(shifts, 62)
+        data = value.data if value.dtype == work else cast(value.data, work)
+        if self.qconfig.round_for_shift:
+            data = add(data, along_axis(np.minimum(half, 1 << 61), value.trailing, work))
+        data = right_shift(data, along_axis(shifts, value.trailing, work))
+        return self._finish(data, work, bounds)
+
+    def _half(self, shifts: Ints) -> Ints:
+        if not self.qconfig.round_for_shift:
+            return np.zeros_like(shifts)
+        held = np.clip(shifts, 1, 62)
+        return np.where(shifts > 0, np.left_shift(np.int64(1), held - 1), 0)
+
+    def _shift_left(self, shifts: Ints, bounds: tuple[float, float] | None) -> Expr:
+        value, acc = self.value, self.qconfig.dtype_activation
+        work = acc
+        if value.bound << int(shifts.max()) > integer_limits(acc)[1]:
+            work = "int64"
+            # Whatever is not 0 is clipped anyway once it has left 32 bits.
+            shifts = np.minimum(shifts, 62 - value.bound.bit_length())
+        data = value.data if value.dtype == work else cast(value.data, work)
+        data = left_shift(data, along_axis(shifts, value.trailing, work))
+        return self._finish(data, work, bounds)
+
+    def _product(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
+        value = self.value
+        data: Expr = cast(value.data, "int64")
+        factor = self.factor
+        if not within_contract(value.bound, factor):
+            assert bounds is not None, "a requantization without a clip only makes values smaller"
+            # Values this large end at the clip bounds; beyond 2^31 the product would wrap.
+            reach = max(-bounds[0], bounds[1])
+            factor = np.minimum(factor, np.float32(2.0**30))
+            limit = np.maximum(np.ceil(reach / factor.astype(np.float64)), 1).astype(np.int64)
+            if value.trailing is None:
+                data = clip(data, -int(limit), int(limit))
+            else:
+                ceiling = along_axis(limit, value.trailing, "int64")
+                floor = along_axis(-limit, value.trailing, "int64")
+                data = maximum(minimum(data, ceiling), floor)
+        data = scaled(data, factor, value.trailing, rank, self.qconfig.rounding)
+        if bounds is not None:
+            data = clip(data, *bounds)
+        return cast(data, value.dtype)
+
+    def _finish(self, data: Expr, work: str, bounds: tuple[float, float] | None) -> Expr:
+        if bounds is not None:
+            data = clip(data, *bounds)
+        return data if work == self.value.dtype else cast(data, self.value.dtype)
+
+    def apply(self, values: Ints) -> Ints:
+        """The step on numbers, one per channel, before the final clip."""
+        if self.same:
+            return values
+        if self.shifts is None:
+            return scaled_values(values, self.factor, self.qconfig.rounding)
+        if (self.shifts >= 0).all():
+            return np.right_shift(values + self._half(self.shifts), np.minimum(self.shifts, 62))
+        return np.left_shift(values, np.minimum(-self.shifts, 30))
+
+    def range_after(self, clipped: tuple[int, int] | None) -> tuple[int, int]:
+        """Bounds of the result."""
+        value = self.value
+        if self.same:
+            low, high = value.low, value.high
+        else:
+            factor = self.factor.astype(np.float64)
+            # A step of rounding on either side of the real product.
+            low = min(math.floor(float((value.low * factor).min())) - 1, 0)
+            high = max(math.ceil(float((value.high * factor).max())) + 1, 0)
+            low = 0 if value.low >= 0 else low
+            high = 0 if value.high <= 0 else high
+        if clipped is None:
+            return low, high
+        return (
+            min(max(low, clipped[0]), clipped[1]),
+            max(min(high, clipped[1]), clipped[0]),
+        )
+
+
+def _absorb_channel_clip(
+    value: QRealizeIntExpr, step: _Step, clipped: tuple[int, int]
+) -> tuple[QRealizeIntExpr, tuple[int, int]] | None:
+    """Move a clip per channel behind the requantization, when it is one clip there.
+
+    Requantization never decreases as its input grows, so it commutes with clipping. When the
+    bounds of all channels land on the same pair of integers, that pair replaces the final bounds.
+    """
+    held = value.channel_clip
+    if held is None or step.same:
+        return None
+    if not within_contract(held.source.bound, step.factor):
+        return None
+    low = np.clip(step.apply(held.low), *clipped)
+    high = np.clip(step.apply(held.high), *clipped)
+    if (low != low[0]).any() or (high != high[0]).any():
+        return None
+    return held.source, (int(low[0]), int(high[0]))

@@ -1,0 +1,263 @@
+"""One dtype and one scale for the operands of add and concatenate.
+
+Source: spec/quantize.md sections 7.4, 7.6 and rulings R-16, R-33.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import InternalQuantizeError
+from compiler.ir.expr import Call, Constant, Expr, describe
+from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.fixed_point import exact_log2, scaled, within_contract
+from compiler.ops.rules.integer_calls import (
+    add,
+    along_axis,
+    cast,
+    clip,
+    left_shift,
+    multiply,
+    stop_fusion,
+)
+from compiler.ops.rules.realize import (
+    QRealizeIntExpr,
+    cast_if_needed,
+    integer_limits,
+    integers,
+    like,
+    require_fits,
+)
+from compiler.ops.rules.requantize import requantize, to_scalar
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
+
+Factor = NDArray[np.float32]
+SQ = "relay.op.annotation.simulated_quantize"
+
+
+def input_quantization(ref_arg: Expr) -> bool:
+    """True when the argument of the annotated graph is directly a quantization of kind INPUT."""
+    return (
+        isinstance(ref_arg, Call)
+        and getattr(ref_arg.op, "name", "") == SQ
+        and ref_arg.attrs is not None
+        and bool(getattr(ref_arg.attrs, "kind", 0) == QAnnotateKind.INPUT)
+    )
+
+
+def unify_for_add(
+    ref_call: Call, operands: tuple[QRealizeIntExpr, QRealizeIntExpr], qconfig: QConfig
+) -> tuple[tuple[QRealizeIntExpr, QRealizeIntExpr], DomScale]:
+    """Both operands of an add in the accumulator dtype, at the smaller scale of the two.
+
+    The coarser side is scaled up; where its static bound could leave the dtype it is saturated so
+    that the sum still fits. Operands that were held in float32 are wrapped in stop_fusion.
+
+    Raises:
+        IntegerOverflowError: the sum may overflow though nothing was scaled.
+    """
+    acc = qconfig.dtype_activation
+    rank = len(ref_call.tensor_type.shape)
+    lhs, rhs = operands
+    if not lhs.scale.same_axis(rhs.scale):
+        rhs = to_scalar(rhs, _rank(ref_call.args[1]), qconfig)
+    scale = lhs.scale.smaller(rhs.scale)
+    pair = [
+        _as_accumulator(ref_arg, value, acc, qconfig)
+        for ref_arg, value in zip(ref_call.args, (lhs, rhs))
+    ]
+    limit = integer_limits(acc)[1]
+    factors = [_factor(value, scale) for value in pair]
+    wanted = [_scaled_bound(value, factor) for value, factor in zip(pair, factors)]
+    result = []
+    for i, (value, factor) in enumerate(zip(pair, factors)):
+        room = limit
+        if sum(wanted) > limit and (factor != 1).any():
+            room = max(limit - wanted[1 - i], limit // 2)
+        unified = mul_and_div(value, factor, scale, room, ref_call.args[i], rank, qconfig)
+        wanted[i] = unified.bound
+        if (lhs, rhs)[i].dtype == "float32":
+            unified = like(unified, stop_fusion(unified.data))
+        result.append(unified)
+    require_fits(sum(wanted), acc, ref_call)
+    return (result[0], result[1]), scale
+
+
+def _as_accumulator(
+    ref_arg: Expr, value: QRealizeIntExpr, acc: str, qconfig: QConfig
+) -> QRealizeIntExpr:
+    low, high = value.low, value.high
+    if isinstance(ref_arg, Call) and getattr(ref_arg.op, "name", "") == SQ:
+        low, high = _constant_range(ref_arg, value)
+    if value.dtype != acc:
+        return like(value, cast(value.data, acc), dtype=acc, low=low, high=high)
+    if input_quantization(ref_arg):
+        # Stored narrow: this is what a fused kernel writes to memory.
+        data = cast(stop_fusion(cast(value.data, qconfig.dtype_input)), acc)
+        return like(value, data, low=low, high=high)
+    return like(value, value.data, low=low, high=high)
+
+
+def _constant_range(point: Call, value: QRealizeIntExpr) -> tuple[int, int]:
+    """Exact range of a quantized constant, which is often far inside the clip bounds."""
+    data, dom_scale = point.args[:2]
+    if not isinstance(data, Constant) or not isinstance(dom_scale, Constant):
+        return value.low, value.high
+    scale = along_axis(dom_scale.data, value.trailing, "float64").data
+    reals = data.data.astype(np.float64) / scale
+    if reals.size == 0:
+        return 0, 0
+    # One more than the rounded magnitude covers the float32 product that is really computed.
+    slack = 1 + int(np.abs(reals).max() * 2.0**-22)
+    low = max(value.low, int(np.floor(reals.min())) - slack)
+    high = min(value.high, int(np.ceil(reals.max())) + slack)
+    return min(low, value.high), max(high, value.low)
+
+
+def _factor(value: QRealizeIntExpr, scale: DomScale) -> Factor:
+    return as_scale(value.dom_scale.data / scale.values)
+
+
+def _scaled_bound(value: QRealizeIntExpr, factor: Factor) -> int:
+    top = float(factor.max())
+    if top == 1.0:
+        return value.bound
+    return int(np.ceil(value.bound * top)) + 1
+
+
+def mul_and_div(
+    value: QRealizeIntExpr,
+    factor: Factor,
+    scale: DomScale,
+    room: int,
+    ref_arg: Expr,
+    rank: int,
+    qconfig: QConfig,
+) -> QRealizeIntExpr:
+    """``value`` at the finer scale ``scale``: data * factor, saturated to [-room, room] if needed.
+
+    Args:
+        value: integers in the accumulator dtype.
+        factor: old scale over new scale, >= 1, rank 0 or one per channel of ``scale``.
+        ref_arg: the operand as the annotated graph has it, typed.
+        rank: of the result of the operator.
+
+    Raises:
+        InternalQuantizeError: a factor below 1.
+    """
+    if (factor == 1).all():
+        return integers(value.data, scale, value.dtype, value.low, value.high)
+    if (factor < 1).any():
+        raise InternalQuantizeError(
+            "an operand would be scaled down where it must be scaled up", where=describe(ref_arg)
+        )
+    trailing = scale.trailing if factor.ndim else None
+    if factor.ndim:
+        value, rank = _spread(value, scale, ref_arg, rank)
+    top = float(factor.max())
+    low, high = _scaled_limits(value, top)
+    overflows = max(-low, high) > room
+    if overflows:
+        low, high = max(low, -room), min(high, room)
+    dtype = value.dtype
+    shifts = exact_log2(factor)
+    whole = np.rint(factor)
+    data: Expr
+    if shifts is not None and (not overflows or int(shifts.max()) + value.bound.bit_length() < 63):
+        work = "int64" if overflows else dtype
+        data = cast(value.data, work) if overflows else value.data
+        data = left_shift(data, along_axis(shifts, trailing, work))
+        data = cast(clip(data, low, high), dtype) if overflows else data
+    elif (whole == factor).all() and value.bound * top < 2.0**62:
+        work = "int64" if overflows else dtype
+        data = cast(value.data, work) if overflows else value.data
+        data = multiply(data, along_axis(whole.astype(np.int64), trailing, work))
+        data = cast(clip(data, low, high), dtype) if overflows else data
+    else:
+        data = value.data
+        if not within_contract(value.bound, factor):
+            # Clipping first keeps the product inside 32 bits.
+            reach = max(int(room / top), 1)
+            data = clip(data, -reach, reach)
+        data = cast(scaled(data, factor, trailing, rank, qconfig.rounding), dtype)
+    return integers(data, scale, dtype, low, high)
+
+
+def _scaled_limits(value: QRealizeIntExpr, top: float) -> tuple[int, int]:
+    low = 0 if value.low >= 0 else int(np.floor(value.low * top)) - 1
+    high = 0 if value.high <= 0 else int(np.ceil(value.high * top)) + 1
+    return low, high
+
+
+def _spread(
+    value: QRealizeIntExpr, scale: DomScale, ref_arg: Expr, rank: int
+) -> tuple[QRealizeIntExpr, int]:
+    """The operand with its channel axis at full length, and its rank."""
+    assert scale.trailing is not None
+    shape = getattr(ref_arg.checked_type, "shape", ())
+    axis = len(shape) - scale.trailing - 1
+    if axis >= 0 and shape[axis] == scale.values.size:
+        return value, len(shape)
+    zeros = along_axis(np.zeros(scale.values.size), scale.trailing, value.dtype)
+    return like(value, add(value.data, zeros)), max(len(shape), scale.trailing + 1)
+
+
+def _rank(ref_arg: Expr) -> int:
+    return len(ref_arg.tensor_type.shape)
+
+
+def unify_for_concatenate(
+    ref_fields: tuple[Expr, ...], values: tuple[QRealizeIntExpr, ...], qconfig: QConfig
+) -> tuple[list[Expr], DomScale, str, int, int]:
+    """Fields of a concatenate in one dtype at one scale (R-16 b and c).
+
+    Returns:
+        the fields, their scale, their dtype, and the range of all.
+    """
+    narrow, acc = qconfig.dtype_input, qconfig.dtype_activation
+    flat = [to_scalar(v, _rank(r), qconfig) for v, r in zip(values, ref_fields)]
+    if all(v.dtype == narrow for v in flat):
+        return _narrow_fields(ref_fields, flat, qconfig)
+    room = 1 << (integer_limits(acc)[1].bit_length() - 1)
+    scales = [float(v.dom_scale.data) for v in flat]
+    bounds = [_step_bound(v, narrow, room, qconfig) for v in flat]
+    finest = max(min(scales), max(s * b / room for s, b in zip(scales, bounds)))
+    scale = DomScale(as_scale(finest))
+    fields: list[Expr] = []
+    low = high = 0
+    for ref, v in zip(ref_fields, flat):
+        held = like(v, cast_if_needed(v, acc), dtype=acc)
+        factor = _factor(v, scale)
+        if factor >= 1:
+            limit = integer_limits(acc)[1]
+            moved = mul_and_div(held, factor, scale, limit, ref, _rank(ref), qconfig)
+        else:
+            wide = scaled(cast(held.data, "int64"), factor, None, _rank(ref), qconfig.rounding)
+            moved = integers(cast(wide, acc), scale, acc, held.low, held.high)
+        fields.append(moved.data)
+        low, high = min(low, moved.low), max(high, moved.high)
+    return fields, scale, acc, low, high
+
+
+def _step_bound(value: QRealizeIntExpr, narrow: str, room: int, qconfig: QConfig) -> int:
+    if value.dtype == narrow:
+        return (1 << (qconfig.nbit_input - 1)) - 1
+    return value.bound if value.dtype == "float32" else room
+
+
+def _narrow_fields(
+    ref_fields: tuple[Expr, ...], flat: list[QRealizeIntExpr], qconfig: QConfig
+) -> tuple[list[Expr], DomScale, str, int, int]:
+    scale = DomScale(as_scale(max(v.dom_scale.data for v in flat)))
+    bound = float((1 << (qconfig.nbit_input - 1)) - 1)
+    fields: list[Expr] = []
+    low = high = 0
+    for ref, v in zip(ref_fields, flat):
+        moved = v
+        if v.dom_scale.data != scale.values:
+            moved = requantize(v, scale, -bound, bound, _rank(ref), qconfig)
+        fields.append(moved.data)
+        low, high = min(low, moved.low), max(high, moved.high)
+    return fields, scale, qconfig.dtype_input, low, high

@@ -1,0 +1,135 @@
+"""What each QConfig field may hold; the message of a wrong value says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from numbers import Integral, Real
+from typing import Any
+
+from compiler.errors import legal_names
+from compiler.ir.ty import bits
+from compiler.qtypes.errors import ConfigValueError, PartitionConversionsValueError
+from compiler.qtypes.value_list import ValueList
+
+Check = Callable[[str, Any], Any]
+
+
+def _refuse(name: str, value: Any, legal: str) -> ConfigValueError:
+    return ConfigValueError(f"QConfig.{name} cannot be {value!r}", fix=f"legal: {legal}")
+
+
+def _integer(low: int, high: int, name: str, value: Any) -> int:
+    if isinstance(value, Integral) and not isinstance(value, bool) and low <= value <= high:
+        return int(value)
+    raise _refuse(name, value, f"an integer from {low} to {high}")
+
+
+def _flag(name: str, value: Any) -> bool:
+    if type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise _refuse(name, value, "True or False")
+
+
+def _number(high: float, name: str, value: Any) -> float:
+    ok = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if ok and 0 < value <= high:
+        return float(value)
+    limit = "above 0" if high == math.inf else f"above 0, at most {high:g}"
+    raise _refuse(name, value, f"a number {limit}")
+
+
+def _word(legal: tuple[str, ...], name: str, value: Any) -> str:
+    if isinstance(value, str) and value in legal:
+        return value
+    if name == "calibrate_mode":
+        what = f"Unknown calibrate mode {value!r}"
+    elif name == "weight_scale":
+        what = f"Unknown weight scale mode {value!r}"
+    else:
+        what = f"QConfig.{name} cannot be {value!r}"
+    error = PartitionConversionsValueError if name == "partition_conversions" else ConfigValueError
+    raise error(what, fix=legal_names(str(value), legal))
+
+
+def _layers(name: str, value: Any) -> ValueList[int] | None:
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)) and all(
+        isinstance(v, Integral) and not isinstance(v, bool) and v >= 0 for v in value
+    ):
+        return ValueList(int(v) for v in value)
+    raise _refuse(name, value, "None or a list of convolution indices, counted from 0")
+
+
+def _op_names(name: str, value: Any) -> ValueList[str] | None:
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
+        return ValueList(value)
+    raise _refuse(name, value, 'None or a list of operator names such as ["nn.conv2d"]')
+
+
+def _chunk(name: str, value: Any) -> int:
+    if isinstance(value, Integral) and not isinstance(value, bool) and (value == -1 or value >= 1):
+        return int(value)
+    raise _refuse(name, value, "-1 (all at once) or at least 1")
+
+
+def _level(name: str, value: Any) -> int | None:
+    return None if value is None else _integer(0, 3, name, value)
+
+
+def _dtype_input(name: str, value: Any) -> str:
+    if value == "uint8":
+        raise ConfigValueError(
+            "QConfig.dtype_input cannot be 'uint8': unsigned activations are not built",
+            fix="legal: int8, int16, int32",
+        )
+    return _word(("int8", "int16", "int32"), name, value)
+
+
+CHECKS: dict[str, Check] = {
+    "nbit_input": partial(_integer, 2, 16),
+    "nbit_weight": partial(_integer, 2, 16),
+    "nbit_activation": partial(_integer, 8, 32),
+    "dtype_input": _dtype_input,
+    "dtype_weight": partial(_word, ("int8", "int16", "int32")),
+    "dtype_activation": partial(_word, ("int16", "int32")),
+    "calibrate_mode": partial(_word, ("global_scale", "kl_divergence", "percentile", "max", "mse")),
+    "global_scale": partial(_number, math.inf),
+    "weight_scale": partial(_word, ("power2", "max", "mse")),
+    "skip_dense_layer": _flag,
+    "skip_conv_layers": _layers,
+    "do_simulation": _flag,
+    "round_for_shift": _flag,
+    "debug_enabled_ops": _op_names,
+    "rounding": partial(_word, ("UPWARD", "TONEAREST")),
+    "calibrate_chunk_by": _chunk,
+    "partition_conversions": partial(_word, ("disabled", "enabled", "fully_integral")),
+    "percentile": partial(_number, 1.0),
+    "bias_mode": partial(_word, ("weight", "accumulator")),
+    "keep_output_wide": _flag,
+    "stop_after_global_pool": _flag,
+    "avg_pool_round": _flag,
+    "weight_granularity": partial(_word, ("tensor", "channel")),
+    "prerequisite_level": _level,
+}
+
+
+def check_fields(config: Any) -> dict[str, Any]:
+    """Every field of a QConfig in its canonical Python form.
+
+    Raises:
+        ConfigValueError: a field, or a pair of bits and dtype, that is not legal.
+    """
+    values = {name: check(name, getattr(config, name)) for name, check in CHECKS.items()}
+    for kind in ("input", "weight", "activation"):
+        nbit, dtype = values[f"nbit_{kind}"], values[f"dtype_{kind}"]
+        if nbit > bits(dtype):
+            raise ConfigValueError(
+                f"QConfig.nbit_{kind}={nbit} does not fit dtype_{kind}={dtype!r}",
+                fix=f"lower nbit_{kind} to {bits(dtype)} or take a wider dtype",
+            )
+    return values

@@ -1,0 +1,44 @@
+"""QuantizeContext: the state of one quantization run, handed to every rule of that run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.qtypes.qconfig import QConfig, current_qconfig
+from compiler.qtypes.report import QuantizeReport
+
+
+@dataclass(slots=True)
+class QuantizeContext:
+    """One run: its QConfig, the simulated_quantize nodes made so far, counters and the report.
+
+    Two runs share nothing, so trials may go on side by side.
+
+    Attributes:
+        qconfig: the choices of the run; the current one unless given.
+        qnode_map: (data, kind, sign, rounding) → simulated_quantize call.
+        conv2d_counter: nn.conv2d calls seen by the annotate rules.
+        stopped: an nn.global_avg_pool2d has ended quantization.
+        report: what stays float and why, and the scales chosen.
+    """
+
+    qconfig: QConfig = field(default_factory=current_qconfig)
+    qnode_map: dict[tuple[Expr, int, bool, str], Call] = field(default_factory=dict)
+    conv2d_counter: int = 0
+    stopped: bool = False
+    report: QuantizeReport = field(default_factory=QuantizeReport)
+
+    def check_to_skip(self, call: Call) -> bool:
+        """True when the annotate rule of this call must decline; counts convolutions on the way.
+
+        A convolution is counted once per question, and only while quantization has not stopped.
+        """
+        if self.stopped:
+            return True
+        skipped = self.qconfig.skip_conv_layers
+        if skipped is not None and is_op_call(call, "nn.conv2d"):
+            index = self.conv2d_counter
+            self.conv2d_counter += 1
+            return index in skipped
+        return False

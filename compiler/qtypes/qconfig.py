@@ -1,0 +1,220 @@
+"""QConfig: every choice of one quantization run, checked when it is built.
+
+Source: spec/quantize.md section 1; the fields and defaults are those of Relay v0.10's qconfig, and
+the additions listed there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Self
+
+from compiler.errors import legal_names
+from compiler.ir.expr import Call, Op
+from compiler.qtypes.config_checks import check_fields
+from compiler.qtypes.errors import ConfigValueError, UnknownConfigKeyError
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.value_list import ValueList, split_assignments
+
+
+@dataclass(frozen=True)
+class QConfig:
+    """One quantization run. The defaults are the reference's; ``recommended()`` is what we advise.
+
+    ``with QConfig(...):`` makes it the current one of this thread or task.
+
+    Attributes:
+        nbit_input, nbit_weight, nbit_activation: bits per kind of quantize point; they fix the clip
+            bounds and the divisor of the scale.
+        dtype_input, dtype_weight, dtype_activation: storage types; the last is the accumulator's.
+        calibrate_mode: where activation ranges come from.
+        global_scale: the range assumed by calibrate_mode "global_scale", in real units.
+        weight_scale: where weight ranges come from.
+        skip_dense_layer: leave every nn.dense in float.
+        skip_conv_layers: indices of the nn.conv2d left in float, in visiting order; None: none.
+        do_simulation: stop after calibration.
+        round_for_shift: add half before a right shift.
+        debug_enabled_ops: names of the operators whose annotate rules may run; None allows all.
+        rounding: of fixed-point products, half "UPWARD" or "TONEAREST" (half away from zero).
+        calibrate_chunk_by: profile outputs handled at a time; -1 means all.
+        partition_conversions: cut the module into quantize_inputs, quantized_main and
+            dequantize_outputs; "fully_integral" also refuses float inside.
+        percentile: fraction of |x| that calibrate_mode "percentile" keeps inside the range.
+        bias_mode: constant biases in "weight" precision or at the "accumulator"'s own scale.
+        keep_output_wide: results leave as accumulators, not narrowed to dtype_input.
+        stop_after_global_pool: nothing visited after an nn.global_avg_pool2d is quantized.
+        avg_pool_round: average pooling loses nothing; the rounding happens in the requantization.
+        weight_granularity: one weight scale per "tensor" or per output "channel".
+        prerequisite_level: opt level of the passes before quantization; None takes the context's.
+
+    Raises:
+        UnknownConfigKeyError: an unknown field (also a TypeError).
+        ConfigValueError: an illegal value (also a ValueError).
+    """
+
+    nbit_input: int = 8
+    nbit_weight: int = 8
+    nbit_activation: int = 32
+    dtype_input: str = "int8"
+    dtype_weight: str = "int8"
+    dtype_activation: str = "int32"
+    calibrate_mode: str = "global_scale"
+    global_scale: float = 8.0
+    weight_scale: str = "power2"
+    skip_dense_layer: bool = True
+    skip_conv_layers: ValueList[int] | None = ValueList((0,))  # noqa: RUF009 (immutable)
+    do_simulation: bool = False
+    round_for_shift: bool = True
+    debug_enabled_ops: ValueList[str] | None = None
+    rounding: str = "UPWARD"
+    calibrate_chunk_by: int = -1
+    partition_conversions: str = "disabled"
+    percentile: float = 0.99999
+    bias_mode: str = "weight"
+    keep_output_wide: bool = False
+    stop_after_global_pool: bool = True
+    avg_pool_round: bool = False
+    weight_granularity: str = "tensor"
+    prerequisite_level: int | None = None
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        """Refuses unknown fields before the generated ``__init__`` does so less helpfully."""
+        _check_names(cls, named)
+        return object.__new__(cls)
+
+    def __post_init__(self) -> None:
+        for name, value in check_fields(self).items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def recommended(cls, **overrides: Any) -> QConfig:
+        """What the service starts from: no float islands, integers from end to end."""
+        return cls(**{**_RECOMMENDED, **overrides})
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> QConfig:
+        """The inverse of ``to_dict``; absent fields take their defaults."""
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field as a plain JSON value."""
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {k: list(v) if isinstance(v, ValueList) else v for k, v in found.items()}
+
+    def with_overrides(self, **overrides: Any) -> QConfig:
+        """A copy with some fields changed, checked as a whole."""
+        _check_names(type(self), overrides)
+        return dataclasses.replace(self, **overrides)
+
+    def calibration_fields(self) -> dict[str, Any]:
+        """The fields that decide which tensors are measured: the key of cached statistics.
+
+        Scales, bits, rounding and granularity are derived from the statistics later.
+        """
+        values = self.to_dict()
+        return {name: values[name] for name in _CALIBRATION_FIELDS}
+
+    def get_nbit_by_kind(self, kind: int) -> int:
+        """Bits of a quantize point.
+
+        Raises:
+            ConfigValueError: the kind has no bits (IDENTITY).
+        """
+        return int(getattr(self, f"nbit_{_field_of_kind(kind)}"))
+
+    def get_dtype_by_kind(self, kind: int) -> str:
+        """Storage dtype of a quantize point.
+
+        Raises:
+            ConfigValueError: the kind has no dtype (IDENTITY).
+        """
+        return str(getattr(self, f"dtype_{_field_of_kind(kind)}"))
+
+    def guard(self, call: Call) -> bool:
+        """True when the annotate rule of this call may run (``debug_enabled_ops``)."""
+        enabled = self.debug_enabled_ops
+        return enabled is None or (isinstance(call.op, Op) and call.op.name in enabled)
+
+    def __enter__(self) -> Self:
+        _STACK.set((*_STACK.get(), self))
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        _STACK.set(_STACK.get()[:-1])
+
+    @staticmethod
+    def parse_overrides(text: str) -> dict[str, Any]:
+        """Read ``k=v,k=[v,v]`` as the command line gives it; the fields check the values later.
+
+        Raises:
+            ConfigValueError: an item that is not an assignment.
+            UnknownConfigKeyError: an unknown field.
+        """
+        found = split_assignments(text)
+        _check_names(QConfig, found)
+        return found
+
+
+_STACK: ContextVar[tuple[QConfig, ...]] = ContextVar("qconfig", default=())
+
+_RECOMMENDED: dict[str, Any] = {
+    "skip_conv_layers": [],
+    "skip_dense_layer": False,
+    "stop_after_global_pool": False,
+    "bias_mode": "accumulator",
+    "keep_output_wide": True,
+    "avg_pool_round": True,
+    "prerequisite_level": 3,
+    "calibrate_mode": "percentile",
+    "weight_scale": "max",
+    "weight_granularity": "channel",
+    "partition_conversions": "fully_integral",
+}
+
+_CALIBRATION_FIELDS = (
+    "skip_conv_layers",
+    "skip_dense_layer",
+    "debug_enabled_ops",
+    "keep_output_wide",
+    "stop_after_global_pool",
+    "avg_pool_round",
+    "prerequisite_level",
+)
+
+
+def _check_names(cls: type[QConfig], names: Iterable[str]) -> None:
+    legal = [f.name for f in dataclasses.fields(cls)]
+    for name in names:
+        if name not in legal:
+            raise UnknownConfigKeyError(
+                f"QConfig has no field {name!r}", fix=legal_names(name, legal)
+            )
+
+
+def _field_of_kind(kind: int) -> str:
+    if kind in (QAnnotateKind.INPUT, QAnnotateKind.WEIGHT, QAnnotateKind.ACTIVATION):
+        return QAnnotateKind(kind).name.lower()
+    raise ConfigValueError(f"kind {kind!r} has neither bits nor a dtype")
+
+
+def qconfig(**overrides: Any) -> QConfig:
+    """A QConfig from the reference's defaults and overrides; use it as ``with qconfig(...):``.
+
+    Scopes do not merge: the inner one starts from the defaults again.
+    """
+    return QConfig(**overrides)
+
+
+def current_qconfig() -> QConfig:
+    """The innermost ``with qconfig(...)`` of this thread or task, or the defaults."""
+    stack = _STACK.get()
+    return stack[-1] if stack else QConfig()
+
+
+def qconfig_from_text(text: str, start: QConfig | None = None) -> QConfig:
+    """``start`` (``QConfig.recommended()`` unless given) changed by ``k=v,k=[v,v]``."""
+    base = QConfig.recommended() if start is None else start
+    return base.with_overrides(**QConfig.parse_overrides(text))

@@ -1,0 +1,120 @@
+"""QuantizeReport: which calls of the float graph became integer, which did not and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
+from compiler.qtypes.kind import kind2str
+
+MARKER_OPS = (
+    "annotation.cast_hint",
+    "annotation.stop_fusion",
+    "relay.op.annotation.simulated_quantize",
+)
+"""Operators that the quantization passes add; every other call belongs to the float graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """What became of one call of the float graph.
+
+    Attributes:
+        op: name of the operator.
+        where: the ONNX node or text line it came from, "" when not known.
+        conv_index: what skip_conv_layers calls this nn.conv2d, else None.
+        status: "integer" or "float".
+        reason: for float: skipped_layer, skipped_dense, stopped, no_rule:<pass>, rule_aborted,
+            guard or operand_float; else "".
+    """
+
+    op: str
+    where: str = ""
+    conv_index: int | None = None
+    status: str = "float"
+    reason: str = "no_rule:QuantizeAnnotate"
+
+
+@dataclass(frozen=True, slots=True)
+class PointRecord:
+    """One quantize point: its kind, its real-valued range S and the scale S / 2^(bits - 1)."""
+
+    kind: str
+    range_s: float | tuple[float, ...]
+    dom_scale: float | tuple[float, ...]
+
+
+@dataclass(slots=True)
+class QuantizeReport:
+    """Calls in visiting order of the float graph, points in binding order, and remarks.
+
+    The quantization passes keep the order of the float graph's calls, so a call is known by its
+    place in that order.
+    """
+
+    calls: list[CallRecord] = field(default_factory=list)
+    points: list[PointRecord] = field(default_factory=list)
+    diagnostics: list[str] = field(default_factory=list)
+
+    def begin(self, main: Function) -> None:
+        """Start over for this float graph."""
+        self.points = []
+        self.calls = []
+        conv_index = 0
+        for call in float_calls(main):
+            assert isinstance(call.op, Op)
+            record = CallRecord(call.op.name, "" if call.span is None else str(call.span))
+            if call.op.name == "nn.conv2d":
+                record = replace(record, conv_index=conv_index)
+                conv_index += 1
+            self.calls.append(record)
+
+    def set_call(self, place: int, status: str, reason: str = "") -> None:
+        """State what became of the call at this place."""
+        if place < len(self.calls):
+            self.calls[place] = replace(self.calls[place], status=status, reason=reason)
+
+    def add_point(self, kind: int, range_s: NDArray[Any], dom_scale: NDArray[Any]) -> None:
+        """State the range and the scale of the next quantize point."""
+        self.points.append(PointRecord(kind2str(kind), _plain(range_s), _plain(dom_scale)))
+
+    @property
+    def float_ops(self) -> list[CallRecord]:
+        """The calls that stay float."""
+        return [record for record in self.calls if record.status == "float"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "calls": [
+                {name: getattr(r, name) for name in CallRecord.__slots__} for r in self.calls
+            ],
+            "points": [
+                {name: getattr(r, name) for name in PointRecord.__slots__} for r in self.points
+            ],
+            "diagnostics": list(self.diagnostics),
+        }
+
+
+def float_calls(main: Function) -> Iterator[Call]:
+    """Operator calls in visiting order, without those that the quantization passes add."""
+    for node in post_order(main):
+        if is_op_call(node) and not is_op_call(node, *MARKER_OPS):
+            assert isinstance(node, Call)
+            yield node
+
+
+def call_places(main: Function) -> Mapping[Expr, int]:
+    """Place of every call of the float graph in this stage of it."""
+    return {call: place for place, call in enumerate(float_calls(main))}
+
+
+def _plain(values: NDArray[Any]) -> float | tuple[float, ...]:
+    array = np.asarray(values)
+    return float(array) if array.ndim == 0 else tuple(float(v) for v in array)
