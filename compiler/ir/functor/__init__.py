@@ -4,6 +4,11 @@ from compiler.ir.functor.expr_functor import ExprFunctor, MemoizedFunctor
 from compiler.ir.functor.forward_rewriter import ForwardRewriter, ForwardRule, Realizer
 from compiler.ir.functor.mixed_mode import MixedModeMutator, MixedModeVisitor
 from compiler.ir.functor.mutator import ExprMutator
+from compiler.ir.functor.pattern_functor import (
+    PatternFunctor,
+    PatternMutator,
+    PatternVisitor,
+)
 from compiler.ir.functor.rewriter import (
     ComposedRewriter,
     ExprRewriter,
@@ -11,6 +16,7 @@ from compiler.ir.functor.rewriter import (
     rewrite_until_stable,
 )
 from compiler.ir.functor.traversal import expand_anf, expand_dataflow
+from compiler.ir.functor.type_functor import TypeFunctor, TypeMutator, TypeVisitor
 from compiler.ir.functor.visitor import ExprVisitor, UseVarVisitor
 
 __all__ = [
@@ -24,7 +30,13 @@ __all__ = [
     "MemoizedFunctor",
     "MixedModeMutator",
     "MixedModeVisitor",
+    "PatternFunctor",
+    "PatternMutator",
+    "PatternVisitor",
     "Realizer",
+    "TypeFunctor",
+    "TypeMutator",
+    "TypeVisitor",
     "UseVarVisitor",
     "expand_anf",
     "expand_dataflow",

@@ -13,7 +13,6 @@ from compiler.ir.adt import (
     Constructor,
     Match,
     Pattern,
-    PatternVar,
     RefCreate,
     RefRead,
     RefWrite,
@@ -182,11 +181,6 @@ class ExprMutator(ExprFunctor[Expr]):
     def visit_match(self, match: Match, *args: Any) -> Expr:
         clauses = tuple([self.visit_clause(c) for c in match.clauses])
         return match.with_fields(clauses=clauses, data=self.visit(match.data))
-
-    def visit_pattern_var(self, pattern: PatternVar) -> Pattern:
-        """For subclasses that map pattern variables: the pattern over the mapped variable."""
-        var = self.visit_binder(pattern.var)
-        return pattern if var is pattern.var else PatternVar(var)
 
 
 def rebuild_call(

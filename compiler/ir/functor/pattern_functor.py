@@ -1,0 +1,123 @@
+"""PatternFunctor, PatternVisitor, PatternMutator: the same trio for the patterns of Match.
+
+Source: spec/compiler.md section 2.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+from compiler.errors import MutatorError
+from compiler.ir.adt import (
+    Pattern,
+    PatternConstructor,
+    PatternTuple,
+    PatternVar,
+    PatternWildcard,
+)
+from compiler.ir.expr import Expr, Var
+from compiler.ir.functor.expr_functor import Handler
+
+R = TypeVar("R")
+
+_KINDS: dict[type[Pattern], str] = {
+    PatternWildcard: "visit_wildcard",
+    PatternVar: "visit_pattern_var",
+    PatternConstructor: "visit_pattern_constructor",
+    PatternTuple: "visit_pattern_tuple",
+}
+
+
+class PatternFunctor(Generic[R]):
+    """``visit(pattern, *args)`` calls the handler of the kind, or visit_default."""
+
+    _handlers: ClassVar[dict[type[Pattern], Handler]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        found = {kind: getattr(cls, name, None) for kind, name in _KINDS.items()}
+        cls._handlers = {kind: handler for kind, handler in found.items() if handler is not None}
+
+    def visit(self, pattern: Pattern, *args: Any) -> R:
+        """The handler's answer for ``pattern``."""
+        handler = self._handlers.get(type(pattern))
+        result: R = (
+            self.visit_default(pattern, *args) if handler is None else handler(self, pattern, *args)
+        )
+        return result
+
+    def visit_default(self, pattern: Pattern, *args: Any) -> R:
+        """What a kind without a handler gets.
+
+        Raises:
+            NotImplementedError: always, naming the kind and the class.
+        """
+        raise NotImplementedError(
+            f"Pattern kind {type(pattern).__name__} not handled by {type(self).__name__}"
+        )
+
+
+class PatternVisitor(PatternFunctor[None]):
+    """Visits the patterns inside a pattern, left to right, and the variables they bind."""
+
+    def visit_var(self, var: Var) -> None:
+        """Hook: a variable a pattern binds."""
+
+    def visit_wildcard(self, pattern: PatternWildcard) -> None:
+        """Hook: a wildcard."""
+
+    def visit_pattern_var(self, pattern: PatternVar) -> None:
+        """The variable."""
+        self.visit_var(pattern.var)
+
+    def visit_pattern_constructor(self, pattern: PatternConstructor) -> None:
+        """The patterns of the fields."""
+        for inner in pattern.patterns:
+            self.visit(inner)
+
+    def visit_pattern_tuple(self, pattern: PatternTuple) -> None:
+        """The patterns of the fields."""
+        for inner in pattern.patterns:
+            self.visit(inner)
+
+
+class PatternMutator(PatternFunctor[Pattern]):
+    """Rebuilds a pattern; the very object when nothing inside it changed."""
+
+    def visit_var(self, var: Var) -> Expr:
+        """Hook: the new form of a bound variable; called once per place that binds it."""
+        return var
+
+    def visit_wildcard(self, pattern: PatternWildcard) -> Pattern:
+        """Itself."""
+        return pattern
+
+    def visit_pattern_var(self, pattern: PatternVar) -> Pattern:
+        """A pattern of the new variable.
+
+        Raises:
+            MutatorError: ``visit_var`` gave something that is not a Var.
+        """
+        var = self.visit_var(pattern.var)
+        if not isinstance(var, Var):
+            raise MutatorError(
+                f"{type(self).__name__} turned the pattern variable %{pattern.var.name_hint} "
+                f"into a {type(var).__name__}",
+                fix="a pattern can bind a Var only",
+            )
+        return pattern if var is pattern.var else PatternVar(var)
+
+    def _all(self, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        new = tuple([self.visit(p) for p in patterns])
+        return patterns if all(map(lambda a, b: a is b, new, patterns)) else new
+
+    def visit_pattern_constructor(self, pattern: PatternConstructor) -> Pattern:
+        """The same constructor on new patterns."""
+        inner = self._all(pattern.patterns)
+        same = inner is pattern.patterns
+        return pattern if same else PatternConstructor(pattern.constructor, inner)
+
+    def visit_pattern_tuple(self, pattern: PatternTuple) -> Pattern:
+        """A tuple of new patterns."""
+        inner = self._all(pattern.patterns)
+        return pattern if inner is pattern.patterns else PatternTuple(inner)

@@ -1,0 +1,65 @@
+"""Every pass under its Relay name, with the context and sequence that run them.
+
+>>> from compiler import transform
+>>> pipeline = transform.Sequential([transform.SimplifyInference(), transform.FoldConstant()])
+>>> str(pipeline)
+'SimplifyInference,FoldConstant'
+
+Written out for type checkers; a test compares it with the registered passes.
+"""
+
+from compiler.ir.infer_type import InferType
+from compiler.ir.instruments import DumpDir, PrintIR, TimingInstrument
+from compiler.ir.pass_infra import (
+    FunctionPass,
+    ModulePass,
+    Pass,
+    PassContext,
+    PassInfo,
+    Sequential,
+    create_pass,
+    function_pass,
+    module_pass,
+    register_pass,
+    registered_passes,
+)
+from compiler.passes.canonicalize_cast import CanonicalizeCast
+from compiler.passes.canonicalize_ops import CanonicalizeOps
+from compiler.passes.dead_code_elimination import DeadCodeElimination
+from compiler.passes.eliminate_common_subexpr import EliminateCommonSubexpr
+from compiler.passes.fold_constant import FoldConstant
+from compiler.passes.fold_scale_axis import (
+    BackwardFoldScaleAxis,
+    FoldScaleAxis,
+    ForwardFoldScaleAxis,
+)
+from compiler.passes.simplify_expr import SimplifyExpr
+from compiler.passes.simplify_inference import SimplifyInference
+
+__all__ = [
+    "BackwardFoldScaleAxis",
+    "CanonicalizeCast",
+    "CanonicalizeOps",
+    "DeadCodeElimination",
+    "DumpDir",
+    "EliminateCommonSubexpr",
+    "FoldConstant",
+    "FoldScaleAxis",
+    "ForwardFoldScaleAxis",
+    "FunctionPass",
+    "InferType",
+    "ModulePass",
+    "Pass",
+    "PassContext",
+    "PassInfo",
+    "PrintIR",
+    "Sequential",
+    "SimplifyExpr",
+    "SimplifyInference",
+    "TimingInstrument",
+    "create_pass",
+    "function_pass",
+    "module_pass",
+    "register_pass",
+    "registered_passes",
+]
