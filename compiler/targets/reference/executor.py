@@ -1,0 +1,264 @@
+"""The reference executor: any well-typed module on numpy, operator by operator.
+
+Slow and obvious on purpose: every other executor is compared with it. Call by value, arguments left
+to right, each node once per activation of its scope. Calls keep a stack of their own, so recursion
+in the program is bounded by memory only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CompilerError, EvaluationError
+from compiler.ir.adt import Constructor, Pattern, PatternConstructor, PatternTuple, PatternVar
+from compiler.ir.expr import Expr, Function, Op, Var, describe
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.ty import TensorType
+from compiler.ops.evaluate import Value, evaluate_op, flatten
+from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.targets.reference.inputs import checked_inputs
+from compiler.targets.reference.plan import Block, Do, Plan, Step, make_plan
+from compiler.targets.reference.values import AdtValue, Cell, Closure
+
+Tap = Callable[[Expr, Value], None]
+
+
+class ReferenceExecutor:
+    """Runs one function of a module; implements ``runtime.executor.Executor``.
+
+    Args:
+        mod: a well-typed module; types are inferred when they are missing.
+        function: name of the global function.
+        tap: called as ``tap(node, value)`` with every parameter and every computed node (calls,
+            tuples, items, Ifs, Matches), in the order of evaluation.
+    Raises:
+        TypeInferenceError: the module is ill-typed.
+        EvaluationError: the function has free variables.
+    """
+
+    def __init__(self, mod: IRModule, function: str = "main", tap: Tap | None = None) -> None:
+        if mod[function].checked_type_or_none is None:
+            mod = infer_module(mod)
+        self._mod = mod
+        self._function: Function = mod[function]
+        self._tap = tap
+        self._plans: dict[str, Plan] = {function: make_plan(self._function)}
+        self._name = function
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the parameters, in order."""
+        return tuple(p.name_hint for p in self._function.params)
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """The results, tuples flattened from left to right.
+
+        Args:
+            inputs: a value for every parameter name, of its dtype and shape.
+        Raises:
+            EvaluationError: an input does not fit, or the program cannot go on.
+        """
+        value = self.run_values(checked_inputs(self._function, inputs))
+        results = flatten([value])
+        for result in results:
+            if not isinstance(result, np.ndarray):
+                raise EvaluationError(
+                    f"the result of @{self._name} holds a {type(result).__name__}, not only arrays"
+                )
+        return results
+
+    def run_values(self, args: list[Any]) -> Any:
+        """The value of the function for values of its parameters, which are taken as they are."""
+        with np.errstate(all="ignore"):
+            return _Machine(self._plan_of, self._tap).run(self._plans[self._name], args)
+
+    def _plan_of(self, name: str) -> Plan:
+        plan = self._plans.get(name)
+        if plan is None:
+            plan = self._plans[name] = make_plan(self._mod[name])
+        return plan
+
+
+class _Frame:
+    """A block on its way: which step comes next, and where its value goes."""
+
+    __slots__ = ("at", "block", "slots", "step", "target")
+
+    def __init__(
+        self, block: Block, slots: list[Any], step: Step | None, target: list[Any]
+    ) -> None:
+        self.block = block
+        self.slots = slots
+        self.at = 0
+        # The step that waits for the value, in the slots it is waiting in.
+        self.step = step
+        self.target = target
+
+
+class _Machine:
+    """Runs plans with an explicit stack of frames."""
+
+    def __init__(self, plan_of: Callable[[str], Plan], tap: Tap | None) -> None:
+        self._plan_of = plan_of
+        self._tap = tap
+        self._frames: list[_Frame] = []
+
+    def run(self, plan: Plan, args: list[Any]) -> Any:
+        result: list[Any] = [None]
+        self._enter_function(plan, (), args, None, result)
+        frames = self._frames
+        while frames:
+            frame = frames[-1]
+            steps = frame.block.steps
+            if frame.at == len(steps):
+                frames.pop()
+                value = frame.slots[frame.block.result]
+                if frame.step is None:
+                    result[0] = value
+                else:
+                    self._finish(frame.step, frame.target, value)
+                continue
+            step = steps[frame.at]
+            frame.at += 1
+            try:
+                self._do(step, frame.slots)
+            except CompilerError as error:
+                error.add_note(f"while evaluating {_place(step.node)}")
+                raise
+        return result[0]
+
+    def _finish(self, step: Step, slots: list[Any], value: Any) -> None:
+        slots[step.out] = value
+        if self._tap is not None and step.do not in (Do.MOVE, Do.CLOSURE):
+            self._tap(step.node, value)
+        for slot in step.frees:
+            slots[slot] = None
+
+    def _do(self, step: Step, slots: list[Any]) -> None:
+        do = step.do
+        value: Any
+        if do is Do.OPERATOR:
+            compute, attrs, out_type = step.detail
+            args = [slots[a] for a in step.args]
+            for arg in args:
+                if type(arg) is tuple:
+                    args = flatten(args)
+                    break
+            results = compute(attrs, args, out_type)
+            if type(out_type) is TensorType:
+                value = results[0]
+                if type(value) is not np.ndarray:
+                    value = np.asarray(value)
+            else:
+                value = evaluate_op(step.node.op, attrs, args, out_type)  # type: ignore[attr-defined]
+        elif do is Do.MOVE:
+            value = slots[step.args[0]]
+            if step.detail is not None:
+                value.captured[step.detail] = value
+        elif do is Do.TUPLE:
+            value = tuple(slots[a] for a in step.args)
+        elif do is Do.GET_ITEM:
+            value = slots[step.args[0]][step.detail]
+        elif do in _CONTROL:
+            self._control(step, slots)
+            return
+        else:
+            value = _make(step, slots)
+        self._finish(step, slots, value)
+
+    def _control(self, step: Step, slots: list[Any]) -> None:
+        """Steps whose value is that of another block."""
+        args = [slots[a] for a in step.args]
+        if step.do is Do.CALL_GLOBAL:
+            self._enter_function(self._plan_of(step.detail), (), args, step, slots)
+        elif step.do is Do.CALL_VALUE:
+            self._call_value(args[0], args[1:], step, slots)
+        elif step.do is Do.IF:
+            branch = step.detail[0] if bool(args[0]) else step.detail[1]
+            self._frames.append(_Frame(branch, slots, step, slots))
+        else:
+            self._match(args[0], step, slots)
+
+    def _call_value(self, callee: Any, args: list[Any], step: Step, slots: list[Any]) -> None:
+        if isinstance(callee, Closure):
+            self._enter_function(callee.plan, callee.captured, args, step, slots)
+        elif isinstance(callee, Op):
+            attrs = callee.attrs_type.make() if callee.attrs_type else None
+            FNumpyCompute.require(callee)
+            value = evaluate_op(callee, attrs, args, step.node.checked_type)
+            self._finish(step, slots, value)
+        elif isinstance(callee, Constructor):
+            self._finish(step, slots, AdtValue(callee, tuple(args)))
+        else:
+            raise EvaluationError(f"a {type(callee).__name__} cannot be called")
+
+    def _enter_function(
+        self, plan: Plan, captured: Any, args: list[Any], step: Step | None, target: list[Any]
+    ) -> None:
+        slots: list[Any] = [None] * len(plan.nodes)
+        for slot, constant in plan.constants:
+            slots[slot] = constant
+        for (_, slot), value in zip(plan.captures, captured):
+            slots[slot] = value
+        for slot, value in zip(plan.params, args):
+            slots[slot] = value
+        if self._tap is not None:
+            for param, value in zip(plan.function.params, args):
+                self._tap(param, value)
+        self._frames.append(_Frame(plan.body, slots, step, target))
+
+    def _match(self, value: Any, step: Step, slots: list[Any]) -> None:
+        for clause in step.detail:
+            found: dict[Var, Any] = {}
+            if _matches(clause.pattern, value, found):
+                for var, bound in found.items():
+                    slots[clause.slots[var]] = bound
+                self._frames.append(_Frame(clause.block, slots, step, slots))
+                return
+        name = value.constructor.name_hint if isinstance(value, AdtValue) else "the value"
+        raise EvaluationError(f"no clause matches {name}", span=step.node.span)
+
+
+_CONTROL = frozenset({Do.CALL_GLOBAL, Do.CALL_VALUE, Do.IF, Do.MATCH})
+
+
+def _make(step: Step, slots: list[Any]) -> Any:
+    """Values of closures, constructors and references."""
+    args = [slots[a] for a in step.args]
+    if step.do is Do.CLOSURE:
+        plan: Plan = step.detail
+        return Closure(plan, [slots[outer] for outer, _ in plan.captures])
+    if step.do is Do.CONSTRUCT:
+        return AdtValue(step.detail, tuple(args))
+    if step.do is Do.REF_CREATE:
+        return Cell(args[0])
+    if step.do is Do.REF_READ:
+        return args[0].value
+    assert step.do is Do.REF_WRITE
+    args[0].value = args[1]
+    return ()
+
+
+def _matches(pattern: Pattern, value: Any, found: dict[Var, Any]) -> bool:
+    stack = [(pattern, value)]
+    while stack:
+        top, held = stack.pop()
+        if isinstance(top, PatternVar):
+            found[top.var] = held
+        elif isinstance(top, PatternTuple):
+            stack.extend(zip(top.patterns, held))
+        elif isinstance(top, PatternConstructor):
+            wanted, have = top.constructor, held.constructor
+            if (wanted.belong_to, wanted.name_hint) != (have.belong_to, have.name_hint):
+                return False
+            stack.extend(zip(top.patterns, held.fields))
+    return True
+
+
+def _place(node: Expr) -> str:
+    return f"{describe(node)}, {node.span}" if node.span is not None else describe(node)

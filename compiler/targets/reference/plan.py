@@ -1,0 +1,299 @@
+"""A function as a list of steps over numbered slots, so that it runs without walking the graph.
+
+Every node has one slot; a step frees the slots it reads last. Branches and clauses are blocks of
+their own within the same slots, a function literal is a plan of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from compiler.errors import EvaluationError
+from compiler.ir.adt import (
+    Constructor,
+    Match,
+    Pattern,
+    RefCreate,
+    RefRead,
+    RefWrite,
+)
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+    describe,
+)
+from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.targets.reference.scopes import Scope, ScopeMap, pattern_vars
+
+# Stages of a node on the stack of a block under construction.
+_OPEN, _BIND, _EMIT = 0, 1, 2
+
+
+class Do(IntEnum):
+    """What a step does."""
+
+    OPERATOR = 0
+    TUPLE = 1
+    GET_ITEM = 2
+    MOVE = 3
+    CALL_GLOBAL = 4
+    CALL_VALUE = 5
+    CONSTRUCT = 6
+    CLOSURE = 7
+    IF = 8
+    MATCH = 9
+    REF_CREATE = 10
+    REF_READ = 11
+    REF_WRITE = 12
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """Compute ``node`` into slot ``out`` from the slots ``args``, then empty the slots ``frees``.
+
+    ``detail`` is what the kind needs besides: the numpy function, a global's name, blocks, a plan.
+    """
+
+    do: Do
+    node: Expr
+    out: int
+    args: tuple[int, ...] = ()
+    detail: Any = None
+    frees: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Steps that run in order; the value is then in slot ``result``."""
+
+    steps: list[Step] = field(default_factory=list)
+    result: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class ClausePlan:
+    """A clause of a Match: its pattern, the slots of its variables and the block of its value."""
+
+    pattern: Pattern
+    slots: dict[Var, int]
+    block: Block
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """A function, ready to run.
+
+    Attributes:
+        function: what it was made from.
+        params: slots of the parameters.
+        captures: (slot in the plan of the enclosing function, slot here), one per captured value.
+        constants: (slot, array), put in place before the first step.
+        body: the steps.
+        slots: node → slot; ``nodes`` is the inverse.
+    """
+
+    function: Function
+    params: tuple[int, ...] = ()
+    captures: tuple[tuple[int, int], ...] = ()
+    constants: list[tuple[int, Any]] = field(default_factory=list)
+    body: Block = field(default_factory=Block)
+    slots: dict[Expr, int] = field(default_factory=dict)
+    nodes: list[Expr] = field(default_factory=list)
+
+    def slot(self, node: Expr) -> int:
+        """The slot of a node, made on first use; constants are noted for the start."""
+        held = self.slots.get(node)
+        if held is None:
+            held = len(self.nodes)
+            self.slots[node] = held
+            self.nodes.append(node)
+            if isinstance(node, (Constant, Op)):
+                self.constants.append((held, node.data if isinstance(node, Constant) else node))
+        return held
+
+
+_Work = tuple[Plan, Scope, Expr, Block]
+
+
+def make_plan(function: Function) -> Plan:
+    """The plan of a global function, with those of the function literals inside.
+
+    Raises:
+        EvaluationError: a free variable, or a node that cannot be evaluated.
+    """
+    scopes = ScopeMap(function)
+    plan = Plan(function)
+    plan.params = tuple(plan.slot(p) for p in function.params)
+    work: list[_Work] = [(plan, scopes.inside[function][0], function.body, plan.body)]
+    while work:
+        _fill(scopes, *work.pop(), work)
+    return plan
+
+
+def _fill(
+    scopes: ScopeMap, plan: Plan, scope: Scope, root: Expr, block: Block, work: list[_Work]
+) -> None:
+    """Write the steps of one block; nested blocks and plans are appended to ``work``."""
+    builder = _BlockBuilder(scopes, plan, scope, block, work)
+    stack: list[tuple[Expr, int]] = [(root, _OPEN)]
+    done: set[Expr] = set()
+    while stack:
+        node, stage = stack.pop()
+        if node in done or builder.given(node):
+            continue
+        if stage == _EMIT:
+            done.add(node)
+            builder.emit(node)
+        elif stage == _BIND:
+            assert isinstance(node, Let)
+            builder.bind(node)
+        elif isinstance(node, Let):
+            # Bound before the body is looked at: what the body computes may read the variable.
+            stack += [(node, _EMIT), (node.body, _OPEN), (node, _BIND), (node.value, _OPEN)]
+        else:
+            stack.append((node, _EMIT))
+            stack.extend((n, _OPEN) for n in reversed(builder.needs(node)))
+    block.result = plan.slot(root)
+    _place_frees(block, plan, scope, scopes)
+
+
+class _BlockBuilder:
+    """Steps of the nodes one scope owns."""
+
+    def __init__(
+        self, scopes: ScopeMap, plan: Plan, scope: Scope, block: Block, work: list[_Work]
+    ) -> None:
+        self.scopes, self.plan, self.scope = scopes, plan, scope
+        self.steps, self.work = block.steps, work
+
+    def given(self, node: Expr) -> bool:
+        """True when no step of this block computes the node: bound, constant, or owned outside."""
+        if isinstance(node, (Constant, Op, GlobalVar, Constructor)):
+            return True
+        if isinstance(node, Var):
+            if node not in self.scopes.bound:
+                raise EvaluationError(
+                    f"free variable {describe(node)}", fix="make it a parameter", span=node.span
+                )
+            return True
+        return self.scopes.owner[node] is not self.scope
+
+    def needs(self, node: Expr) -> list[Expr]:
+        """Nodes that are computed before this one, in order."""
+        outer = self.scopes.used_inside.get(node, [])
+        if isinstance(node, If):
+            return [node.cond, *outer]
+        if isinstance(node, Match):
+            return [node.data, *outer]
+        if isinstance(node, Function):
+            return list(outer)
+        return list(node.operands())
+
+    def bind(self, let: Let) -> None:
+        """Append the step that gives a Let's variable its value."""
+        self._add(Do.MOVE, let, (let.value,), self._self_capture(let), out=let.var)
+
+    def emit(self, node: Expr) -> None:
+        """Append the step of one node."""
+        if isinstance(node, Let):
+            self._add(Do.MOVE, node, (node.body,))
+        elif isinstance(node, Call):
+            self._call(node)
+        elif isinstance(node, Tuple):
+            self._add(Do.TUPLE, node, node.fields)
+        elif isinstance(node, TupleGetItem):
+            self._add(Do.GET_ITEM, node, (node.tuple,), node.index)
+        elif isinstance(node, If):
+            blocks = [
+                self._block(scope, branch)
+                for scope, branch in zip(
+                    self.scopes.inside[node], (node.true_branch, node.false_branch)
+                )
+            ]
+            self._add(Do.IF, node, (node.cond,), blocks)
+        elif isinstance(node, Match):
+            self._add(Do.MATCH, node, (node.data,), self._clauses(node))
+        elif isinstance(node, Function):
+            self._add(Do.CLOSURE, node, (), self._literal(node))
+        elif isinstance(node, RefCreate):
+            self._add(Do.REF_CREATE, node, (node.value,))
+        elif isinstance(node, RefRead):
+            self._add(Do.REF_READ, node, (node.ref,))
+        elif isinstance(node, RefWrite):
+            self._add(Do.REF_WRITE, node, (node.ref, node.value))
+        else:
+            raise EvaluationError(f"a {type(node).__name__} has no value", span=node.span)
+
+    def _add(
+        self,
+        do: Do,
+        node: Expr,
+        args: tuple[Expr, ...],
+        detail: Any = None,
+        out: Expr | None = None,
+    ) -> None:
+        slots = tuple(self.plan.slot(a) for a in args)
+        self.steps.append(Step(do, node, self.plan.slot(out or node), slots, detail))
+
+    def _call(self, call: Call) -> None:
+        if isinstance(call.op, Op):
+            compute: Callable[..., Any] = FNumpyCompute.require(call.op)
+            self._add(Do.OPERATOR, call, call.args, (compute, call.attrs, call.checked_type))
+        elif isinstance(call.op, GlobalVar):
+            self._add(Do.CALL_GLOBAL, call, call.args, call.op.name_hint)
+        elif isinstance(call.op, Constructor):
+            self._add(Do.CONSTRUCT, call, call.args, call.op)
+        else:
+            self._add(Do.CALL_VALUE, call, (call.op, *call.args))
+
+    def _block(self, scope: Scope, root: Expr) -> Block:
+        block = Block()
+        self.work.append((self.plan, scope, root, block))
+        return block
+
+    def _clauses(self, match: Match) -> list[ClausePlan]:
+        found = []
+        for clause, scope in zip(match.clauses, self.scopes.inside[match]):
+            slots = {v: self.plan.slot(v) for v in pattern_vars(clause.lhs)}
+            found.append(ClausePlan(clause.lhs, slots, self._block(scope, clause.rhs)))
+        return found
+
+    def _literal(self, function: Function) -> Plan:
+        inner = Plan(function)
+        inner.params = tuple(inner.slot(p) for p in function.params)
+        captured = self.scopes.used_inside.get(function, [])
+        inner.captures = tuple((self.plan.slot(n), inner.slot(n)) for n in captured)
+        self.work.append((inner, self.scopes.inside[function][0], function.body, inner.body))
+        return inner
+
+    def _self_capture(self, let: Let) -> int | None:
+        """Where a recursive closure keeps itself among its captured values."""
+        captured = self.scopes.used_inside.get(let.value, [])
+        if isinstance(let.value, Function) and let.var in captured:
+            return captured.index(let.var)
+        return None
+
+
+def _place_frees(block: Block, plan: Plan, scope: Scope, scopes: ScopeMap) -> None:
+    """Let every slot this scope owns be emptied by the step that touches it last."""
+    seen = {block.result}
+    for step in reversed(block.steps):
+        outer = scopes.used_inside.get(step.node, []) if step.do is not Do.MOVE else []
+        freed = []
+        for slot in (step.out, *step.args, *(plan.slots[n] for n in outer)):
+            if slot not in seen and scopes.owner.get(plan.nodes[slot]) is scope:
+                freed.append(slot)
+            seen.add(slot)
+        step.frees = tuple(freed)
