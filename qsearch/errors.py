@@ -5,17 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from compiler.errors import CompilerError
-
-EXIT_OK = 0
-"""The search ended and the emitted module keeps the promised accuracy."""
-EXIT_TARGET_MISSED = 1
-"""Everything was written, but no trial stayed within ``--max-drop``."""
-EXIT_BAD_INPUT = 2
-"""Options, files or data that cannot be used; nothing was searched."""
-EXIT_SEARCH_FAILED = 3
-"""The search ran but has nothing to hand over, or broke in a way we did not foresee."""
-EXIT_INTERRUPTED = 130
-"""Ctrl-C; the best so far is written and the same command goes on."""
+from qsearch.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_SEARCH_FAILED
+from workers.errors import DatasetError, MetricError, WorkerError
 
 
 class SearchError(CompilerError):
@@ -60,6 +51,8 @@ def exit_code_of(error: BaseException) -> int:
         return EXIT_INTERRUPTED
     if isinstance(error, SearchError):
         return error.exit_code
+    if isinstance(error, WorkerError) and not isinstance(error, DatasetError | MetricError):
+        return EXIT_SEARCH_FAILED
     if isinstance(error, CompilerError):
         return EXIT_BAD_INPUT
     return EXIT_SEARCH_FAILED

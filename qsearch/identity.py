@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-from functools import lru_cache
 from pathlib import Path
-
-from qsearch.errors import ForeignPackageError
 
 _OURS = ("compiler", "workers")
 
@@ -22,40 +18,27 @@ def check_own_packages() -> None:
     for name in _OURS:
         spec = importlib.util.find_spec(name)
         found = _location(spec.submodule_search_locations, spec.origin) if spec else None
+        if found is not None and found.resolve() == home / name:
+            continue
+        from qsearch.errors import ForeignPackageError
+
         if found is None:
             raise ForeignPackageError(
                 f"the package {name!r} of qsearch is missing",
                 where=str(home),
                 fix="install the distribution again: pip install --force-reinstall qsearch",
             )
-        if found.resolve() != home / name:
-            raise ForeignPackageError(
-                f"the package {name!r} that Python finds is not the one of qsearch",
-                where=f"found {found}, expected {home / name}",
-                fix=(
-                    f"another distribution or a folder on PYTHONPATH is also called {name!r}: "
-                    "remove it, or run qsearch in a virtual environment of its own"
-                ),
-            )
+        raise ForeignPackageError(
+            f"the package {name!r} that Python finds is not the one of qsearch",
+            where=f"found {found}, expected {home / name}",
+            fix=(
+                f"another distribution or a folder on PYTHONPATH is also called {name!r}: "
+                "remove it, or run qsearch in a virtual environment of its own"
+            ),
+        )
 
 
 def _location(search_locations: list[str] | None, origin: str | None) -> Path | None:
     if search_locations:
         return Path(next(iter(search_locations)))
     return Path(origin) if origin else None
-
-
-@lru_cache(maxsize=1)
-def code_version() -> str:
-    """sha256 (16 hex digits) over the sources that decide a score: ``compiler`` and ``workers``.
-
-    Part of the key under which results are found again, so a result of other code never answers.
-    """
-    home = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    for package in _OURS:
-        for path in sorted((home / package).rglob("*")):
-            if path.suffix in {".py", ".c", ".h"}:
-                digest.update(path.relative_to(home).as_posix().encode())
-                digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]

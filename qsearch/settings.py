@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from compiler.errors import legal_names
+from qsearch.choices import JUDGES, METRICS, POOLS, SAMPLERS
 from qsearch.config_file import read_config_file
 from qsearch.errors import SettingsError
 
 ENVIRONMENT_PREFIX: Final = "QSEARCH_"
-METRICS: Final = ("top1", "agreement", "sqnr")
-JUDGES: Final = ("grid", "simulated")
-POOLS: Final = ("ray", "process", "inline")
-SAMPLERS: Final = ("tpe", "random", "grid")
 
 
 @dataclass(frozen=True, slots=True)

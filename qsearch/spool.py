@@ -18,22 +18,11 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from qsearch.errors import DataError
+from workers.datasets.protocol import InputSpec
 
 LABELS = "labels"
 _CHUNK = 1 << 20
 _MAX_CALLS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class InputSpec:
-    """One input of the model: name, shape (samples on axis 0, batch 1) and dtype."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}{list(self.shape)}"
 
 
 def spool(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name: str) -> Path:

@@ -1,1 +1,1 @@
-"""The command line: a file per command; parse, call the api, print."""
+"""The command line: a file per command; each parses, calls ``qsearch.api`` once, and prints."""

@@ -7,11 +7,11 @@ import hashlib
 import pytest
 
 from compiler.qtypes.qconfig import QConfig
+from qsearch.choices import SAMPLERS
 from qsearch.search.objectives import Objective
 from qsearch.search.proposals import Proposal, Proposer, replica
 from qsearch.search.samplers import sampler_names
 from qsearch.search.space import Parameter, Space, default_space
-from qsearch.settings import SAMPLERS
 from qsearch.store.records import Outcome, Trial, TrialState
 
 START = QConfig.recommended()

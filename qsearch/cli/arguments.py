@@ -1,0 +1,99 @@
+"""argparse with our manners: both spellings of a flag, errors that name the nearest legal one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from qsearch.errors import SettingsError
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises SettingsError where argparse would print and exit."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        """Turn argparse's message into ours.
+
+        Raises:
+            SettingsError: always.
+        """
+        from qsearch.errors import SettingsError
+
+        raise SettingsError(message, where=self.prog, fix=f"see {self.prog} --help")
+
+    def flags(self) -> list[str]:
+        """Every option string this parser knows."""
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse a whole command line; unknown options name the nearest known ones.
+
+        Raises:
+            SettingsError: anything that does not parse.
+        """
+        known, rest = self.parse_known_args(with_hyphens(words))
+        if not rest:
+            return known
+        command: Parser = getattr(known, "parser", self)
+        word = rest[0].partition("=")[0]
+        if not word.startswith("-"):
+            command.error(f"unexpected argument {rest[0]!r}")
+        from compiler.errors import nearest
+        from qsearch.errors import SettingsError
+
+        close = nearest(word, command.flags())
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise SettingsError(
+            f"unknown option {word}", where=command.prog, fix=f"{hint}see {command.prog} --help"
+        )
+
+
+def with_hyphens(words: Sequence[str]) -> list[str]:
+    """``--max_drop=1%`` and ``--max-drop=1%`` are the same."""
+    result: list[str] = []
+    for index, word in enumerate(words):
+        if word == "--":
+            return [*result, *words[index:]]
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            word = name.replace("_", "-") + equals + value
+        result.append(word)
+    return result
+
+
+def unknown_command(word: str, commands: Sequence[str]) -> SettingsError:
+    """What ``qsearch lunch`` is told."""
+    from compiler.errors import legal_names
+    from qsearch.errors import SettingsError
+
+    return SettingsError(
+        f"unknown command {word!r}", where="qsearch", fix=legal_names(word, commands)
+    )
+
+
+def add_verbosity(parser: argparse.ArgumentParser) -> None:
+    """``-q`` and ``-v``, as every command has them."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "-q", "--quiet", action="store_const", const=-1, dest="verbosity", help="errors only"
+    )
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="count",
+        dest="more",
+        help="more on stderr; twice for everything, with tracebacks",
+    )
+
+
+def verbosity_of(args: argparse.Namespace) -> int | None:
+    """-1 (quiet) to 2; None when nothing was said."""
+    if args.verbosity is not None:
+        return -1
+    return min(int(args.more), 2) if args.more else None

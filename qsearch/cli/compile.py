@@ -1,0 +1,45 @@
+"""``qsearch compile``: one configuration, one .qmod, no search."""
+
+from __future__ import annotations
+
+import argparse
+
+from qsearch.cli.arguments import Parser, add_verbosity, verbosity_of
+
+
+def add_arguments(parser: Parser) -> None:
+    """Flags of compile."""
+    add = parser.add_argument
+    add("--model", metavar="M", required=True, help="an .onnx file, or `digits`")
+    add("--calib", metavar="C", help="calibration data; synthetic without it")
+    add(
+        "--qconfig",
+        metavar="K=V,…",
+        default="",
+        help="changes to the recommended configuration (lists: skip_conv_layers=[0,3]), "
+        "or a qconfig.json",
+    )
+    add("-o", "--out", "--output", metavar="FILE", required=True, help="the .qmod to write")
+    add("--preprocess", metavar="P", help="how an image becomes the input")
+    add("--dim", metavar="NAME=N", action="append", help="size of a named dimension; repeatable")
+    add("--seed", metavar="S", default="0", help="of synthetic data (0)")
+    add_verbosity(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Quantize and write."""
+    from qsearch import api
+    from qsearch.log import set_up_logging
+
+    set_up_logging(verbosity_of(args) or 0)
+    module = api.compile_model(
+        args.model,
+        args.calib,
+        args.qconfig,
+        preprocess=args.preprocess,
+        dim=args.dim or (),
+        seed=args.seed,
+    )
+    module.save(args.out)
+    print(args.out)
+    return 0

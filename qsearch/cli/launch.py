@@ -1,0 +1,71 @@
+"""``qsearch launch``: search, and write the best module."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from qsearch.choices import JUDGES, METRICS, POOLS, SAMPLERS
+from qsearch.cli.arguments import Parser, add_verbosity, verbosity_of
+
+
+def add_arguments(parser: Parser) -> None:
+    """Flags of launch; each is also a key of ``-c`` files and a QSEARCH_ variable."""
+    add = parser.add_argument
+    add("--model", metavar="M", help="an .onnx file, or `digits`, which ships with the package")
+    add("--calib", metavar="C", help="calibration data: .npz, .npy or a folder of images")
+    add("--eval", metavar="E", help="evaluation data of the same kinds, with labels if you can")
+    add("-o", "--out", "--output", metavar="DIR", help="run folder (default runs/<model>)")
+    add("--trials", metavar="N", help="trials of the study in total, over all runs (32)")
+    add("--timeout", metavar="S", help="start no trial after so many seconds")
+    add("--storage", metavar="URL", help="sqlite:///… or postgresql://… (default in the folder)")
+    add("--study", metavar="NAME", help="name in the storage (default: the folder's)")
+    add("--workers", metavar="N", help="processes that evaluate (default: one per core)")
+    add("--pool", metavar="|".join(POOLS), help="where workers run (ray)")
+    add("--address", metavar="A", help="Ray cluster to join (default: one of its own)")
+    add("--seed", metavar="S", help="of the sampler and of synthetic data (0)")
+    add("--metric", metavar="|".join(METRICS), help="what to maximise (top1 with labels, or sqnr)")
+    add("--max-drop", metavar="D", help="accuracy that may be lost: 0.01, or 1%% of the baseline")
+    add("--judge", metavar="|".join(JUDGES), help="who scores candidates (grid)")
+    add("--allow-float", action="store_true", default=None, help="also try modules with float")
+    add("--preprocess", metavar="P", help="yaml: resize, crop, channel_order, layout, mean, std")
+    add("--dim", metavar="NAME=N", action="append", help="size of a named dimension; repeatable")
+    add("--sampler", metavar="|".join(SAMPLERS), help="what proposes trials (tpe)")
+    add("--batch", metavar="N", help="trials proposed at a time (4)")
+    add("--dry-run", action="store_true", default=None, help="say what would be done, and stop")
+    add("--fresh", action="store_true", default=None, help="forget the folder's study first")
+    add("--json", action="store_true", default=None, help="one JSON object as last line of stdout")
+    add("-c", "--config", metavar="FILE", help="yaml, toml or json with the same names as flags")
+    add_verbosity(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search; the exit code says whether the accuracy was kept."""
+    from qsearch.errors import SettingsError
+    from qsearch.settings import Settings, resolve
+
+    names = {field for field in Settings.__dataclass_fields__ if hasattr(args, field)}
+    flags = {name: getattr(args, name) for name in names}
+    flags["verbosity"] = verbosity_of(args)
+    resolved = resolve(flags, config_file=args.config)
+    if not resolved.settings.model:
+        raise SettingsError(
+            "no model was given",
+            where="qsearch launch",
+            fix="--model m.onnx, or --model digits for the one that ships with the package",
+        )
+    from qsearch import api
+    from qsearch.progress import make_progress
+
+    if resolved.settings.dry_run:
+        plan = api.plan_launch(resolved)
+        print(json.dumps(plan) if resolved.settings.json else _lines(plan))
+        return 0
+    result = api.launch_resolved(resolved, progress=make_progress(resolved.settings.verbosity))
+    print(json.dumps(result.summary) if resolved.settings.json else result.text())
+    return int(result.exit_code)
+
+
+def _lines(plan: dict[str, object]) -> str:
+    width = max(len(key) for key in plan)
+    return "\n".join(f"{key:<{width}}  {value}" for key, value in plan.items())

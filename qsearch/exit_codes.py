@@ -1,0 +1,16 @@
+"""Exit codes of every command. Imports nothing, so that ``qsearch --help`` stays quick."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXIT_OK: Final = 0
+"""Done; for a search, the emitted module keeps the promised accuracy."""
+EXIT_TARGET_MISSED: Final = 1
+"""Everything was written, but no trial stayed within ``--max-drop``."""
+EXIT_BAD_INPUT: Final = 2
+"""Options, files or data that cannot be used; nothing was searched."""
+EXIT_SEARCH_FAILED: Final = 3
+"""The search ran but has nothing to hand over, or broke in a way we did not foresee."""
+EXIT_INTERRUPTED: Final = 130
+"""Ctrl-C; the best so far is written and the same command goes on."""

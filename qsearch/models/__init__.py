@@ -1,0 +1,1 @@
+"""Models shipped with their data; see NOTICE for where they come from."""
