@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 MAX_JOINED_SPANS = 8
 
+# Source name of text that came from no file: its spans help errors and are not printed.
+ANONYMOUS = "<text>"
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -1,0 +1,165 @@
+"""The ``#[metadata]`` section: what has no literal, by kind and number.
+
+Constants are ``{"dtype", "shape", "b64"}`` (little-endian bytes), or ``{"npz": key}`` when the array
+is kept outside the text.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CompilerError
+from compiler.ir.attrs import Attrs
+from compiler.ir.expr import Constant
+from compiler.ir.op import all_ops
+from compiler.ir.virtual_device import VirtualDevice, virtual_device
+
+EXTERNAL_BYTES = 1 << 20
+
+Arrays = Mapping[str, NDArray[Any]]
+ExternalData = str | Path | MutableMapping[str, NDArray[Any]]
+
+
+class MetadataWriter:
+    """Numbers objects by first use, one entry per object.
+
+    Args:
+        external_data: where arrays go that are not written into the text: an .npz path takes those
+            above EXTERNAL_BYTES, a mapping takes all.
+    """
+
+    def __init__(self, external_data: ExternalData | None = None) -> None:
+        self._entries: dict[str, list[Any]] = {}
+        self._numbers: dict[Any, str] = {}
+        self._external = external_data
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def constant(self, constant: Constant) -> str:
+        """Reference to a constant."""
+        held = self._numbers.get(constant)
+        if held is None:
+            index = len(self._entries.get("relay.Constant", ()))
+            held = self._add("relay.Constant", constant, self._array(constant.data, index))
+        return held
+
+    def device(self, device: VirtualDevice) -> str:
+        """Reference to a virtual device."""
+        held = self._numbers.get(device)
+        return held or self._add("VirtualDevice", device, dataclasses.asdict(device))
+
+    def attrs(self, attrs: Attrs, fields: dict[str, str]) -> str:
+        """Reference to an attribute record inside another; ``fields`` holds values as text."""
+        held = self._numbers.get(attrs)
+        return held or self._add("Attrs", attrs, {"type_key": attrs.type_key, "fields": fields})
+
+    def _add(self, kind: str, item: Any, entry: Any) -> str:
+        entries = self._entries.setdefault(kind, [])
+        entries.append(entry)
+        self._numbers[item] = f"meta[{kind}][{len(entries) - 1}]"
+        return self._numbers[item]
+
+    def _array(self, data: NDArray[Any], index: int) -> dict[str, Any]:
+        to_path = isinstance(self._external, (str, Path))
+        if self._external is not None and (not to_path or data.nbytes > EXTERNAL_BYTES):
+            self._arrays[f"k{index}"] = data
+            return {"npz": f"k{index}"}
+        little = data.astype(data.dtype.newbyteorder("<"), copy=False)
+        return {
+            "dtype": str(data.dtype),
+            "shape": list(data.shape),
+            "b64": base64.b64encode(little.tobytes()).decode("ascii"),
+        }
+
+    def finish(self) -> str:
+        """The section, "" when nothing was referred to; arrays kept outside are written now."""
+        if isinstance(self._external, (str, Path)):
+            if self._arrays:
+                np.savez(self._external, **self._arrays)  # type: ignore[arg-type]
+        elif self._external is not None:
+            self._external.update(self._arrays)
+        if not self._entries:
+            return ""
+        return "#[metadata]\n" + json.dumps(self._entries, separators=(",", ":")) + "\n"
+
+
+class MetadataReader:
+    """Objects of a parsed section, made once per entry.
+
+    Args:
+        section: the JSON text, or "" for none.
+        external_data: the .npz file or mapping the text was printed with.
+
+    Raises:
+        CompilerError: the section is not JSON.
+    """
+
+    def __init__(self, section: str, external_data: str | Path | Arrays | None = None) -> None:
+        try:
+            self._entries: dict[str, list[Any]] = json.loads(section) if section.strip() else {}
+        except json.JSONDecodeError as error:
+            raise CompilerError(f"the metadata section is not JSON: {error}") from error
+        self._external = external_data
+        self._made: dict[tuple[str, int], Any] = {}
+
+    def get(self, kind: str, index: int) -> Any:
+        """The object ``meta[kind][index]``; raw JSON for kinds not known here.
+
+        Raises:
+            CompilerError: there is no such entry, or its array is not in ``external_data``.
+        """
+        if (kind, index) not in self._made:
+            entries = self._entries.get(kind, [])
+            if index >= len(entries):
+                raise CompilerError(
+                    f"meta[{kind}][{index}] is not in the metadata section",
+                    fix=f"it has {len(entries)} entries of this kind; "
+                    "a text printed with show_meta=False cannot be parsed",
+                )
+            self._made[kind, index] = self._make(kind, entries[index])
+        return self._made[kind, index]
+
+    def _make(self, kind: str, entry: Any) -> Any:
+        if kind == "relay.Constant":
+            return Constant(self._array(entry))
+        if kind == "VirtualDevice":
+            return virtual_device(**entry)
+        return entry
+
+    def _array(self, entry: dict[str, Any]) -> NDArray[Any]:
+        if "npz" in entry:
+            return self._external_array(entry["npz"])
+        dtype = np.dtype(entry["dtype"]).newbyteorder("<")
+        data = np.frombuffer(base64.b64decode(entry["b64"]), dtype).reshape(entry["shape"])
+        return data.astype(dtype.newbyteorder("="), copy=False)
+
+    def _external_array(self, key: str) -> NDArray[Any]:
+        if isinstance(self._external, (str, Path)):
+            with np.load(self._external, allow_pickle=False) as archive:
+                self._external = {k: archive[k] for k in archive.files}
+        if self._external is None or key not in self._external:
+            raise CompilerError(
+                f"array {key!r} is kept outside the text",
+                fix="give parse the same external_data that text was given",
+            )
+        data: NDArray[Any] = self._external[key]
+        return data
+
+
+def attrs_class(type_key: str) -> type[Attrs]:
+    """The attribute record of this type_key among the registered operators.
+
+    Raises:
+        CompilerError: no operator has it.
+    """
+    for op in all_ops():
+        if op.attrs_type is not None and op.attrs_type.type_key == type_key:
+            return op.attrs_type
+    raise CompilerError(f"no operator has attributes of type {type_key!r}")

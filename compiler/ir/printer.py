@@ -1,0 +1,91 @@
+"""Relay text 0.0.5 of expressions, types and modules; ``parser.parse`` reads it back.
+
+The same object prints to the same bytes in every process. Source: spec/compiler.md section 1.10.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compiler.errors import CompilerError
+from compiler.ir import literals
+from compiler.ir.adt import TypeData
+from compiler.ir.attrs import Attrs, DictAttrs
+from compiler.ir.expr import Expr, Function
+from compiler.ir.metadata import ExternalData, MetadataWriter
+from compiler.ir.module import IRModule
+from compiler.ir.printer_body import BodyPrinter
+from compiler.ir.printer_values import TypeText, value_text
+from compiler.ir.ty import Type
+
+VERSION = "0.0.5"
+HEADER = f'#[version = "{VERSION}"]'
+
+
+def text(
+    obj: IRModule | Expr | Type | Any,
+    show_types: bool = True,
+    show_meta: bool = True,
+    external_data: ExternalData | None = None,
+) -> str:
+    """Relay text.
+
+    Args:
+        obj: a module (with version line), an expression, a type, or attributes.
+        show_types: add ``/* ty=… */`` where types are known.
+        show_meta: append the metadata section; without it a text that refers to metadata is for
+            people and does not parse.
+        external_data: an .npz path that takes arrays above 1 MiB, or a mapping that takes all.
+
+    Raises:
+        CompilerError: the object has no text.
+    """
+    meta = MetadataWriter(external_data)
+    if isinstance(obj, IRModule):
+        shown = _module(obj, meta, show_types)
+    elif isinstance(obj, Expr):
+        shown = BodyPrinter(obj, meta, show_types).expression(obj)
+    elif isinstance(obj, TypeData):
+        shown = _type_definition(obj)
+    elif isinstance(obj, Type):
+        shown = TypeText().text(obj)
+    elif isinstance(obj, (Attrs, DictAttrs)):
+        shown = ", ".join(f"{literals.key(k)}={value_text(v, meta)}" for k, v in obj.items())
+    else:
+        raise CompilerError(
+            f"{type(obj).__name__} has no Relay text",
+            fix="give an IRModule, an expression, a type or attributes",
+        )
+    section = meta.finish() if show_meta else ""
+    return f"{shown.rstrip()}\n\n{section}" if section else shown
+
+
+def astext(obj: Any, show_types: bool = True) -> str:
+    """Text with the version line and the metadata, whatever ``obj`` is."""
+    shown = text(obj, show_types)
+    return shown if isinstance(obj, IRModule) else f"{HEADER}\n{shown}"
+
+
+def _module(mod: IRModule, meta: MetadataWriter, show_types: bool) -> str:
+    parts = [_type_definition(data) for data in mod.type_definitions.values()]
+    for gv, fn in mod.functions.items():
+        if not isinstance(fn, Function):
+            raise CompilerError(
+                f"@{gv.name_hint} is a {type(fn).__name__}, which has no Relay text"
+            )
+        parts.append(BodyPrinter(fn, meta, show_types).definition(gv.name_hint, fn))
+    if mod.attrs:
+        items = [f"  {literals.string(k)}={value_text(v, meta)}," for k, v in mod.attrs.items()]
+        parts.append("\n".join(["attributes {", *items, "}"]))
+    return f"{HEADER}\n" + "\n\n".join(parts) + "\n"
+
+
+def _type_definition(data: TypeData) -> str:
+    types = TypeText()
+    head = f"type {literals.name(data.header.name_hint)}{types.parameters(data.type_vars)} {{"
+    lines = [head]
+    for con in data.constructors:
+        inputs = ", ".join(types.text(t) for t in con.inputs)
+        shown = literals.name(con.name_hint)
+        lines.append(f"  {shown}({inputs})," if con.inputs else f"  {shown},")
+    return "\n".join([*lines, "}"])

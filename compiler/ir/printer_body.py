@@ -1,0 +1,326 @@
+"""Printing one definition: lines, temporaries, names and nested scopes, on explicit stacks.
+
+A node is rendered after its operands (callee first, then arguments) and becomes a line ``%n = …;``
+when its first consumer is rendered. A nested scope is a generator that the driver runs, so depth of
+nesting is bounded by memory only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from compiler.ir import literals
+from compiler.ir.adt import (
+    Constructor,
+    Match,
+    Pattern,
+    PatternConstructor,
+    PatternTuple,
+    PatternVar,
+    RefCreate,
+    RefRead,
+    RefWrite,
+    pattern_vars,
+)
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
+from compiler.ir.metadata import MetadataWriter
+from compiler.ir.printer_scopes import plan_scopes
+from compiler.ir.printer_values import TypeText, unique, value_text
+from compiler.ir.span import ANONYMOUS, AnySpan, SequentialSpan
+from compiler.ir.temp_expr import TempExpr
+from compiler.ir.virtual_device import UNCONSTRAINED
+
+INDENT = "  "
+
+# Steps of the walk: open a node, bind what its scopes use from outside, render it, name it.
+OPEN, CAPTURE, RENDER, BIND = range(4)
+
+Lines = list[str]
+ScopeRun = Generator["ScopeRun", Lines, Lines]
+Rendering = Generator[ScopeRun, Lines, str]
+
+
+class BodyPrinter:
+    """The text of one expression with a name table of its own (D-7).
+
+    Args:
+        root: function or other expression to print.
+        meta: collects what has no literal.
+        show_types: add ``/* ty=… */`` comments where types are known.
+    """
+
+    def __init__(self, root: Expr, meta: MetadataWriter, show_types: bool) -> None:
+        self._plan = plan_scopes(root, list(post_order(root)))
+        self._meta = meta
+        self._show_types = show_types
+        self._types = TypeText()
+        self._names: dict[Var, str] = {}
+        self._taken: set[str] = set()
+        self._next_temp = 0
+        self._bound: dict[Expr, str] = {}
+        self._rendered: dict[Expr, str] = {}
+        self._constants: dict[Expr, str] = {}
+        self._lines: Lines = []
+        self._indent = ""
+
+    def expression(self, root: Expr) -> str:
+        """Lines of a free-standing expression."""
+        return "\n".join(self._drive(self._scope(root, "")))
+
+    def definition(self, name: str, fn: Function) -> str:
+        """``def @name(…) {…}``."""
+        head = f"def @{literals.name(name)}{self._head(fn)} {{"
+        return "\n".join([head, *self._drive(self._scope(fn.body, INDENT)), "}"])
+
+    def _drive(self, first: ScopeRun) -> Lines:
+        """Run scopes; a yielded scope runs to its end before the one that asked goes on."""
+        stack = [first]
+        result: Lines | None = None
+        while stack:
+            try:
+                stack.append(stack[-1].send(result) if result is not None else next(stack[-1]))
+                result = None
+            except StopIteration as stop:
+                stack.pop()
+                result = stop.value
+        assert result is not None
+        return result
+
+    def _scope(self, result: Expr, indent: str) -> ScopeRun:
+        """All lines of one scope, the last one being its result."""
+        outer = self._lines, self._indent
+        lines: Lines = []
+        self._lines, self._indent = lines, indent
+        node = result
+        while isinstance(node, Let) and node in self._plan.flat_lets:
+            name = self._declare(node.var)
+            yield from self._expand(node.value)
+            self._line(f"let {name} = {self._result(node.value)};")
+            node = node.body
+        yield from self._expand(node)
+        self._line(self._result(node))
+        self._lines, self._indent = outer
+        return lines
+
+    def _line(self, text: str) -> None:
+        self._lines.append(self._indent + text)
+
+    def _result(self, node: Expr) -> str:
+        """Text in result position: the node itself if this is its only use."""
+        if node not in self._bound and self._plan.uses[node] <= 1 and node in self._rendered:
+            return self._rendered.pop(node)
+        return self._ref(node)
+
+    def _expand(self, root: Expr) -> Generator[ScopeRun, Lines, None]:
+        """Render everything ``root`` needs in this scope, operands first."""
+        rendered, bound = self._rendered, self._bound
+        stack: list[tuple[Expr, int]] = [(root, OPEN)]
+        while stack:
+            node, step = stack.pop()
+            if step == BIND:
+                self._ref(node)
+            elif node in rendered or node in bound or isinstance(node, _INLINE):
+                continue
+            elif step == OPEN:
+                captured = self._plan.captured.get(node)
+                stack.append((node, RENDER if captured is None else CAPTURE))
+                stack.extend((child, OPEN) for child in reversed(_dataflow_operands(node)))
+            elif step == CAPTURE:
+                stack.append((node, RENDER))
+                for child in reversed(self._plan.captured[node]):
+                    stack.append((child, BIND))
+                    stack.append((child, OPEN))
+            else:
+                rendered[node] = yield from self._render(node)
+
+    def _ref(self, node: Expr) -> str:
+        """How a consumer writes ``node``: inline, or the temporary that now holds it."""
+        if isinstance(node, Var):
+            return self._names.get(node) or self._free(node)
+        held = self._bound.get(node)
+        if held is not None:
+            return held
+        if isinstance(node, Constant):
+            return self._constant(node)
+        if isinstance(node, Op):
+            return node.name
+        if isinstance(node, GlobalVar):
+            return f"@{literals.name(node.name_hint)}"
+        if isinstance(node, Constructor):
+            return literals.name(node.name_hint)
+        temp = self._bound[node] = f"%{self._next_temp}"
+        self._next_temp += 1
+        self._line(f"{temp} = {self._rendered.pop(node)};")
+        return temp
+
+    def _constant(self, node: Constant) -> str:
+        held = self._constants.get(node)
+        if held is not None:
+            return held
+        shown = literals.scalar_literal(node.data) or self._meta.constant(node)
+        self._constants[node] = shown
+        return shown + self._comment(node)
+
+    def _name(self, var: Var) -> str:
+        held = self._names.get(var)
+        if held is None:
+            held = self._names[var] = "%" + literals.name(unique(var.name_hint, self._taken))
+        return held
+
+    def _declare(self, var: Var) -> str:
+        """A variable where it is bound, with device, annotation and inferred type."""
+        text = self._name(var)
+        if var.virtual_device is not UNCONSTRAINED and var.virtual_device != UNCONSTRAINED:
+            text += f" {{virtual_device={self._meta.device(var.virtual_device)}}}"
+        if var.type_annotation is not None:
+            text += f": {self._types.text(var.type_annotation)}"
+        return text + self._comment(var)
+
+    def _free(self, var: Var) -> str:
+        self._line(f"free_var {self._declare(var)};")
+        return self._names[var]
+
+    def _comment(self, node: Expr) -> str:
+        ty = node.checked_type_or_none
+        if not self._show_types or ty is None:
+            return ""
+        return f" /* ty={self._types.text(ty)}{_span_text(node.span)} */"
+
+    def _head(self, fn: Function) -> str:
+        """``[A](%x: T, key=value) -> R`` of a function."""
+        type_params = self._types.parameters(fn.type_params)
+        parts = [self._declare(p) for p in fn.params]
+        parts += [f"{literals.key(k)}={value_text(v, self._meta)}" for k, v in fn.attrs.items()]
+        returns = f" -> {self._types.text(fn.ret_type)}" if fn.ret_type is not None else ""
+        return f"{type_params}({', '.join(parts)}){returns}"
+
+    def _render(self, node: Expr) -> Rendering:
+        """Text of one node; nested scopes are yielded to the driver."""
+        if isinstance(node, Call):
+            return self._call(node)
+        if isinstance(node, Tuple):
+            return self._tuple(node) + self._comment(node)
+        if isinstance(node, TupleGetItem):
+            return f"{self._ref(node.tuple)}.{node.index}{self._comment(node)}"
+        if isinstance(node, Function):
+            head = self._head(node)
+            block = yield from self._block(node.body)
+            return f"fn {head} {block}{self._comment(node)}"
+        if isinstance(node, If):
+            cond = self._ref(node.cond)
+            yes = yield from self._block(node.true_branch)
+            no = yield from self._block(node.false_branch)
+            return f"if ({cond}) {yes} else {no}"
+        if isinstance(node, Match):
+            text = yield from self._match(node)
+            return text
+        if isinstance(node, Let):
+            self._plan.flat_lets.add(node)
+            block = yield from self._block(node)
+            return block
+        if isinstance(node, (RefCreate, RefRead, RefWrite)):
+            args = ", ".join([self._ref(child) for child in node.operands()])
+            return f"{_REF_WORDS[type(node)]}({args})"
+        assert isinstance(node, TempExpr)
+        return f"<{type(node).__name__}>"
+
+    def _call(self, call: Call) -> str:
+        op = call.op
+        if is_lowered_call(call):
+            args = [self._ref(call.args[0]), self._tuple(call.args[1])]
+        else:
+            args = [self._ref(a) for a in call.args]
+        if call.attrs is not None:
+            for name, value in call.attrs.non_default_items():
+                args.append(f"{name}={value_text(value, self._meta)}")
+        callee = op.name if type(op) is Op else self._ref(op)
+        if not args and isinstance(op, Constructor):
+            return callee + self._comment(call)
+        return f"{callee}({', '.join(args)}){self._comment(call)}"
+
+    def _tuple(self, node: Any) -> str:
+        comma = "," if len(node.fields) == 1 else ""
+        return f"({', '.join([self._ref(f) for f in node.fields])}{comma})"
+
+    def _block(self, result: Expr) -> Rendering:
+        indent = self._indent
+        lines = yield self._scope(result, indent + INDENT)
+        return "\n".join(["{", *lines, indent + "}"])
+
+    def _match(self, node: Match) -> Rendering:
+        indent = self._indent
+        mark = "" if node.complete else "?"
+        lines = [f"match{mark} ({self._ref(node.data)}) {{"]
+        for clause in node.clauses:
+            for var in pattern_vars(clause.lhs):
+                self._name(var)
+            self._indent = indent + INDENT
+            block = yield from self._block(clause.rhs)
+            self._indent = indent
+            lines.append(f"{indent}{INDENT}{self._pattern(clause.lhs)} => {block},")
+        lines.append(indent + "}")
+        return "\n".join(lines)
+
+    def _pattern(self, pattern: Pattern) -> str:
+        if isinstance(pattern, PatternVar):
+            return self._declare(pattern.var)
+        if isinstance(pattern, PatternConstructor):
+            name = literals.name(pattern.constructor.name_hint)
+            parts = [self._pattern(p) for p in pattern.patterns]
+            return f"{name}({', '.join(parts)})" if parts else name
+        if isinstance(pattern, PatternTuple):
+            comma = "," if len(pattern.patterns) == 1 else ""
+            return f"({', '.join(self._pattern(p) for p in pattern.patterns)}{comma})"
+        return "_"
+
+
+_INLINE = (Var, Constant, Op, GlobalVar, Constructor)
+_REF_WORDS = {RefCreate: "ref", RefRead: "ref_read", RefWrite: "ref_write"}
+
+
+def is_lowered_call(call: Call) -> bool:
+    """True for ``call_lowered(@f, (…))``, whose argument tuple is printed inline (D-22)."""
+    return (
+        isinstance(call.op, Op)
+        and call.op.name == "call_lowered"
+        and len(call.args) == 2
+        and isinstance(call.args[1], Tuple)
+    )
+
+
+def _dataflow_operands(node: Expr) -> tuple[Expr, ...]:
+    """Operands rendered before ``node`` in the same scope, callee first."""
+    if isinstance(node, Call):
+        if is_lowered_call(node):
+            return (node.args[0], *node.args[1].operands())
+        return node.operands()
+    if isinstance(node, (Function, Let)):
+        return ()
+    if isinstance(node, If):
+        return (node.cond,)
+    if isinstance(node, Match):
+        return (node.data,)
+    return node.operands()
+
+
+def _span_text(span: AnySpan | None) -> str:
+    """`` span=name:line:col``; those of anonymous text are left out."""
+    spans = span.spans if isinstance(span, SequentialSpan) else (span,) if span else ()
+    shown = [f"{s.source_name}:{s.line}:{s.column}" for s in spans if s.source_name != ANONYMOUS]
+    if not shown:
+        return ""
+    return " span=" + ",".join(shown).replace("*/", "* /").replace("/*", "/ *")

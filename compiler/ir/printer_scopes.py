@@ -1,0 +1,116 @@
+"""Which scope of the text a node belongs to: the nearest one that encloses all its uses (D-20)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from compiler.ir.adt import Match
+from compiler.ir.expr import Expr, Function, If, Let, Op
+
+SCOPED = (Function, If, Match)
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A braced part of the text. ``node`` is the literal, branch or block that opens it."""
+
+    parent: Scope | None
+    node: Expr | None
+    depth: int
+
+
+@dataclass(slots=True)
+class ScopePlan:
+    """What the printer needs to know before it starts.
+
+    ``uses`` counts parent edges. ``flat_lets`` are lets printed as lines of the scope they end;
+    any other let is a braced block. ``captured`` lists, per node that opens scopes, the nodes of the
+    surrounding scope used inside, in post-order.
+    """
+
+    uses: Counter[Expr]
+    flat_lets: set[Expr] = field(default_factory=set)
+    captured: dict[Expr, list[Expr]] = field(default_factory=dict)
+
+
+def plan_scopes(root: Expr, order: list[Expr]) -> ScopePlan:
+    """Plan the scopes below ``root``; ``order`` is its post-order.
+
+    A node's scope is the lowest common ancestor of the scopes of its uses, found users first.
+    """
+    plan = ScopePlan(Counter())
+    scoped = isinstance(root, Let)
+    for node in order:
+        plan.uses.update(node.operands())
+        scoped = scoped or isinstance(node, (*SCOPED, Let))
+    if scoped:
+        _place(root, order, plan)
+    return plan
+
+
+def _place(root: Expr, order: list[Expr], plan: ScopePlan) -> None:
+    top = Scope(None, None, 0)
+    owner: dict[Expr, Scope] = {root: top}
+    edges: list[tuple[Scope, Expr]] = []
+    if isinstance(root, Let):
+        plan.flat_lets.add(root)
+    for node in reversed(order):
+        if isinstance(node, Op):
+            continue
+        for scope, child in _operand_scopes(node, owner[node], plan):
+            if isinstance(child, Op):
+                continue
+            edges.append((scope, child))
+            held = owner.get(child)
+            owner[child] = scope if held is None else _common(held, scope)
+    captured: dict[Expr, set[Expr]] = {}
+    for scope, child in edges:
+        home = owner[child]
+        if scope is not home:
+            while scope.parent is not home:
+                assert scope.parent is not None
+                scope = scope.parent
+            assert scope.node is not None
+            captured.setdefault(scope.node, set()).add(child)
+    position = {node: i for i, node in enumerate(order)}
+    plan.captured = {
+        node: sorted(inside, key=position.__getitem__) for node, inside in captured.items()
+    }
+
+
+def _operand_scopes(node: Expr, scope: Scope, plan: ScopePlan) -> Iterable[tuple[Scope, Expr]]:
+    if isinstance(node, Function):
+        inner = _open(scope, node, node.body, plan)
+        return [*((inner, p) for p in node.params), (inner, node.body)]
+    if isinstance(node, If):
+        branches = (node.true_branch, node.false_branch)
+        return [(scope, node.cond), *((_open(scope, node, b, plan), b) for b in branches)]
+    if isinstance(node, Match):
+        rhs = [clause.rhs for clause in node.clauses]
+        return [(scope, node.data), *((_open(scope, node, r, plan), r) for r in rhs)]
+    if isinstance(node, Let):
+        if node not in plan.flat_lets:
+            scope = Scope(scope, node, scope.depth + 1)
+        if isinstance(node.body, Let) and plan.uses[node.body] == 1:
+            plan.flat_lets.add(node.body)
+        return [(scope, child) for child in node.operands()]
+    return [(scope, child) for child in node.operands()]
+
+
+def _open(scope: Scope, node: Expr, result: Expr, plan: ScopePlan) -> Scope:
+    if isinstance(result, Let) and plan.uses[result] == 1:
+        plan.flat_lets.add(result)
+    return Scope(scope, node, scope.depth + 1)
+
+
+def _common(a: Scope, b: Scope) -> Scope:
+    while a is not b:
+        if a.depth >= b.depth:
+            assert a.parent is not None
+            a = a.parent
+        else:
+            assert b.parent is not None
+            b = b.parent
+    return a

@@ -1,0 +1,136 @@
+"""Text of types and attribute values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import CompilerError
+from compiler.ir import literals
+from compiler.ir.attrs import Attrs
+from compiler.ir.expr import Constant, GlobalVar
+from compiler.ir.metadata import MetadataWriter
+from compiler.ir.ty import (
+    FuncType,
+    GlobalTypeVar,
+    IncompleteType,
+    RefType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeCall,
+    TypeVar,
+)
+from compiler.ir.virtual_device import VirtualDevice
+
+
+class TypeText:
+    """Prints types; type variables get distinct names in one definition."""
+
+    def __init__(self) -> None:
+        self._names: dict[TypeVar, str] = {}
+        self._taken: set[str] = set()
+        self._tensors: dict[TensorType, str] = {}
+
+    def text(self, ty: Type) -> str:
+        """Relay text of a type; a scalar is its dtype. Recurses over the nesting of the type."""
+        if isinstance(ty, TensorType):
+            held = self._tensors.get(ty)
+            if held is None:
+                held = self._tensors[ty] = tensor_text(ty)
+            return held
+        if isinstance(ty, TypeVar):
+            return self.variable(ty)
+        if isinstance(ty, TupleType):
+            comma = "," if len(ty.fields) == 1 else ""
+            return f"({self._list(ty.fields)}{comma})"
+        if isinstance(ty, FuncType):
+            head = self.parameters(ty.type_params)
+            space = " " if not head else ""
+            return f"fn{space}{head}({self._list(ty.arg_types)}) -> {self.text(ty.ret_type)}"
+        if isinstance(ty, RefType):
+            return f"ref({self.text(ty.value)})"
+        if isinstance(ty, TypeCall):
+            head = literals.name(ty.func.name_hint)
+            return f"{head}[{self._list(ty.args)}]" if ty.args else head
+        if isinstance(ty, GlobalTypeVar):
+            return literals.name(ty.name_hint)
+        if isinstance(ty, IncompleteType):
+            return "_"
+        raise CompilerError(f"{type(ty).__name__} has no text as a type")
+
+    def variable(self, var: TypeVar) -> str:
+        """Name of a type variable, made unique at first use."""
+        held = self._names.get(var)
+        if held is None:
+            held = self._names[var] = unique(var.name_hint, self._taken)
+        return held
+
+    def parameters(self, params: tuple[TypeVar, ...]) -> str:
+        """``[A, B]``, or "" for none."""
+        return f"[{', '.join(self.variable(p) for p in params)}]" if params else ""
+
+    def _list(self, types: tuple[Type, ...]) -> str:
+        return ", ".join(self.text(t) for t in types)
+
+
+def tensor_text(ty: TensorType) -> str:
+    """``Tensor[(1, 3), float32]``, or the dtype alone for rank 0."""
+    if not ty.shape:
+        return ty.dtype
+    return f"Tensor[({', '.join(str(d) for d in ty.shape)}), {ty.dtype}]"
+
+
+def unique(hint: str, taken: set[str]) -> str:
+    """``hint``, or ``hint1``, ``hint2`` … when it is taken; starts with a letter."""
+    if not (hint[:1].isascii() and hint[:1].isalpha()):
+        hint = "v" + hint
+    found, number = hint, 0
+    while found in taken:
+        number += 1
+        found = f"{hint}{number}"
+    taken.add(found)
+    return found
+
+
+def value_text(value: Any, meta: MetadataWriter) -> str:
+    """Text of an attribute value; recurses over the nesting of the value.
+
+    Raises:
+        CompilerError: a kind of value that has no text.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return str(value)
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return float_text(value)
+    if isinstance(value, str):
+        return literals.string(value)
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(value_text(v, meta) for v in value)}]"
+    if isinstance(value, Mapping):
+        items = (f"{literals.string(k)}={value_text(v, meta)}" for k, v in value.items())
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, GlobalVar):
+        return f"@{literals.name(value.name_hint)}"
+    if isinstance(value, Constant):
+        return meta.constant(value)
+    if isinstance(value, VirtualDevice):
+        return meta.device(value)
+    if isinstance(value, Attrs):
+        fields = {name: value_text(field, meta) for name, field in value.items()}
+        return meta.attrs(value, fields)
+    raise CompilerError(f"an attribute value of type {type(value).__name__} has no text: {value!r}")
+
+
+def float_text(value: float) -> str:
+    """An attribute float: a double with suffix f (the parser reads every attribute float as double)."""
+    if math.isnan(value):
+        return "nanf"
+    return literals.shortest(value) + "f"
