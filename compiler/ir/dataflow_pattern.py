@@ -1,0 +1,196 @@
+"""Patterns over several nodes: match them, rewrite what they match, or cut it out as a function.
+
+>>> from compiler.ir.expr import Var, call_op
+>>> x = wildcard()
+>>> pattern = is_op("nn.relu")(is_op("add")(x, wildcard()))
+>>> a, b = Var("a"), Var("b")
+>>> found = match(pattern, call_op("nn.relu", call_op("add", a, b)))
+>>> found[x] is a
+True
+
+Matching recurses over the pattern, never over the graph. Source: spec/compiler.md section 2.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from compiler.errors import RewriteLoopError
+from compiler.ir.analysis import post_order
+from compiler.ir.attrs import DictAttrs
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, Var
+from compiler.ir.functor import MixedModeMutator
+from compiler.ir.pattern_nodes import (
+    Bindings,
+    ConstantPattern,
+    DFPattern,
+    DominatorPattern,
+    OpPattern,
+    TupleGetItemPattern,
+    TuplePattern,
+    VarPattern,
+    WildcardPattern,
+)
+from compiler.ir.rebuild import substitute
+from compiler.ir.structural import structural_equal
+
+MAX_ROUNDS = 100
+
+
+def wildcard() -> WildcardPattern:
+    """Matches anything; used twice, the same object twice."""
+    return WildcardPattern()
+
+
+def is_op(name: str) -> OpPattern:
+    """Matches an operator; call the result to match calls of it.
+
+    Raises:
+        UnknownOpError: no such operator.
+    """
+    return OpPattern(name)
+
+
+def is_constant() -> ConstantPattern:
+    """Matches a Constant."""
+    return ConstantPattern()
+
+
+def is_var(name: str | None = None) -> VarPattern:
+    """Matches a Var, of this name when one is given."""
+    return VarPattern(name)
+
+
+def is_tuple(fields: Sequence[DFPattern]) -> TuplePattern:
+    """Matches a Tuple field by field."""
+    return TuplePattern(fields)
+
+
+def is_tuple_get_item(tup: DFPattern, index: int | None = None) -> TupleGetItemPattern:
+    """Matches a field of what ``tup`` matches; any field when no index is given."""
+    return TupleGetItemPattern(tup, index)
+
+
+def dominates(parent: DFPattern, path: DFPattern, child: DFPattern) -> DominatorPattern:
+    """Matches ``child`` if every input reaches back to one ``parent`` through ``path`` nodes."""
+    return DominatorPattern(parent, path, child)
+
+
+def match(pattern: DFPattern, expr: Expr) -> Bindings | None:
+    """What each pattern object matched, or None when ``expr`` does not match."""
+    found: Bindings = {}
+    return found if pattern.fits(expr, found) else None
+
+
+class PatternCallback(Protocol):
+    """A rule of ``rewrite``."""
+
+    @property
+    def pattern(self) -> DFPattern:
+        """What the rule applies to."""
+
+    def callback(self, pre: Expr, post: Expr, node_map: Bindings) -> Expr:
+        """What stands for the match ``pre``; ``post`` and ``node_map`` are rewritten already."""
+
+
+class _PatternRewriter(MixedModeMutator):
+    def __init__(self, callbacks: Sequence[PatternCallback]) -> None:
+        super().__init__()
+        self.callbacks = callbacks
+
+    def dispatch_visit(self, expr: Expr) -> Expr:
+        post = self.dispatch(expr)
+        for rule in self.callbacks:
+            found = match(rule.pattern, expr)
+            if found is not None:
+                rewritten = {p: self.memo.get(e, e) for p, e in found.items()}
+                rewritten[rule.pattern] = post
+                post = rule.callback(expr, post, rewritten)
+        return post
+
+
+def rewrite(callbacks: PatternCallback | Sequence[PatternCallback], expr: Expr) -> Expr:
+    """Apply rules bottom-up, over and over until nothing changes.
+
+    Types are those of ``expr``: ``has_type`` does not match nodes that a rule has made.
+
+    Raises:
+        RewriteLoopError: still changing after 100 rounds.
+    """
+    rules = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
+    for _ in range(MAX_ROUNDS):
+        new = _PatternRewriter(rules).visit(expr)
+        if new is expr or structural_equal(new, expr):
+            return expr
+        expr = new
+    raise RewriteLoopError(
+        f"the pattern rules still change the expression after {MAX_ROUNDS} rounds",
+        where=", ".join(type(rule).__name__ for rule in rules),
+        fix="let the callback return post where its result would match again",
+    )
+
+
+def partition(pattern: DFPattern, expr: Expr, attrs: Mapping[str, Any] | None = None) -> Expr:
+    """Move every match into a function of its own, called in its place.
+
+    What wildcards and variables matched become parameters, constants move along. Matches nearer to
+    the result win; a match one of whose inner values is used outside it is left alone.
+
+    Args:
+        pattern: what to cut out.
+        expr: the expression, untouched.
+        attrs: attributes of the functions, such as ``{"Composite": "dnn.conv_relu"}``.
+    """
+    nodes = list(post_order(expr))
+    users: dict[Expr, list[Expr]] = {}
+    for node in nodes:
+        for child in node.operands():
+            users.setdefault(child, []).append(node)
+    taken: set[Expr] = set()
+    cuts: dict[Expr, list[Expr]] = {}
+    for node in reversed(nodes):
+        found = match(pattern, node) if node not in taken else None
+        if not found:
+            continue
+        inputs, inside = _cut(node, found)
+        escapes = any(u not in inside for n in inside if n is not node for u in users[n])
+        if not inside or escapes or not taken.isdisjoint(inside):
+            continue
+        taken |= inside
+        cuts[node] = inputs
+    return _Partitioner(cuts, DictAttrs(attrs or {})).visit(expr) if cuts else expr
+
+
+def _cut(root: Expr, found: Bindings) -> tuple[list[Expr], set[Expr]]:
+    """Inputs of a match, in order of first use, and the nodes computed inside it."""
+    leaves = {e for p, e in found.items() if isinstance(p, (WildcardPattern, VarPattern))}
+    inputs: dict[Expr, None] = {}
+    inside: set[Expr] = set()
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node is not root and (node in leaves or isinstance(node, Var)):
+            if not isinstance(node, Op):
+                inputs[node] = None
+        elif node not in inside and not isinstance(node, (Op, Constant)):
+            inside.add(node)
+            stack.extend(reversed(node.operands()))
+    return list(inputs), inside
+
+
+class _Partitioner(MixedModeMutator):
+    def __init__(self, cuts: Mapping[Expr, list[Expr]], attrs: DictAttrs) -> None:
+        super().__init__()
+        self.cuts = cuts
+        self.attrs = attrs
+
+    def dispatch_visit(self, expr: Expr) -> Expr:
+        inputs = self.cuts.get(expr)
+        if inputs is None:
+            return self.dispatch(expr)
+        params = [Var(f"p{i}", e.checked_type_or_none) for i, e in enumerate(inputs)]
+        body = substitute(expr, dict(zip(inputs, params)))
+        ret_type = expr.checked_type_or_none
+        function = Function(tuple(params), body, ret_type, attrs=self.attrs, span=expr.span)
+        return Call(function, tuple([self.visit(e) for e in inputs]), span=expr.span)
