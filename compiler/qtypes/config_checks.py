@@ -20,8 +20,12 @@ def _refuse(name: str, value: Any, legal: str) -> ConfigValueError:
     return ConfigValueError(f"QConfig.{name} cannot be {value!r}", fix=f"legal: {legal}")
 
 
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _integer(low: int, high: int, name: str, value: Any) -> int:
-    if isinstance(value, Integral) and not isinstance(value, bool) and low <= value <= high:
+    if _is_integer(value) and low <= value <= high:
         return int(value)
     raise _refuse(name, value, f"an integer from {low} to {high}")
 
@@ -56,9 +60,7 @@ def _word(legal: tuple[str, ...], name: str, value: Any) -> str:
 def _layers(name: str, value: Any) -> ValueList[int] | None:
     if value is None:
         return None
-    if isinstance(value, (list, tuple)) and all(
-        isinstance(v, Integral) and not isinstance(v, bool) and v >= 0 for v in value
-    ):
+    if isinstance(value, (list, tuple)) and all(_is_integer(v) and v >= 0 for v in value):
         return ValueList(int(v) for v in value)
     raise _refuse(name, value, "None or a list of convolution indices, counted from 0")
 
@@ -72,7 +74,7 @@ def _op_names(name: str, value: Any) -> ValueList[str] | None:
 
 
 def _chunk(name: str, value: Any) -> int:
-    if isinstance(value, Integral) and not isinstance(value, bool) and (value == -1 or value >= 1):
+    if _is_integer(value) and (value == -1 or value >= 1):
         return int(value)
     raise _refuse(name, value, "-1 (all at once) or at least 1")
 

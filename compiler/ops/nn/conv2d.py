@@ -18,7 +18,7 @@ from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.convolve import convolve
-from compiler.ops.nn.matmul_like import annotate_matmul_like, realize_matmul_like
+from compiler.ops.nn.matmul_like import annotate_matmul_like, realize_matmul_like, weighted_scale
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.nn.window import (
     arrange,
@@ -30,7 +30,7 @@ from compiler.ops.nn.window import (
 )
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
-from compiler.ops.rules.dom_scale import FQDomScale, product_scale
+from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
@@ -178,4 +178,4 @@ def conv2d_product(call: Call) -> ProductShape:
 
 FQAnnotateRewrite.register(conv2d)(annotate_matmul_like)
 FQRealizeRewrite.register(conv2d)(realize_matmul_like)
-FQDomScale.register(conv2d)(product_scale)
+FQDomScale.register(conv2d)(weighted_scale)

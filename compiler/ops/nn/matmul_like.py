@@ -15,7 +15,6 @@ from compiler.ops.rules.annotate import (
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.rules.realize import (
-    QRealizeIntExpr,
     both_realized,
     cast_if_needed,
     check_fits,
@@ -26,6 +25,7 @@ from compiler.ops.rules.realize import (
 from compiler.ops.rules.requantize import to_scalar
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
 
 Args = tuple[Expr, ...]
 
@@ -109,12 +109,21 @@ def _realize_product(
     assert ref_call.attrs is not None
     attrs = ref_call.attrs.with_values(out_dtype=cfg.dtype_activation)
     call = Call(ref_call.op, (lhs, rhs), attrs, ref_call.type_args, span=ref_call.span)
-    scale = data.scale * _output_scale(weight, shape.out_trailing)
+    scale = data.scale * _along_output(weight.scale, shape.out_trailing)
     return integers(call, scale, cfg.dtype_activation, -bound, bound)
 
 
-def _output_scale(weight: QRealizeIntExpr, out_trailing: int | None) -> DomScale:
+def weighted_scale(
+    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
+) -> DomScale | None:
+    """The FQDomScale rule of operators with a weight: scale of the data times those of the weight."""
+    data, weight = scales
+    if data is None or weight is None or data.is_vector:
+        return None
+    shape = FQProductShape.require(call.op)(call)  # type: ignore[arg-type]
+    return data * _along_output(weight, shape.out_trailing)
+
+
+def _along_output(weight: DomScale, out_trailing: int | None) -> DomScale:
     """Scales per channel of the weight run along the channel axis of the output."""
-    if weight.trailing is None:
-        return weight.scale
-    return DomScale(weight.dom_scale.data, out_trailing)
+    return DomScale(weight.values, out_trailing) if weight.is_vector else weight

@@ -24,10 +24,12 @@ class DomScale:
     Attributes:
         values: float32, rank 0, or rank 1 with one scale per channel.
         trailing: number of axes behind the channel axis; None when ``values`` has rank 0.
+        wide: the integers are an accumulator's, of a finer step than their precision needs.
     """
 
     values: NDArray[np.float32]
     trailing: int | None = None
+    wide: bool = False
 
     @property
     def is_vector(self) -> bool:
@@ -42,15 +44,16 @@ class DomScale:
 
     def __mul__(self, other: DomScale) -> DomScale:
         """Scale of a product, rounded to float32; both sides have the same axis or none."""
-        return DomScale(np.multiply(self.values, other.values), _axis(self, other))
+        return DomScale(np.multiply(self.values, other.values), _axis(self, other), wide=True)
 
     def smaller(self, other: DomScale) -> DomScale:
         """The smaller scale of each channel."""
-        return DomScale(np.minimum(self.values, other.values), _axis(self, other))
+        return DomScale(np.minimum(self.values, other.values), _axis(self, other), wide=True)
 
     def over(self, divisor: int) -> DomScale:
         """The scale divided by an integer, rounded to float32."""
-        return DomScale(as_scale(self.values.astype(np.float64) / divisor), self.trailing)
+        values = as_scale(self.values.astype(np.float64) / divisor)
+        return DomScale(values, self.trailing, self.wide or divisor > 1)
 
 
 def as_scale(values: Any) -> NDArray[np.float32]:

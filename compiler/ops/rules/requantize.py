@@ -111,7 +111,7 @@ class _Step:
         if not self.qconfig.round_for_shift:
             return np.zeros_like(shifts)
         held = np.clip(shifts, 1, 62)
-        return np.where(shifts > 0, np.left_shift(np.int64(1), held - 1), 0)
+        return np.asarray(np.where(shifts > 0, np.left_shift(np.int64(1), held - 1), 0))
 
     def _shift_left(self, shifts: Ints, bounds: tuple[float, float] | None) -> Expr:
         value, acc = self.value, self.qconfig.dtype_activation
@@ -158,7 +158,7 @@ class _Step:
             return scaled_values(values, self.factor, self.qconfig.rounding)
         if (self.shifts >= 0).all():
             return np.right_shift(values + self._half(self.shifts), np.minimum(self.shifts, 62))
-        return np.left_shift(values, np.minimum(-self.shifts, 30))
+        return np.asarray(np.left_shift(values, np.minimum(-self.shifts, 30)))
 
     def range_after(self, clipped: tuple[int, int] | None) -> tuple[int, int]:
         """Bounds of the result."""

@@ -1,0 +1,116 @@
+"""QuantizeAnnotate: put a simulated_quantize in front of every operand that will be an integer.
+
+    before                          after (each point has three fresh variables)
+    nn.conv2d(%x, w)                %0 = simulated_quantize(%x, %scale, %low, %high);
+                                    %1 = simulated_quantize(w, …);
+                                    nn.conv2d(%0, %1)
+
+Operators take part through ops/rules/annotate.py. A value with several consumers is quantized once,
+by the multi-reference trigger. Source: spec/quantize.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.errors import InternalQuantizeError
+from compiler.ir.analysis import free_vars
+from compiler.ir.expr import Call, Expr, Function, Op
+from compiler.ir.functor.forward_rewriter import ForwardRewriter
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.temp_expr import TempExpr
+from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
+from compiler.ops.rules.annotate import (
+    FQAnnotateRewrite,
+    QAnnotateExpr,
+    kind_of,
+    unannotated,
+    with_args,
+)
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.report import call_places
+from compiler.quantize._run_context import context_or_new
+
+
+@register_pass("QuantizeAnnotate", opt_level=1, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class QuantizeAnnotate(FunctionPass):
+    """Make the quantize points; their variables become parameters of the function.
+
+    Args:
+        context: the run this pass belongs to; without one, the current QConfig counts.
+    """
+
+    context: QuantizeContext | None = None
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        run = context_or_new(self.context)
+        annotator = _Annotator(run, call_places(fn))
+        body = ForwardRewriter(
+            annotator.rule, fmulti_ref_trigger=annotator.quantize_shared
+        ).rewrite(fn.body)
+        known = set(fn.params)
+        fresh = tuple(var for var in free_vars(body) if var not in known)
+        return fn.with_fields(params=fn.params + fresh, body=body)
+
+    def __str__(self) -> str:
+        return self.info.name
+
+
+def annotate() -> QuantizeAnnotate:
+    """The pass, for the QConfig that is current when it runs."""
+    return QuantizeAnnotate()
+
+
+class _Annotator:
+    """The annotate rules of one run, behind the guard of ``debug_enabled_ops``."""
+
+    def __init__(self, context: QuantizeContext, places: Mapping[Expr, int]) -> None:
+        self.context = context
+        self.places = places
+
+    def rule(self, ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
+        rule = FQAnnotateRewrite.get(ref_call.op)
+        if rule is None:
+            return None
+        if not self.context.qconfig.guard(ref_call):
+            self.note(ref_call, "float", "guard")
+            return with_args(ref_call, tuple(unannotated(arg) for arg in args))
+        was_stopped, counter = self.context.stopped, self.context.conv2d_counter
+        result = rule(ref_call, args, self.context)
+        if result is None:
+            self.note(ref_call, "float", self._reason(ref_call, args, was_stopped, counter))
+        else:
+            self.note(ref_call, "integer")
+        return result
+
+    def note(self, ref_call: Call, status: str, reason: str = "") -> None:
+        place = self.places.get(ref_call)
+        if place is not None:
+            self.context.report.set_call(place, status, reason)
+
+    def _reason(
+        self, ref_call: Call, args: tuple[Expr, ...], was_stopped: bool, counter: int
+    ) -> str:
+        cfg = self.context.qconfig
+        assert isinstance(ref_call.op, Op)
+        if ref_call.op.name == "nn.dense" and cfg.skip_dense_layer:
+            return "skipped_dense"
+        if was_stopped:
+            return "stopped"
+        if self.context.conv2d_counter != counter:
+            return "skipped_layer"
+        quantized = any(kind_of(arg) is not None for arg in args)
+        return "rule_aborted" if quantized else "operand_float"
+
+    def quantize_shared(self, expr: Expr) -> Expr:
+        """What every consumer of a value with several consumers sees."""
+        if isinstance(expr, QAnnotateExpr):
+            point = attach_simulated_quantize(expr.expr, QAnnotateKind.INPUT, context=self.context)
+            return QAnnotateExpr(point, QAnnotateKind.INPUT)
+        if isinstance(expr, TempExpr):
+            raise InternalQuantizeError(f"a {type(expr).__name__} among annotated expressions")
+        return expr

@@ -1,0 +1,261 @@
+"""Put numbers to the quantize points: scales and clip bounds become constants.
+
+    before                                                    after
+    simulated_quantize(%x, %s, %low, %high, …)                simulated_quantize(%x, 0.0625f, …)
+
+A weight of a convolution or dense layer gets one scale per output channel when asked; a constant
+bias gets, with bias_mode "accumulator", the scale of the sum it is added to.
+Source: spec/quantize.md sections 6.3, 6.4, 7.10 and rulings R-07, R-33.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, Var, describe
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import substitute
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale
+from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.errors import WeightNotConstantError
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._calibrate.weight_scale import weight_range
+
+
+def quantize_points(annotated: IRModule) -> list[Call]:
+    """The simulated_quantize calls of ``main`` in binding order, those of kind WEIGHT included."""
+    return _points(list(post_order(annotated["main"].body)))
+
+
+def measured_points(annotated: IRModule) -> list[Call]:
+    """The points whose range calibration measures: kinds INPUT and ACTIVATION, in binding order."""
+    return [p for p in quantize_points(annotated) if quantize_kind(p) in _MEASURED]
+
+
+_MEASURED = (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION)
+
+
+def _points(nodes: list[Expr]) -> list[Call]:
+    return [
+        node
+        for node in nodes
+        if isinstance(node, Call) and quantize_kind(node) not in (None, QAnnotateKind.IDENTITY)
+    ]
+
+
+def bind_scales(
+    annotated: IRModule,
+    context: QuantizeContext,
+    activation_ranges: Sequence[float] | NDArray[np.float32] | None,
+) -> IRModule:
+    """The simulated module: the annotated one with every scale and bound a constant.
+
+    Args:
+        annotated: result of QuantizeAnnotate, typed.
+        context: of the run; its report hears range and scale of every point.
+        activation_ranges: S of each measured point in binding order, in the units of its tensor;
+            None stands for ``global_scale`` at all of them.
+
+    Raises:
+        CalibrationError: the number of ranges does not fit, or one is not finite.
+        WeightNotConstantError: a weight is computed or an input of the model.
+    """
+    main: Function = annotated["main"]
+    binder = _Binder(context.qconfig, list(post_order(main.body)), activation_ranges)
+    replaced = binder.replacements()
+    for point in binder.points:
+        bound = binder.bound[point]
+        context.report.add_point(point.attrs.kind, bound.range_s, bound.scale.values)  # type: ignore[union-attr]
+    body = substitute(main.body, replaced)
+    params = tuple(param for param in main.params if param not in replaced)
+    simulated = Function(params, body, main.ret_type, main.type_params, main.attrs, span=main.span)
+    return infer_module(annotated.with_function("main", simulated))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bound:
+    range_s: NDArray[np.float32]
+    scale: DomScale
+    data: Constant | None = None
+
+
+@dataclass(slots=True)
+class _Binder:
+    """Chooses the scale of every point of one function."""
+
+    qconfig: QConfig
+    nodes: list[Expr]
+    ranges: Sequence[float] | NDArray[np.float32] | None
+    points: list[Call] = field(default_factory=list)
+    bound: dict[Expr, _Bound] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.points = _points(self.nodes)
+        self._bind_measured()
+        uses = Counter(arg for node in self.nodes for arg in node.operands())
+        consumer = {arg: n for n in self.nodes if isinstance(n, Call) for arg in n.args}
+        waiting = self._biases(uses) if self.qconfig.bias_mode == "accumulator" else set()
+        axes = self._weight_axes()
+        scales: dict[Expr, DomScale | None] = {}
+        for node in self.nodes:
+            if node in waiting or not isinstance(node, Call):
+                continue
+            if node in self.bound:
+                scales[node] = self.bound[node].scale
+            elif quantize_kind(node) == QAnnotateKind.WEIGHT:
+                scales[node] = self._bind_weight(node, axes.get(node), consumer.get(node))
+            else:
+                for bias, other in _sides(node):
+                    if bias in waiting:
+                        scales[bias] = self._bind_bias(bias, scales.get(other), consumer.get(bias))
+                rule = FQDomScale.get(node.op)
+                if rule is not None:
+                    operands = tuple(scales.get(arg) for arg in node.args)
+                    scales[node] = rule(node, operands, self.qconfig)
+
+    def _bind_measured(self) -> None:
+        measured = [p for p in self.points if quantize_kind(p) in _MEASURED]
+        given = self.ranges
+        if given is None:
+            given = [self.qconfig.global_scale] * len(measured)
+        if len(given) != len(measured):
+            raise CalibrationError(
+                f"{len(given)} ranges were given for {len(measured)} quantize points",
+                fix="use statistics of this very module and these calibration fields",
+            )
+        for point, value in zip(measured, given):
+            kind = quantize_kind(point)
+            assert kind is not None
+            range_s = as_scale(value if float(value) != 0 else 1.0)
+            if not np.isfinite(range_s) or range_s < 0:
+                raise CalibrationError(
+                    f"the range of a quantize point is {float(value)}",
+                    where=describe(point.args[0]),
+                    fix="calibrate with finite data",
+                )
+            self.bound[point] = _Bound(range_s, self._scale_of(range_s, kind))
+
+    def _scale_of(
+        self, range_s: NDArray[np.float32], kind: QAnnotateKind, trailing: int | None = None
+    ) -> DomScale:
+        levels = 2.0 ** (self.qconfig.get_nbit_by_kind(kind) - 1)
+        return DomScale(as_scale(range_s.astype(np.float64) / levels), trailing)
+
+    def _weight_axes(self) -> dict[Expr, int]:
+        """Channel axis of each weight point all of whose consumers agree on it."""
+        if self.qconfig.weight_granularity != "channel":
+            return {}
+        axes: dict[Expr, set[int | None]] = {}
+        for node in self.nodes:
+            if not isinstance(node, Call):
+                continue
+            rule = FQProductShape.get(node.op)
+            axis = rule(node).weight_axis if rule is not None else None
+            for place, arg in enumerate(node.args):
+                axes.setdefault(arg, set()).add(axis if place == 1 else None)
+        found: dict[Expr, int] = {}
+        for point, wanted in axes.items():
+            (axis, *others) = wanted
+            if axis is not None and not others:
+                found[point] = axis
+        return found
+
+    def _biases(self, uses: Counter[Expr]) -> set[Expr]:
+        """Weight points on constants that one add alone reads beside something computed."""
+        return {
+            bias
+            for node in self.nodes
+            for bias, other in _sides(node)
+            if quantize_kind(bias) == QAnnotateKind.WEIGHT
+            and uses[bias] == 1
+            and quantize_kind(other) != QAnnotateKind.WEIGHT
+        }
+
+    def _bind_weight(self, point: Call, axis: int | None, consumer: Call | None) -> DomScale:
+        data = _constant(point, consumer)
+        nbit = self.qconfig.nbit_weight
+        name = f"the weight of {describe(consumer)}" if consumer is not None else "a weight"
+        range_s = weight_range(data.data, self.qconfig.weight_scale, nbit, axis, name)
+        trailing = None if axis is None else data.data.ndim - axis - 1
+        scale = self._scale_of(range_s, QAnnotateKind.WEIGHT, trailing)
+        self.bound[point] = _Bound(range_s, scale)
+        return scale
+
+    def _bind_bias(self, point: Expr, scale: DomScale | None, consumer: Call | None) -> DomScale:
+        assert isinstance(point, Call)
+        if scale is None or not scale.wide:
+            return self._bind_weight(point, None, consumer)
+        data = _constant(point, consumer)
+        levels = 2.0 ** (self.qconfig.nbit_activation - 1)
+        if scale.trailing is not None:
+            shape = (scale.values.size, *(1,) * scale.trailing)
+            spread = np.broadcast_shapes(data.data.shape, shape)
+            data = Constant(np.broadcast_to(data.data, spread))
+        range_s = as_scale(scale.values.astype(np.float64) * levels)
+        self.bound[point] = _Bound(range_s, scale, data)
+        return scale
+
+    def replacements(self) -> dict[Expr, Expr]:
+        """Variables, and points on constants whose attributes change, with what replaces them."""
+        found: dict[Expr, Expr] = {}
+        for point in self.points:
+            bound = self.bound[point]
+            kind = quantize_kind(point)
+            assert kind is not None
+            if bound.data is not None:
+                kind = QAnnotateKind.ACTIVATION
+            limit = 2.0 ** (self.qconfig.get_nbit_by_kind(kind) - 1) - 1
+            constants = (
+                Constant(bound.scale.values),
+                Constant(np.array(-limit, np.float32)),
+                Constant(np.array(limit, np.float32)),
+            )
+            if bound.data is not None or bound.scale.is_vector:
+                found[point] = _vector_point(point, bound, constants)
+            for variable, value in zip(point.args[1:], constants):
+                if isinstance(variable, Var):
+                    found[variable] = value
+        return found
+
+
+def _vector_point(point: Call, bound: _Bound, constants: tuple[Constant, ...]) -> Call:
+    """A point over a constant with the axis of its scales in the attributes."""
+    data = point.args[0] if bound.data is None else bound.data
+    assert isinstance(data, Constant)
+    assert point.attrs is not None
+    trailing = bound.scale.trailing
+    axis = None if trailing is None else data.data.ndim - trailing - 1
+    attrs = point.attrs.with_values(axis=axis)
+    return Call(point.op, (data, *constants), attrs, span=point.span)
+
+
+def _sides(node: Expr) -> tuple[tuple[Expr, Expr], ...]:
+    """(operand, other operand) of a call of add; nothing for any other node."""
+    if isinstance(node, Call) and getattr(node.op, "name", "") == "add":
+        lhs, rhs = node.args
+        return (rhs, lhs), (lhs, rhs)
+    return ()
+
+
+def _constant(point: Call, consumer: Call | None) -> Constant:
+    data = point.args[0]
+    if isinstance(data, Constant):
+        return data
+    where = describe(consumer) if consumer is not None else describe(point)
+    raise WeightNotConstantError(
+        f"the weight of this {where} is not a constant: {describe(data)}",
+        where=where,
+        fix="bind the model's parameters (params=...), or skip this layer",
+        span=None if consumer is None else consumer.span,
+    )

@@ -1,0 +1,123 @@
+"""The weight_scale table: the range S of a constant tensor, over all of it or channel by channel.
+
+The quantized weight is round(w / (S / 2^(bits - 1))), clipped to ±(2^(bits - 1) - 1). To add
+a mode: a function here under ``@weight_scales.register(name)``, its name in qtypes/config_checks.py.
+Source: spec/quantize.md section 6.1, 7.10 and rulings R-08, R-09, R-33.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError
+from compiler.named_table import NamedTable
+from compiler.qtypes.errors import ConfigValueError
+
+Rows = NDArray[np.float32]
+"""(channels, elements of a channel); one row for a whole tensor."""
+
+WeightScale = Callable[[Rows, NDArray[np.float32], int], NDArray[np.float32]]
+"""``mode(rows, largest, nbit) -> S`` with largest = max|w| of each row; one S per row."""
+
+weight_scales: NamedTable[WeightScale] = NamedTable("weight_scale", ConfigValueError)
+
+
+@weight_scales.register("max")
+def max_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np.float32]:
+    """The largest magnitude."""
+    return largest
+
+
+@weight_scales.register("power2")
+def power2_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np.float32]:
+    """The smallest power of two that is not below the largest magnitude; 1 for all zeros."""
+    fraction, exponent = np.frexp(largest.astype(np.float64))
+    exponent = np.where(fraction == 0.5, exponent - 1, exponent)
+    ranges = np.where(largest == 0, 1.0, np.ldexp(1.0, exponent))
+    return np.asarray(ranges, np.float32)
+
+
+_COARSE = np.linspace(0.3, 1.0, 15)
+_FINE = np.linspace(-0.04, 0.04, 9)
+
+
+@weight_scales.register("mse")
+def mse_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np.float32]:
+    """The clipping threshold, as a hundredth part of max|w|, with the least squared error.
+
+    Fifteen coarse steps from 30 % to 100 %, then single hundredths around the best of each row.
+    """
+    magnitudes = np.abs(rows)
+    center = _least_error(magnitudes, largest, np.ones(len(rows)), _COARSE, nbit)
+    center = _least_error(magnitudes, largest, center, _FINE, nbit, around=True)
+    return (largest * center).astype(np.float32)
+
+
+def _least_error(
+    magnitudes: Rows,
+    largest: NDArray[np.float32],
+    center: NDArray[Any],
+    steps: NDArray[Any],
+    nbit: int,
+    around: bool = False,
+) -> NDArray[Any]:
+    """Fraction of ``largest`` with the least error per row; larger fractions win ties."""
+    levels = np.float32(2 ** (nbit - 1) - 1)
+    best = np.full(len(magnitudes), np.inf)
+    chosen = center.copy()
+    for step in steps[::-1]:
+        fraction = np.minimum(center + step, 1.0) if around else np.full(len(center), step)
+        scale = (largest * fraction / 2 ** (nbit - 1)).astype(np.float32)
+        scale[scale == 0] = 1.0
+        grid = magnitudes / scale[:, None]
+        grid += np.float32(0.5)
+        np.floor(grid, out=grid)
+        np.minimum(grid, levels, out=grid)
+        grid *= scale[:, None]
+        grid -= magnitudes
+        error = np.einsum("ck,ck->c", grid, grid)
+        better = error < best
+        best[better] = error[better]
+        chosen[better] = fraction[better]
+    return chosen
+
+
+def weight_range(
+    values: NDArray[np.float32], mode: str, nbit: int, axis: int | None = None, name: str = "weight"
+) -> NDArray[np.float32]:
+    """Range S of a constant tensor.
+
+    Args:
+        values: the tensor, any shape.
+        mode: of the weight_scale table.
+        nbit: bits of the signed grid.
+        axis: gives one S per index of this axis; None one for all.
+        name: what messages call the tensor.
+
+    Returns:
+        float32, rank 0, or rank 1 with ``axis``; always > 0: all zeros give 1.
+
+    Raises:
+        CalibrationError: a value is not finite.
+        ConfigValueError: unknown mode.
+    """
+    scale_of = weight_scales.require(mode)
+    whole = np.asarray(values, np.float32)
+    rows = whole.reshape(1, -1)
+    if axis is not None:
+        rows = np.moveaxis(whole, axis, 0).reshape(whole.shape[axis], -1)
+    largest = np.zeros(len(rows), np.float32)
+    if rows.shape[1]:
+        largest = np.maximum(rows.max(axis=1), -rows.min(axis=1))
+    if not np.isfinite(largest).all():
+        raise CalibrationError(
+            f"{name} {tuple(whole.shape)} holds values that are not finite",
+            fix="repair the model's weights",
+        )
+    ranges = scale_of(rows, largest, nbit)
+    ranges = np.where(ranges == 0, np.float32(1.0), ranges).astype(np.float32)
+    return ranges if axis is not None else np.asarray(ranges[0])

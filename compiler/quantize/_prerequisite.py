@@ -1,0 +1,78 @@
+"""What happens before quantization: parameters become constants, inference arithmetic is folded.
+
+Source: spec/quantize.md section 2.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from numpy.typing import NDArray
+
+import compiler.passes.canonicalize_ops
+import compiler.passes.fold_constant
+import compiler.passes.fold_scale_axis
+import compiler.passes.simplify_inference  # noqa: F401  (the passes named below)
+from compiler.ir.expr import Constant, Expr, Function
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import PassContext, Sequential
+from compiler.ir.rebuild import substitute
+from compiler.qtypes.errors import DuplicateParameterError
+
+Params = Mapping[str, NDArray[Any] | Constant]
+"""Weights by the name of the parameter they are bound to."""
+
+PASSES = ("SimplifyInference", "FoldConstant", "FoldScaleAxis", "CanonicalizeOps", "FoldConstant")
+
+
+def prerequisite_optimize(
+    mod: IRModule, params: Params | None = None, opt_level: int | None = None
+) -> IRModule:
+    """Bind parameters, then simplify, fold and canonicalize as the opt level allows.
+
+    Args:
+        mod: a float module.
+        params: values by parameter name; names that match nothing are ignored.
+        opt_level: at 3 batch norms are folded into weights and bias_add becomes add; None takes
+            the level of the current PassContext (2 unless someone set it).
+
+    Raises:
+        DuplicateParameterError: two parameters share a name that is bound (also a ValueError).
+    """
+    if params:
+        mod = bind_params(mod, params)
+    scope = nullcontext() if opt_level is None else PassContext(opt_level=opt_level)
+    with scope:
+        return Sequential(PASSES, name="prerequisite_optimize")(mod)
+
+
+def bind_params(mod: IRModule, params: Params) -> IRModule:
+    """``main`` with these parameters replaced by constants; the others keep their order.
+
+    Raises:
+        DuplicateParameterError: two parameters share a name that is bound (also a ValueError).
+    """
+    main: Function = mod["main"]
+    names = Counter(param.name_hint for param in main.params)
+    constants: dict[Expr, Expr] = {}
+    for param in main.params:
+        value = params.get(param.name_hint)
+        if value is None:
+            continue
+        if names[param.name_hint] > 1:
+            raise DuplicateParameterError(
+                f"Multiple args in the function have name {param.name_hint}",
+                where="@main",
+                fix="give the parameters of the function distinct names",
+            )
+        constants[param] = value if isinstance(value, Constant) else Constant(value)
+    if not constants:
+        return mod
+    kept = tuple(param for param in main.params if param not in constants)
+    body = substitute(main.body, constants)
+    bound = Function(kept, body, main.ret_type, main.type_params, main.attrs, span=main.span)
+    return infer_module(mod.with_function("main", bound))

@@ -1,0 +1,81 @@
+"""QuantizeRealize: run on integers what quantize points surround.
+
+    before                                        after (w' folds to an int8 constant)
+    %0 = simulated_quantize(%x, 0.0625f, …);      %0 = clip(round(multiply(%x, 16f)), -127, 127);
+    %1 = simulated_quantize(w, 0.0078125f, …);    %1 = nn.conv2d(cast(%0, "int8"), w',
+    nn.conv2d(%0, %1)                                            out_dtype="int32");
+                                                  multiply(cast(%1, "float32"), 0.00048828125f)
+
+Operators take part through ops/rules/realize.py. Source: spec/quantize.md section 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.ir.expr import Call, Expr, Function
+from compiler.ir.functor.forward_rewriter import ForwardRewriter
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.report import call_places
+from compiler.quantize._run_context import context_or_new
+
+
+@register_pass("QuantizeRealize", opt_level=1, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class QuantizeRealize(FunctionPass):
+    """Replace simulated quantization by integer arithmetic.
+
+    Args:
+        context: the run this pass belongs to; without one, the current QConfig counts.
+
+    Raises:
+        IntegerOverflowError: a sum may leave its dtype for some input.
+        InternalQuantizeError: a scale is not bound, or values would be cast without a clip.
+    """
+
+    context: QuantizeContext | None = None
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        run = context_or_new(self.context)
+        realizer = _Realizer(run, call_places(fn))
+        body = ForwardRewriter(realizer.rule).rewrite(fn.body)
+        return fn.with_fields(body=body)
+
+    def __str__(self) -> str:
+        return self.info.name
+
+
+def realize() -> QuantizeRealize:
+    """The pass, for the QConfig that is current when it runs."""
+    return QuantizeRealize()
+
+
+class _Realizer:
+    """The realize rules of one run; the report hears which calls stay float after all."""
+
+    def __init__(self, context: QuantizeContext, places: Mapping[Expr, int]) -> None:
+        self.context = context
+        self.places = places
+
+    def rule(self, ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
+        rule = FQRealizeRewrite.get(ref_call.op)
+        result = None if rule is None else rule(ref_call, args, self.context)
+        place = self.places.get(ref_call)
+        if place is None:
+            return result
+        report = self.context.report
+        if isinstance(result, QRealizeIntExpr):
+            report.set_call(place, "integer")
+        elif place < len(report.calls) and report.calls[place].status == "integer":
+            if rule is None:
+                reason = "no_rule:QuantizeRealize"
+            elif any(isinstance(arg, QRealizeIntExpr) for arg in args):
+                reason = "rule_aborted"
+            else:
+                reason = "operand_float"
+            report.set_call(place, "float", reason)
+        return result
