@@ -1,0 +1,112 @@
+"""Dispatch on kinds of expressions, types and patterns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compiler import relay
+from compiler.ir.adt import Constructor, PatternConstructor, PatternTuple, PatternVar
+from compiler.ir.expr import Constant, Expr, Var
+from compiler.ir.functor import (
+    ExprFunctor,
+    MemoizedFunctor,
+    PatternMutator,
+    PatternVisitor,
+    TypeMutator,
+    TypeVisitor,
+)
+from compiler.ir.temp_expr import TempExpr
+from compiler.ir.ty import FuncType, GlobalTypeVar, RefType, TensorType, TupleType, Type
+
+
+class Names(ExprFunctor[str]):
+    def visit_var(self, var: Var, *args: Any) -> str:
+        return var.name_hint + "".join(args)
+
+    def visit_constant(self, constant: Constant, *args: Any) -> str:
+        return str(constant.data)
+
+
+def test_visit_dispatches_on_the_kind_and_hands_arguments_on() -> None:
+    assert Names().visit(relay.var("x"), "!", "?") == "x!?"
+    assert Names().visit(relay.const(3, "int32")) == "3"
+
+
+def test_a_kind_without_handler_is_named_with_the_class() -> None:
+    with pytest.raises(NotImplementedError, match="Expr kind Tuple not handled by Names"):
+        Names().visit(relay.Tuple(()))
+
+
+def test_a_temporary_expression_outside_its_pass_is_an_error() -> None:
+    with pytest.raises(NotImplementedError, match="TempExpr"):
+        Names().visit(TempExpr())
+
+
+def test_memoized_functor_asks_the_handler_once_per_node() -> None:
+    class Count(MemoizedFunctor[int]):
+        calls = 0
+
+        def visit_default(self, expr: Expr, *args: Any) -> int:
+            self.calls += 1
+            return self.calls
+
+    x, functor = relay.var("x"), Count()
+    assert functor.visit(x) == functor.visit(x) == 1
+    assert functor.visit(relay.var("x")) == 2
+
+
+SCALAR = TensorType((), "float32")
+NESTED = FuncType((TupleType((SCALAR, TensorType((2,), "int8"))),), RefType(SCALAR))
+
+
+def test_type_visitor_reaches_every_tensor_type_left_to_right() -> None:
+    class Tensors(TypeVisitor):
+        def __init__(self) -> None:
+            self.found: list[str] = []
+
+        def visit_tensor_type(self, ty: TensorType) -> None:
+            self.found.append(ty.dtype)
+
+    visitor = Tensors()
+    visitor.visit(NESTED)
+    assert visitor.found == ["float32", "int8", "float32"]
+
+
+def test_type_mutator_keeps_what_it_does_not_change() -> None:
+    class Widen(TypeMutator):
+        def visit_tensor_type(self, ty: TensorType) -> Type:
+            return TensorType(ty.shape, "int32") if ty.dtype == "int8" else ty
+
+    assert TypeMutator().visit(NESTED) is NESTED
+    new = Widen().visit(NESTED)
+    assert new == FuncType((TupleType((SCALAR, TensorType((2,), "int32"))),), RefType(SCALAR))
+    assert isinstance(new, FuncType)
+    assert new.ret_type is NESTED.ret_type
+
+
+def test_pattern_visitor_and_mutator_reach_bound_variables() -> None:
+    a, b = relay.var("a"), relay.var("b")
+    cons = Constructor("Cons", (SCALAR, SCALAR), GlobalTypeVar("List"), 0)
+    pattern = PatternTuple((PatternVar(a), PatternConstructor(cons, (PatternVar(b),))))
+
+    class Found(PatternVisitor):
+        def __init__(self) -> None:
+            self.vars: list[Var] = []
+
+        def visit_var(self, var: Var) -> None:
+            self.vars.append(var)
+
+    class Rename(PatternMutator):
+        def visit_var(self, var: Var) -> Expr:
+            return relay.var("c") if var is b else var
+
+    visitor = Found()
+    visitor.visit(pattern)
+    assert visitor.vars == [a, b]
+    assert PatternMutator().visit(pattern) is pattern
+    new = Rename().visit(pattern)
+    assert isinstance(new, PatternTuple)
+    assert new.patterns[0] is pattern.patterns[0]
+    assert new.patterns[1] is not pattern.patterns[1]
