@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 Converter = Callable[["OnnxNode"], Expr | Sequence[Expr]]
 """``converter(node)`` gives one expression, or one per output of the node."""
 
-OLDEST_OPSET = 9
+# Converters say from which opset on they hold, so an old meaning is never taken for a newer one.
+OLDEST_OPSET = 1
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 _CONVERTERS: dict[tuple[str, str], list[tuple[int, Converter]]] = {}
 
 
 def from_onnx(op_type: str, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
-    """Decorator: the function converts ``op_type`` from opset ``since`` up to the next registration.
+    """Decorator: converts ``op_type`` from opset ``since`` up to the next registration.
 
     Raises:
         CompilerError: the operator has a converter for this opset already.
@@ -39,7 +40,7 @@ def from_onnx(op_type: str, since: int = 1, domain: str = "") -> Callable[[Conve
 
 
 def find_converter(op_type: str, opset: int, domain: str = "") -> Converter | None:
-    """The converter with the largest ``since`` that is not above ``opset``; None when there is none."""
+    """The converter with the largest ``since`` that is not above ``opset``, or None."""
     found: Converter | None = None
     for since, converter in _CONVERTERS.get((_domain(domain), op_type), []):
         if since <= opset:

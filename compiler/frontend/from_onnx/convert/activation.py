@@ -98,10 +98,15 @@ for _op_type, _op in {
 
 @from_onnx("IsInf")
 def is_inf(node: OnnxNode) -> Expr:
-    """IsInf of either sign."""
-    if not node.attr("detect_negative", 1) or not node.attr("detect_positive", 1):
-        raise node.error("detection of one sign only is not supported")
-    return node.call("isinf", node.arg(0))
+    """IsInf of both signs, or of one."""
+    data = node.arg(0)
+    negative, positive = node.attr("detect_negative", 1), node.attr("detect_positive", 1)
+    if negative and positive:
+        return node.call("isinf", data)
+    if not negative and not positive:
+        return node.const(np.zeros(node.shape(data), bool))
+    wanted = math.inf if positive else -math.inf
+    return node.call("equal", data, node.scalar_like(wanted, data))
 
 
 @from_onnx("Reciprocal")
@@ -124,7 +129,9 @@ def hard_sigmoid(node: OnnxNode) -> Expr:
 def hard_swish(node: OnnxNode) -> Expr:
     """x clip(x + 3, 0, 6) / 6."""
     data = node.arg(0)
-    gate = node.call("clip", node.call("add", data, node.scalar_like(3, data)), a_min=0.0, a_max=6.0)
+    gate = node.call(
+        "clip", node.call("add", data, node.scalar_like(3, data)), a_min=0.0, a_max=6.0
+    )
     product = node.call("multiply", data, gate)
     return node.call("multiply", product, node.scalar_like(1 / 6, data))
 
@@ -146,9 +153,7 @@ def gelu(node: OnnxNode) -> Expr:
     half = node.call("multiply", data, node.scalar_like(0.5, data))
     if node.attr("approximate", "none") == "tanh":
         cube = node.call("multiply", node.call("multiply", data, data), data)
-        poly = node.call(
-            "add", data, node.call("multiply", cube, node.scalar_like(0.044715, data))
-        )
+        poly = node.call("add", data, node.call("multiply", cube, node.scalar_like(0.044715, data)))
         inner = node.call(
             "tanh", node.call("multiply", poly, node.scalar_like(math.sqrt(2 / math.pi), data))
         )
@@ -192,7 +197,9 @@ def _exponential(node: OnnxNode, alpha: float, gamma: float) -> Expr:
     low = node.call("minimum", data, node.scalar_like(0, data))
     grown = node.call("subtract", node.call("exp", low), node.scalar_like(1, data))
     negative = node.call("multiply", grown, node.scalar_like(alpha, data))
-    result = node.call("where", node.call("greater", data, node.scalar_like(0, data)), data, negative)
+    result = node.call(
+        "where", node.call("greater", data, node.scalar_like(0, data)), data, negative
+    )
     return result if gamma == 1.0 else node.call("multiply", result, node.scalar_like(gamma, data))
 
 

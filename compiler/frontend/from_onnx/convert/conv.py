@@ -1,11 +1,17 @@
-"""Conv and ConvTranspose; one spatial axis is imported as two with height 1."""
+"""Conv and ConvTranspose; one spatial axis is imported as two with height 1, three as slices."""
 
 from __future__ import annotations
 
-from compiler.frontend.from_onnx.convert.window import read_window
+from compiler.frontend.from_onnx.convert.volume import (
+    convolve_volume,
+    convolve_volume_transposed,
+)
+from compiler.frontend.from_onnx.convert.window import Window, read_window
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
+
+Ints = tuple[int, ...]
 
 
 def _weight(node: OnnxNode, one_d: bool) -> Expr:
@@ -19,23 +25,40 @@ def _add_bias(node: OnnxNode, result: Expr) -> Expr:
     """Bias as an add of a (C, 1, 1) constant, the form the quantization rules know."""
     if not node.has_input(2):
         return result
-    bias = node.weight(2, "channels", lambda b: b.reshape(-1, 1, 1))
+    ones = node.rank(result) - 2
+    bias = node.weight(2, "channels", lambda b: b.reshape(-1, *(1,) * ones))
     if bias is None:
-        bias = node.call("expand_dims", node.arg(2), axis=1, num_newaxis=2)
+        bias = node.call("expand_dims", node.arg(2), axis=1, num_newaxis=ones)
     return node.call("add", result, bias)
 
 
 @from_onnx("Conv")
 def conv(node: OnnxNode) -> Expr:
-    """Conv with one or two spatial axes."""
-    data = node.arg(0)
+    """Conv with one to three spatial axes."""
+    return _convolution(node, node.arg(0), None)
+
+
+def convolution(node: OnnxNode, data: Expr, weight: Expr) -> Expr:
+    """The attributes of ``node`` applied to operands that were made for it; no bias is read."""
+    return _convolution(node, data, weight)
+
+
+def _convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
+    """``given`` is the weight, or None to read weight and bias from inputs 1 and 2."""
     rank = node.rank(data)
-    if rank not in (3, 4):
-        raise node.error(f"{rank - 2} spatial axes; one or two are supported")
+    if rank not in (3, 4, 5):
+        raise node.error(f"{rank - 2} spatial axes; one to three are supported")
     one_d = rank == 3
-    kernel = node.shape(node.arg(1) if node.known(1) is None else node.const(node.known(1)))[2:]
+    kernel = _kernel_size(node) if given is None else node.shape(given)[2:]
     window = read_window(node, node.attr("kernel_shape", None) or kernel, node.shape(data)[2:])
-    weight = _weight(node, one_d)
+    if rank == 5:
+        if given is not None:
+            raise node.error("three spatial axes are supported for float operands only")
+        return _add_bias(node, convolve_volume(node, data, window, node.attr("group", 1)))
+    if given is None:
+        weight = _weight(node, one_d)
+    else:
+        weight = node.call("expand_dims", given, axis=2) if one_d else given
     if one_d:
         data = node.call("expand_dims", data, axis=2)
     lead = (1,) if one_d else ()
@@ -51,23 +74,33 @@ def conv(node: OnnxNode) -> Expr:
         channels=node.shape(weight)[0],
         kernel_size=lead + window.kernel,
     )
-    result = _add_bias(node, result)
+    if given is None:
+        result = _add_bias(node, result)
     return node.call("squeeze", result, axis=(2,)) if one_d else result
+
+
+def _kernel_size(node: OnnxNode) -> Ints:
+    """Spatial shape of the weight; a stored one is not made a parameter by asking."""
+    known = node.known(1)
+    return known.shape[2:] if known is not None else node.shape(node.arg(1))[2:]
 
 
 @from_onnx("ConvTranspose")
 def conv_transpose(node: OnnxNode) -> Expr:
-    """ConvTranspose with one or two spatial axes; output_shape and auto_pad become padding."""
+    """ConvTranspose with one to three spatial axes; output_shape and auto_pad become padding."""
     data = node.arg(0)
     rank = node.rank(data)
-    if rank not in (3, 4):
-        raise node.error(f"{rank - 2} spatial axes; one or two are supported")
+    if rank not in (3, 4, 5):
+        raise node.error(f"{rank - 2} spatial axes; one to three are supported")
     one_d = rank == 3
-    weight = _weight(node, one_d)
     spatial = node.shape(data)[2:]
-    kernel = node.attr("kernel_shape", None) or node.shape(weight)[-(rank - 2) :]
+    kernel = node.attr("kernel_shape", None) or _kernel_size(node)
     begins, ends, strides, dilations, extra = _transposed_padding(node, tuple(kernel), spatial)
     groups = node.attr("group", 1)
+    if rank == 5:
+        window = Window(tuple(kernel), strides, dilations, begins, ends)
+        return _add_bias(node, convolve_volume_transposed(node, data, window, extra, groups))
+    weight = _weight(node, one_d)
     lead = (1,) if one_d else ()
     zero = (0,) if one_d else ()
     if one_d:
@@ -86,9 +119,6 @@ def conv_transpose(node: OnnxNode) -> Expr:
     )
     result = _add_bias(node, result)
     return node.call("squeeze", result, axis=(2,)) if one_d else result
-
-
-Ints = tuple[int, ...]
 
 
 def _transposed_padding(

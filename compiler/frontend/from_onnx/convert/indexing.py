@@ -24,7 +24,9 @@ def _slice(
     axes = list(range(len(starts))) if axes is None else [node.axis(a, rank) for a in axes]
     steps = [1] * len(starts) if steps is None else list(steps)
     if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise node.error(f"starts {starts}, ends {ends}, axes {axes}, steps {steps} differ in length")
+        raise node.error(
+            f"starts {starts}, ends {ends}, axes {axes}, steps {steps} differ in length"
+        )
     if any(s == 0 for s in steps):
         raise node.error("a step of 0 is not possible")
     shape = node.shape(data)

@@ -53,7 +53,7 @@ def matmul(node: OnnxNode) -> Expr:
         weight = node.weight(1, "dense", lambda b: np.ascontiguousarray(b.T))
         assert weight is not None
         return _dense(node, node.arg(0), weight)
-    return _matmul(node, node.arg(0), node.arg(1))
+    return product(node, node.arg(0), node.arg(1))
 
 
 def _dense(node: OnnxNode, data: Expr, weight: Expr) -> Expr:
@@ -64,7 +64,8 @@ def _dense(node: OnnxNode, data: Expr, weight: Expr) -> Expr:
     return node.call("nn.dense", data, weight, units=units)
 
 
-def _matmul(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
+def product(node: OnnxNode, lhs: Expr, rhs: Expr) -> Expr:
+    """numpy's matmul of any two operands."""
     vector_lhs, vector_rhs = node.rank(lhs) == 1, node.rank(rhs) == 1
     if vector_lhs:
         lhs = node.call("expand_dims", lhs, axis=0)
@@ -132,7 +133,9 @@ def einsum(node: OnnxNode) -> Expr:
         axes = tuple(term.index(c) for c in order)
         return node.call("reshape", node.call("transpose", expr, axes=axes), newshape=shape)
 
-    lhs = arranged(node.arg(0), left, batch + rows + summed, (size(batch), size(rows), size(summed)))
+    lhs = arranged(
+        node.arg(0), left, batch + rows + summed, (size(batch), size(rows), size(summed))
+    )
     rhs = arranged(
         node.arg(1), right, batch + columns + summed, (size(batch), size(columns), size(summed))
     )

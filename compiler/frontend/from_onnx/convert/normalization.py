@@ -12,14 +12,44 @@ from compiler.ir.expr import Expr
 
 
 @from_onnx("BatchNormalization")
-def batch_normalization(node: OnnxNode) -> Expr:
-    """Inference form; training outputs are refused by the importer's output check."""
-    if node.attr("training_mode", 0):
-        raise node.error("training_mode 1 is not supported", "export the model in eval mode")
+def batch_normalization(node: OnnxNode) -> Expr | list[Expr]:
+    """By the stored statistics, or in training mode by those of the batch."""
+    mean, variance = node.arg(3), node.arg(4)
+    training = bool(node.attr("training_mode", 0))
+    if training:
+        mean, variance = _batch_statistics(node)
     normalized = node.call(
-        "nn.batch_norm", *(node.arg(i) for i in range(5)), axis=1, epsilon=node.attr("epsilon", 1e-5)
+        "nn.batch_norm",
+        node.arg(0),
+        node.arg(1),
+        node.arg(2),
+        mean,
+        variance,
+        axis=1,
+        epsilon=node.attr("epsilon", 1e-5),
     )
-    return node.field(normalized, 0)
+    result = node.field(normalized, 0)
+    if not training:
+        return result
+    return [result, _running(node, node.arg(3), mean), _running(node, node.arg(4), variance)]
+
+
+def _batch_statistics(node: OnnxNode) -> tuple[Expr, Expr]:
+    """Mean and variance per channel over the batch."""
+    data = node.arg(0)
+    axes = tuple(a for a in range(node.rank(data)) if a != 1)
+    mean = node.call("mean", data, axis=axes, keepdims=True)
+    variance = node.call("variance", data, mean, axis=axes, keepdims=False)
+    return node.call("squeeze", mean, axis=axes), variance
+
+
+def _running(node: OnnxNode, stored: Expr, batch: Expr) -> Expr:
+    """stored · momentum + batch · (1 - momentum)."""
+    momentum = node.attr("momentum", 0.9)
+    kept = node.call("multiply", stored, node.scalar_like(momentum, stored))
+    return node.call(
+        "add", kept, node.call("multiply", batch, node.scalar_like(1 - momentum, batch))
+    )
 
 
 @from_onnx("InstanceNormalization", since=6)
@@ -70,7 +100,7 @@ def _group_norm(node: OnnxNode, groups: int, gamma: Expr, beta: Expr) -> Expr:
 
 @from_onnx("LayerNormalization", since=1)
 @from_onnx("LayerNormalization", since=1, domain="com.microsoft")
-def layer_normalization(node: OnnxNode) -> Expr:
+def layer_normalization(node: OnnxNode) -> list[Expr]:
     """Over the axes from ``axis`` on; several of them are flattened first."""
     data = node.arg(0)
     shape = node.shape(data)
@@ -92,7 +122,31 @@ def layer_normalization(node: OnnxNode) -> Expr:
     result = node.call(
         "nn.layer_norm", data, gamma, beta, axis=-1, epsilon=node.attr("epsilon", 1e-5)
     )
-    return node.call("reshape", result, newshape=shape) if flattened else result
+    if flattened:
+        result = node.call("reshape", result, newshape=shape)
+    return [result, *_statistics(node, node.arg(0), tuple(range(axis, len(shape))))]
+
+
+def _statistics(node: OnnxNode, data: Expr, axes: tuple[int, ...]) -> list[Expr]:
+    """Mean and 1/sqrt(variance + epsilon), where the node has these outputs."""
+    if len(node.proto.output) < 2:
+        return []
+    mean = node.call("mean", data, axis=axes, keepdims=True)
+    spread = node.call("variance", data, mean, axis=axes, keepdims=True)
+    moved = node.call("add", spread, node.scalar_like(node.attr("epsilon", 1e-5), data))
+    return [mean, node.call("rsqrt", moved)]
+
+
+@from_onnx("MeanVarianceNormalization", since=9)
+def mean_variance_normalization(node: OnnxNode) -> Expr:
+    """(x - mean) / (standard deviation + 1e-9) over the given axes."""
+    data = node.arg(0)
+    rank = node.rank(data)
+    axes = tuple(node.axis(a, rank) for a in node.attr("axes", [0, 2, 3]))
+    mean = node.call("mean", data, axis=axes, keepdims=True)
+    spread = node.call("sqrt", node.call("variance", data, mean, axis=axes, keepdims=True))
+    below = node.call("add", spread, node.scalar_like(1e-9, data))
+    return node.call("divide", node.call("subtract", data, mean), below)
 
 
 @from_onnx("RMSNormalization", since=23)

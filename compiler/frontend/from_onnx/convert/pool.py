@@ -1,8 +1,10 @@
-"""Pools; one spatial axis is imported as two with height 1."""
+"""Pools; one spatial axis is imported as two with height 1, three in two steps."""
 
 from __future__ import annotations
 
-from compiler.frontend.from_onnx.convert.window import read_window
+from compiler.frontend.from_onnx.convert.pool_indices import max_pool_with_indices
+from compiler.frontend.from_onnx.convert.volume import pool_volume
+from compiler.frontend.from_onnx.convert.window import Window, read_window
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
@@ -11,41 +13,42 @@ from compiler.ir.expr import Expr
 def _pool(node: OnnxNode, op: str, **extra: bool) -> Expr:
     data = node.arg(0)
     rank = node.rank(data)
-    if rank not in (3, 4):
-        raise node.error(f"{rank - 2} spatial axes; one or two are supported")
-    one_d = rank == 3
+    if rank not in (3, 4, 5):
+        raise node.error(f"{rank - 2} spatial axes; one to three are supported")
     window = read_window(node, node.attr("kernel_shape"), node.shape(data)[2:])
-    if one_d:
-        data = node.call("expand_dims", data, axis=2)
-    lead = (1,) if one_d else ()
-    zero = (0,) if one_d else ()
-    result = node.call(
-        op,
-        data,
-        pool_size=lead + window.kernel,
-        strides=lead + window.strides,
-        dilation=lead + window.dilations,
-        padding=zero + window.begins + zero + window.ends,
-        ceil_mode=bool(node.attr("ceil_mode", 0)),
-        **extra,
-    )
-    return node.call("squeeze", result, axis=(2,)) if one_d else result
+
+    def pool_planes(planes: Expr, part: Window) -> Expr:
+        return node.call(
+            op,
+            planes,
+            pool_size=part.kernel,
+            strides=part.strides,
+            dilation=part.dilations,
+            padding=part.padding,
+            ceil_mode=bool(node.attr("ceil_mode", 0)),
+            **extra,
+        )
+
+    if rank == 5:
+        return pool_volume(node, data, window, pool_planes)
+    if rank == 4:
+        return pool_planes(data, window)
+    row = node.call("expand_dims", data, axis=2)
+    return node.call("squeeze", pool_planes(row, window.with_height_one()), axis=(2,))
 
 
 @from_onnx("MaxPool")
-def max_pool(node: OnnxNode) -> Expr:
-    """MaxPool; the second output (indices) is refused by the importer's output check."""
-    if node.attr("storage_order", 0):
-        raise node.error("storage_order 1 is not supported")
+def max_pool(node: OnnxNode) -> Expr | list[Expr]:
+    """MaxPool, and where asked for the index of each maximum in the flattened data."""
+    if len(node.proto.output) > 1 and node.proto.output[1]:
+        return max_pool_with_indices(node)
     return _pool(node, "nn.max_pool2d")
 
 
 @from_onnx("AveragePool")
 def average_pool(node: OnnxNode) -> Expr:
     """AveragePool."""
-    return _pool(
-        node, "nn.avg_pool2d", count_include_pad=bool(node.attr("count_include_pad", 0))
-    )
+    return _pool(node, "nn.avg_pool2d", count_include_pad=bool(node.attr("count_include_pad", 0)))
 
 
 def _global_pool(node: OnnxNode, op: str, reduction: str) -> Expr:

@@ -226,8 +226,11 @@ def trilu(node: OnnxNode) -> Expr:
 
 @from_onnx("CumSum", since=11)
 def cumsum(node: OnnxNode) -> Expr:
-    """Running sum along a constant axis."""
-    if node.attr("reverse", 0):
-        raise node.error("reverse=1 is not supported")
-    axis = int(node.require_known(1, "the axis").reshape(()))
-    return node.call("cumsum", node.arg(0), axis=axis, exclusive=bool(node.attr("exclusive", 0)))
+    """Running sum along a constant axis, from the front or the back."""
+    data = node.arg(0)
+    axis = node.axis(int(node.require_known(1, "the axis").reshape(())), node.rank(data))
+    reverse, exclusive = node.attr("reverse", 0), bool(node.attr("exclusive", 0))
+    if reverse:
+        data = node.call("reverse", data, axis=axis)
+    result = node.call("cumsum", data, axis=axis, exclusive=exclusive)
+    return node.call("reverse", result, axis=axis) if reverse else result

@@ -35,9 +35,7 @@ def flatten(node: OnnxNode) -> Expr:
     if axis == 1 and rank >= 2:
         return node.call("nn.batch_flatten", data)
     shape = node.shape(data)
-    return node.call(
-        "reshape", data, newshape=(math.prod(shape[:axis]), math.prod(shape[axis:]))
-    )
+    return node.call("reshape", data, newshape=(math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
 def _axes(node: OnnxNode, since_input: bool) -> list[int] | None:
@@ -158,14 +156,27 @@ def _pad(node: OnnxNode, pads: Sequence[int], value: Expr | None) -> Expr:
     rank = node.rank(data)
     mode = node.attr("mode", "constant")
     width = tuple((int(pads[i]), int(pads[i + rank])) for i in range(rank))
-    if mode not in ("constant", "edge", "reflect"):
-        raise node.error(f"mode {mode!r} is not one of constant, edge, reflect")
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise node.error(f"mode {mode!r} is not one of constant, edge, reflect, wrap")
     if any(p < 0 for pair in width for p in pair):
         data, width = _crop(node, data, width)
     if not any(p for pair in width for p in pair):
         return data
+    if mode == "wrap":
+        return _wrap(node, data, width)
     fill = node.scalar_like(0, data) if value is None else value
     return node.call("nn.pad", data, fill, pad_width=width, pad_mode=mode)
+
+
+def _wrap(node: OnnxNode, data: Expr, width: tuple[tuple[int, int], ...]) -> Expr:
+    """The data repeated endlessly, cut where the padding ends."""
+    for axis, (size, (low, high)) in enumerate(zip(node.shape(data), width)):
+        if size < 1 or low + high > 1 << 24:
+            raise node.error(f"axis {axis} of size {size} cannot be padded by {low} and {high}")
+        if low or high:
+            indices = np.arange(-low, size + high, dtype=np.int64) % size
+            data = node.call("take", data, node.const(indices), axis=axis)
+    return data
 
 
 def _crop(

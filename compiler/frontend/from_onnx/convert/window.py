@@ -23,6 +23,16 @@ class Window:
         """Our order for two spatial axes: top, left, bottom, right."""
         return (*self.begins, *self.ends)
 
+    def with_height_one(self) -> Window:
+        """The window of one spatial axis as one of two, over data of height 1."""
+        return Window(
+            (1, *self.kernel),
+            (1, *self.strides),
+            (1, *self.dilations),
+            (0, *self.begins),
+            (0, *self.ends),
+        )
+
 
 def read_window(node: OnnxNode, kernel: Sequence[int], spatial: Sequence[int]) -> Window:
     """Window of a node over ``spatial`` sizes.
@@ -50,7 +60,9 @@ def read_window(node: OnnxNode, kernel: Sequence[int], spatial: Sequence[int]) -
         large = tuple(t - t // 2 for t in totals)
         begins, ends = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
     else:
-        raise node.error(f"auto_pad {auto_pad!r} is not one of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+        raise node.error(
+            f"auto_pad {auto_pad!r} is not one of NOTSET, VALID, SAME_UPPER, SAME_LOWER"
+        )
     if any(p < 0 for p in (*begins, *ends)):
         raise node.error(f"negative padding {(*begins, *ends)} is not supported")
     return Window(tuple(kernel), strides, dilations, begins, ends)
