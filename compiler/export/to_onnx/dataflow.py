@@ -1,4 +1,4 @@
-"""A function of a module as a flat list of operator calls, with let, tuples and inner calls resolved.
+"""A function as a flat list of operator calls: let, tuples and inner calls are resolved.
 
 Exporters read this form: values know the call that computes them and the calls that read them, so
 that patterns are matched by looking around, and calls of other functions of the module

@@ -1,4 +1,4 @@
-"""What an export rule sees: the step, names of its arguments, and the writer; and the table of rules."""
+"""What an export rule sees, and the table of rules."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class GraphWriter:
     def __init__(self, name: str) -> None:
         self._graph_name = name
         self._nodes: list[onnx.NodeProto] = []
-        self._initializers: list[onnx.TensorProto] = []
+        self._initializers: dict[str, Array] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._taken: set[str] = set()
@@ -95,7 +95,7 @@ class GraphWriter:
         if key is not None and key in self._small:
             return self._small[key]
         name = self.unique("c")
-        self._initializers.append(numpy_helper.from_array(array, name))
+        self._initializers[name] = array
         if key is not None:
             self._small[key] = name
         return name
@@ -118,9 +118,24 @@ class GraphWriter:
         return self.node("Cast", [source], to=onnx_type(dtype))
 
     def finish(self) -> onnx.ModelProto:
-        """The model: opset 17, IR version 8, everything inside one message."""
+        """The model: opset 17, IR version 8, everything inside one message.
+
+        Nodes and constants that no output depends on are left out: rules write a form at once and
+        a later rule may replace it by a fused one.
+        """
+        needed = {info.name for info in self._outputs}
+        nodes: list[onnx.NodeProto] = []
+        for node in reversed(self._nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                nodes.append(node)
+        initializers = [
+            numpy_helper.from_array(array, name)
+            for name, array in self._initializers.items()
+            if name in needed
+        ]
         graph = helper.make_graph(
-            self._nodes, self._graph_name, self._inputs, self._outputs, self._initializers
+            nodes[::-1], self._graph_name, self._inputs, self._outputs, initializers
         )
         model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="qsearch"

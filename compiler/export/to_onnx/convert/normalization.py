@@ -95,9 +95,7 @@ def group_norm(step: Step, e: Emitter) -> str:
     flat = e.node("Reshape", [e.name(data), e.ints([shape[0], groups, -1])])
     ones = e.writer.constant(np.ones(groups, dtype))
     zeros = e.writer.constant(np.zeros(groups, dtype))
-    normal = e.node(
-        "InstanceNormalization", [flat, ones, zeros], epsilon=float(step.attrs.epsilon)
-    )
+    normal = e.node("InstanceNormalization", [flat, ones, zeros], epsilon=float(step.attrs.epsilon))
     result = e.node("Reshape", [normal, e.ints(shape)])
     gamma, beta = _affine(step, e, shape[1])
     scaled = e.node("Mul", [result, _along(gamma, 1, len(shape), e)])

@@ -191,7 +191,9 @@ def shape_of(step: Step, e: Emitter) -> str:
     """Static shapes are constants."""
     shape = step.args[0].type.concrete_shape
     value = np.asarray(math.prod(shape) if step.name == "ndarray_size" else shape)
-    return e.writer.constant(value.astype(step.result.type.dtype).reshape(step.result.type.concrete_shape))
+    return e.writer.constant(
+        value.astype(step.result.type.dtype).reshape(step.result.type.concrete_shape)
+    )
 
 
 @FToOnnx.register("cumsum")
@@ -212,5 +214,3 @@ def one_hot(step: Step, e: Emitter) -> str:
     values = e.node("Concat", parts, axis=0)
     depth = e.writer.constant(np.asarray(step.attrs.depth, "int64"))
     return e.node("OneHot", [e.name(indices), depth, values], axis=step.attrs.axis)
-
-

@@ -8,9 +8,7 @@ from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 
 
-@FToOnnx.register(
-    "reshape", "nn.batch_flatten", "squeeze", "expand_dims", "reshape_like"
-)
+@FToOnnx.register("reshape", "nn.batch_flatten", "squeeze", "expand_dims", "reshape_like")
 def reshape(step: Step, e: Emitter) -> str:
     """Reshape to the static result shape; one that changes nothing disappears."""
     data, shape = step.args[0], step.result.type.concrete_shape
@@ -94,7 +92,12 @@ def space_to_depth(step: Step, e: Emitter) -> str:
     return e.node("SpaceToDepth", e.args(step), blocksize=step.attrs.block_size)
 
 
-_METHODS = {"nearest_neighbor": "nearest", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
+_METHODS = {
+    "nearest_neighbor": "nearest",
+    "linear": "linear",
+    "bilinear": "linear",
+    "cubic": "cubic",
+}
 
 
 @FToOnnx.register("image.resize2d")

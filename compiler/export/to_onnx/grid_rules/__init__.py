@@ -1,0 +1,12 @@
+"""Rules of the integer grid, by what they compute; importing this fills the table FToGrid."""
+
+from compiler.export.to_onnx.grid_rules import (
+    cast,
+    elementwise,
+    movement,
+    pool,
+    product,
+    requantize,
+)
+
+__all__ = ["cast", "elementwise", "movement", "pool", "product", "requantize"]

@@ -1,0 +1,109 @@
+"""cast between integers, from float to integers, and from integers to float."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from compiler.errors import OnnxExportError
+from compiler.export.to_onnx.dataflow import Step, Value
+from compiler.export.to_onnx.grid_emitter import (
+    FLOAT_LIMIT,
+    Carried,
+    FToGrid,
+    GridEmitter,
+    narrowed,
+)
+from compiler.ir.ty import is_float
+from compiler.ops.number_format import integer_range
+
+
+@FToGrid.register("cast")
+def cast(step: Step, grid: GridEmitter) -> Carried:
+    """To an integer dtype."""
+    source, dtype = step.args[0], step.result.type.dtype
+    if source.type.dtype == "bool":
+        return Carried(grid.writer.cast(grid.name(source), "float32"), "float32", 0, 1)
+    if is_float(source.type.dtype):
+        return _from_float(source, dtype, grid)
+    return wrapped(grid.carried(source), dtype, grid)
+
+
+def wrapped(carried: Carried, dtype: str, grid: GridEmitter) -> Carried:
+    """Integer to integer: nothing to do where the bounds fit, else modulo 2^bits."""
+    low, high = integer_range(dtype)
+    if low <= carried.low and carried.high <= high:
+        return carried
+    span = high - low + 1
+    if carried.carrier != "float32":
+        moved = grid.node("Sub", [carried.name, grid.ints([low])])
+        rest = grid.node("Mod", [moved, grid.ints([span])], fmod=0)
+        return narrowed(grid.node("Add", [rest, grid.ints([low])]), "int64", low, high, grid)
+    if carried.magnitude + span >= FLOAT_LIMIT:
+        return wrapped(
+            Carried(grid.as_int64(carried), "int64", carried.low, carried.high), dtype, grid
+        )
+    # span is a power of two, so the scaled value and its floor are exact.
+    moved = grid.node("Sub", [carried.name, grid.float_constant(low)])
+    turns = grid.node("Floor", [grid.node("Mul", [moved, grid.float_constant(1 / span)])])
+    turned = grid.node("Mul", [turns, grid.float_constant(span)])
+    return Carried(grid.node("Sub", [carried.name, turned]), "float32", low, high)
+
+
+def _from_float(source: Value, dtype: str, grid: GridEmitter) -> Carried:
+    """Integers stay as they are; other floats are truncated and saturated."""
+    held = _integral_bounds(source)
+    low, high = integer_range(dtype)
+    if (
+        held is not None
+        and low <= held[0]
+        and held[1] <= high
+        and max(map(abs, held)) < FLOAT_LIMIT
+    ):
+        name = grid.name(source)
+        if source.type.dtype != "float32":
+            name = grid.writer.cast(name, "float32")
+        return Carried(name, "float32", *held)
+    if dtype in ("int64", "uint64"):
+        raise OnnxExportError(
+            f"cast of {source.type.dtype} to {dtype} without a clip cannot be exported exactly",
+            fix="clip before the cast",
+        )
+    wide = grid.writer.cast(grid.name(source), "float64")
+    bounds = [grid.writer.constant(np.asarray(b, "float64")) for b in (low, high)]
+    number = grid.node("Where", [grid.node("IsNaN", [wide]), grid.writer.constant(0.0), wide])
+    integer = grid.writer.cast(grid.node("Clip", [number, *bounds]), "int64")
+    return narrowed(integer, "int64", low, high, grid)
+
+
+def _integral_bounds(value: Value) -> tuple[int, int] | None:
+    """Bounds of a float value that clip(round(x)) or round(clip(x)) made integral."""
+    bounds: tuple[float, float] | None = None
+    rounded = False
+    while value.producer is not None:
+        step = value.producer
+        if step.name == "clip" and bounds is None:
+            bounds = (float(step.attrs.a_min), float(step.attrs.a_max))
+        elif step.name in ("round", "round_even", "floor", "ceil", "trunc"):
+            rounded = True
+        elif step.name not in ("annotation.stop_fusion", "annotation.cast_hint"):
+            break
+        if rounded and bounds is not None:
+            break
+        value = step.args[0]
+    if not rounded or bounds is None or not all(map(math.isfinite, bounds)):
+        return None
+    if any(b != int(b) for b in bounds):
+        return None
+    return int(bounds[0]), int(bounds[1])
+
+
+def to_float(step: Step, grid: GridEmitter) -> str:
+    """An integer value as float tensor, zeros positive as integers have them."""
+    source, dtype = grid.carried(step.args[0]), step.result.type.dtype
+    # Rounding on the grid leaves -0.0, which would show in the bits of the output.
+    integer = source.name
+    if source.carrier == "float32":
+        integer = grid.writer.cast(source.name, "int32")
+    return grid.writer.cast(integer, dtype)

@@ -1,0 +1,174 @@
+"""Sums, products, limits and comparisons of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from compiler.export.to_onnx.dataflow import Step
+from compiler.export.to_onnx.grid_emitter import (
+    FLOAT_LIMIT,
+    Bound,
+    Carried,
+    FToGrid,
+    GridEmitter,
+    clamped,
+)
+from compiler.ops.number_format import integer_range
+from compiler.ops.tensor.clip import integer_bound
+
+
+def combined(
+    op_type: str, a: Carried, b: Carried, low: int, high: int, grid: GridEmitter
+) -> Carried:
+    """A node of two integers: in float32 where operands and result fit, else in int64."""
+    fits = max(a.magnitude, b.magnitude, abs(low), abs(high)) < FLOAT_LIMIT
+    # A float32 sum of two exact values is exact only if no intermediate leaves the range.
+    if fits and op_type in ("Add", "Sub"):
+        fits = a.magnitude + b.magnitude < FLOAT_LIMIT
+    if fits:
+        name = grid.node(op_type, [grid.as_float(a), grid.as_float(b)])
+        return Carried(name, "float32", low, high)
+    return Carried(grid.node(op_type, [grid.as_int64(a), grid.as_int64(b)]), "int64", low, high)
+
+
+@FToGrid.register("add", "nn.bias_add")
+def add(step: Step, grid: GridEmitter) -> Carried:
+    """Add; a constant goes into the bias of the product that it is added to."""
+    lhs, rhs = step.args
+    a, b = grid.carried(lhs), grid.carried(rhs)
+    addend = rhs.data
+    if step.name == "nn.bias_add":
+        rank = len(lhs.type.shape)
+        axis = step.attrs.axis % rank
+        shape = (-1, *([1] * (rank - 1 - axis)))
+        if addend is None:
+            raise grid.refuse(step, "its integer bias is not constant")
+        addend = addend.reshape(shape)
+        b = Carried(grid.writer.constant(addend.astype(b.carrier)), b.carrier, b.low, b.high)
+    elif addend is None and lhs.data is not None:
+        a, b, addend = b, a, lhs.data
+    low, high = a.low + b.low, a.high + b.high
+    if addend is None:
+        return combined("Add", a, b, low, high, grid)
+    if a.product is not None:
+        product = a.product.with_addend(addend)
+        if product is not None:
+            name = product.emit(product.weight, product.bias)
+            return Carried(name, "float32", low, high, product)
+    result = combined("Add", a, b, low, high, grid)
+    offset = (a, addend.astype(np.int64))
+    return Carried(result.name, result.carrier, low, high, offset=offset)
+
+
+@FToGrid.register("subtract")
+def subtract(step: Step, grid: GridEmitter) -> Carried:
+    """Sub."""
+    a, b = (grid.carried(v) for v in step.args)
+    return combined("Sub", a, b, a.low - b.high, a.high - b.low, grid)
+
+
+@FToGrid.register("multiply")
+def multiply(step: Step, grid: GridEmitter) -> Carried:
+    """Mul; a constant scalar factor is remembered for the pools."""
+    a, b = (grid.carried(v) for v in step.args)
+    corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    result = combined("Mul", a, b, min(corners), max(corners), grid)
+    for source, other in ((a, step.args[1]), (b, step.args[0])):
+        if other.data is not None and other.data.size == 1 and int(other.data.reshape(())) > 0:
+            factor = int(other.data.reshape(()))
+            return Carried(
+                result.name, result.carrier, result.low, result.high, multiple=(source, factor)
+            )
+    return result
+
+
+def _limits(step: Step, grid: GridEmitter) -> Carried:
+    """maximum or minimum; with a constant it is a clamp."""
+    lhs, rhs = step.args
+    a, b = grid.carried(lhs), grid.carried(rhs)
+    if lhs.data is not None:
+        lhs, rhs, a, b = rhs, lhs, b, a
+    top = step.name == "maximum"
+    # A constant that broadcasts against leading axes changes the shape, which a clamp cannot.
+    same_shape = step.result.type.shape == lhs.type.shape
+    small = a.magnitude < FLOAT_LIMIT and b.magnitude < FLOAT_LIMIT
+    if rhs.data is not None and same_shape and small:
+        bound = rhs.data.astype(np.int64)
+        low = bound if top else np.asarray(a.low)
+        high = np.asarray(a.high) if top else bound
+        # maximum(x, c) reaches c even where x never does.
+        high = np.maximum(high, low) if top else high
+        low = low if top else np.minimum(low, high)
+        return clamped(a, low, high, grid)
+    pick = max if top else min
+    return combined("Max" if top else "Min", a, b, pick(a.low, b.low), pick(a.high, b.high), grid)
+
+
+FToGrid.register("maximum", "minimum")(_limits)
+
+
+@FToGrid.register("clip")
+def clip(step: Step, grid: GridEmitter) -> Carried:
+    """Clip with the bounds truncated as the integer kernels do."""
+    dtype = step.args[0].type.dtype
+    low, high = (integer_bound(b, dtype) for b in (step.attrs.a_min, step.attrs.a_max))
+    return clamped(grid.carried(step.args[0]), np.asarray(low), np.asarray(high), grid)
+
+
+@FToGrid.register("nn.relu")
+def relu(step: Step, grid: GridEmitter) -> Carried:
+    """max(x, 0)."""
+    source = grid.carried(step.args[0])
+    high: Bound = np.asarray(max(source.high, 0))
+    return clamped(source, np.asarray(0), high, grid)
+
+
+@FToGrid.register("negative", "abs")
+def negative(step: Step, grid: GridEmitter) -> Carried:
+    """Neg or Abs; the most negative value of the dtype saturates, as in the reference."""
+    source = grid.carried(step.args[0])
+    bottom, top = integer_range(step.result.type.dtype)
+    if source.low == bottom:
+        source = clamped(source, np.asarray(-top), np.asarray(top), grid)
+    if step.name == "negative":
+        name = grid.node("Neg", [source.name])
+        return Carried(name, source.carrier, -source.high, -source.low)
+    name = grid.node("Abs", [source.name])
+    low = 0 if source.low <= 0 <= source.high else min(abs(source.low), abs(source.high))
+    return Carried(name, source.carrier, low, source.magnitude)
+
+
+@FToGrid.register("where")
+def where(step: Step, grid: GridEmitter) -> Carried:
+    """Where, both branches carried alike."""
+    a, b = grid.carried(step.args[1]), grid.carried(step.args[2])
+    low, high = min(a.low, b.low), max(a.high, b.high)
+    condition = grid.name(step.args[0])
+    floats = max(a.magnitude, b.magnitude) < FLOAT_LIMIT
+    pick: Callable[[Carried], str] = grid.as_float if floats else grid.as_int64
+    name = grid.node("Where", [condition, pick(a), pick(b)])
+    return Carried(name, "float32" if floats else "int64", low, high)
+
+
+_COMPARISONS = {
+    "equal": "Equal",
+    "less": "Less",
+    "less_equal": "LessOrEqual",
+    "greater": "Greater",
+    "greater_equal": "GreaterOrEqual",
+}
+
+
+def compare(step: Step, grid: GridEmitter) -> str:
+    """A comparison of integers; the result is a plain bool tensor."""
+    a, b = (grid.carried(v) for v in step.args)
+    floats = max(a.magnitude, b.magnitude) < FLOAT_LIMIT
+    pick: Callable[[Carried], str] = grid.as_float if floats else grid.as_int64
+    if step.name == "not_equal":
+        return grid.node("Not", [grid.node("Equal", [pick(a), pick(b)])])
+    return grid.node(_COMPARISONS[step.name], [pick(a), pick(b)])
+
+
+COMPARISONS = frozenset((*_COMPARISONS, "not_equal"))

@@ -1,0 +1,76 @@
+"""Operators that move integers without changing them, and those that pick some of them."""
+
+from __future__ import annotations
+
+from compiler.export.to_onnx.dataflow import Step
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.export.to_onnx.grid_emitter import FLOAT_LIMIT, Carried, FToGrid, GridEmitter
+from compiler.ir.ty import is_integer
+
+
+@FToGrid.register(
+    "annotation.stop_fusion",
+    "annotation.cast_hint",
+    "annotation.on_device",
+    "device_copy",
+    "copy",
+    "round",
+    "round_even",
+    "floor",
+    "ceil",
+    "trunc",
+)
+def pass_through(step: Step, grid: GridEmitter) -> Carried:
+    """The value itself; roundings are identities on integers."""
+    return grid.carried(step.args[0])
+
+
+def move(step: Step, grid: GridEmitter) -> list[Carried]:
+    """Write the operator's plain ONNX form on the carriers."""
+    whole = [a for a in step.args if is_integer(a.type.dtype)]
+    # Indices are integers too, but they choose elements instead of being moved.
+    moved = whole if step.name in _ALL_MOVED else whole[:1]
+    held = [grid.carried(v) for v in moved]
+    floats = all(c.magnitude < FLOAT_LIMIT for c in held)
+    inner = Emitter(grid.writer)
+    for value, carried in zip(moved, held):
+        inner.bind(value, grid.as_float(carried) if floats else grid.as_int64(carried))
+    for value in step.args:
+        if value not in moved:
+            inner.bind(
+                value, grid.native(value) if is_integer(value.type.dtype) else grid.name(value)
+            )
+    rule = FToOnnx.require(step.op)
+    names = rule(step, inner)
+    names = [names] if isinstance(names, str) else names
+    carrier = "float32" if floats else "int64"
+    low, high = min(c.low for c in held), max(c.high for c in held)
+    return [Carried(name, carrier, low, high) for name in names]
+
+
+_ALL_MOVED = ("concatenate", "stack", "nn.pad", "scatter_elements")
+
+FToGrid.register(
+    "reshape",
+    "reshape_like",
+    "nn.batch_flatten",
+    "squeeze",
+    "expand_dims",
+    "broadcast_to",
+    "transpose",
+    "concatenate",
+    "stack",
+    "split",
+    "strided_slice",
+    "reverse",
+    "tile",
+    "repeat",
+    "take",
+    "gather",
+    "gather_nd",
+    "nn.pad",
+    "nn.depth_to_space",
+    "nn.space_to_depth",
+    "max",
+    "min",
+)(move)

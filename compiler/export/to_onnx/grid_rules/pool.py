@@ -1,0 +1,153 @@
+"""Pools of integers. Averages divide an exact sum and truncate toward zero."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.export.to_onnx.convert.nn import require_layout
+from compiler.export.to_onnx.convert.reduce import reduced_axes
+from compiler.export.to_onnx.convert.tensor import truncated
+from compiler.export.to_onnx.dataflow import Step
+from compiler.export.to_onnx.grid_emitter import (
+    FLOAT_LIMIT,
+    Array,
+    Carried,
+    FToGrid,
+    GridEmitter,
+    narrowed,
+)
+from compiler.ops.nn.avg_pool2d import window_counts
+
+
+@FToGrid.register("nn.max_pool2d")
+def max_pool2d(step: Step, grid: GridEmitter) -> Carried:
+    """MaxPool; a window that holds padding only would need the dtype's minimum."""
+    attrs = step.attrs
+    require_layout(step, grid, attrs.layout)
+    if any(p >= k for p, k in zip(attrs.padding, (*attrs.pool_size, *attrs.pool_size))):
+        raise grid.refuse(step, f"padding {attrs.padding} reaches past window {attrs.pool_size}")
+    source = grid.carried(step.args[0])
+    name = grid.node(
+        "MaxPool",
+        [grid.as_float(source)],
+        kernel_shape=list(attrs.pool_size),
+        strides=list(attrs.strides),
+        pads=list(attrs.padding),
+        dilations=list(attrs.dilation),
+        ceil_mode=int(attrs.ceil_mode),
+    )
+    return Carried(name, "float32", source.low, source.high)
+
+
+@FToGrid.register("nn.global_max_pool2d")
+def global_max_pool2d(step: Step, grid: GridEmitter) -> Carried:
+    """GlobalMaxPool."""
+    require_layout(step, grid, step.attrs.layout)
+    source = grid.carried(step.args[0])
+    name = grid.node("GlobalMaxPool", [grid.as_float(source)])
+    return Carried(name, "float32", source.low, source.high)
+
+
+@FToGrid.register("nn.avg_pool2d")
+def avg_pool2d(step: Step, grid: GridEmitter) -> Carried:
+    """Window sums as a depthwise convolution with ones, then the division."""
+    attrs = step.attrs
+    require_layout(step, grid, attrs.layout)
+    channels, height, width = step.args[0].type.concrete_shape[1:]
+    out = step.result.type.concrete_shape[2:]
+    counts = window_counts(attrs, height, width)
+    taps = attrs.pool_size[0] * attrs.pool_size[1]
+    pads = list(attrs.padding)
+    for axis, size in enumerate((height, width)):
+        reach = (attrs.pool_size[axis] - 1) * attrs.dilation[axis] + 1
+        needed = (out[axis] - 1) * attrs.strides[axis] + reach - size - pads[axis]
+        pads[axis + 2] = max(pads[axis + 2], needed)
+
+    def total(name: str) -> str:
+        ones = grid.writer.constant(np.ones((channels, 1, *attrs.pool_size), "float32"))
+        return grid.node(
+            "Conv",
+            [name, ones],
+            strides=list(attrs.strides),
+            pads=pads,
+            dilations=list(attrs.dilation),
+            group=channels,
+            kernel_shape=list(attrs.pool_size),
+        )
+
+    return _average(step, grid, taps, counts, total)
+
+
+@FToGrid.register("nn.global_avg_pool2d")
+def global_avg_pool2d(step: Step, grid: GridEmitter) -> Carried:
+    """Sum over height and width, then the division."""
+    require_layout(step, grid, step.attrs.layout)
+    height, width = step.args[0].type.concrete_shape[2:]
+    counts = np.asarray(height * width)
+    return _average(step, grid, height * width, counts, _summed([2, 3], True, grid))
+
+
+@FToGrid.register("mean")
+def mean(step: Step, grid: GridEmitter) -> Carried:
+    """Sum over the axes, then the division."""
+    axes = reduced_axes(step)
+    count = int(np.prod([step.args[0].type.concrete_shape[a] for a in axes]))
+    return _average(
+        step, grid, count, np.asarray(count), _summed(axes, bool(step.attrs.keepdims), grid)
+    )
+
+
+@FToGrid.register("sum")
+def reduce_sum(step: Step, grid: GridEmitter) -> Carried:
+    """ReduceSum, in int64 where the sum is too large for float32."""
+    axes = reduced_axes(step)
+    count = int(np.prod([step.args[0].type.concrete_shape[a] for a in axes]))
+    source = grid.carried(step.args[0])
+    low, high = count * min(source.low, 0), count * max(source.high, 0)
+    total = _summed(axes, bool(step.attrs.keepdims), grid)
+    if max(-low, high) < FLOAT_LIMIT:
+        return Carried(total(grid.as_float(source)), "float32", low, high)
+    return narrowed(total(grid.as_int64(source)), "int64", low, high, grid)
+
+
+def _summed(axes: list[int], keepdims: bool, grid: GridEmitter):  # type: ignore[no-untyped-def]
+    def total(name: str) -> str:
+        return grid.node("ReduceSum", [name, grid.ints(axes)], keepdims=int(keepdims))
+
+    return total
+
+
+def _average(step: Step, grid: GridEmitter, taps: int, counts: Array, total) -> Carried:  # type: ignore[no-untyped-def]
+    """trunc(sum / counts). A source that is base * L with counts dividing L needs no rounding:
+    sum(base) * (L / counts)."""
+    source = grid.carried(step.args[0])
+    counts = counts.astype(np.int64)
+    if source.multiple is not None:
+        base, multiple = source.multiple
+        low, high = taps * min(base.low, 0), taps * max(base.high, 0)
+        factor = multiple // counts
+        largest = int(factor.max()) * max(-low, high)
+        exact = not np.any(multiple % counts)
+        if exact and base.carrier == "float32" and largest < FLOAT_LIMIT:
+            name = total(base.name)
+            if np.any(factor != 1):
+                name = grid.node("Mul", [name, grid.float_constant(factor)])
+            return Carried(name, "float32", low * int(factor.max()), high * int(factor.max()))
+    low, high = taps * min(source.low, 0), taps * max(source.high, 0)
+    if max(-low, high) >= FLOAT_LIMIT or source.carrier != "float32":
+        return _wide_average(step, grid, counts, total)
+    # |sum| < 2^24 and whole: the rounded quotient never reaches the next integer.
+    quotient = total(source.name)
+    if np.any(counts != 1):
+        quotient = grid.node("Div", [quotient, grid.float_constant(counts)])
+        quotient = grid.node("Floor", [quotient]) if low == 0 else truncated(quotient, grid)
+    return Carried(quotient, "float32", min(source.low, 0), max(source.high, 0))
+
+
+def _wide_average(step: Step, grid: GridEmitter, counts: Array, total) -> Carried:  # type: ignore[no-untyped-def]
+    """The sum in int64, whose division truncates."""
+    source = grid.carried(step.args[0])
+    if step.name == "nn.avg_pool2d":
+        raise grid.refuse(step, "its window sums reach 2^24", "use narrower activations")
+    quotient = grid.node("Div", [total(grid.as_int64(source)), grid.writer.constant(counts)])
+    return narrowed(quotient, "int64", min(source.low, 0), max(source.high, 0), grid)

@@ -1,0 +1,159 @@
+"""conv2d, dense, matmul and batch_matmul of integers as float products.
+
+    sum_k x[k] w[k]      |partial sums| <= sum_k max|x| |w[k]|, per output channel, below 2^24
+
+Where the bound is larger, a dense or matmul product is computed in double; a convolution, which
+onnxruntime has in float only, is split by the digits of its weights and put together in int64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import OnnxExportError
+from compiler.export.to_onnx.convert.nn import conv_node
+from compiler.export.to_onnx.dataflow import Step, Value
+from compiler.export.to_onnx.grid_emitter import (
+    FLOAT_LIMIT,
+    Array,
+    Carried,
+    FToGrid,
+    GridEmitter,
+    Product,
+    narrowed,
+)
+
+
+def _weight(step: Step) -> Array | None:
+    data = step.args[1].data
+    return None if data is None else data.astype(np.int64)
+
+
+def _channel_bounds(weight: Array, x: Carried) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bounds of sum_k x[k] w[o,k] per output channel o, zero padding included."""
+    flat = weight.reshape(weight.shape[0], -1)
+    positive = np.maximum(flat, 0).sum(axis=1)
+    negative = np.minimum(flat, 0).sum(axis=1)
+    low, high = min(x.low, 0), max(x.high, 0)
+    return positive * low + negative * high, positive * high + negative * low
+
+
+@FToGrid.register("nn.conv2d")
+def conv2d(step: Step, grid: GridEmitter) -> Carried:
+    """Conv, exact in float32 below 2^24."""
+    weight = _weight(step)
+    if weight is None:
+        raise grid.refuse(step, "its integer weight is not constant")
+    x = grid.carried(step.args[0])
+    name = grid.as_float(x)
+
+    def emit(values: Array, bias: Array | None) -> str:
+        inputs = [name, grid.writer.constant(values.astype("float32"))]
+        if bias is not None:
+            inputs.append(grid.writer.constant(bias.astype("float32")))
+        return conv_node(step, grid, inputs)
+
+    low, high = _channel_bounds(weight, x)
+    bound = int(max(np.abs(low).max(), np.abs(high).max()))
+    if bound < FLOAT_LIMIT:
+        product = Product(emit, weight, None, (weight.shape[0], 1, 1), bound)
+        return Carried(emit(weight, None), "float32", int(low.min()), int(high.max()), product)
+    total = None
+    for digit, place in _digits(weight, x):
+        part = grid.writer.cast(emit(digit, None), "int64")
+        part = part if place == 1 else grid.node("Mul", [part, grid.ints([place])])
+        total = part if total is None else grid.node("Add", [total, part])
+    assert total is not None
+    return narrowed(total, "int64", int(low.min()), int(high.max()), grid)
+
+
+def _digits(weight: Array, x: Carried) -> list[tuple[Array, int]]:
+    """weight = sum of digit * place, with digits so small that every partial product fits.
+
+    Raises:
+        OnnxExportError: not even digits of -2 .. 1 would do.
+    """
+    taps = int((weight.reshape(weight.shape[0], -1) != 0).sum(axis=1).max(initial=0))
+    largest = taps * x.magnitude
+    base = 4
+    if largest * (base // 2) >= FLOAT_LIMIT:
+        raise OnnxExportError(
+            f"a sum of {taps} products with values up to {x.magnitude} is too long for the grid",
+            fix="use narrower activations",
+        )
+    while largest * base < FLOAT_LIMIT:
+        base *= 2
+    digits: list[tuple[Array, int]] = []
+    rest, place = weight, 1
+    while np.any(rest):
+        # Balanced digits, -base/2 .. base/2 - 1: half the magnitude of unsigned ones.
+        digit = (rest + base // 2) % base - base // 2
+        digits.append((digit, place))
+        rest = (rest - digit) // base
+        place *= base
+    return digits
+
+
+@FToGrid.register("nn.dense")
+def dense(step: Step, grid: GridEmitter) -> Carried:
+    """Gemm, or MatMul for more than two axes."""
+    weight = _weight(step)
+    if weight is None:
+        return _matmul(step, grid, False, True)
+    x = grid.carried(step.args[0])
+    low, high = _channel_bounds(weight, x)
+    bound = int(max(np.abs(low).max(initial=0), np.abs(high).max(initial=0)))
+    bounds = int(low.min(initial=0)), int(high.max(initial=0))
+    if bound >= FLOAT_LIMIT:
+        turned = grid.writer.constant(weight.T.astype("float64"))
+        result = grid.node("MatMul", [grid.as_double(x), turned])
+        return narrowed(result, "float64", *bounds, grid)
+    name = grid.as_float(x)
+    two_axes = len(step.args[0].type.shape) == 2
+
+    def emit(values: Array, bias: Array | None) -> str:
+        if two_axes:
+            inputs = [name, grid.writer.constant(values.astype("float32"))]
+            if bias is not None:
+                inputs.append(grid.writer.constant(bias.astype("float32")))
+            return grid.node("Gemm", inputs, transB=1)
+        result = grid.node("MatMul", [name, grid.writer.constant(values.T.astype("float32"))])
+        if bias is None:
+            return result
+        return grid.node("Add", [result, grid.writer.constant(bias.astype("float32"))])
+
+    product = Product(emit, weight, None, (weight.shape[0],), bound)
+    return Carried(emit(weight, None), "float32", *bounds, product)
+
+
+@FToGrid.register("nn.matmul", "nn.batch_matmul")
+def matmul(step: Step, grid: GridEmitter) -> Carried:
+    """MatMul of two activations."""
+    return _matmul(step, grid, step.attrs.transpose_a, step.attrs.transpose_b)
+
+
+def _matmul(step: Step, grid: GridEmitter, transpose_a: bool, transpose_b: bool) -> Carried:
+    lhs, rhs = step.args
+    left, right = grid.carried(lhs), grid.carried(rhs)
+    shape = lhs.type.concrete_shape
+    count = shape[-2] if transpose_a else shape[-1]
+    corners = [a * b for a in (left.low, left.high) for b in (right.low, right.high)]
+    low, high = count * min(*corners, 0), count * max(*corners, 0)
+    wide = max(-low, high) >= FLOAT_LIMIT
+    names = [
+        _turned(value, carried, turn, wide, grid)
+        for value, carried, turn in ((lhs, left, transpose_a), (rhs, right, transpose_b))
+    ]
+    result = grid.node("MatMul", names)
+    if wide:
+        return narrowed(result, "float64", low, high, grid)
+    return Carried(result, "float32", low, high)
+
+
+def _turned(value: Value, carried: Carried, turn: bool, wide: bool, grid: GridEmitter) -> str:
+    name = grid.as_double(carried) if wide else grid.as_float(carried)
+    if not turn:
+        return name
+    rank = len(value.type.shape)
+    return grid.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
