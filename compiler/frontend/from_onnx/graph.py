@@ -1,4 +1,4 @@
-"""From a checked GraphProto to a typed function: one walk over the nodes, folding what is constant."""
+"""From a GraphProto to a typed function: one walk over the nodes, folding what is constant."""
 
 from __future__ import annotations
 
@@ -83,9 +83,7 @@ def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> No
             domain = "" if node.domain in STANDARD_DOMAINS else f"{node.domain}::"
             missing.setdefault(f"{domain}{node.op_type}", []).append(_node_name(node, index))
     if missing:
-        lines = [
-            f"{name} ({_abbreviated(nodes)})" for name, nodes in sorted(missing.items())
-        ]
+        lines = [f"{name} ({_abbreviated(nodes)})" for name, nodes in sorted(missing.items())]
         raise OnnxImportError(
             f"unsupported operator{'s' if len(missing) > 1 else ''}: {'; '.join(lines)}",
             where=f"opset {opsets.get('', 1)}",
@@ -167,9 +165,7 @@ def _input_type(info: onnx.ValueInfoProto, inputs: InputShapes) -> TensorType:
     return TensorType(shape, dtype)
 
 
-def _dim(
-    dim: onnx.TensorShapeProto.Dimension, axis: int, inputs: InputShapes, where: str
-) -> Dim:
+def _dim(dim: onnx.TensorShapeProto.Dimension, axis: int, inputs: InputShapes, where: str) -> Dim:
     if dim.HasField("dim_value") and dim.dim_value > 0:
         return int(dim.dim_value)
     if dim.dim_param in inputs.dims:
@@ -191,9 +187,7 @@ def _shape_text(dims: Sequence[onnx.TensorShapeProto.Dimension]) -> str:
     return f"({', '.join(parts)})"
 
 
-def _convert_nodes(
-    graph: onnx.GraphProto, opsets: Mapping[str, int], values: GraphValues
-) -> None:
+def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: GraphValues) -> None:
     """Convert every node; what depends on a failed node is left out so that all errors show."""
     errors: list[OnnxImportError] = []
     failed: set[str] = set()
@@ -216,8 +210,8 @@ def _convert_nodes(
                 values.bind(name, result)
     if errors:
         first = errors[0]
-        for error in errors[1:]:
-            first.add_note(f"also: {str(error).replace(chr(10), ';')}")
+        for other in errors[1:]:
+            first.add_note(f"also: {str(other).replace(chr(10), ';')}")
         raise first
 
 

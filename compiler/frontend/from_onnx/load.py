@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx.inliner
 
-import compiler.frontend.from_onnx.convert  # noqa: F401  (fills the table)
+import compiler.frontend.from_onnx.convert
 import compiler.ops  # noqa: F401  (registers the operators)
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.graph import InputShapes, import_graph

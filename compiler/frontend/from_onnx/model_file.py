@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from compiler.errors import OnnxImportError
 
@@ -31,7 +31,7 @@ def read_model(
         source: path of a ``.onnx`` file, or its content.
         max_bytes: bound on the file and on each external data file.
     Raises:
-        OnnxImportError: missing, too large, not ONNX, truncated, or external data outside its folder.
+        OnnxImportError: missing, too large, not ONNX, cut off, or external data outside the folder.
     """
     if isinstance(source, bytes):
         return _parse(source, "model given as bytes", None, max_bytes)

@@ -103,7 +103,7 @@ def to_array(tensor: onnx.TensorProto) -> Array:
         array = np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError) as error:
         raise OnnxImportError(
-            f"the data of a {type_name} tensor of shape {list(tensor.dims)} cannot be read: {error}",
+            f"a {type_name} tensor of shape {list(tensor.dims)} cannot be read: {error}",
             where=where,
             fix="the file is damaged; export it again",
         ) from error
@@ -116,10 +116,10 @@ def dtype_of(data_type: int, where: str) -> str:
     Raises:
         OnnxImportError: the IR has none (string, complex, float8, …).
     """
-    names = {"FLOAT": "float32", "DOUBLE": "float64"}
+    names: dict[str, str] = {"FLOAT": "float32", "DOUBLE": "float64"}
     if data_type not in onnx.TensorProto.DataType.values():
         raise OnnxImportError(f"unknown ONNX element type {data_type}", where=where)
-    name = onnx.TensorProto.DataType.Name(data_type)
+    name = str(onnx.TensorProto.DataType.Name(data_type))
     dtype = names.get(name, name.lower())
     if dtype not in DTYPES or dtype == "void":
         raise OnnxImportError(
