@@ -1,0 +1,116 @@
+"""Calibration of one shard: the float network runs over samples, statistics come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from compiler.ir.blob import ModuleBlob
+from numpy.typing import NDArray
+
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import mark
+from compiler.quantize._calibrate.collect_stats import float_executor, profile_outputs
+from compiler.quantize._calibrate.collectors import (
+    HistogramCollector,
+    PointMap,
+    RangeCollector,
+)
+from compiler.quantize._calibrate.profile_function import profile_function
+from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.runtime.executor import Executor
+from workers.datasets.protocol import Dataset, InputSpec
+from workers.datasets.registry import input_specs, open_dataset
+from workers.errors import DatasetError, WorkerError
+from workers.feeding import model_batches
+from workers.large_values import LargeValues
+from workers.messages import CalibrationRequest, CalibrationResult, Handle, Range
+from workers.recent import Recent
+from workers.resources import CpuClock, peak_rss_bytes
+
+_CHUNK = 16
+"""Samples read from the dataset at a time."""
+
+
+class _Profile:
+    """The network of one request, ready to run; both rounds of a study share it."""
+
+    def __init__(self, blob: bytes, qconfig: Mapping[str, Any]) -> None:
+        mod = ModuleBlob(blob).unpack()
+        self.inputs: tuple[InputSpec, ...] = input_specs(mod)
+        annotated, _ = mark(mod, QConfig.from_dict(dict(qconfig)))
+        profile, points = profile_function(annotated)
+        self.points: PointMap = points
+        self.executor: Executor = float_executor(profile)
+
+
+class CalibrationActor:
+    """Calibrates shards in one process; remembers the last networks it prepared.
+
+    Args:
+        values: where handles of requests are looked up.
+    """
+
+    def __init__(self, values: LargeValues) -> None:
+        self._values = values
+        self._profiles: Recent[_Profile] = Recent(2)
+
+    def run(self, request: CalibrationRequest) -> CalibrationResult:
+        """Statistics of one shard and one round.
+
+        Raises:
+            CompilerError: the module cannot be quantized or run.
+            DatasetError: the data does not fit, is empty or not finite.
+            CalibrationError: values inside the network are not finite.
+        """
+        clock = CpuClock()
+        key = (self._values.key(request.blob), json.dumps(dict(request.qconfig), sort_keys=True))
+        profile = self._profiles.get(
+            key, lambda: _Profile(self._values.value(request.blob), request.qconfig)
+        )
+        dataset = open_dataset(request.dataset, profile.inputs)
+        if len(request.samples) == 0:
+            raise DatasetError("no sample to calibrate on", where=str(request.samples))
+        collector = self._collector(request, profile)
+        for outputs in profile_outputs(
+            profile.executor, _batches(dataset, request.samples, profile.inputs)
+        ):
+            collector.update(outputs)
+        arrays = collector.result().to_arrays()
+        return CalibrationResult(arrays, len(request.samples), clock.seconds, peak_rss_bytes())
+
+    def _collector(
+        self, request: CalibrationRequest, profile: _Profile
+    ) -> RangeCollector | HistogramCollector:
+        if request.round == 1:
+            return RangeCollector(profile.points)
+        merged = self._values.value(request.merged)
+        if request.round != 2 or merged is None:
+            raise WorkerError(
+                f"calibration round {request.round} without the merged ranges of round 1",
+                fix="rounds are 1 and 2; round 2 takes the merged result of round 1",
+            )
+        return HistogramCollector(CalibrationStats.from_arrays(merged), request.percentiles)
+
+
+def _batches(
+    dataset: Dataset, samples: Range, inputs: tuple[InputSpec, ...]
+) -> Iterator[dict[str, NDArray[np.generic]]]:
+    for batch in model_batches(dataset, samples, inputs, _CHUNK):
+        yield dict(batch.inputs)
+
+
+def calibrate_shard(request: CalibrationRequest) -> CalibrationResult:
+    """One shard in this process, nothing remembered; see ``CalibrationActor.run``."""
+    return CalibrationActor(LargeValues(no_handles)).run(request)
+
+
+def no_handles(handle: Handle) -> Any:
+    """Looks up nothing.
+
+    Raises:
+        WorkerError: always.
+    """
+    raise WorkerError(f"no pool knows the handle {handle.key[:12]}", fix="put the value itself")

@@ -1,0 +1,121 @@
+"""From an evaluation request to something that runs: build, export, open a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compiler.ir.blob import ModuleBlob
+
+from compiler.errors import QuantizeError
+from compiler.ir.module import IRModule
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Candidate, build_candidate
+from compiler.quantize._calibrate.collect_stats import float_executor
+from compiler.runtime.executor import Executor
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import input_specs
+from workers.large_values import LargeValues
+from workers.messages import EvaluationRequest
+from workers.recent import Recent
+from workers.resources import CpuClock
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runnable:
+    """A candidate, or the float model, ready to run at the model's batch size.
+
+    Attributes:
+        inputs: the model's inputs.
+        executor: takes and returns real values.
+        fully_integral: no float inside the realised module; None where it was not realised.
+        float_ops: calls that stayed float, with the reason.
+        compile_cpu_s: what making it cost.
+    """
+
+    inputs: tuple[InputSpec, ...]
+    executor: Executor
+    fully_integral: bool | None
+    float_ops: tuple[str, ...]
+    compile_cpu_s: float
+
+
+class Builder:
+    """Makes runnables in one process; the last modules and candidates stay in memory.
+
+    Args:
+        values: where handles of requests are looked up.
+    """
+
+    def __init__(self, values: LargeValues) -> None:
+        self._values = values
+        self._modules: Recent[IRModule] = Recent(2)
+        self._made: Recent[Runnable] = Recent(3)
+
+    def runnable(self, request: EvaluationRequest) -> tuple[Runnable, float]:
+        """What the request asks to judge, and the CPU seconds spent on it now (0: it was held).
+
+        Raises:
+            CompilerError: it cannot be quantized, realised or exported.
+        """
+        clock = CpuClock()
+        blob_key = self._values.key(request.blob)
+        settings = "" if request.judge == "float" else repr(sorted(request.qconfig.items()))
+        key = (blob_key, settings, request.activation_scales, request.judge)
+        made = self._made.get(key, lambda: self._make(request, blob_key))
+        return made, clock.seconds
+
+    def _make(self, request: EvaluationRequest, blob_key: str) -> Runnable:
+        clock = CpuClock()
+        mod = self._modules.get(
+            blob_key, lambda: ModuleBlob(self._values.value(request.blob)).unpack()
+        )
+        inputs = input_specs(mod)
+        if request.judge == "float":
+            return Runnable(inputs, float_executor(mod), None, (), clock.seconds)
+        qconfig = QConfig.from_dict(dict(request.qconfig))
+        candidate = build_candidate(mod, qconfig, request.activation_scales)
+        executor = _JUDGES[request.judge](candidate)
+        integral = None if candidate.integer is None else candidate.fully_integral
+        return Runnable(inputs, executor, integral, candidate.float_ops, clock.seconds)
+
+
+def _simulated(candidate: Candidate) -> Executor:
+    return float_executor(candidate.simulated)
+
+
+def _grid(candidate: Candidate) -> Executor:
+    from compiler.export.to_onnx.grid import to_grid_onnx
+    from compiler.targets.ort.session import OrtExecutor
+
+    return OrtExecutor(to_grid_onnx(_integer(candidate), exact=False), threads=1)
+
+
+def _grid_exact(candidate: Candidate) -> Executor:
+    from compiler.export.to_onnx.grid import to_grid_onnx
+    from compiler.targets.ort.session import OrtExecutor
+
+    return OrtExecutor(to_grid_onnx(_integer(candidate), exact=True), threads=1)
+
+
+def _reference(candidate: Candidate) -> Executor:
+    from compiler.targets.reference.executor import ReferenceExecutor
+
+    return ReferenceExecutor(_integer(candidate))
+
+
+def _integer(candidate: Candidate) -> IRModule:
+    if candidate.integer is None:
+        raise QuantizeError(
+            "the candidate was not realised (do_simulation), so there are no integers to judge",
+            fix="use the judge 'simulated', or do_simulation=False",
+        )
+    return candidate.integer
+
+
+_JUDGES: dict[str, Callable[[Candidate], Executor]] = {
+    "simulated": _simulated,
+    "grid": _grid,
+    "grid_exact": _grid_exact,
+    "reference": _reference,
+}

@@ -1,0 +1,108 @@
+"""Dataset: samples by range, streamed; and the check that they fit the model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.errors import DatasetError
+from workers.messages import Range
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input of the model: shape with the batch on axis 0, and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Some samples.
+
+    Attributes:
+        inputs: input name → array, samples on axis 0.
+        labels: int64, samples on axis 0, or None.
+    """
+
+    inputs: Mapping[str, NDArray[Any]]
+    labels: NDArray[np.int64] | None
+
+
+class Dataset(Protocol):
+    """Samples 0 … len-1; equal ranges give equal arrays, in every process."""
+
+    has_labels: bool
+
+    def __len__(self) -> int:
+        """Number of samples, at least 1."""
+
+    def batch(self, samples: Range) -> Batch:
+        """The samples of a range, read now.
+
+        Raises:
+            DatasetError: the range leaves the dataset, or a value is not finite.
+        """
+
+
+def check_range(samples: Range, length: int, where: str) -> None:
+    """Refuse a range that leaves the dataset.
+
+    Raises:
+        DatasetError: it does.
+    """
+    if not 0 <= samples.start <= samples.stop <= length:
+        raise DatasetError(
+            f"samples {samples.start} to {samples.stop} were asked for, there are {length}",
+            where=where,
+        )
+
+
+def check_finite(name: str, values: NDArray[Any], start: int, where: str) -> None:
+    """Refuse NaN and infinity, naming the sample.
+
+    Raises:
+        DatasetError: there is one.
+    """
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return
+    flat = values.reshape(len(values), -1)
+    sample = int(np.flatnonzero(~np.isfinite(flat).all(axis=1))[0])
+    value = flat[sample][~np.isfinite(flat[sample])][0]
+    raise DatasetError(
+        f"sample {start + sample} of {name!r} holds {value}",
+        where=where,
+        fix="remove the sample or repair it; calibration and scores need finite values",
+    )
+
+
+def fit_dtype(values: NDArray[Any], spec: InputSpec, where: str) -> NDArray[Any]:
+    """The values in the input's dtype, where no information changes kind.
+
+    Floats of any width fit a float input, integers fit a wider integer input.
+
+    Raises:
+        DatasetError: another combination; both sides are named.
+    """
+    wanted = np.dtype(spec.dtype)
+    given = values.dtype
+    if given == wanted:
+        return values
+    both_float = given.kind == "f" and wanted.kind == "f"
+    if both_float or (given.kind in "iu" and np.can_cast(given, wanted) and wanted.kind in "iu"):
+        return values.astype(wanted)
+    raise DatasetError(
+        f"{spec.name!r} is {given} in the data and {wanted} in the model",
+        where=where,
+        fix=f"store it as {wanted}, scaled as in training"
+        + (" (raw pixels need an image folder with --preprocess)" if given.kind == "u" else ""),
+    )

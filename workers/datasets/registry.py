@@ -1,0 +1,57 @@
+"""Datasets by kind.
+
+To add one: a file beside this one with a function ``open(options, inputs) -> Dataset`` under
+``@datasets.register(kind)``, imported in ``open_dataset``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from compiler.ir.module import IRModule
+from compiler.named_table import NamedTable
+from workers.datasets.protocol import Dataset, InputSpec
+from workers.errors import DatasetError
+from workers.messages import DatasetRef
+
+OpenDataset = Callable[[Mapping[str, Any], Sequence[InputSpec]], Dataset]
+"""``open(options, inputs)``: the dataset for a model with these inputs; raises DatasetError."""
+
+datasets: NamedTable[OpenDataset] = NamedTable("dataset kind", DatasetError)
+
+
+def input_specs(mod: IRModule) -> tuple[InputSpec, ...]:
+    """Inputs of @main, in order."""
+    specs = []
+    for param in mod["main"].params:
+        ty = param.tensor_type
+        specs.append(InputSpec(param.name_hint, tuple(int(d) for d in ty.shape), ty.dtype))
+    return tuple(specs)
+
+
+def open_dataset(ref: DatasetRef, inputs: Sequence[InputSpec]) -> Dataset:
+    """Open the dataset that ``ref`` names, for a model with these inputs.
+
+    Raises:
+        DatasetError: unknown kind or option, missing or empty data, or data that does not fit.
+    """
+    from workers.datasets import image_folder, npz, synthetic  # noqa: F401 - each registers itself
+
+    return datasets.require(ref.kind)(ref.options, inputs)
+
+
+def take_options(kind: str, options: Mapping[str, Any], **defaults: Any) -> tuple[Any, ...]:
+    """Values of the named options in order; a default of ``...`` makes one required.
+
+    Raises:
+        DatasetError: an option is unknown or missing.
+    """
+    unknown = sorted(set(options) - set(defaults))
+    missing = [n for n, value in defaults.items() if value is ... and n not in options]
+    if unknown or missing:
+        wrong = f"unknown option {unknown[0]!r}" if unknown else f"option {missing[0]!r} is missing"
+        raise DatasetError(
+            f"dataset kind {kind!r}: {wrong}", fix=f"options: {', '.join(sorted(defaults))}"
+        )
+    return tuple(options.get(name, value) for name, value in defaults.items())

@@ -1,0 +1,183 @@
+"""Evaluation of one candidate on a range of samples: outputs become sums of metrics."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.calibration import no_handles
+from workers.candidates import Builder, Runnable
+from workers.datasets.protocol import Dataset
+from workers.datasets.registry import open_dataset
+from workers.errors import DatasetError, WorkerError
+from workers.feeding import ModelBatch, batch_size, model_batches
+from workers.large_values import LargeValues
+from workers.messages import EvaluationRequest, EvaluationResult, Range
+from workers.metrics.judge import MetricSums
+from workers.metrics.protocol import Outputs
+from workers.resources import CpuClock, peak_rss_bytes
+
+Rows = tuple[NDArray[Any], ...]
+"""One array per model output, samples on axis 0."""
+
+
+class EvaluationActor:
+    """Judges candidates in one process; the last few compiled ones stay in memory.
+
+    Args:
+        values: where handles of requests are looked up.
+    """
+
+    def __init__(self, values: LargeValues) -> None:
+        self._values = values
+        self._builder = Builder(values)
+
+    def run(self, request: EvaluationRequest) -> EvaluationResult:
+        """Sums of all metrics over the samples, or over the first few of a collapsed candidate.
+
+        Raises:
+            CompilerError: the candidate cannot be built or run.
+            DatasetError, MetricError: the data does not fit, or a metric lacks labels or reference.
+        """
+        runnable, compile_cpu_s = self._builder.runnable(request)
+        clock = CpuClock()
+        dataset = open_dataset(request.dataset, runnable.inputs)
+        if len(request.samples) == 0:
+            raise DatasetError("no sample to evaluate", where=str(request.samples))
+        reference = self._values.value(request.reference)
+        if reference is not None and any(len(r) != len(request.samples) for r in reference):
+            raise WorkerError(
+                f"the reference has {[len(r) for r in reference]} samples, "
+                f"{len(request.samples)} are judged",
+                fix="give the float model's outputs for exactly the samples of the request",
+            )
+        run = _Judgement(request, runnable, dataset, reference)
+        collapsed = run.collapsed_early()
+        if not collapsed:
+            run.judge_all()
+        return EvaluationResult(
+            sums=run.sums.sums,
+            samples=run.judged,
+            collapsed=collapsed,
+            outputs_sha256=run.digest.hexdigest(),
+            outputs=run.outputs() if request.return_outputs else None,
+            compile_cpu_s=compile_cpu_s,
+            run_cpu_s=clock.seconds,
+            peak_rss_bytes=peak_rss_bytes(),
+            fully_integral=runnable.fully_integral,
+            float_ops=runnable.float_ops,
+        )
+
+
+class _Judgement:
+    """One request while it runs. Runs of the model are numbered from the first sample on."""
+
+    def __init__(
+        self,
+        request: EvaluationRequest,
+        runnable: Runnable,
+        dataset: Dataset,
+        reference: Rows | None,
+    ) -> None:
+        self._request = request
+        self._runnable = runnable
+        self._dataset = dataset
+        self._reference = reference
+        self._size = batch_size(runnable.inputs)
+        self._probed: dict[int, tuple[ModelBatch, Rows]] = {}
+        self._kept: list[Rows] = []
+        self.sums = self._new_sums(request.metrics)
+        self.judged = 0
+        self.digest = hashlib.sha256()
+
+    def _new_sums(self, names: tuple[str, ...]) -> MetricSums:
+        return MetricSums(
+            names,
+            has_labels=self._dataset.has_labels,
+            has_reference=self._reference is not None,
+        )
+
+    def collapsed_early(self) -> bool:
+        """Look at samples spread over the range, since neighbours are often of one class."""
+        after = self._request.collapse_after
+        runs = -(-len(self._request.samples) // self._size)
+        probes = 0 if after is None else -(-after // self._size)
+        if self._reference is None or not 0 < probes < runs:
+            return False
+        sums = self._new_sums(self._request.metrics)
+        candidate = self._new_sums(("agreement",))
+        relative = self._dataset.has_labels and "top1" in self._request.metrics
+        tops = [self._new_sums(("top1",)) for _ in range(2)] if relative else []
+        finite = True
+        count = 0
+        for probe in range(probes):
+            index = probe * runs // probes
+            batch, outputs = self._probed[index] = self._run(index)
+            reference = self._reference_of(batch)
+            sums.add(outputs, reference, batch.labels)
+            candidate.add(outputs, reference, batch.labels)
+            for top, rows in zip(tops, (outputs, reference)):
+                assert rows is not None
+                top.add(rows, None, batch.labels)
+            finite = finite and all(np.isfinite(out).all() for out in outputs)
+            count += batch.count
+        kept = candidate.results()["agreement"] or 0.0
+        if relative:
+            ours, base = (top.results()["top1"] or 0.0 for top in tops)
+            kept = ours / base if base else kept
+        if finite and kept >= self._request.collapse_below:
+            return False
+        self.sums, self.judged = sums, count
+        for _, outputs in self._probed.values():
+            self._record(outputs)
+        return True
+
+    def judge_all(self) -> None:
+        """Every sample in order; what the probe computed is used again."""
+        runs = -(-len(self._request.samples) // self._size)
+        for index in range(runs):
+            probed = self._probed.pop(index) if index in self._probed else self._run(index)
+            batch, outputs = probed
+            self.sums.add(outputs, self._reference_of(batch), batch.labels)
+            self._record(outputs)
+            self.judged += batch.count
+
+    def outputs(self) -> Rows:
+        """Outputs of all judged samples."""
+        return tuple(np.concatenate(parts) for parts in zip(*self._kept, strict=True))
+
+    def _run(self, index: int) -> tuple[ModelBatch, Rows]:
+        samples = self._request.samples
+        start = samples.start + index * self._size
+        part = Range(start, min(start + self._size, samples.stop))
+        (batch,) = model_batches(self._dataset, part, self._runnable.inputs, self._size)
+        outputs = self._runnable.executor.run(batch.inputs)
+        return batch, tuple(_rows(out, batch.count, self._size) for out in outputs)
+
+    def _reference_of(self, batch: ModelBatch) -> Outputs | None:
+        if self._reference is None:
+            return None
+        first = batch.start - self._request.samples.start
+        return tuple(rows[first : first + batch.count] for rows in self._reference)
+
+    def _record(self, outputs: Rows) -> None:
+        for sample in range(len(outputs[0])):
+            for rows in outputs:
+                self.digest.update(np.ascontiguousarray(rows[sample], "<f4").tobytes())
+        if self._request.return_outputs:
+            self._kept.append(outputs)
+
+
+def _rows(output: NDArray[Any], count: int, size: int) -> NDArray[Any]:
+    """An output with samples on axis 0, the repeated ones cut off."""
+    if size == 1 and (output.ndim == 0 or output.shape[0] != 1):
+        return output[None]
+    return output[:count]
+
+
+def evaluate_shard(request: EvaluationRequest) -> EvaluationResult:
+    """One request in this process, nothing remembered; see ``EvaluationActor.run``."""
+    return EvaluationActor(LargeValues(no_handles)).run(request)

@@ -1,0 +1,56 @@
+"""Samples in the batch size the model was compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.datasets.protocol import Dataset, InputSpec
+from workers.messages import Range
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelBatch:
+    """What one run of the model takes.
+
+    Attributes:
+        inputs: input name → array of exactly the model's shape.
+        labels: of the real samples, or None.
+        start: index of the first sample.
+        count: real samples; the rest repeats the last one, because the model's batch is fixed.
+    """
+
+    inputs: dict[str, NDArray[Any]]
+    labels: NDArray[np.int64] | None
+    start: int
+    count: int
+
+
+def batch_size(inputs: Sequence[InputSpec]) -> int:
+    """Samples that one run takes: the first axis of the model's first input, 1 for none."""
+    return inputs[0].shape[0] if inputs and inputs[0].shape else 1
+
+
+def model_batches(
+    dataset: Dataset, samples: Range, inputs: Sequence[InputSpec], chunk: int
+) -> Iterator[ModelBatch]:
+    """Cut a range into runs of the model; ``chunk`` samples are read from the dataset at a time."""
+    size = batch_size(inputs)
+    chunk = max(chunk // size, 1) * size
+    for start in range(samples.start, samples.stop, chunk):
+        part = Range(start, min(start + chunk, samples.stop))
+        read = dataset.batch(part)
+        for offset in range(0, len(part), size):
+            count = min(size, len(part) - offset)
+            rows = {name: values[offset : offset + count] for name, values in read.inputs.items()}
+            if count < size:
+                rows = {
+                    name: np.concatenate([v, np.repeat(v[-1:], size - count, axis=0)])
+                    for name, v in rows.items()
+                }
+            labels = None if read.labels is None else read.labels[offset : offset + count]
+            yield ModelBatch(rows, labels, start + offset, count)

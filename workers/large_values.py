@@ -1,0 +1,67 @@
+"""Large values of requests: the value itself, or a Handle whose value a worker fetches once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from workers.errors import WorkerError
+from workers.messages import Handle
+from workers.recent import Recent
+
+
+def content_key(value: Any) -> str:
+    """sha256 over bytes, an array, or a sequence or mapping of arrays.
+
+    Raises:
+        WorkerError: a value of another kind.
+    """
+    digest = hashlib.sha256()
+    _feed(digest, value)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, value: Any) -> None:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        digest.update(value)
+    elif isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype.str}{value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, Mapping):
+        for name in sorted(value):
+            digest.update(str(name).encode())
+            _feed(digest, value[name])
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for item in value:
+            _feed(digest, item)
+    else:
+        raise WorkerError(
+            f"a {type(value).__name__} cannot be stored for workers", fix="bytes or numpy arrays"
+        )
+
+
+class LargeValues:
+    """Resolves the handles of requests in one worker; the last few values stay in memory.
+
+    Args:
+        fetch: finds the value of a handle that is not in memory.
+        keep: how many.
+    """
+
+    def __init__(self, fetch: Callable[[Handle], Any], keep: int = 6) -> None:
+        self._fetch = fetch
+        self._recent: Recent[Any] = Recent(keep)
+
+    def value(self, given: Any) -> Any:
+        """The value itself; handles are looked up."""
+        if isinstance(given, Handle):
+            return self._recent.get(given.key, lambda: self._fetch(given))
+        return given
+
+    @staticmethod
+    def key(given: Any) -> str:
+        """What identifies the value, without fetching it."""
+        return given.key if isinstance(given, Handle) else content_key(given)

@@ -1,0 +1,50 @@
+"""Metric "agreement": how often the highest output is that of the float model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.errors import MetricError
+from workers.metrics.protocol import Outputs, State
+from workers.metrics.registry import metrics
+from workers.metrics.top_k import answers
+
+
+class Agreement:
+    """Fraction of decisions equal to the float model's; first output of the model."""
+
+    needs_labels = False
+    needs_reference = True
+
+    def init(self) -> State:
+        """See ``Metric.init``."""
+        return {"equal": 0.0, "total": 0.0}
+
+    def update(
+        self,
+        state: State,
+        outputs: Outputs,
+        reference: Outputs | None,
+        labels: NDArray[Any] | None,
+    ) -> None:
+        """See ``Metric.update``.
+
+        Raises:
+            MetricError: there is no reference.
+        """
+        if reference is None:
+            raise MetricError("metric 'agreement' needs the float model's outputs")
+        found, wanted = answers(outputs[0]), answers(reference[0])
+        state["equal"] += float(np.count_nonzero(found == wanted))
+        state["total"] += float(found.size)
+
+    def result(self, state: Mapping[str, float]) -> float | None:
+        """See ``Metric.result``."""
+        return state["equal"] / state["total"] if state["total"] else None
+
+
+metrics.register("agreement")(Agreement())

@@ -1,0 +1,37 @@
+"""Metrics by name, and how sums of shards become scores.
+
+To add one: a file beside this one with a class under ``@metrics.register(name)``, imported in
+``metrics/judge.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from compiler.named_table import NamedTable
+from workers.errors import MetricError
+from workers.metrics.protocol import Metric, State
+
+metrics: NamedTable[Metric] = NamedTable("metric", MetricError)
+
+
+def merge_sums(shards: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, State]:
+    """Sums of all shards, added in the given order; metric name → state."""
+    merged: dict[str, State] = {}
+    for shard in shards:
+        for name, state in shard.items():
+            held = merged.setdefault(name, dict.fromkeys(state, 0.0))
+            for key, value in state.items():
+                held[key] += value
+    return merged
+
+
+def results(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
+    """Score of every metric: fractions 0..1 or decibels; None where there is none.
+
+    Raises:
+        MetricError: a name that is not registered.
+    """
+    from workers.metrics import judge  # noqa: F401 - registers the metrics
+
+    return {name: metrics.require(name).result(state) for name, state in sums.items()}

@@ -1,0 +1,68 @@
+"""Metric "top1": how often the highest output is the label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.errors import MetricError
+from workers.metrics.protocol import Outputs, State
+from workers.metrics.registry import metrics
+
+
+def answers(output: NDArray[Any]) -> NDArray[np.int64]:
+    """Index of the highest value per decision, first of equals.
+
+    Classes lie on the last axis for outputs of rank up to 3 (samples, [positions,] classes), on
+    axis 1 for images (samples, classes, height, width). An output of rank 1 is one decision.
+    """
+    axis = 1 if output.ndim >= 4 else -1
+    rows = output.reshape(-1, 1) if output.ndim == 1 else output
+    return np.asarray(np.argmax(rows, axis=axis), np.int64)
+
+
+class Top1:
+    """Fraction of samples whose highest output is the label; first output of the model."""
+
+    needs_labels = True
+    needs_reference = False
+
+    def init(self) -> State:
+        """See ``Metric.init``."""
+        return {"correct": 0.0, "total": 0.0}
+
+    def update(
+        self,
+        state: State,
+        outputs: Outputs,
+        reference: Outputs | None,
+        labels: NDArray[Any] | None,
+    ) -> None:
+        """See ``Metric.update``.
+
+        Raises:
+            MetricError: labels are missing or do not fit the output.
+        """
+        if labels is None:
+            raise MetricError(
+                "metric 'top1' needs labels and the data has none",
+                fix="add labels to the data, or use the metric agreement or sqnr",
+            )
+        found = answers(outputs[0])
+        if found.shape != labels.shape:
+            raise MetricError(
+                f"labels of shape {labels.shape} do not fit answers of shape {found.shape}",
+                where=f"output of shape {outputs[0].shape}",
+            )
+        state["correct"] += float(np.count_nonzero(found == labels))
+        state["total"] += float(found.size)
+
+    def result(self, state: Mapping[str, float]) -> float | None:
+        """See ``Metric.result``."""
+        return state["correct"] / state["total"] if state["total"] else None
+
+
+metrics.register("top1")(Top1())

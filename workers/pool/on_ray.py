@@ -1,0 +1,367 @@
+"""RayPool: workers are Ray actors, on this machine or a cluster. The only file that imports ray.
+
+Actors restart by themselves (``max_restarts=-1``) but requests are never silently re-run
+(``max_task_retries=0``): a lost worker is seen here, counted and the request queued again. One
+request is in flight per actor, which is the back-pressure. Source of the settings: Ray 2.60
+measured; see the README of this package.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workers.code_version import code_version
+from workers.errors import WorkerError
+from workers.messages import Handle
+from workers.pool.jobs import (
+    DEFAULT_RUNNER,
+    MAX_ATTEMPTS,
+    Job,
+    JobQueue,
+    handles_of,
+    load_factory,
+)
+from workers.pool.protocol import Finished
+from workers.worker import Answer, answer
+
+START_TIMEOUT_S = 180.0
+"""How long Ray may take to start or connect, and an actor to answer its first call."""
+
+OBJECT_STORE_BYTES = 300 << 20
+"""Shared memory of a local cluster: models, reference outputs, merged statistics."""
+
+_RESTART_PAUSE_S = 0.2
+_STOP_TIMEOUT_S = 20.0
+
+_log = logging.getLogger("workers.pool.ray")
+
+
+def _import_ray() -> Any:
+    # Ray 2.60 listens on every interface; without a token anybody there could run code. A process
+    # without this variable is refused after 21 s with a message that does not name the reason.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    return ray
+
+
+class _RayWorker:
+    """What runs inside an actor."""
+
+    def __init__(self, runner_path: str) -> None:
+        self._runner = load_factory(runner_path)(_fetch_object)
+        self._where = f"Ray actor, pid {os.getpid()}"
+
+    def hello(self) -> tuple[str, int]:
+        """Code version and process id."""
+        return code_version(), os.getpid()
+
+    def run(self, request: Any) -> Answer:
+        """Answer one request; exceptions come back as values, so that Ray wraps none."""
+        return answer(self._runner, request, self._where)
+
+
+def _fetch_object(handle: Handle) -> Any:
+    import ray
+
+    if handle.ref is None:
+        raise WorkerError(f"the handle {handle.key[:12]} was put into another pool")
+    return ray.get(handle.ref, timeout=START_TIMEOUT_S)
+
+
+@dataclass(slots=True, eq=False)
+class _Actor:
+    """One actor and what it is doing: a request, its first call (``job`` None), or nothing."""
+
+    number: int
+    remote: Any
+    call: Any = None
+    job: Job | None = None
+    pid: int | None = None
+    ready: bool = False
+    deadline: float = 0.0
+    restarts: int = 0
+
+    def __str__(self) -> str:
+        return f"Ray actor {self.number}" + (f" (pid {self.pid})" if self.pid else "")
+
+
+class RayPool:
+    """The pool "ray". See ``WorkerPool``; not for use from several threads at once.
+
+    Ray starts in the background, so the constructor returns at once; requests wait for it.
+
+    Args:
+        num_workers: actors, one CPU each.
+        address: of a running cluster ("auto", "host:port"); None starts a local one, or uses the
+            one this process is connected to.
+        max_attempts: runs of a request whose workers die, before it ends with LostWorkerError.
+        request_timeout_s: an actor busy longer is killed and counts as dead; None waits for ever.
+        start_timeout_s: for Ray to start and actors to answer.
+        runner: import path of what each actor runs.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        address: str | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
+        request_timeout_s: float | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+        runner: str = DEFAULT_RUNNER,
+    ) -> None:
+        if num_workers < 1:
+            raise WorkerError(f"a pool of {num_workers} workers", fix="at least 1")
+        self._jobs = JobQueue(max_attempts)
+        self._count = num_workers
+        self._address = address
+        self._request_timeout_s = request_timeout_s
+        self._start_timeout_s = start_timeout_s
+        self._runner = runner
+        self._values: dict[str, Any] = {}
+        self._refs: dict[str, Any] = {}
+        self._actors: list[_Actor] = []
+        self._ray: Any = None
+        self._start_error: Exception | None = None
+        self._started = threading.Event()
+        self._stopping = threading.Event()
+        self._begun = time.monotonic()
+        self._thread = threading.Thread(target=self._serve_ray, name="ray", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_workers(self) -> int:
+        """Actors."""
+        return self._count
+
+    @property
+    def pending(self) -> int:
+        """Requests queued, running, or ended and not reported."""
+        running = sum(actor.job is not None for actor in self._actors)
+        return len(self._jobs) + running + self._jobs.unreported
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the actors that answered, for tests and the log."""
+        return [actor.pid for actor in self._actors if actor.ready and actor.pid]
+
+    def put(self, value: Any) -> Handle:
+        """See ``WorkerPool.put``; the value goes to Ray's object store with its first use."""
+        from workers.large_values import content_key
+
+        handle = Handle(content_key(value))
+        if handle.key not in self._refs:
+            self._values[handle.key] = value
+        return handle
+
+    def submit(self, tag: Hashable, request: Any) -> None:
+        """See ``WorkerPool.submit``."""
+        self._jobs.add(tag, request)
+        if self._started.is_set():
+            self._step(0.0)
+
+    def next_finished(self, timeout_s: float | None = None) -> Finished | None:
+        """See ``WorkerPool.next_finished``; None at once when nothing is pending.
+
+        Raises:
+            WorkerError: Ray does not start or answer, lacks CPUs, or runs other code.
+        """
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            done = self._jobs.next_finished()
+            if done is not None or self.pending == 0:
+                return done
+            left = 1.0 if end is None else max(0.0, end - time.monotonic())
+            if self._started.wait(min(left, 1.0)):
+                self._step(min(left, 1.0))
+            elif time.monotonic() - self._begun > self._start_timeout_s:
+                raise WorkerError(
+                    f"Ray did not {'answer' if self._address else 'start'} within "
+                    f"{self._start_timeout_s:.0f} s",
+                    where=f"address {self._address or 'local'}",
+                    fix="check the address and RAY_AUTH_MODE=token with the cluster's token, "
+                    "or use --pool process",
+                )
+            if end is not None and time.monotonic() >= end:
+                return self._jobs.next_finished()
+
+    def cancel_all(self) -> None:
+        """See ``WorkerPool.cancel_all``: busy actors are killed and replaced."""
+        self._jobs.clear()
+        for actor in list(self._actors):
+            if actor.job is not None:
+                self._discard(actor)
+
+    def close(self) -> None:
+        """See ``WorkerPool.close``; also ends the cluster if this pool started it."""
+        self._jobs.clear()
+        if self._ray is not None:
+            for actor in list(self._actors):
+                self._discard(actor)
+        self._refs.clear()
+        self._values.clear()
+        self._stopping.set()
+        self._thread.join(_STOP_TIMEOUT_S)
+
+    def _serve_ray(self) -> None:
+        """Start Ray, and stay: processes that a thread starts may be tied to its life."""
+        ours = False
+        try:
+            ray = _import_ray()
+            ours = not ray.is_initialized()
+            if ours:
+                self._connect(ray)
+            cpus = ray.cluster_resources().get("CPU", 0.0)
+            if cpus < self._count:
+                raise WorkerError(
+                    f"{self._count} workers need {self._count} CPUs, the Ray cluster has {cpus:g}",
+                    where=f"address {self._address or 'local'}",
+                    fix=f"use --workers {max(int(cpus), 1)} or add nodes",
+                )
+            self._ray = ray
+        except Exception as error:  # handed to the caller's thread, which raises it
+            self._start_error = error
+        self._started.set()
+        self._stopping.wait()
+        if ours and self._ray is not None:
+            self._ray.shutdown()
+
+    def _connect(self, ray: Any) -> None:
+        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if self._address is not None:
+            try:
+                ray.init(address=self._address, **quiet)
+            except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+                raise WorkerError(
+                    f"cannot connect to Ray at {self._address}: {error}",
+                    fix="check the address, and that RAY_AUTH_MODE=token and the cluster's token "
+                    "(RAY_AUTH_TOKEN or ~/.ray/auth_token) are set here too",
+                ) from error
+            return
+        ray.init(
+            num_cpus=self._count,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            **quiet,
+        )
+
+    def _step(self, timeout_s: float) -> None:
+        """Hand out jobs, wait for news, take them in."""
+        if self._start_error is not None:
+            if isinstance(self._start_error, WorkerError):
+                raise self._start_error
+            raise WorkerError(
+                f"Ray cannot be used: {self._start_error}",
+                where=f"address {self._address or 'local'}",
+                fix="use --pool process to run without Ray",
+            ) from self._start_error
+        if self._stopping.is_set():
+            raise WorkerError("the pool is closed")
+        while len(self._actors) < self._count:
+            self._actors.append(self._new_actor(len(self._actors)))
+        self._dispatch()
+        calls = {actor.call: actor for actor in self._actors if actor.call is not None}
+        if calls:
+            done, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0.0)
+            if not done:
+                done, _ = self._ray.wait(list(calls), num_returns=1, timeout=timeout_s)
+            for call in done:
+                self._receive(calls[call])
+        for actor in list(self._actors):
+            if actor.call is not None and time.monotonic() > actor.deadline:
+                self._overdue(actor)
+        self._dispatch()
+
+    def _new_actor(self, number: int) -> _Actor:
+        remote_class = self._ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=0)(_RayWorker)
+        actor = _Actor(number, remote_class.remote(self._runner))
+        self._greet(actor)
+        return actor
+
+    def _greet(self, actor: _Actor) -> None:
+        actor.ready = False
+        actor.call = actor.remote.hello.remote()
+        actor.deadline = time.monotonic() + self._start_timeout_s
+
+    def _dispatch(self) -> None:
+        for actor in self._actors:
+            if actor.ready and actor.call is None and len(self._jobs):
+                actor.job = self._jobs.take()
+                wait_s = self._request_timeout_s
+                actor.deadline = float("inf") if wait_s is None else time.monotonic() + wait_s
+                actor.call = actor.remote.run.remote(self._with_refs(actor.job.request))
+
+    def _with_refs(self, request: Any) -> Any:
+        changed = {
+            name: Handle(handle.key, self._ref(handle))
+            for name, handle in handles_of(request).items()
+        }
+        return replace(request, **changed) if changed else request
+
+    def _ref(self, handle: Handle) -> Any:
+        if handle.key in self._values:
+            self._refs[handle.key] = self._ray.put(self._values.pop(handle.key))
+        return self._refs.get(handle.key)
+
+    def _receive(self, actor: _Actor) -> None:
+        call, job = actor.call, actor.job
+        actor.call, actor.job = None, None
+        try:
+            value = self._ray.get(call, timeout=START_TIMEOUT_S)
+        except self._ray.exceptions.RayActorError as error:
+            self._lost(actor, job, error)
+            return
+        except self._ray.exceptions.RayError as error:
+            # Not the request's own exception (those are values), not a dead actor: Ray itself.
+            if job is None:
+                raise WorkerError(f"{actor} cannot start: {error}") from error
+            self._jobs.done(job, None, WorkerError(f"{job}: {error}", where=str(actor)))
+            return
+        if job is not None:
+            self._jobs.done(job, *value)
+            return
+        version, actor.pid = value
+        if version != code_version():
+            raise WorkerError(
+                f"{actor} runs other code than this process",
+                where=f"actor: {version}; driver: {code_version()}",
+                fix="install the same qsearch on every node of the cluster",
+            )
+        actor.ready = True
+        actor.restarts = 0
+
+    def _lost(self, actor: _Actor, job: Job | None, error: Exception) -> None:
+        actor.restarts += 1
+        why = type(error).__name__
+        _log.warning("%s was lost (%s)%s", actor, why, f" with {job}" if job else "")
+        if job is not None:
+            self._jobs.lost(job, str(actor), why)
+        if actor.restarts * _RESTART_PAUSE_S > self._start_timeout_s:
+            raise WorkerError(
+                f"{actor} did not come back within {self._start_timeout_s:.0f} s: {why}",
+                fix="look at the cluster with `ray status`",
+            )
+        # Ray is restarting it; calls fail at once until it is placed.
+        time.sleep(_RESTART_PAUSE_S if actor.restarts > 1 else 0.0)
+        self._greet(actor)
+
+    def _overdue(self, actor: _Actor) -> None:
+        job = actor.job
+        if job is None:
+            raise WorkerError(
+                f"{actor} did not answer its first call within {self._start_timeout_s:.0f} s",
+                fix="look at the cluster with `ray status`; other jobs may hold its CPUs",
+            )
+        self._discard(actor)
+        self._jobs.lost(job, str(actor), f"no answer within {self._request_timeout_s} s")
+
+    def _discard(self, actor: _Actor) -> None:
+        self._ray.kill(actor.remote, no_restart=True)
+        self._actors.remove(actor)

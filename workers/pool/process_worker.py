@@ -1,0 +1,57 @@
+"""``python -m workers.pool.process_worker FD RUNNER``: the worker's side of ProcessPool."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from workers.code_version import code_version
+from workers.errors import WorkerError
+from workers.messages import Handle
+from workers.pool.jobs import load_factory
+from workers.worker import answer
+
+_WATCH_S = 1.0
+
+
+def main(fd: int, runner_path: str) -> None:
+    """Answer requests from the pipe ``fd`` until it closes."""
+    # Ctrl-C reaches the whole process group; the driver decides what ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    pipe = Connection(fd)
+    values: dict[str, Any] = {}
+
+    def fetch(handle: Handle) -> Any:
+        if handle.key not in values:
+            raise WorkerError(f"the handle {handle.key[:12]} was put into another pool")
+        return values[handle.key]
+
+    runner = load_factory(runner_path)(fetch)
+    where = f"worker process, pid {os.getpid()}"
+    try:
+        pipe.send(("ready", code_version()))
+        while True:
+            message = pipe.recv()
+            if message[0] == "put":
+                values[message[1]] = message[2]
+            else:
+                pipe.send(("done", *answer(runner, message[1], where)))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+def _end_with(parent: int) -> None:
+    """A driver that was killed leaves its workers; they end within a second."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
