@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# A slash must stand before another letter or digit, so that it opens no comment and divides nothing.
+# A slash counts only before a letter or digit, so that it opens no comment and divides nothing.
 IDENT_TEXT = r"[A-Za-z_](?:[A-Za-z0-9_]|/(?=[A-Za-z0-9_]))*"
 DOTTED_TEXT = rf"{IDENT_TEXT}(?:\.[A-Za-z_](?:[A-Za-z0-9_]|/(?=[A-Za-z0-9_]))*)*"
 IDENT = re.compile(IDENT_TEXT + r"\Z")
@@ -85,7 +85,7 @@ def string(value: str) -> str:
 
 
 def name(hint: str) -> str:
-    """A name as it stands after ``%`` or ``@``: bare where it is an identifier, else quoted (D-21)."""
+    """A name as it stands after ``%`` or ``@``: bare if it is an identifier, else quoted (D-21)."""
     return hint if IDENT.match(hint) else string(hint)
 
 

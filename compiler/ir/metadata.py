@@ -1,7 +1,7 @@
 """The ``#[metadata]`` section: what has no literal, by kind and number.
 
-Constants are ``{"dtype", "shape", "b64"}`` (little-endian bytes), or ``{"npz": key}`` when the array
-is kept outside the text.
+Constants are ``{"dtype", "shape", "b64"}`` (little-endian bytes), or ``{"npz": key}`` when the
+array is kept outside the text.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from compiler.ir.virtual_device import VirtualDevice, virtual_device
 EXTERNAL_BYTES = 1 << 20
 
 Arrays = Mapping[str, NDArray[Any]]
+AttrValues = Callable[[dict[str, str]], dict[str, Any]]
 ExternalData = str | Path | MutableMapping[str, NDArray[Any]]
 
 
@@ -109,8 +110,8 @@ class MetadataReader:
         self._external = external_data
         self._made: dict[tuple[str, int], Any] = {}
 
-    def get(self, kind: str, index: int) -> Any:
-        """The object ``meta[kind][index]``; raw JSON for kinds not known here.
+    def get(self, kind: str, index: int, attr_values: AttrValues) -> Any:
+        """The object ``meta[kind][index]``; ``attr_values`` reads the fields of attribute records.
 
         Raises:
             CompilerError: there is no such entry, or its array is not in ``external_data``.
@@ -123,15 +124,17 @@ class MetadataReader:
                     fix=f"it has {len(entries)} entries of this kind; "
                     "a text printed with show_meta=False cannot be parsed",
                 )
-            self._made[kind, index] = self._make(kind, entries[index])
+            self._made[kind, index] = self._make(kind, entries[index], attr_values)
         return self._made[kind, index]
 
-    def _make(self, kind: str, entry: Any) -> Any:
+    def _make(self, kind: str, entry: Any, attr_values: AttrValues) -> Any:
         if kind == "relay.Constant":
             return Constant(self._array(entry))
         if kind == "VirtualDevice":
             return virtual_device(**entry)
-        return entry
+        if kind == "Attrs":
+            return attrs_class(entry["type_key"]).make(**attr_values(entry["fields"]))
+        raise CompilerError(f"metadata of kind {kind!r} is not known here")
 
     def _array(self, entry: dict[str, Any]) -> NDArray[Any]:
         if "npz" in entry:

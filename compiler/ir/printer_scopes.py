@@ -26,8 +26,8 @@ class ScopePlan:
     """What the printer needs to know before it starts.
 
     ``uses`` counts parent edges. ``flat_lets`` are lets printed as lines of the scope they end;
-    any other let is a braced block. ``captured`` lists, per node that opens scopes, the nodes of the
-    surrounding scope used inside, in post-order.
+    any other let is a braced block. ``captured`` lists, per node that opens scopes, what of the
+    surrounding scope is used inside, in post-order.
     """
 
     uses: Counter[Expr]

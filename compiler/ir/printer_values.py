@@ -130,7 +130,7 @@ def value_text(value: Any, meta: MetadataWriter) -> str:
 
 
 def float_text(value: float) -> str:
-    """An attribute float: a double with suffix f (the parser reads every attribute float as double)."""
+    """An attribute float: a double with suffix f; the parser reads it as a double again."""
     if math.isnan(value):
         return "nanf"
     return literals.shortest(value) + "f"

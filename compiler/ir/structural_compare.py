@@ -100,7 +100,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     TypeCall: ("func", "args"),
     TypeData: ("header", "type_vars!", "constructors"),
     GlobalTypeVar: ("name_hint",),
-    Constructor: ("name_hint", "inputs", "belong_to", "tag"),
+    Constructor: ("name_hint", "belong_to", "tag"),
     PatternConstructor: ("constructor", "patterns"),
     PatternTuple: ("patterns",),
     PatternVar: ("var!",),
@@ -189,6 +189,11 @@ class Comparison:
             return None if left is right else f"{left} against {right}"
         if cls in _FIELDS:
             self._push_fields(pair)
+            if cls is TypeData:
+                # A constructor's inputs are part of the definition, not of every place it is named.
+                inputs = [tuple(c.inputs for c in side.constructors) for side in (left, right)]
+                step = _Path(pair.path, ".inputs")
+                self._stack.insert(0, _Pair(inputs[0], inputs[1], step, COMPARE))
             return None
         return self._values(pair)
 

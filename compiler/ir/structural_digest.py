@@ -231,8 +231,7 @@ class _Digest:
         return b"(%b)" % parts
 
     def _constructor(self, con: Constructor) -> bytes:
-        head = f"c{con.name_hint}/{con.belong_to.name_hint}/{con.tag}".encode()
-        return head + self._value(con.inputs)
+        return f"c{con.name_hint}/{con.belong_to.name_hint}/{con.tag}".encode()
 
     def _value(self, value: Any) -> bytes:
         """Bytes of a type, an attribute value or a record; recurses over their nesting only."""
@@ -274,7 +273,7 @@ class _Digest:
         if isinstance(ty, TypeData):
             for param in ty.type_vars:
                 self._define(param)
-            cons = [self._constructor(c) for c in ty.constructors]
+            cons = [self._constructor(c) + self._value(c.inputs) for c in ty.constructors]
             return b"D" + ty.header.name_hint.encode() + b",".join(cons)
         if isinstance(ty, TupleType):
             return b"u" + self._value(ty.fields)

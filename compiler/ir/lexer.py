@@ -1,0 +1,194 @@
+"""Tokens of Relay text, and the errors that point into it."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+from compiler.errors import ParseError, nearest
+from compiler.ir.literals import DOTTED_TEXT, IDENT_TEXT
+from compiler.ir.span import ANONYMOUS, Span
+
+QUOTED = r'"(?:[^"\\\n]|\\.)*"'
+
+_TOKEN = re.compile(
+    "|".join(
+        f"(?P<{kind}>{pattern})"
+        for kind, pattern in (
+            ("space", r"[ \t\r\n]+"),
+            ("line_comment", r"//[^\n]*"),
+            ("comment", r"/\*"),
+            ("version", r"#\[\s*version\s*=[^\]]*\]"),
+            ("metadata", r"#\[\s*metadata\s*\]"),
+            ("temp", r"%[0-9]+"),
+            ("local", rf"%(?:{QUOTED}|{IDENT_TEXT})"),
+            ("global", rf"@(?:{QUOTED}|{IDENT_TEXT})"),
+            ("number", r"(?:inf|nan)f(?:16|32|64)?\b|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?:[fi]\d*)?"),
+            ("projection", r"\.\d+"),
+            ("string", QUOTED),
+            ("word", DOTTED_TEXT),
+            ("mark", r"->|=>|==|!=|<=|>=|[-(){}\[\],;:=<>+*/?]"),
+        )
+    )
+)
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
+_BLANK = ("space", "line_comment")
+
+
+class Token(NamedTuple):
+    """A piece of text: its kind, the text itself, and where it starts and ends (offsets)."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+class Source:
+    """A text with a name: offsets to lines and columns, both counted from 1."""
+
+    def __init__(self, text: str, name: str = ANONYMOUS) -> None:
+        self.text = text
+        self.name = name
+        self._starts = [0, *(m.end() for m in re.finditer("\n", text))]
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column."""
+        line = bisect.bisect_right(self._starts, offset)
+        return line, offset - self._starts[line - 1] + 1
+
+    def span(self, start: int, end: int) -> Span:
+        """The span between two offsets."""
+        line, column = self.position(start)
+        end_line, end_column = self.position(end)
+        return Span(self.name, line, end_line, column, end_column)
+
+    def error(
+        self,
+        offset: int,
+        what: str,
+        *,
+        fix: str | None = None,
+        word: str | None = None,
+        legal: Sequence[str] = (),
+    ) -> NoReturn:
+        """Raise a ParseError with line and caret; ``word`` asks for its nearest legal names."""
+        line, column = self.position(offset)
+        start = self._starts[line - 1]
+        shown = self.text[start:].split("\n", 1)[0]
+        close = nearest(word, legal) if word is not None else []
+        if close:
+            fix = f"did you mean {', '.join(close)}?"
+        # Long lines are cut around the place, so that the caret stays on the screen.
+        first = max(0, column - 80)
+        caret = " " * (column - 1 - first) + "^"
+        raise ParseError(
+            f"{line}:{column}: {what}\n    {shown[first : column + 60]}\n    {caret}",
+            where=f"{self.name}:{line}:{column}",
+            fix=fix,
+        )
+
+
+def tokenize(source: Source) -> tuple[list[Token], str]:
+    """Tokens without comments, ending with one of kind "end", and the text of the metadata section.
+
+    Raises:
+        ParseError: a character that starts no token, or a comment that does not end.
+    """
+    text, match = source.text, _TOKEN.match
+    tokens: list[Token] = []
+    at, metadata = 0, ""
+    while at < len(text):
+        found = match(text, at)
+        if found is None:
+            source.error(at, f"unexpected character {text[at]!r}")
+        kind = found.lastgroup or ""
+        start, at = at, found.end()
+        if kind == "comment":
+            at = _comment_end(source, start)
+        elif kind == "metadata":
+            metadata = text[at:]
+            at = len(text)
+        elif kind not in _BLANK:
+            tokens.append(Token(kind, found.group(), start, at))
+    end = tokens[-1].end if tokens else 0
+    tokens.append(Token("end", "", end, end))
+    return tokens, metadata
+
+
+def _comment_end(source: Source, start: int) -> int:
+    """Offset after a comment that may hold others."""
+    depth, at = 1, start + 2
+    while depth:
+        edge = _COMMENT_EDGE.search(source.text, at)
+        if edge is None:
+            source.error(start, "this comment has no end", fix="close it with */")
+        depth += 1 if edge.group() == "/*" else -1
+        at = edge.end()
+    return at
+
+
+class TokenStream:
+    """Tokens with one position; every ``expect`` names what it wanted."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.tokens, self.metadata = tokenize(source)
+        self.at = 0
+
+    @property
+    def token(self) -> Token:
+        """The current token."""
+        return self.tokens[self.at]
+
+    def peek(self, ahead: int = 1) -> Token:
+        """A token further on; the last one beyond the end."""
+        return self.tokens[min(self.at + ahead, len(self.tokens) - 1)]
+
+    def next(self) -> Token:
+        """The current token; go on to the next."""
+        token = self.tokens[self.at]
+        self.at = min(self.at + 1, len(self.tokens) - 1)
+        return token
+
+    def is_mark(self, text: str) -> bool:
+        """True when the current token is this mark or word."""
+        token = self.tokens[self.at]
+        return token.text == text and token.kind in ("mark", "word")
+
+    def take(self, text: str) -> bool:
+        """Go past this mark or word if it is here."""
+        if self.is_mark(text):
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> Token:
+        """The mark or word ``text``.
+
+        Raises:
+            ParseError: something else stands here.
+        """
+        if not self.is_mark(text):
+            self.fail(f"expected {text!r}, found {self.shown()}")
+        return self.next()
+
+    def expect_kind(self, kind: str, what: str) -> Token:
+        """A token of a kind; ``what`` names it in the error.
+
+        Raises:
+            ParseError: something else stands here.
+        """
+        if self.token.kind != kind:
+            self.fail(f"expected {what}, found {self.shown()}")
+        return self.next()
+
+    def shown(self) -> str:
+        """The current token as errors show it."""
+        return repr(self.token.text) if self.token.kind != "end" else "the end of the text"
+
+    def fail(self, what: str, *, fix: str | None = None) -> NoReturn:
+        """Raise a ParseError at the current token."""
+        self.source.error(self.token.start, what, fix=fix)

@@ -1,0 +1,212 @@
+"""Relay text 0.0.5 to modules and expressions; comments, also those with types, are skipped.
+
+Raises ParseError with line, column, the line itself and a caret. Source: spec/compiler.md 1.10.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from compiler.errors import CompilerError
+from compiler.ir.adt import Constructor, TypeData
+from compiler.ir.expr import Expr, Function, GlobalVar
+from compiler.ir.lexer import Source, Token, TokenStream
+from compiler.ir.metadata import Arrays, MetadataReader
+from compiler.ir.module import IRModule
+from compiler.ir.parser_body import BodyParser
+from compiler.ir.parser_types import TypeParser, ValueParser, name_of, unquote
+from compiler.ir.printer import HEADER, VERSION
+from compiler.ir.span import ANONYMOUS
+from compiler.ir.ty import GlobalTypeVar
+
+ExternalArrays = str | Path | Arrays
+
+
+class MissingVersionWarning(UserWarning):
+    """A text without ``#[version = …]``: it is read as the current version."""
+
+
+def parse(
+    text: str, *, source_name: str = ANONYMOUS, external_data: ExternalArrays | None = None
+) -> IRModule:
+    """A module from text; an expression alone becomes its @main.
+
+    Args:
+        text: Relay text.
+        source_name: shown in errors and spans, such as the file's name.
+        external_data: what ``text(...)`` was given to keep large arrays in.
+
+    Raises:
+        ParseError: the text is not a module; unbound or doubly defined names, unknown operators and
+            attributes, and bad metadata references are errors too.
+    """
+    return _ModuleParser(text, source_name, external_data).module()
+
+
+def parse_expr(
+    text: str, *, source_name: str = ANONYMOUS, external_data: ExternalArrays | None = None
+) -> Expr:
+    """An expression from text; its free variables are declared with ``free_var %x: type;``.
+
+    Raises:
+        ParseError: see parse.
+    """
+    return _ModuleParser(text, source_name, external_data).expression()
+
+
+class _ModuleParser:
+    """Top level: version, type definitions, functions, attributes, metadata."""
+
+    def __init__(self, text: str, source_name: str, external_data: ExternalArrays | None) -> None:
+        self.stream = TokenStream(Source(text, source_name))
+        self.types = TypeParser(self.stream)
+        self.globals: dict[str, GlobalVar] = {}
+        self.constructors: dict[str, Constructor] = {}
+        self.definitions: dict[GlobalTypeVar, TypeData] = {}
+        self.functions: dict[str, Function] = {}
+        self.attrs: dict[str, Any] = {}
+        try:
+            self._metadata = MetadataReader(self.stream.metadata, external_data)
+        except CompilerError as error:
+            self.stream.source.error(len(text) - len(self.stream.metadata), error.what)
+        self.values = ValueParser(self.stream, self.global_var, self.meta)
+
+    def global_var(self, name: str) -> GlobalVar:
+        """The one GlobalVar of this name."""
+        if name not in self.globals:
+            self.globals[name] = GlobalVar(name)
+        return self.globals[name]
+
+    def meta(self, kind: str, index: int, token: Token) -> Any:
+        """Object of a metadata reference; the same object every time."""
+        try:
+            return self._metadata.get(kind, index, self.attr_values)
+        except CompilerError as error:
+            return self.stream.source.error(token.start, error.what, fix=error.fix)
+
+    def attr_values(self, fields: dict[str, str]) -> dict[str, Any]:
+        """Values of an attribute record kept in the metadata as text."""
+        found = {}
+        for key, text in fields.items():
+            stream = TokenStream(Source(text, f"metadata field {key}"))
+            found[key] = ValueParser(stream, self.global_var, self.meta).parse()
+        return found
+
+    def expression(self) -> Expr:
+        """The whole text as one expression."""
+        self._version(required=False)
+        body = BodyParser(self.stream, self.types, self.values, self, self.constructors)
+        result = body.body()
+        if self.stream.token.kind != "end":
+            self.stream.fail(f"expected the end of the expression, found {self.stream.shown()}")
+        return result
+
+    def module(self) -> IRModule:
+        """The whole text as a module."""
+        self._version(required=True)
+        if self.stream.token.text not in ("def", "type", "attributes", ""):
+            return IRModule.from_expr(self.expression())
+        items = self._items()
+        for name, _ in items["type"]:
+            self.types.headers[name] = GlobalTypeVar(name)
+        for _, at in items["type"]:
+            self.stream.at = at
+            self._type_definition()
+        for _, at in items["def"]:
+            self.stream.at = at
+            self._function()
+        for _, at in items["attributes"]:
+            self.stream.at = at
+            self._attributes()
+        functions = {self.global_var(name): fn for name, fn in self.functions.items()}
+        return IRModule(functions, self.definitions, self.attrs)
+
+    def _version(self, *, required: bool) -> None:
+        token = self.stream.token
+        if token.kind != "version":
+            if required:
+                warnings.warn(
+                    f"the text has no version line; {HEADER} is assumed",
+                    MissingVersionWarning,
+                    stacklevel=4,
+                )
+            return
+        self.stream.next()
+        if f'"{VERSION}"' not in token.text:
+            self.stream.source.error(
+                token.start, f"{token.text} cannot be read", fix=f"this reads {HEADER} only"
+            )
+
+    def _items(self) -> dict[str, list[tuple[str, int]]]:
+        """Where each top-level item starts: kind → (name, token number)."""
+        stream = self.stream
+        found: dict[str, list[tuple[str, int]]] = {"type": [], "def": [], "attributes": []}
+        depth = 0
+        while (token := stream.token).kind != "end":
+            if depth == 0 and token.text in found and token.kind == "word":
+                found[token.text].append((stream.peek().text, stream.at))
+                stream.next()
+            elif depth == 0 and not self._inside_head(token):
+                stream.fail(f"expected def or type, found {stream.shown()}")
+            if token.kind == "mark":
+                depth += (token.text in "([{") - (token.text in ")]}")
+            stream.next()
+        return found
+
+    def _inside_head(self, token: Token) -> bool:
+        """Between an item's keyword and its braces anything goes here; its own parser is strict."""
+        before = self.stream.tokens[self.stream.at - 1] if self.stream.at else None
+        return before is not None and before.text != "}" and before.kind != "version"
+
+    def _type_definition(self) -> None:
+        stream, types = self.stream, self.types
+        stream.expect("type")
+        token = stream.expect_kind("word", "the name of a type")
+        header = types.headers[token.text]
+        if header in self.definitions:
+            stream.source.error(token.start, f"type {token.text} is defined twice")
+        outer = types.variables
+        params = types.parameters()
+        stream.expect("{")
+        constructors: list[Constructor] = []
+        while not stream.take("}"):
+            word = stream.expect_kind("word", "the name of a constructor")
+            if word.text in self.constructors:
+                stream.source.error(word.start, f"constructor {word.text} is defined twice")
+            inputs = types.types_until(")") if stream.take("(") else ()
+            con = Constructor(word.text, inputs, header, len(constructors))
+            self.constructors[word.text] = con
+            constructors.append(con)
+            if not stream.is_mark("}"):
+                stream.expect(",")
+        types.variables = outer
+        self.definitions[header] = TypeData(header, params, tuple(constructors))
+
+    def _function(self) -> None:
+        stream = self.stream
+        stream.expect("def")
+        token = stream.expect_kind("global", "the name of a function, such as @main")
+        name = name_of(stream, token)
+        if name in self.functions:
+            stream.source.error(token.start, f"@{name} is defined twice")
+        self.global_var(name)
+        body = BodyParser(stream, self.types, self.values, self, self.constructors)
+        self.functions[name] = body.function(token.start)
+
+    def _attributes(self) -> None:
+        stream = self.stream
+        stream.expect("attributes")
+        stream.expect("{")
+        while not stream.take("}"):
+            token = stream.next()
+            if token.kind not in ("string", "word"):
+                stream.source.error(
+                    token.start, f"expected an attribute name, found {token.text!r}"
+                )
+            key = unquote(stream, token) if token.kind == "string" else token.text
+            stream.expect("=")
+            self.attrs[key] = self.values.parse()
+            if not stream.is_mark("}"):
+                stream.expect(",")

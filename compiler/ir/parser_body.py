@@ -1,0 +1,221 @@
+"""Parsing one definition: lines, expressions, functions, patterns.
+
+Lines and let chains are loops. Only braces and parentheses nested in the text recurse, up to
+MAX_NESTING; a graph of any depth prints as lines.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from compiler.ir.adt import (
+    Clause,
+    Match,
+    Pattern,
+    PatternConstructor,
+    PatternTuple,
+    PatternVar,
+    PatternWildcard,
+)
+from compiler.ir.attrs import DictAttrs
+from compiler.ir.expr import (
+    Expr,
+    Function,
+    If,
+    Let,
+    Var,
+)
+from compiler.ir.parser_expr import MAX_NESTING, ExprParser
+from compiler.ir.parser_types import (
+    name_of,
+)
+from compiler.ir.span import Span
+from compiler.ir.ty import Type
+from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
+
+
+class _LetLine(NamedTuple):
+    var: Var
+    value: Expr
+    span: Span
+
+
+class BodyParser(ExprParser):
+    """Expressions of one definition: temporaries in one flat table, variables in nested scopes."""
+
+    def _define(self, name: str, var: Var) -> None:
+        self._undo.append((name, self._vars.get(name)))
+        self._vars[name] = var
+
+    def _leave(self, mark: int) -> None:
+        while len(self._undo) > mark:
+            name, before = self._undo.pop()
+            if before is None:
+                del self._vars[name]
+            else:
+                self._vars[name] = before
+
+    def _block(self) -> Expr:
+        self._stream.expect("{")
+        result = self.body()
+        self._stream.expect("}")
+        return result
+
+    def body(self) -> Expr:
+        """Lines and the result of a scope, up to its closing brace or the end of the text."""
+        stream = self._stream
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            stream.fail(
+                f"scopes and parentheses are nested more than {MAX_NESTING} deep",
+                fix="name the inner parts with %n = …; lines",
+            )
+        mark = len(self._undo)
+        lets: list[_LetLine] = []
+        while True:
+            token = stream.token
+            if token.kind == "temp" and stream.peek().text == "=":
+                stream.at += 2
+                value = self.expr()
+                stream.expect(";")
+                self._temps[token.text] = value
+            elif token.kind == "word" and token.text == "let":
+                lets.append(self._let())
+            elif token.kind == "word" and token.text == "free_var":
+                self._free_var()
+            else:
+                break
+        result = self.expr()
+        self._leave(mark)
+        for line in reversed(lets):
+            result = Let(line.var, line.value, result, span=line.span)
+        self._depth -= 1
+        return result
+
+    def _let(self) -> _LetLine:
+        stream = self._stream
+        start = stream.next().start
+        name, var = self._binder()
+        stream.expect("=")
+        recursive = stream.is_mark("fn")
+        if recursive:
+            self._define(name, var)
+        value = self.expr()
+        stream.expect(";")
+        if not recursive:
+            self._define(name, var)
+        return _LetLine(var, value, self._span(start))
+
+    def _free_var(self) -> None:
+        self._stream.next()
+        name, var = self._binder()
+        self._stream.expect(";")
+        # Free variables belong to the whole definition: no scope takes them back.
+        self._vars[name] = var
+
+    def _binder(self) -> tuple[str, Var]:
+        """``%x {virtual_device=…}: T`` where a variable is bound."""
+        stream = self._stream
+        token = stream.expect_kind("local", "a variable, such as %x")
+        name = name_of(stream, token)
+        device: VirtualDevice = UNCONSTRAINED
+        if stream.is_mark("{") and stream.peek().text == "virtual_device":
+            stream.at += 2
+            stream.expect("=")
+            device = self._values.parse()
+            stream.expect("}")
+        annotation: Type | None = self._types.parse() if stream.take(":") else None
+        return name, Var(name, annotation, span=self._span(token.start), virtual_device=device)
+
+    def function(self, start: int) -> Function:
+        """``[A](%x: T, key=value) -> R {…}`` after ``fn`` or ``def @name``."""
+        stream, types = self._stream, self._types
+        outer, mark = types.variables, len(self._undo)
+        type_params = types.parameters()
+        stream.expect("(")
+        params: dict[str, Var] = {}
+        attrs: dict[str, Any] = {}
+        while not stream.take(")"):
+            token = stream.token
+            if token.kind == "local":
+                name, var = self._binder()
+                if name in params:
+                    stream.source.error(token.start, f"parameter %{name} is defined twice")
+                params[name] = var
+            elif token.kind in ("word", "string"):
+                self._attribute(attrs)
+            else:
+                stream.fail(f"expected a parameter or an attribute, found {stream.shown()}")
+            if not stream.is_mark(")"):
+                stream.expect(",")
+        for name, var in params.items():
+            self._define(name, var)
+        ret_type = types.parse() if stream.take("->") else None
+        body = self._block()
+        self._leave(mark)
+        types.variables = outer
+        return Function(
+            tuple(params.values()),
+            body,
+            ret_type,
+            type_params,
+            DictAttrs(attrs),
+            span=self._span(start),
+        )
+
+    def _if(self, start: int) -> If:
+        self._stream.expect("(")
+        cond = self._nested()
+        self._stream.expect(")")
+        yes = self._block()
+        self._stream.expect("else")
+        no = self._block()
+        return If(cond, yes, no, span=self._span(start))
+
+    def _match(self, start: int) -> Match:
+        stream = self._stream
+        complete = not stream.take("?")
+        stream.expect("(")
+        data = self._nested()
+        stream.expect(")")
+        stream.expect("{")
+        clauses: list[Clause] = []
+        while not stream.take("}"):
+            mark = len(self._undo)
+            pattern = self._pattern()
+            stream.expect("=>")
+            clauses.append(Clause(pattern, self._block()))
+            self._leave(mark)
+            if not stream.is_mark("}"):
+                stream.expect(",")
+        return Match(data, tuple(clauses), complete, span=self._span(start))
+
+    def _pattern(self) -> Pattern:
+        """Recurses over the nesting of the pattern."""
+        stream = self._stream
+        if stream.take("_"):
+            return PatternWildcard()
+        if stream.token.kind == "local":
+            name, var = self._binder()
+            self._define(name, var)
+            return PatternVar(var)
+        if stream.take("("):
+            return PatternTuple(self._patterns())
+        token = stream.expect_kind("word", "a pattern")
+        if token.text not in self._constructors:
+            stream.source.error(
+                token.start,
+                f"unknown constructor {token.text!r}",
+                word=token.text,
+                legal=list(self._constructors),
+            )
+        parts = self._patterns() if stream.take("(") else ()
+        return PatternConstructor(self._constructors[token.text], parts)
+
+    def _patterns(self) -> tuple[Pattern, ...]:
+        found: list[Pattern] = []
+        while not self._stream.take(")"):
+            found.append(self._pattern())
+            if not self._stream.is_mark(")"):
+                self._stream.expect(",")
+        return tuple(found)

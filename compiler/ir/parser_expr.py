@@ -1,0 +1,301 @@
+"""Parsing expressions: calls with attributes, literals, infix operators, tuples, references."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+import numpy as np
+
+from compiler.errors import AttrError
+from compiler.ir.adt import Constructor, RefCreate, RefRead, RefWrite
+from compiler.ir.attrs import Attrs
+from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tuple, TupleGetItem, Var
+from compiler.ir.lexer import Token, TokenStream
+from compiler.ir.literals import scalar_array
+from compiler.ir.op import all_ops, has_op
+from compiler.ir.parser_types import (
+    TypeParser,
+    ValueParser,
+    meta_reference,
+    name_of,
+    number_parts,
+    unquote,
+)
+from compiler.ir.span import Span
+
+MAX_NESTING = 60
+
+# Relay's infix operators: binding strength and the operator each stands for.
+INFIX = {
+    "*": (12, "multiply"),
+    "/": (12, "divide"),
+    "+": (10, "add"),
+    "-": (10, "subtract"),
+    "<": (8, "less"),
+    "<=": (8, "less_equal"),
+    ">": (8, "greater"),
+    ">=": (8, "greater_equal"),
+    "==": (7, "equal"),
+    "!=": (7, "not_equal"),
+}
+KEYWORDS = ("fn", "if", "match", "ref", "ref_read", "ref_write", "meta", "True", "False")
+
+
+class Names(Protocol):
+    """What a definition needs of its module."""
+
+    def global_var(self, name: str) -> GlobalVar:
+        """The one GlobalVar of a name."""
+
+    def meta(self, kind: str, index: int, token: Token) -> Any:
+        """Object of a metadata reference."""
+
+
+class ExprParser(ABC):
+    """Expressions of one definition; what opens a scope is left to BodyParser."""
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        types: TypeParser,
+        values: ValueParser,
+        names: Names,
+        constructors: dict[str, Constructor],
+    ) -> None:
+        self._stream = stream
+        self._types = types
+        self._values = values
+        self._names = names
+        self._constructors = constructors
+        self._temps: dict[str, Expr] = {}
+        self._vars: dict[str, Var] = {}
+        self._undo: list[tuple[str, Var | None]] = []
+        self._depth = 0
+
+    def _span(self, start: int) -> Span:
+        at = self._stream.at
+        return self._stream.source.span(start, self._stream.tokens[at - 1].end)
+
+    @abstractmethod
+    def _block(self) -> Expr:
+        """``{ lines result }``."""
+
+    @abstractmethod
+    def function(self, start: int) -> Function:
+        """A function from its type parameters on; ``start`` is the offset of its first word."""
+
+    @abstractmethod
+    def _if(self, start: int) -> Expr:
+        """``(cond) {…} else {…}``."""
+
+    @abstractmethod
+    def _match(self, start: int) -> Expr:
+        """``(data) { pattern => {…}, … }``."""
+
+    def expr(self, strength: int = 0) -> Expr:
+        """An expression whose infix operators bind tighter than ``strength``."""
+        stream = self._stream
+        start = stream.token.start
+        left = self._postfix()
+        while (found := INFIX.get(stream.token.text)) and stream.token.kind == "mark":
+            level, name = found
+            if level <= strength:
+                break
+            op = self._op(stream.next(), name)
+            right = self.expr(level)
+            left = Call(op, (left, right), span=self._span(start))
+        return left
+
+    def _postfix(self) -> Expr:
+        stream = self._stream
+        start = stream.token.start
+        node = self._atom()
+        while True:
+            if stream.is_mark("("):
+                node = self._call(node, start)
+            elif stream.token.kind == "projection":
+                index = int(stream.next().text[1:])
+                node = TupleGetItem(node, index, span=self._span(start))
+            else:
+                break
+        if isinstance(node, Constructor) and not node.inputs:
+            return Call(node, (), span=self._span(start))
+        return node
+
+    def _atom(self) -> Expr:
+        stream = self._stream
+        token = stream.token
+        if token.kind == "temp":
+            stream.next()
+            if token.text not in self._temps:
+                self._unbound(token, token.text, list(self._temps))
+            return self._temps[token.text]
+        if token.kind == "local":
+            stream.next()
+            name = name_of(stream, token)
+            if name not in self._vars:
+                self._unbound(token, token.text, [f"%{n}" for n in self._vars])
+            return self._vars[name]
+        if token.kind == "global":
+            stream.next()
+            return self._names.global_var(name_of(stream, token))
+        if token.kind == "number":
+            return self._literal("")
+        if token.kind == "word":
+            return self._word()
+        if token.text == "-":
+            return self._minus()
+        if token.text == "(":
+            return self._tuple()
+        if token.text == "{":
+            return self._block()
+        return stream.fail(f"expected an expression, found {stream.shown()}")
+
+    def _unbound(self, token: Token, name: str, legal: list[str]) -> None:
+        self._stream.source.error(
+            token.start,
+            f"{name} is not defined here",
+            word=name,
+            legal=legal,
+            fix="define it above, or declare it with free_var",
+        )
+
+    def _literal(self, sign: str) -> Constant:
+        stream = self._stream
+        token = stream.next()
+        digits, suffix = number_parts(stream, token)
+        try:
+            data = scalar_array(sign + digits, suffix)
+        except ValueError as error:
+            stream.source.error(token.start, str(error))
+        return Constant(data, span=self._span(token.start))
+
+    def _minus(self) -> Expr:
+        stream = self._stream
+        token = stream.next()
+        if stream.token.kind == "number":
+            return self._literal("-")
+        operand = self._postfix()
+        return Call(self._op(token, "negative"), (operand,), span=self._span(token.start))
+
+    def _word(self) -> Expr:
+        stream = self._stream
+        token = stream.next()
+        word, start = token.text, token.start
+        if word in ("True", "False"):
+            return Constant(np.array(word == "True"), span=self._span(start))
+        if word == "fn":
+            return self.function(start)
+        if word == "if":
+            return self._if(start)
+        if word == "match":
+            return self._match(start)
+        if word == "meta" and stream.is_mark("["):
+            found = self._names.meta(*meta_reference(stream), token)
+            if not isinstance(found, Expr):
+                stream.source.error(start, "this metadata is not an expression")
+            return found
+        if word in ("ref", "ref_read", "ref_write") and stream.is_mark("("):
+            return self._reference(word, start)
+        if word in self._constructors:
+            return self._constructors[word]
+        return self._op(token, word)
+
+    def _op(self, token: Token, name: str) -> Op:
+        if not has_op(name):
+            legal = [op.name for op in all_ops()] + [*self._constructors, *KEYWORDS]
+            self._stream.source.error(
+                token.start, f"unknown operator {name!r}", word=name, legal=legal
+            )
+        return Op.get(name)
+
+    def _reference(self, word: str, start: int) -> Expr:
+        args = self._arguments()
+        wanted = 2 if word == "ref_write" else 1
+        if len(args) != wanted:
+            self._stream.source.error(start, f"{word} takes {wanted} operands, got {len(args)}")
+        span = self._span(start)
+        if word == "ref":
+            return RefCreate(args[0], span=span)
+        if word == "ref_read":
+            return RefRead(args[0], span=span)
+        return RefWrite(args[0], args[1], span=span)
+
+    def _arguments(self) -> list[Expr]:
+        self._stream.expect("(")
+        args: list[Expr] = []
+        while not self._stream.take(")"):
+            args.append(self._nested())
+            if not self._stream.is_mark(")"):
+                self._stream.expect(",")
+        return args
+
+    def _nested(self) -> Expr:
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            self._stream.fail(
+                f"scopes and parentheses are nested more than {MAX_NESTING} deep",
+                fix="name the inner parts with %n = …; lines",
+            )
+        result = self.expr()
+        self._depth -= 1
+        return result
+
+    def _tuple(self) -> Expr:
+        """``(a, b)``, ``(a,)``, ``()``, or an expression in parentheses."""
+        stream = self._stream
+        start = stream.next().start
+        fields: list[Expr] = []
+        comma = False
+        while not stream.take(")"):
+            fields.append(self._nested())
+            comma = stream.take(",")
+            if not comma and not stream.is_mark(")"):
+                stream.fail(f"expected ',' or ')', found {stream.shown()}")
+        if len(fields) == 1 and not comma:
+            return fields[0]
+        return Tuple(tuple(fields), span=self._span(start))
+
+    def _call(self, callee: Expr, start: int) -> Call:
+        stream = self._stream
+        stream.expect("(")
+        args: list[Expr] = []
+        given: dict[str, Any] = {}
+        while not stream.take(")"):
+            key = stream.token
+            if key.kind in ("word", "string") and stream.peek().text == "=":
+                self._attribute(given)
+            elif given:
+                stream.fail("an argument after the first attribute")
+            else:
+                args.append(self._nested())
+            if not stream.is_mark(")"):
+                stream.expect(",")
+        attrs = self._attrs(callee, given, start)
+        return Call(callee, tuple(args), attrs, span=self._span(start))
+
+    def _attribute(self, given: dict[str, Any]) -> None:
+        stream = self._stream
+        token = stream.next()
+        key = unquote(stream, token) if token.kind == "string" else token.text
+        if key in given:
+            stream.source.error(token.start, f"attribute {key} is given twice")
+        stream.expect("=")
+        given[key] = self._values.parse()
+
+    def _attrs(self, callee: Expr, given: dict[str, Any], start: int) -> Attrs | None:
+        error = self._stream.source.error
+        if not isinstance(callee, Op) or callee.attrs_type is None:
+            if given:
+                name = callee.name if isinstance(callee, Op) else "this callee"
+                error(start, f"{name} takes no attributes, found {', '.join(given)}")
+            return None
+        try:
+            return callee.attrs_type.make(**given)
+        except AttrError as problem:
+            legal = [f.name for f in dataclasses.fields(callee.attrs_type)]
+            wrong = next((key for key in given if key not in legal), None)
+            what = f"{callee.name}: {problem.what}"
+            return error(start, what, fix=problem.fix, word=wrong, legal=legal)

@@ -1,0 +1,250 @@
+"""Parsing types and attribute values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from compiler.ir.lexer import Token, TokenStream
+from compiler.ir.literals import DTYPE_OF_SUFFIX
+from compiler.ir.ty import (
+    DTYPES,
+    Dim,
+    FuncType,
+    GlobalTypeVar,
+    IncompleteType,
+    RefType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeCall,
+    TypeVar,
+)
+from compiler.ir.ty import Any as AnyDim
+
+_NUMBER = re.compile(r"(?P<digits>inf|nan|[-+.0-9]+(?:[eE][+-]?\d+)?)(?P<suffix>[fi]\d*)?\Z")
+
+
+class TypeParser:
+    """Types, with the type variables and data types in scope.
+
+    Args:
+        stream: tokens, shared with the parser of expressions.
+    """
+
+    def __init__(self, stream: TokenStream) -> None:
+        self.stream = stream
+        self.headers: dict[str, GlobalTypeVar] = {}
+        self.variables: dict[str, TypeVar] = {}
+
+    def parameters(self) -> tuple[TypeVar, ...]:
+        """``[A, B]``: new type variables, in scope until the caller restores ``variables``."""
+        if not self.stream.take("["):
+            return ()
+        made = []
+        while not self.stream.take("]"):
+            name = self.stream.expect_kind("word", "the name of a type parameter").text
+            made.append(TypeVar(name))
+            self.variables = {**self.variables, name: made[-1]}
+            if not self.stream.is_mark("]"):
+                self.stream.expect(",")
+        return tuple(made)
+
+    def parse(self) -> Type:
+        """One type; recurses over its nesting."""
+        stream = self.stream
+        if stream.take("("):
+            return TupleType(self.types_until(")"))
+        token = stream.expect_kind("word", "a type")
+        word = token.text
+        if word == "_":
+            return IncompleteType()
+        if word == "Tensor" and stream.is_mark("["):
+            return self._tensor()
+        if word in DTYPES:
+            return TensorType((), word)
+        if word == "ref" and stream.take("("):
+            inner = self.parse()
+            stream.expect(")")
+            return RefType(inner)
+        if word == "fn":
+            return self._function()
+        if word in self.variables:
+            return self.variables[word]
+        if word in self.headers:
+            args = self.types_until("]") if stream.take("[") else ()
+            return TypeCall(self.headers[word], args)
+        legal = ["Tensor", "fn", "ref", *DTYPES, *self.variables, *self.headers]
+        return stream.source.error(token.start, f"unknown type {word!r}", word=word, legal=legal)
+
+    def types_until(self, close: str) -> tuple[Type, ...]:
+        """Types separated by commas up to the mark ``close``, which is taken."""
+        found = []
+        while not self.stream.take(close):
+            found.append(self.parse())
+            if not self.stream.is_mark(close):
+                self.stream.expect(",")
+        return tuple(found)
+
+    def _tensor(self) -> TensorType:
+        stream = self.stream
+        stream.expect("[")
+        stream.expect("(")
+        shape: list[Dim] = []
+        while not stream.take(")"):
+            shape.append(self._dim())
+            if not stream.is_mark(")"):
+                stream.expect(",")
+        stream.expect(",")
+        token = stream.expect_kind("word", "a dtype")
+        if token.text not in DTYPES:
+            stream.source.error(
+                token.start, f"unknown dtype {token.text!r}", word=token.text, legal=DTYPES
+            )
+        stream.expect("]")
+        return TensorType(tuple(shape), token.text)
+
+    def _dim(self) -> Dim:
+        stream = self.stream
+        if stream.take("?"):
+            return AnyDim()
+        token = stream.expect_kind("number", "a dimension (a number or ?)")
+        value, _ = number_parts(stream, token)
+        if not value.isdigit():
+            stream.source.error(token.start, f"a dimension must be an integer, found {token.text}")
+        return int(value)
+
+    def _function(self) -> FuncType:
+        outer = self.variables
+        params = self.parameters()
+        self.stream.expect("(")
+        args = self.types_until(")")
+        self.stream.expect("->")
+        result = self.parse()
+        self.variables = outer
+        return FuncType(args, result, params)
+
+
+def number_parts(stream: TokenStream, token: Token) -> tuple[str, str]:
+    """Digits and suffix ("" for none) of a number token.
+
+    Raises:
+        ParseError: the suffix names no dtype.
+    """
+    found = _NUMBER.match(token.text)
+    suffix = (found.group("suffix") or "") if found else "?"
+    if found is None or suffix not in DTYPE_OF_SUFFIX:
+        stream.source.error(
+            token.start,
+            f"{token.text!r} is not a number",
+            fix="write 42, 42i16, 42i64, 3f, 3f16, 3f64, inff or nanf",
+        )
+    digits = found.group("digits")
+    if suffix.startswith("i") and not digits.isdigit():
+        stream.source.error(token.start, f"{token.text!r} is not an integer")
+    if not suffix and not digits.isdigit():
+        suffix = "f"
+    return digits, suffix
+
+
+class ValueParser:
+    """Attribute values: numbers, strings, lists, maps, globals and metadata."""
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        make_global: Callable[[str], Any],
+        meta: Callable[[str, int, Token], Any],
+    ) -> None:
+        self.stream = stream
+        self._global = make_global
+        self._meta = meta
+
+    def parse(self) -> Any:
+        """One value; recurses over its nesting."""
+        stream = self.stream
+        token = stream.token
+        if token.kind == "number" or stream.is_mark("-"):
+            return self._number()
+        stream.next()
+        if token.kind == "string":
+            return unquote(stream, token)
+        if token.kind == "global":
+            return self._global(name_of(stream, token))
+        if token.kind == "word":
+            if token.text in _CONSTANTS:
+                return _CONSTANTS[token.text]
+            if token.text == "meta":
+                return self._meta(*meta_reference(stream), token)
+            return token.text
+        if token.text in ("[", "("):
+            return self._list("]" if token.text == "[" else ")")
+        if token.text == "{":
+            return self._map()
+        return stream.source.error(token.start, f"expected a value, found {token.text!r}")
+
+    def _number(self) -> int | float:
+        sign = -1 if self.stream.take("-") else 1
+        token = self.stream.expect_kind("number", "a number")
+        digits, suffix = number_parts(self.stream, token)
+        if suffix.startswith("f"):
+            # The suffix of an attribute says nothing: attribute floats are doubles.
+            return sign * float(digits)
+        return sign * int(digits)
+
+    def _list(self, close: str) -> tuple[Any, ...]:
+        found = []
+        while not self.stream.take(close):
+            found.append(self.parse())
+            if not self.stream.is_mark(close):
+                self.stream.expect(",")
+        return tuple(found)
+
+    def _map(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while not self.stream.take("}"):
+            key = unquote(self.stream, self.stream.expect_kind("string", "a quoted key"))
+            self.stream.expect("=")
+            found[key] = self.parse()
+            if not self.stream.is_mark("}"):
+                self.stream.expect(",")
+        return found
+
+
+_CONSTANTS = {"True": True, "False": False, "None": None}
+
+
+def meta_reference(stream: TokenStream) -> tuple[str, int]:
+    """``[kind][index]`` after ``meta``."""
+    stream.expect("[")
+    kind = stream.expect_kind("word", "a kind of metadata, such as relay.Constant").text
+    stream.expect("]")
+    stream.expect("[")
+    token = stream.expect_kind("number", "the number of a metadata entry")
+    if not token.text.isdigit():
+        stream.source.error(token.start, f"a metadata number is expected, found {token.text!r}")
+    stream.expect("]")
+    return kind, int(token.text)
+
+
+def unquote(stream: TokenStream, token: Token) -> str:
+    """Contents of a string token.
+
+    Raises:
+        ParseError: an escape JSON does not know.
+    """
+    try:
+        value: str = json.loads(token.text, strict=False)
+    except json.JSONDecodeError as error:
+        stream.source.error(token.start, f"bad string: {error}")
+    return value
+
+
+def name_of(stream: TokenStream, token: Token) -> str:
+    """Name after ``%`` or ``@``, without quotes."""
+    name = token.text[1:]
+    if not name.startswith('"'):
+        return name
+    return unquote(stream, token._replace(text=name))
