@@ -260,6 +260,10 @@ def log_softmax(node: OnnxNode) -> Expr:
 @from_onnx("Dropout")
 def dropout(node: OnnxNode) -> list[Expr]:
     """Dropout at inference: the data, and a mask of ones."""
+    if node.has_input(2) and node.require_known(2, "training_mode"):
+        ratio = node.require_known(1, "the ratio") if node.has_input(1) else np.float32(0.5)
+        if ratio != 0:
+            raise node.error("training_mode is not supported", "export the model in eval mode")
     data = node.arg(0)
     mask = node.const(np.ones((), dtype="bool"))
     outputs = [node.values.expr(node.proto.input[0]) if not node.on_constants else data]

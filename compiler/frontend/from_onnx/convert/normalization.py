@@ -175,7 +175,10 @@ def lp_normalization(node: OnnxNode) -> Expr:
         norm = node.call("sqrt", node.call("sum", squares, axis=(axis,), keepdims=True))
     else:
         raise node.error(f"p={order} is not supported; 1 and 2 are")
-    return node.call("divide", data, norm)
+    # Where all elements are 0, so is the result.
+    zero = node.call("equal", norm, node.scalar_like(0, norm))
+    safe = node.call("where", zero, node.scalar_like(1, norm), norm)
+    return node.call("divide", data, safe)
 
 
 @from_onnx("LRN")

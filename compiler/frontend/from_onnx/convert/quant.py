@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
@@ -9,17 +11,31 @@ from compiler.ops.number_format import integer_range
 
 
 def _per_axis(node: OnnxNode, value: Expr, data: Expr) -> Expr:
-    """A scalar as it is; a vector shaped so that it broadcasts along ``axis``."""
+    """A scalar as it is; a vector or blocks shaped so that they broadcast along ``axis``."""
     if node.rank(value) == 0:
         return value
-    if node.rank(value) != 1 or node.attr("block_size", 0):
-        raise node.error("blocked quantization is not supported")
+    if node.attr("block_size", 0):
+        return _per_block(node, value, data)
+    if node.rank(value) != 1:
+        raise node.error(f"a scale or zero point of rank {node.rank(value)} needs block_size")
     if node.shape(value) == (1,):
         return node.call("squeeze", value, axis=(0,))
     rank = node.rank(data)
     axis = node.axis(node.attr("axis", 1), rank)
     shape = tuple(-1 if i == axis else 1 for i in range(rank))
     return node.call("reshape", value, newshape=shape)
+
+
+def _per_block(node: OnnxNode, value: Expr, data: Expr) -> Expr:
+    """One value per ``block_size`` elements along ``axis``, repeated for each of them."""
+    axis = node.axis(node.attr("axis", 1), node.rank(data))
+    size, block = node.shape(data)[axis], node.attr("block_size")
+    blocks = node.shape(value)[axis]
+    if not (blocks - 1) * block < size <= blocks * block:
+        raise node.error(f"{blocks} blocks of {block} do not cover {size} elements")
+    # Taking each block's value by index also cuts the last, shorter block.
+    indices = node.const(np.arange(size, dtype=np.int64) // block)
+    return node.call("take", value, indices, axis=axis)
 
 
 @from_onnx("DequantizeLinear", since=10)

@@ -49,9 +49,26 @@ def bitwise_not(node: OnnxNode) -> Expr:
 
 @from_onnx("BitShift", since=11)
 def bit_shift(node: OnnxNode) -> Expr:
-    """Shift of unsigned integers in the direction of the attribute."""
-    op = "right_shift" if node.attr("direction") == "RIGHT" else "left_shift"
-    return node.call(op, node.arg(0), node.arg(1))
+    """Shift in the direction of the attribute; amounts outside the width push every bit out."""
+    right = node.attr("direction") == "RIGHT"
+    op = "right_shift" if right else "left_shift"
+    data, amount = node.arg(0), node.arg(1)
+    width = bits(amount.tensor_type.dtype)
+    known = node.known(1)
+    if known is not None and known.size and 0 <= known.min() and known.max() < width:
+        return node.call(op, data, amount)
+    zero = node.scalar_like(0, data)
+    inside = node.call("less", amount, node.scalar_like(width, amount))
+    if amount.tensor_type.dtype.startswith("int"):
+        inside = node.call(
+            "logical_and", inside, node.call("greater_equal", amount, node.scalar_like(0, amount))
+        )
+    shifted = node.call(op, data, node.call("where", inside, amount, node.scalar_like(0, amount)))
+    gone: Expr = zero
+    if right and data.tensor_type.dtype.startswith("int"):
+        sign = node.call("less", data, zero)
+        gone = node.call("where", sign, node.scalar_like(-1, data), zero)
+    return node.call("where", inside, shifted, gone)
 
 
 @from_onnx("Div", since=7)
