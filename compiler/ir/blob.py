@@ -1,0 +1,92 @@
+"""ModuleBlob: a module as flat bytes, the one form that crosses a process boundary.
+
+Layout: MAGIC, three little-endian uint64 (bytes of text, of index, of arrays), the Relay text with
+its constants kept outside, a JSON index of them, and their bytes, each at a multiple of ALIGNMENT.
+The same module gives the same bytes; spans and types are not kept, types are inferred again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CompilerError
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.parser import parse
+from compiler.ir.printer import text
+
+MAGIC = b"qsearch-module-1"
+ALIGNMENT = 64
+
+_LENGTHS = struct.Struct("<QQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleBlob:
+    """A packed module; compares and hashes by its bytes, and pickles as them."""
+
+    data: bytes
+
+    @staticmethod
+    def pack(mod: IRModule) -> ModuleBlob:
+        """Flatten ``mod``.
+
+        Raises:
+            CompilerError: the module holds something that has no text.
+        """
+        arrays: dict[str, NDArray[Any]] = {}
+        source = text(mod, show_types=False, external_data=arrays).encode()
+        index: dict[str, tuple[str, list[int], int]] = {}
+        chunks: list[bytes | memoryview] = []
+        at = 0
+        for key, array in arrays.items():
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            index[key] = (str(array.dtype), list(array.shape), at)
+            padding = -little.nbytes % ALIGNMENT
+            chunks += [little.tobytes(), bytes(padding)]
+            at += little.nbytes + padding
+        listed = json.dumps(index, separators=(",", ":")).encode()
+        head = MAGIC + _LENGTHS.pack(len(source), len(listed), at)
+        return ModuleBlob(b"".join([head, source, listed, *chunks]))
+
+    def unpack(self) -> IRModule:
+        """The module with types; constants are read-only views of ``data``.
+
+        Raises:
+            CompilerError: the bytes are damaged or of another version.
+        """
+        source, index, start = self._sections()
+        arrays: dict[str, NDArray[Any]] = {}
+        for key, (dtype, shape, offset) in index.items():
+            little = np.dtype(dtype).newbyteorder("<")
+            count = int(np.prod(shape, dtype=np.int64))
+            flat = np.frombuffer(self.data, little, count, start + offset)
+            arrays[key] = flat.reshape(shape).astype(dtype, copy=False)
+        return infer_module(parse(source, external_data=arrays))
+
+    @property
+    def sha256(self) -> str:
+        """64 hex digits over the bytes."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def _sections(self) -> tuple[str, dict[str, Any], int]:
+        """Text, index of arrays, and the offset where arrays start."""
+        at = len(MAGIC) + _LENGTHS.size
+        if len(self.data) < at or not self.data.startswith(MAGIC):
+            raise CompilerError(
+                "these bytes are not a packed module of this version",
+                fix="pack it again with the same version of qsearch",
+            )
+        text_bytes, index_bytes, array_bytes = _LENGTHS.unpack_from(self.data, len(MAGIC))
+        if len(self.data) != at + text_bytes + index_bytes + array_bytes:
+            raise CompilerError(f"the packed module is cut off: {len(self.data)} bytes")
+        source = self.data[at : at + text_bytes].decode()
+        at += text_bytes
+        return source, json.loads(self.data[at : at + index_bytes]), at + index_bytes
