@@ -116,7 +116,7 @@ def _realize_product(
 def weighted_scale(
     call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
 ) -> DomScale | None:
-    """The FQDomScale rule of operators with a weight: scale of the data times those of the weight."""
+    """The FQDomScale rule of operators with a weight: scales of data and weight, multiplied."""
     data, weight = scales
     if data is None or weight is None or data.is_vector:
         return None

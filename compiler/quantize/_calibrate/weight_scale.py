@@ -1,7 +1,7 @@
 """The weight_scale table: the range S of a constant tensor, over all of it or channel by channel.
 
 The quantized weight is round(w / (S / 2^(bits - 1))), clipped to ±(2^(bits - 1) - 1). To add
-a mode: a function here under ``@weight_scales.register(name)``, its name in qtypes/config_checks.py.
+a mode: a function under ``@weight_scales.register(name)``, its name in qtypes/config_checks.py.
 Source: spec/quantize.md section 6.1, 7.10 and rulings R-08, R-09, R-33.
 """
 

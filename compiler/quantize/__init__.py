@@ -1,0 +1,85 @@
+"""Post-training quantization: partition, annotate, calibrate, realize."""
+
+from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
+from compiler.ops.rules.annotate import QAnnotateExpr
+from compiler.ops.rules.partition import QPartitionExpr
+from compiler.ops.rules.realize import QRealizeIntExpr
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind, kind2str
+from compiler.qtypes.qconfig import QConfig, current_qconfig, qconfig, qconfig_from_text
+from compiler.qtypes.report import CallRecord, PointRecord, QuantizeReport
+from compiler.quantize._annotate import QuantizeAnnotate, annotate
+from compiler.quantize._calibrate.activation_scales import activation_scales
+from compiler.quantize._calibrate.bind_scales import (
+    bind_scales,
+    measured_points,
+    quantize_points,
+)
+from compiler.quantize._calibrate.collect_stats import calibration_stats, collect_stats
+from compiler.quantize._calibrate.kl_divergence import find_scale_by_kl
+from compiler.quantize._calibrate.percentile import find_scale_by_percentile
+from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate, calibrate
+from compiler.quantize._candidate import Candidate, build_candidate, mark
+from compiler.quantize._conversion_ops import has_only_conversion_ops
+from compiler.quantize._flow import quantize
+from compiler.quantize._partition import QuantizePartition, partition
+from compiler.quantize._partition_conversions import (
+    fuse_partitions,
+    partition_conversions,
+    partition_prefix,
+    partition_suffix,
+)
+from compiler.quantize._prerequisite import bind_params, prerequisite_optimize
+from compiler.quantize._realize import QuantizeRealize, realize
+from compiler.quantize._registration import (
+    register_annotate_function,
+    register_partition_function,
+    register_realize_function,
+)
+
+__all__ = [
+    "CallRecord",
+    "Candidate",
+    "PointRecord",
+    "QAnnotateExpr",
+    "QAnnotateKind",
+    "QConfig",
+    "QPartitionExpr",
+    "QRealizeIntExpr",
+    "QuantizeAnnotate",
+    "QuantizeCalibrate",
+    "QuantizeContext",
+    "QuantizePartition",
+    "QuantizeRealize",
+    "QuantizeReport",
+    "activation_scales",
+    "annotate",
+    "attach_simulated_quantize",
+    "bind_params",
+    "bind_scales",
+    "build_candidate",
+    "calibrate",
+    "calibration_stats",
+    "collect_stats",
+    "current_qconfig",
+    "find_scale_by_kl",
+    "find_scale_by_percentile",
+    "fuse_partitions",
+    "has_only_conversion_ops",
+    "kind2str",
+    "mark",
+    "measured_points",
+    "partition",
+    "partition_conversions",
+    "partition_prefix",
+    "partition_suffix",
+    "prerequisite_optimize",
+    "qconfig",
+    "qconfig_from_text",
+    "quantize",
+    "quantize_points",
+    "realize",
+    "register_annotate_function",
+    "register_partition_function",
+    "register_realize_function",
+]

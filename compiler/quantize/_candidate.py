@@ -1,0 +1,79 @@
+"""One trial's module, from a module that all trials share and ranges that are measured once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+import compiler.passes.fold_constant  # noqa: F401  (named below)
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import PassContext, Sequential
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.report import QuantizeReport
+from compiler.quantize._annotate import QuantizeAnnotate
+from compiler.quantize._calibrate.bind_scales import bind_scales
+from compiler.quantize._flow import REQUIRED, partitioned
+from compiler.quantize._partition import QuantizePartition
+from compiler.quantize._realize import QuantizeRealize
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """What one QConfig makes of a module.
+
+    Attributes:
+        simulated: float32 arithmetic with bound simulated_quantize points.
+        integer: realised and folded; None with do_simulation.
+        partitioned: ``integer`` cut by partition_conversions; None where that is "disabled".
+        context: the run.
+        report: what stays float, and every scale.
+    """
+
+    simulated: IRModule
+    integer: IRModule | None
+    partitioned: IRModule | None
+    context: QuantizeContext
+    report: QuantizeReport
+
+
+def mark(mod: IRModule, qconfig: QConfig) -> tuple[IRModule, QuantizeContext]:
+    """Partition and annotate a module that ``prerequisite_optimize`` has prepared.
+
+    Returns:
+        the annotated module, whose quantize points await their scales, and the run.
+    """
+    run = QuantizeContext(qconfig)
+    run.report.begin(mod["main"])
+    with PassContext(opt_level=3, required_pass=REQUIRED):
+        return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
+
+
+def build_candidate(
+    mod: IRModule,
+    qconfig: QConfig,
+    activation_scales: Sequence[float] | NDArray[np.float32] | None,
+) -> Candidate:
+    """The simulated and the integer module of one QConfig.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+        activation_scales: range S of each INPUT or ACTIVATION point in binding order, in the units
+            of its tensor; None stands for ``global_scale``.
+
+    Raises:
+        CalibrationError: the ranges do not belong to this module and QConfig.
+        NotFullyIntegralError: "fully_integral" was asked for and float is left.
+        IntegerOverflowError: a sum may leave its dtype.
+    """
+    annotated, run = mark(mod, qconfig)
+    simulated = bind_scales(annotated, run, activation_scales)
+    if qconfig.do_simulation:
+        return Candidate(simulated, None, None, run, run.report)
+    with PassContext(opt_level=3, required_pass=REQUIRED):
+        integer = Sequential([QuantizeRealize(run), "FoldConstant"], name="realize")(simulated)
+    cut = None if qconfig.partition_conversions == "disabled" else partitioned(integer, qconfig)
+    return Candidate(simulated, integer, cut, run, run.report)

@@ -1,0 +1,81 @@
+"""quantize(mod, params, dataset): the whole flow in one call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import compiler.passes.fold_constant  # noqa: F401  (named below)
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import Pass, PassContext, Sequential
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._annotate import QuantizeAnnotate
+from compiler.quantize._calibrate.collect_stats import require_reiterable
+from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
+from compiler.quantize._partition import QuantizePartition
+from compiler.quantize._partition_conversions import partition_conversions
+from compiler.quantize._prerequisite import Params, prerequisite_optimize
+from compiler.quantize._realize import QuantizeRealize
+from compiler.quantize._run_context import context_or_new
+
+REQUIRED = ("QuantizeAnnotate", "QuantizeCalibrate", "QuantizeRealize")
+
+
+def quantize(
+    mod: IRModule,
+    params: Params | None = None,
+    dataset: Iterable[Any] | None = None,
+    context: QuantizeContext | None = None,
+) -> IRModule:
+    """Quantize a float module after the current QConfig.
+
+    Args:
+        mod: the module; ``main`` is quantized.
+        params: weights by parameter name, bound as constants.
+        dataset: calibration batches (input name → array), iterable more than once.
+        context: a run of one's own, to read its ``report`` afterwards; its QConfig counts.
+
+    Returns:
+        The integer module, partitioned as ``partition_conversions`` says; with do_simulation the
+        float module with simulated_quantize.
+
+    Raises:
+        CalibrationError: data are missing or do not fit (also a ValueError).
+        NotFullyIntegralError: "fully_integral" was asked for and float is left.
+        IntegerOverflowError: a sum may leave its dtype (also a ValueError).
+        TypeError: the dataset can be read only once.
+    """
+    run = context_or_new(context)
+    cfg = run.qconfig
+    if dataset is not None and cfg.calibrate_mode != "global_scale":
+        require_reiterable(dataset)
+    if cfg.partition_conversions == "fully_integral" and cfg.skip_conv_layers:
+        warnings.warn(
+            f"fully_integral with skip_conv_layers={list(cfg.skip_conv_layers)}: skipped "
+            "convolutions stay float; give skip_conv_layers=[] to quantize all",
+            stacklevel=2,
+        )
+    mod = prerequisite_optimize(mod, params, cfg.prerequisite_level)
+    run.report.begin(mod["main"])
+    steps: list[Pass | str] = [
+        QuantizePartition(run),
+        QuantizeAnnotate(run),
+        QuantizeCalibrate(dataset, run),
+        "InferType",
+    ]
+    if not cfg.do_simulation:
+        steps.append(QuantizeRealize(run))
+    steps.append("FoldConstant")
+    with PassContext(opt_level=3, required_pass=REQUIRED):
+        mod = Sequential(steps, name="quantize")(mod)
+    return partitioned(mod, cfg)
+
+
+def partitioned(mod: IRModule, cfg: QConfig) -> IRModule:
+    """The quantized module in the form ``cfg.partition_conversions`` asks for."""
+    if cfg.partition_conversions == "disabled":
+        return mod
+    dtypes = {cfg.dtype_input, cfg.dtype_weight, cfg.dtype_activation}
+    return partition_conversions(mod, dtypes, cfg.partition_conversions == "fully_integral")
