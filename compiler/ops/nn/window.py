@@ -105,8 +105,13 @@ def full_pair(record: str, name: str, value: tuple[int, ...], minimum: int = 1) 
     return pair[0], pair[1]
 
 
-def set_geometry(attrs: OpAttrs, *pairs: str) -> None:
+def set_geometry(attrs: OpAttrs, *pairs: str, minimum: int = 1) -> None:
     """For ``__post_init__``: padding in its four-value form, the named fields as pairs.
+
+    Args:
+        attrs: the record under construction.
+        pairs: fields that hold (height, width), or None.
+        minimum: smallest legal value of these.
 
     Raises:
         AttrError: a count or value that has no such form.
@@ -115,7 +120,7 @@ def set_geometry(attrs: OpAttrs, *pairs: str) -> None:
     object.__setattr__(attrs, "padding", full_padding(record, fields["padding"]))
     for name in pairs:
         if fields[name] is not None:
-            object.__setattr__(attrs, name, full_pair(record, name, fields[name]))
+            object.__setattr__(attrs, name, full_pair(record, name, fields[name], minimum))
 
 
 def pad_spatial(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.ty import Shape, TensorType, Type
+from compiler.ir.ty import Shape, TensorType, Type, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
@@ -43,7 +43,7 @@ def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
     return tuple(d for k, d in enumerate(shape) if k not in axes)
 
 
-def reduce_rel(op: str, dtype: str | None = None) -> TypeRelation:
+def reduce_rel(op: str, dtype: str | None = None, floats_only: bool = False) -> TypeRelation:
     """The relation of a reduction; ``dtype`` is what it accepts ("bool") or None for numbers."""
 
     def infer(types: Sequence[Any], attrs: ReduceAttrs) -> Type:
@@ -51,6 +51,8 @@ def reduce_rel(op: str, dtype: str | None = None) -> TypeRelation:
         if (data.dtype == "bool") != (dtype == "bool"):
             need = "bool" if dtype == "bool" else "numbers"
             raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, {need} is needed")
+        if floats_only and not is_float(data.dtype):
+            raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, a float dtype is needed")
         axes = reduced_axes(op, len(data.shape), attrs.axis, attrs.exclude)
         return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
 

@@ -1,7 +1,7 @@
 """Which scope every node of a function belongs to: the nearest one that encloses all its uses.
 
 Scopes are the body of the function and of every function literal, every branch of an If and every
-clause of a Match. A node used in both branches is computed before the If, a node used in one only there.
+clause of a Match. What both branches use is computed before the If, what one uses only there.
 Source: spec/compiler.md section 1.3.
 """
 

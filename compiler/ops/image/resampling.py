@@ -1,0 +1,115 @@
+"""Separable resampling of images: nearest by index, linear and cubic by weight matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import TypeInferenceError, legal_names
+from compiler.ir.ty import is_float
+
+Array = NDArray[Any]
+
+METHODS = ("nearest_neighbor", "linear", "bilinear", "cubic", "bicubic")
+COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
+ROUNDINGS = ("", "round", "floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
+
+
+def check_method(op: str, method: str, dtype: str) -> None:
+    """Refuse unknown methods, and interpolation of integers.
+
+    Raises:
+        TypeInferenceError: see above.
+    """
+    if method not in METHODS:
+        raise TypeInferenceError(
+            f"{op}: method {method!r} is unknown", fix=legal_names(method, METHODS)
+        )
+    if method != "nearest_neighbor" and not is_float(dtype):
+        raise TypeInferenceError(f"{op}: method {method!r} needs a float dtype, not {dtype}")
+
+
+def positions(size: int, out: int, coordinates: str) -> Array:
+    """Where output element 0 … out-1 lies in the input, in input elements, float64."""
+    at = np.arange(out, dtype=np.float64)
+    scale = size / out
+    if coordinates == "align_corners":
+        return at * ((size - 1) / (out - 1)) if out > 1 else np.zeros(out)
+    if coordinates == "asymmetric":
+        return at * scale
+    if coordinates == "pytorch_half_pixel" and out == 1:
+        return np.zeros(1)
+    return (at + 0.5) * scale - 0.5
+
+
+def nearest(size: int, out: int, coordinates: str, rounding: str) -> Array:
+    """Index of the input element each output element copies."""
+    at = positions(size, out, coordinates)
+    if rounding == "floor":
+        index = np.floor(at)
+    elif rounding == "ceil":
+        index = np.ceil(at)
+    elif rounding in ("round", "round_prefer_ceil"):
+        index = np.floor(at + 0.5)
+    else:
+        index = np.ceil(at - 0.5)
+    return np.clip(index, 0, size - 1).astype(np.int64)
+
+
+def linear_weights(size: int, out: int, coordinates: str) -> Array:
+    """Matrix (out, size) of linear interpolation; beyond the border the border is repeated."""
+    at = np.clip(positions(size, out, coordinates), 0, size - 1)
+    low = np.minimum(np.floor(at).astype(np.int64), max(size - 2, 0))
+    part = at - low
+    weights = np.zeros((out, size))
+    rows = np.arange(out)
+    np.add.at(weights, (rows, low), 1 - part)
+    np.add.at(weights, (rows, np.minimum(low + 1, size - 1)), part)
+    return weights
+
+
+def cubic_weights(size: int, out: int, coordinates: str, alpha: float) -> Array:
+    """Matrix (out, size) of cubic convolution with parameter ``alpha``; the border is repeated.
+
+    Source: R. Keys, "Cubic convolution interpolation for digital image processing", 1981.
+    """
+    at = positions(size, out, coordinates)
+    low = np.floor(at).astype(np.int64)
+    part = at - low
+    weights = np.zeros((out, size))
+    rows = np.arange(out)
+    for offset in range(-1, 3):
+        distance = np.abs(part - offset)
+        near = ((alpha + 2) * distance - (alpha + 3)) * distance * distance + 1
+        far = ((alpha * distance - 5 * alpha) * distance + 8 * alpha) * distance - 4 * alpha
+        value = np.where(distance <= 1, near, far)
+        np.add.at(weights, (rows, np.clip(low + offset, 0, size - 1)), value)
+    return weights
+
+
+def resample(
+    data: Array,
+    size: tuple[int, int],
+    method: str,
+    coordinates: str,
+    rounding: str,
+    alpha: float = -0.5,
+) -> Array:
+    """(N, C, H, W) to the height and width ``size``, in the dtype of the data."""
+    h, w = data.shape[2:]
+    if method == "nearest_neighbor":
+        rows = nearest(h, size[0], coordinates, rounding)
+        columns = nearest(w, size[1], coordinates, rounding)
+        return data[:, :, rows[:, None], columns[None, :]]
+    work = np.float64 if data.dtype == np.float64 else np.float32
+    if method in ("cubic", "bicubic"):
+        vertical = cubic_weights(h, size[0], coordinates, alpha)
+        horizontal = cubic_weights(w, size[1], coordinates, alpha)
+    else:
+        vertical = linear_weights(h, size[0], coordinates)
+        horizontal = linear_weights(w, size[1], coordinates)
+    rows_done = np.matmul(vertical.astype(work), data.astype(work, copy=False))
+    result = np.matmul(rows_done, horizontal.T.astype(work))
+    return np.asarray(result).astype(data.dtype, copy=False)

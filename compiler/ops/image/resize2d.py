@@ -1,0 +1,83 @@
+"""image.resize2d: another height and width; coordinates and rounding as in ONNX's Resize."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError, legal_names
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.image.resampling import COORDINATES, ROUNDINGS, check_method, resample
+from compiler.ops.nn.pool import from_nchw, to_nchw
+from compiler.ops.nn.window import arrange, axes_of, full_pair, restore
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "image.resize2d"
+
+
+@dataclass(frozen=True, eq=False)
+class Resize2DAttrs(OpAttrs):
+    """Output (height, width) and how positions map; rounding "" prefers the lower neighbour."""
+
+    type_key: ClassVar[str] = "Resize2DAttrs"
+    size: tuple[int, ...]
+    layout: str = "NCHW"
+    method: str = "linear"
+    coordinate_transformation_mode: str = "half_pixel"
+    rounding_method: str = ""
+    cubic_alpha: float = -0.5
+
+    def __post_init__(self) -> None:
+        OpAttrs.__post_init__(self)
+        object.__setattr__(self, "size", full_pair(self.type_key, "size", self.size))
+
+
+def resize2d_infer(types: Sequence[Any], attrs: Resize2DAttrs) -> Type:
+    """The data's type with another height and width.
+
+    Raises:
+        TypeInferenceError: an unknown mode, or integers to be interpolated.
+    """
+    data = tensor_of_rank(OP, types, 0, "data", 4)
+    axes = axes_of(OP, attrs.layout, "NCHW", "layout")
+    check_method(OP, attrs.method, data.dtype)
+    mode, rounding = attrs.coordinate_transformation_mode, attrs.rounding_method
+    if mode not in COORDINATES:
+        raise TypeInferenceError(
+            f"{OP}: coordinate_transformation_mode {mode!r} is unknown",
+            fix=legal_names(mode, COORDINATES),
+        )
+    if rounding not in ROUNDINGS:
+        raise TypeInferenceError(
+            f"{OP}: rounding_method {rounding!r} is unknown", fix=legal_names(rounding, ROUNDINGS)
+        )
+    n, c, _, _ = arrange(data.shape, axes)
+    return TensorType(restore((n, c, *attrs.size), axes), data.dtype)
+
+
+resize2d = register_op(
+    OP,
+    arg_names=("data",),
+    attrs_type=Resize2DAttrs,
+    rel=result_rel(resize2d_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(resize2d)
+def resize2d_numpy(attrs: Resize2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Rows first, then columns."""
+    out = resample(
+        to_nchw(args[0], attrs.layout),
+        (attrs.size[0], attrs.size[1]),
+        attrs.method,
+        attrs.coordinate_transformation_mode,
+        attrs.rounding_method,
+        attrs.cubic_alpha,
+    )
+    return [from_nchw(out, attrs.layout)]

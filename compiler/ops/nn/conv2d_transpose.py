@@ -1,0 +1,154 @@
+"""nn.conv2d_transpose: the gradient of conv2d with respect to its data.
+
+    out[n,o,y,x] = sum data[n,c,i,j] * weight[c,o,r,s]  over  y = i*sh+r*dh-pt, x = j*sw+s*dw-pl
+
+The weight is (C, O/groups, kh, kw). ``output_padding`` adds rows and columns at the bottom right.
+Integers are widened to ``out_dtype`` and accumulate with wrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
+from compiler.ir.type_relation import Reporter, is_known
+from compiler.ops.arg_types import merge_dim, tensor_of_rank
+from compiler.ops.nn.convolve import convolve
+from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.nn.window import arrange, axes_of, extent, restore, set_geometry
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "nn.conv2d_transpose"
+
+
+@dataclass(frozen=True, eq=False)
+class Conv2DTransposeAttrs(OpAttrs):
+    """Sizes are (height, width) in elements; padding is kept as (top, left, bottom, right)."""
+
+    type_key: ClassVar[str] = "Conv2DTransposeAttrs"
+    strides: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+    channels: int | None = None
+    kernel_size: tuple[int, ...] | None = None
+    data_layout: str = "NCHW"
+    kernel_layout: str = "IOHW"
+    out_layout: str = ""
+    out_dtype: str = ""
+    output_padding: tuple[int, ...] = (0, 0)
+
+    def __post_init__(self) -> None:
+        OpAttrs.__post_init__(self)
+        set_geometry(self, "strides", "dilation", "kernel_size")
+        set_geometry(self, "output_padding", minimum=0)
+
+
+def conv2d_transpose_rel(
+    types: Sequence[Type], num_inputs: int, attrs: Conv2DTransposeAttrs, reporter: Reporter
+) -> bool:
+    """Assigns the result, and the weight when only ``channels`` and ``kernel_size`` are known."""
+    if not is_known(types[0]):
+        return False
+    data = tensor_of_rank(OP, types, 0, "data", 4)
+    data_axes = axes_of(OP, attrs.data_layout, "NCHW", "data_layout")
+    out_axes = axes_of(OP, attrs.out_layout or attrs.data_layout, "NCHW", "out_layout")
+    kernel_axes = axes_of(OP, attrs.kernel_layout, "IOHW", "kernel_layout")
+    n, c, h, w = arrange(data.shape, data_axes)
+    if isinstance(types[1], IncompleteType):
+        if attrs.channels is None or attrs.kernel_size is None:
+            return False
+        shape = (c, attrs.channels // max(attrs.groups, 1), *attrs.kernel_size)
+        weight = TensorType(restore(shape, kernel_axes), data.dtype)
+        reporter.assign(types[1], weight)
+    else:
+        weight = tensor_of_rank(OP, types, 1, "weight", 4)
+    i, per_group, kh, kw = arrange(weight.shape, kernel_axes)
+    merge_dim(OP, c, i, "number of input channels (data, weight)")
+    for size, what in ((c, "input"), (attrs.channels, "output")):
+        if attrs.groups < 1 or (isinstance(size, int) and size % attrs.groups):
+            raise TypeInferenceError(
+                f"{OP}: groups={attrs.groups} does not divide {size} {what} channels"
+            )
+    o: Dim = per_group if isinstance(per_group, AnyDim) else per_group * attrs.groups
+    if attrs.channels is not None:
+        o = merge_dim(OP, attrs.channels, o, "number of output channels (channels, weight)")
+    if attrs.kernel_size is not None:
+        kh = merge_dim(OP, attrs.kernel_size[0], kh, "kernel height (kernel_size, weight)")
+        kw = merge_dim(OP, attrs.kernel_size[1], kw, "kernel width (kernel_size, weight)")
+    dtype = product_dtype(OP, data, weight, attrs.out_dtype)
+    oh, ow = _spatial(attrs, 0, h, kh), _spatial(attrs, 1, w, kw)
+    reporter.assign(types[2], TensorType(restore((n, o, oh, ow), out_axes), dtype))
+    return True
+
+
+def _spatial(attrs: Conv2DTransposeAttrs, axis: int, size: Dim, kernel: Dim) -> Dim:
+    if isinstance(size, AnyDim) or isinstance(kernel, AnyDim):
+        return AnyDim()
+    if size < 1:
+        raise TypeInferenceError(f"{OP}: data has {size} rows or columns")
+    span = extent(kernel, attrs.dilation[axis])
+    before, after = attrs.padding[axis], attrs.padding[axis + 2]
+    out = (size - 1) * attrs.strides[axis] - before - after + span + attrs.output_padding[axis]
+    if out < 0:
+        raise TypeInferenceError(f"{OP}: padding {before} and {after} leaves no output")
+    return out
+
+
+conv2d_transpose = register_op(
+    OP,
+    arg_names=("data", "weight"),
+    attrs_type=Conv2DTransposeAttrs,
+    rel=conv2d_transpose_rel,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(conv2d_transpose)
+def conv2d_transpose_numpy(attrs: Conv2DTransposeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """As a convolution: zeros between the data, the kernel turned around, stride 1."""
+    assert isinstance(out_type, TensorType)
+    data = args[0].transpose(axes_of(OP, attrs.data_layout, "NCHW", "data_layout"))
+    weight = args[1].transpose(axes_of(OP, attrs.kernel_layout, "IOHW", "kernel_layout"))
+    kernel = _turned(weight, attrs.groups)
+    spread = _spread(data, attrs, (weight.shape[2], weight.shape[3]))
+    out = convolve(
+        spread, kernel, (1, 1), (0, 0, 0, 0), attrs.dilation, attrs.groups, out_type.dtype
+    )
+    return [out.transpose(["NCHW".index(c) for c in attrs.out_layout or attrs.data_layout])]
+
+
+def _turned(weight: NDArray[Any], groups: int) -> NDArray[Any]:
+    """(C, O/G, kh, kw) as the kernel (O, C/G, kh, kw) of the convolution, taps reversed."""
+    c, per_group, kh, kw = weight.shape
+    grouped = weight.reshape(groups, c // groups, per_group, kh, kw)
+    kernel = grouped.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1]
+    return kernel.reshape(groups * per_group, c // groups, kh, kw)
+
+
+def _spread(
+    data: NDArray[Any], attrs: Conv2DTransposeAttrs, kernel: tuple[int, int]
+) -> NDArray[Any]:
+    """Data with stride - 1 zeros between elements, inside the kernel's reach less the padding."""
+    n, c, *sizes = data.shape
+    places, cuts, canvas = [], [], [n, c]
+    for axis in range(2):
+        reach = extent(kernel[axis], attrs.dilation[axis]) - 1
+        length = (sizes[axis] - 1) * attrs.strides[axis] + 1
+        places.append(slice(reach, reach + length, attrs.strides[axis]))
+        # Padding may exceed the reach: so it is cut from a canvas that has the full reach.
+        end = length + 2 * reach - attrs.padding[axis + 2] + attrs.output_padding[axis]
+        cuts.append(slice(attrs.padding[axis], end))
+        canvas.append(length + 2 * reach + attrs.output_padding[axis])
+    spread = np.zeros(canvas, data.dtype)
+    spread[:, :, places[0], places[1]] = data
+    return spread[:, :, cuts[0], cuts[1]]

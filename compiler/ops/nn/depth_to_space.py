@@ -1,0 +1,103 @@
+"""nn.depth_to_space and nn.space_to_depth: channels become pixels of a block, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.nn.pool import from_nchw, to_nchw
+from compiler.ops.nn.window import arrange, axes_of, restore
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class SubPixelAttrs(OpAttrs):
+    """Edge of a block in pixels; its place is the outer ("DCR") or inner ("CRD") channel index."""
+
+    type_key: ClassVar[str] = "SubPixelAttrs"
+    block_size: int = 1
+    layout: str = "NCHW"
+    mode: str = "DCR"
+
+
+def _grown(op: str, size: Dim, factor: int, divide: bool, what: str) -> Dim:
+    if isinstance(size, AnyDim):
+        return size
+    if not divide:
+        return size * factor
+    if size % factor:
+        raise TypeInferenceError(f"{op}: {what} {size} is no multiple of {factor}")
+    return size // factor
+
+
+def _infer(op: str, types: Sequence[Any], attrs: SubPixelAttrs, to_space: bool) -> Type:
+    data = tensor_of_rank(op, types, 0, "data", 4)
+    axes = axes_of(op, attrs.layout, "NCHW", "layout")
+    b = attrs.block_size
+    if b < 1 or attrs.mode not in ("DCR", "CRD"):
+        raise TypeInferenceError(
+            f"{op}: block_size {b}, mode {attrs.mode!r}", fix="a block of 1 or more; DCR or CRD"
+        )
+    n, c, h, w = arrange(data.shape, axes)
+    c = _grown(op, c, b * b, to_space, "number of channels")
+    h = _grown(op, h, b, not to_space, "height")
+    w = _grown(op, w, b, not to_space, "width")
+    return TensorType(restore((n, c, h, w), axes), data.dtype)
+
+
+def depth_to_space_infer(types: Sequence[Any], attrs: SubPixelAttrs) -> Type:
+    """(N, C, H, W) to (N, C / b^2, H * b, W * b)."""
+    return _infer("nn.depth_to_space", types, attrs, True)
+
+
+def space_to_depth_infer(types: Sequence[Any], attrs: SubPixelAttrs) -> Type:
+    """(N, C, H, W) to (N, C * b^2, H / b, W / b)."""
+    return _infer("nn.space_to_depth", types, attrs, False)
+
+
+depth_to_space = register_op(
+    "nn.depth_to_space",
+    arg_names=("data",),
+    attrs_type=SubPixelAttrs,
+    rel=result_rel(depth_to_space_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+space_to_depth = register_op(
+    "nn.space_to_depth",
+    arg_names=("data",),
+    attrs_type=SubPixelAttrs,
+    rel=result_rel(space_to_depth_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(depth_to_space)
+def depth_to_space_numpy(attrs: SubPixelAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Two reshapes around a transpose."""
+    data = to_nchw(args[0], attrs.layout)
+    n, c, h, w = data.shape
+    b = attrs.block_size
+    if attrs.mode == "DCR":
+        blocks = data.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = data.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return [from_nchw(blocks.reshape(n, c // (b * b), h * b, w * b), attrs.layout)]
+
+
+@FNumpyCompute.register(space_to_depth)
+def space_to_depth_numpy(attrs: SubPixelAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """The inverse of depth_to_space of the same mode."""
+    data = to_nchw(args[0], attrs.layout)
+    n, c, h, w = data.shape
+    b = attrs.block_size
+    blocks = data.reshape(n, c, h // b, b, w // b, b)
+    order = (0, 3, 5, 1, 2, 4) if attrs.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return [from_nchw(blocks.transpose(order).reshape(n, c * b * b, h // b, w // b), attrs.layout)]

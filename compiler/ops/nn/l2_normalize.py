@@ -1,0 +1,54 @@
+"""nn.l2_normalize: x / sqrt(max(sum(x * x), eps)) over some axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type, is_float
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axes, tensor
+from compiler.ops.nn.normalize import working
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class L2NormalizeAttrs(OpAttrs):
+    """Smallest sum of squares, and the axes of the norm."""
+
+    type_key: ClassVar[str] = "L2NormalizeAttrs"
+    eps: float
+    axis: tuple[int, ...]
+
+
+def l2_normalize_infer(types: Sequence[Any], attrs: L2NormalizeAttrs) -> Type:
+    """Type of the data, floats."""
+    data = tensor("nn.l2_normalize", types, 0, "data")
+    normalize_axes("nn.l2_normalize", attrs.axis, len(data.shape))
+    if not is_float(data.dtype):
+        raise TypeInferenceError(f"nn.l2_normalize: data is {data}, a float dtype is needed")
+    return data
+
+
+l2_normalize = register_op(
+    "nn.l2_normalize",
+    arg_names=("data",),
+    attrs_type=L2NormalizeAttrs,
+    rel=result_rel(l2_normalize_infer),
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(l2_normalize)
+def l2_normalize_numpy(attrs: L2NormalizeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """eps is rounded to the dtype of the data."""
+    data = working(args[0])
+    squares = np.square(data).sum(axis=attrs.axis, keepdims=True)
+    norm = np.sqrt(np.maximum(squares, data.dtype.type(attrs.eps)))
+    return [(data / norm).astype(args[0].dtype, copy=False)]

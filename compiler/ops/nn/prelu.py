@@ -1,0 +1,60 @@
+"""nn.prelu(data, alpha; axis): x where x > 0, else alpha * x, one alpha per channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type, is_float
+from compiler.ir.type_relation import Reporter, is_known
+from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "nn.prelu"
+
+
+@dataclass(frozen=True, eq=False)
+class PReluAttrs(OpAttrs):
+    """The axis of the data alpha lies along."""
+
+    type_key: ClassVar[str] = "PReluAttrs"
+    axis: int = 1
+
+
+def prelu_rel(
+    types: Sequence[Type], num_inputs: int, attrs: PReluAttrs, reporter: Reporter
+) -> bool:
+    """Result = type of the data; alpha is a vector as long as the axis, assigned if unknown."""
+    if not is_known(types[0]):
+        return False
+    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
+    if not is_float(data.dtype):
+        raise TypeInferenceError(f"{OP}: data is {data}, a float dtype is needed")
+    axis = normalize_axis(OP, attrs.axis, len(data.shape))
+    reporter.assign(types[1], TensorType((data.shape[axis],), data.dtype))
+    reporter.assign(types[2], data)
+    return True
+
+
+prelu = register_op(
+    OP,
+    arg_names=("data", "alpha"),
+    attrs_type=PReluAttrs,
+    rel=prelu_rel,
+    pattern=OpPattern.BROADCAST,
+)
+
+
+@FNumpyCompute.register(prelu)
+def prelu_numpy(attrs: PReluAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Channel by channel."""
+    data, alpha = args
+    shape = [1] * data.ndim
+    shape[attrs.axis] = -1
+    return [np.where(data > 0, data, data * alpha.reshape(shape))]

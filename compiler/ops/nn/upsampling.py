@@ -1,0 +1,68 @@
+"""nn.upsampling: height and width times a factor; nearest neighbour, bilinear or bicubic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.image.resampling import check_method, resample
+from compiler.ops.nn.pool import from_nchw, to_nchw
+from compiler.ops.nn.window import arrange, axes_of, restore
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "nn.upsampling"
+
+
+@dataclass(frozen=True, eq=False)
+class UpSamplingAttrs(OpAttrs):
+    """Factors, layout and method; ``align_corners`` keeps the corner pixels in place."""
+
+    type_key: ClassVar[str] = "UpSamplingAttrs"
+    scale_h: float = 1.0
+    scale_w: float = 1.0
+    layout: str = "NCHW"
+    method: str = "nearest_neighbor"
+    align_corners: bool = False
+
+
+def upsampling_infer(types: Sequence[Any], attrs: UpSamplingAttrs) -> Type:
+    """Sizes are rounded to the nearest int."""
+    data = tensor_of_rank(OP, types, 0, "data", 4)
+    axes = axes_of(OP, attrs.layout, "NCHW", "layout")
+    check_method(OP, attrs.method, data.dtype)
+    if not (attrs.scale_h > 0 and attrs.scale_w > 0):
+        raise TypeInferenceError(f"{OP}: scales {attrs.scale_h} and {attrs.scale_w} must be > 0")
+    n, c, h, w = arrange(data.shape, axes)
+    sizes = (_scaled(h, attrs.scale_h), _scaled(w, attrs.scale_w))
+    return TensorType(restore((n, c, *sizes), axes), data.dtype)
+
+
+def _scaled(size: Dim, scale: float) -> Dim:
+    return size if isinstance(size, AnyDim) else round(size * scale)
+
+
+upsampling = register_op(
+    OP,
+    arg_names=("data",),
+    attrs_type=UpSamplingAttrs,
+    rel=result_rel(upsampling_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(upsampling)
+def upsampling_numpy(attrs: UpSamplingAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Asymmetric coordinates, nearest rounds down, unless the corners are aligned."""
+    data = to_nchw(args[0], attrs.layout)
+    size = (round(data.shape[2] * attrs.scale_h), round(data.shape[3] * attrs.scale_w))
+    coordinates = "align_corners" if attrs.align_corners else "asymmetric"
+    rounding = "round" if attrs.align_corners else "floor"
+    return [from_nchw(resample(data, size, attrs.method, coordinates, rounding), attrs.layout)]

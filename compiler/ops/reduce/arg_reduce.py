@@ -1,0 +1,72 @@
+"""argmax and argmin: the position of the largest or smallest element along one axis, or of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type, is_integer
+from compiler.ir.type_relation import TypeRelation, result_rel
+from compiler.ops.arg_types import tensor
+from compiler.ops.number_format import storage_dtype
+from compiler.ops.op_attrs import Axes, OpAttrs
+from compiler.ops.reduce.axes import reduced_axes, reduced_shape
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class ArgReduceAttrs(OpAttrs):
+    """As ReduceAttrs; of equal elements the first counts, or the last if asked."""
+
+    type_key: ClassVar[str] = "ArgReduceAttrs"
+    axis: Axes = None
+    keepdims: bool = False
+    exclude: bool = False
+    select_last_index: bool = False
+    dtype: str = "int32"
+
+
+def _arg_reduce_rel(op: str) -> TypeRelation:
+    def infer(types: Sequence[Any], attrs: ArgReduceAttrs) -> Type:
+        data = tensor(op, types, 0, "data")
+        if not is_integer(attrs.dtype):
+            raise TypeInferenceError(f"{op}: dtype {attrs.dtype!r} is no integer dtype")
+        axes = reduced_axes(op, len(data.shape), attrs.axis, attrs.exclude)
+        if any(data.shape[a] == 0 and isinstance(data.shape[a], int) for a in axes):
+            raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, an axis is empty")
+        return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), attrs.dtype)
+
+    return result_rel(infer)
+
+
+def _register(name: str, function: Any) -> None:
+    op = register_op(
+        name,
+        arg_names=("data",),
+        attrs_type=ArgReduceAttrs,
+        rel=_arg_reduce_rel(name),
+        pattern=OpPattern.COMM_REDUCE,
+    )
+
+    @FNumpyCompute.register(op)
+    def compute(attrs: ArgReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
+        data = args[0]
+        axes = reduced_axes(name, data.ndim, attrs.axis, attrs.exclude)
+        kept = tuple(k for k in range(data.ndim) if k not in axes)
+        # Several axes count as one, row-major, as Relay does.
+        rows = data.transpose(*kept, *axes).reshape(*(data.shape[k] for k in kept), -1)
+        if attrs.select_last_index:
+            found = rows.shape[-1] - 1 - function(rows[..., ::-1], axis=-1)
+        else:
+            found = function(rows, axis=-1)
+        shape = reduced_shape(data.shape, axes, attrs.keepdims)
+        return [np.asarray(found).reshape(shape).astype(storage_dtype(attrs.dtype))]  # type: ignore[arg-type]
+
+
+_register("argmax", np.argmax)
+_register("argmin", np.argmin)

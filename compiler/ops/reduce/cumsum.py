@@ -1,0 +1,70 @@
+"""cumsum(axis, dtype, exclusive): running sums along one axis, or of the flat tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.nn.normalize import working
+from compiler.ops.number_format import convert
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class ScanopAttrs(OpAttrs):
+    """Axis (None: flat), dtype of the sums ("": the data's); exclusive leaves the element out."""
+
+    type_key: ClassVar[str] = "ScanopAttrs"
+    axis: int | None = None
+    dtype: str = ""
+    exclusive: bool = False
+
+
+def cumsum_infer(types: Sequence[Any], attrs: ScanopAttrs) -> Type:
+    """Shape of the data, flat without an axis."""
+    data = tensor("cumsum", types, 0, "data")
+    if data.dtype == "bool" and not attrs.dtype:
+        raise TypeInferenceError(f"cumsum: argument 0 (data) is {data}", fix="give a dtype")
+    dtype = attrs.dtype or data.dtype
+    if attrs.axis is not None:
+        normalize_axis("cumsum", attrs.axis, len(data.shape))
+        return TensorType(data.shape, dtype)
+    total: Dim = 1
+    for d in data.shape:
+        total = AnyDim() if isinstance(total, AnyDim) or isinstance(d, AnyDim) else total * d
+    return TensorType((total,), dtype)
+
+
+cumsum = register_op(
+    "cumsum",
+    arg_names=("data",),
+    attrs_type=ScanopAttrs,
+    rel=result_rel(cumsum_infer),
+    pattern=OpPattern.OPAQUE,
+)
+
+
+@FNumpyCompute.register(cumsum)
+def cumsum_numpy(attrs: ScanopAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Integers wrap; float16 adds in float32."""
+    data = convert(args[0], attrs.dtype) if attrs.dtype else args[0]
+    wide = working(data)
+    flat = wide.reshape(-1) if attrs.axis is None else wide
+    axis = 0 if attrs.axis is None else attrs.axis
+    sums = np.cumsum(flat, axis=axis, dtype=wide.dtype)
+    if attrs.exclusive:
+        sums = np.roll(sums, 1, axis=axis)
+        first = [slice(None)] * sums.ndim
+        first[axis] = slice(0, 1)
+        sums[tuple(first)] = 0
+    return [sums.astype(data.dtype, copy=False)]

@@ -1,0 +1,69 @@
+"""arange(start, stop, step; start, stop, step, dtype): start, start + step, … below stop.
+
+The three arguments are scalar tensors; the attributes of the same names, when all are given, make
+the length of the result static. Otherwise it is unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.number_format import storage_dtype
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class ArangeAttrs(OpAttrs):
+    """Known bounds, in the units of the values; dtype "" means that of the arguments."""
+
+    type_key: ClassVar[str] = "ArangeAttrs"
+    start: float | None = None
+    stop: float | None = None
+    step: float | None = None
+    dtype: str = ""
+
+
+def arange_infer(types: Sequence[Any], attrs: ArangeAttrs) -> Type:
+    """A vector.
+
+    Raises:
+        TypeInferenceError: the step is 0, or an argument is no scalar.
+    """
+    scalars = [tensor_of_rank("arange", types, k, n, 0) for k, n in enumerate(_NAMES)]
+    if attrs.step == 0:
+        raise TypeInferenceError("arange: the step is 0")
+    length: Dim = AnyDim()
+    if attrs.start is not None and attrs.stop is not None and attrs.step is not None:
+        length = max(0, math.ceil((attrs.stop - attrs.start) / attrs.step))
+    return TensorType((length,), attrs.dtype or scalars[0].dtype)
+
+
+_NAMES = ("start", "stop", "step")
+
+arange = register_op(
+    "arange",
+    arg_names=_NAMES,
+    attrs_type=ArangeAttrs,
+    rel=result_rel(arange_infer),
+    pattern=OpPattern.OPAQUE,
+)
+
+
+@FNumpyCompute.register(arange)
+def arange_numpy(attrs: ArangeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """start + i * step in float64 or int64, then cast."""
+    start, stop, step = (a.item() for a in args)
+    values = np.arange(start, stop, step)
+    return [values.astype(storage_dtype(attrs.dtype or str(args[0].dtype)))]

@@ -1,0 +1,78 @@
+"""einsum(tuple; equation): Einstein summation over the fields of a tuple, as "bij,bjk->bik"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Dim, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import merge_dim, same_dtype, tensor_tuple
+from compiler.ops.nn.normalize import working
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class EinsumAttrs(OpAttrs):
+    """One letter per axis; without "->" the letters that occur once are kept, in order."""
+
+    type_key: ClassVar[str] = "EinsumAttrs"
+    equation: str
+
+
+def _terms(equation: str) -> tuple[list[str], str]:
+    text = equation.replace(" ", "")
+    inputs, arrow, output = text.partition("->")
+    terms = inputs.split(",")
+    if not arrow:
+        letters = inputs.replace(",", "")
+        output = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    legal = set("".join(terms))
+    if not all(c.isalpha() for c in legal | set(output)) or not set(output) <= legal:
+        raise TypeInferenceError(f"einsum: equation {equation!r} is not understood")
+    return terms, output
+
+
+def einsum_infer(types: Sequence[Any], attrs: EinsumAttrs) -> Type:
+    """One size per letter.
+
+    Raises:
+        TypeInferenceError: the equation does not fit the operands.
+    """
+    fields = tensor_tuple("einsum", types, 0, "data")
+    terms, output = _terms(attrs.equation)
+    if len(terms) != len(fields):
+        raise TypeInferenceError(f"einsum: {len(fields)} operands for {attrs.equation!r}")
+    sizes: dict[str, Dim] = {}
+    for term, field in zip(terms, fields):
+        same_dtype("einsum", fields[0], field)
+        if len(term) != len(field.shape):
+            raise TypeInferenceError(f"einsum: term {term!r} does not name the axes of {field}")
+        for letter, size in zip(term, field.shape):
+            sizes[letter] = merge_dim(
+                "einsum", sizes.get(letter, size), size, f"size of {letter!r}"
+            )
+    return TensorType(tuple(sizes[c] for c in output), fields[0].dtype)
+
+
+einsum = register_op(
+    "einsum",
+    arg_names=("data",),
+    attrs_type=EinsumAttrs,
+    rel=result_rel(einsum_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(einsum)
+def einsum_numpy(attrs: EinsumAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """By numpy, in the operands' dtype (float16 in float32)."""
+    terms, output = _terms(attrs.equation)
+    equation = f"{','.join(terms)}->{output}"
+    return [np.einsum(equation, *(working(a) for a in args)).astype(args[0].dtype, copy=False)]

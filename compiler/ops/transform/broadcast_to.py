@@ -1,0 +1,79 @@
+"""broadcast_to(shape) and broadcast_to_like(data, like): axes of size 1 are repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Shape, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import shape_text, tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.broadcast import broadcast_shape
+
+
+@dataclass(frozen=True, eq=False)
+class BroadcastToAttrs(OpAttrs):
+    """The shape of the result."""
+
+    type_key: ClassVar[str] = "BroadcastToAttrs"
+    shape: tuple[int, ...]
+
+
+def _repeated(op: str, data: TensorType, shape: Shape) -> Type:
+    if broadcast_shape(op, data.shape, shape) != shape:
+        raise TypeInferenceError(
+            f"{op}: {shape_text(data.shape)} does not broadcast to {shape_text(shape)}"
+        )
+    return TensorType(shape, data.dtype)
+
+
+def broadcast_to_infer(types: Sequence[Any], attrs: BroadcastToAttrs) -> Type:
+    """The named shape.
+
+    Raises:
+        TypeInferenceError: the data do not broadcast to it.
+    """
+    if any(d < 0 for d in attrs.shape):
+        raise TypeInferenceError(f"broadcast_to: shape {list(attrs.shape)} has a negative size")
+    return _repeated("broadcast_to", tensor("broadcast_to", types, 0, "data"), attrs.shape)
+
+
+def broadcast_to_like_infer(types: Sequence[Any], attrs: Any) -> Type:
+    """The shape of argument 1."""
+    data = tensor("broadcast_to_like", types, 0, "data")
+    like = tensor("broadcast_to_like", types, 1, "like")
+    return _repeated("broadcast_to_like", data, like.shape)
+
+
+broadcast_to = register_op(
+    "broadcast_to",
+    arg_names=("data",),
+    attrs_type=BroadcastToAttrs,
+    rel=result_rel(broadcast_to_infer),
+    pattern=OpPattern.BROADCAST,
+)
+broadcast_to_like = register_op(
+    "broadcast_to_like",
+    arg_names=("data", "like"),
+    rel=result_rel(broadcast_to_like_infer),
+    pattern=OpPattern.BROADCAST,
+)
+
+
+@FNumpyCompute.register(broadcast_to)
+def broadcast_to_numpy(attrs: BroadcastToAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A copy, so that every element has memory of its own."""
+    return [np.array(np.broadcast_to(args[0], attrs.shape))]
+
+
+@FNumpyCompute.register(broadcast_to_like)
+def broadcast_to_like_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
+    """As broadcast_to."""
+    return [np.array(np.broadcast_to(args[0], args[1].shape))]

@@ -1,0 +1,62 @@
+"""gather(data, indices; axis): element-wise selection along one axis (ONNX's GatherElements)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import integer_tensor, normalize_axis, tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.transform.take import kept_inside
+
+
+@dataclass(frozen=True, eq=False)
+class GatherAttrs(OpAttrs):
+    """The axis the indices count along."""
+
+    type_key: ClassVar[str] = "GatherAttrs"
+    axis: int
+
+
+def gather_infer(types: Sequence[Any], attrs: GatherAttrs) -> Type:
+    """Shape of the indices; on the other axes it may not exceed the data.
+
+    Raises:
+        TypeInferenceError: ranks differ or the indices reach beyond the data.
+    """
+    data = tensor("gather", types, 0, "data")
+    indices = integer_tensor("gather", types, 1, "indices")
+    axis = normalize_axis("gather", attrs.axis, len(data.shape))
+    if len(indices.shape) != len(data.shape):
+        raise TypeInferenceError(f"gather: data {data} and indices {indices} differ in rank")
+    for k, (d, i) in enumerate(zip(data.shape, indices.shape)):
+        if k != axis and isinstance(d, int) and isinstance(i, int) and i > d:
+            raise TypeInferenceError(f"gather: indices {indices} reach beyond data {data}")
+    return TensorType(indices.shape, data.dtype)
+
+
+gather = register_op(
+    "gather",
+    arg_names=("data", "indices"),
+    attrs_type=GatherAttrs,
+    rel=result_rel(gather_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(gather)
+def gather_numpy(attrs: GatherAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Indices outside are clipped."""
+    data, indices = args
+    axis = attrs.axis % data.ndim
+    inside = kept_inside(indices, data.shape[axis], "clip")
+    crop = tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(inside.shape))
+    return [np.take_along_axis(data[crop], inside, axis=axis)]

@@ -1,0 +1,75 @@
+"""gather_nd(data, indices; batch_dims, index_rank): slices of data at index tuples.
+
+As in Relay the tuples run along axis 0 of the indices: indices (M, …) with M components each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import integer_tensor, tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.transform.take import kept_inside
+
+
+@dataclass(frozen=True, eq=False)
+class GatherNDAttrs(OpAttrs):
+    """Leading axes shared by data and indices, and the length of a tuple when it is not static."""
+
+    type_key: ClassVar[str] = "GatherNDAttrs"
+    batch_dims: int = 0
+    index_rank: int | None = None
+
+
+def gather_nd_infer(types: Sequence[Any], attrs: GatherNDAttrs) -> Type:
+    """indices[1:] + data[batch_dims + M:].
+
+    Raises:
+        TypeInferenceError: tuples are longer than the rank of the data, or of unknown length.
+    """
+    data = tensor("gather_nd", types, 0, "data")
+    indices = integer_tensor("gather_nd", types, 1, "indices")
+    if not indices.shape:
+        raise TypeInferenceError("gather_nd: indices are a scalar, rank 1 or more is needed")
+    length = indices.shape[0] if isinstance(indices.shape[0], int) else attrs.index_rank
+    batch = attrs.batch_dims
+    if length is None or batch < 0 or batch + length > len(data.shape):
+        raise TypeInferenceError(
+            f"gather_nd: tuples of {length} after {batch} batch axes do not index {data}"
+        )
+    if len(indices.shape) - 1 < batch:
+        raise TypeInferenceError(f"gather_nd: indices {indices} lack the {batch} batch axes")
+    return TensorType((*indices.shape[1:], *data.shape[batch + length :]), data.dtype)
+
+
+gather_nd = register_op(
+    "gather_nd",
+    arg_names=("data", "indices"),
+    attrs_type=GatherNDAttrs,
+    rel=result_rel(gather_nd_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(gather_nd)
+def gather_nd_numpy(attrs: GatherNDAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Indices outside are clipped."""
+    data, indices = args
+    batch = attrs.batch_dims
+    index: list[Any] = []
+    for k in range(batch):
+        shape = [1] * (indices.ndim - 1)
+        shape[k] = data.shape[k]
+        index.append(np.arange(data.shape[k]).reshape(shape))
+    for k in range(indices.shape[0]):
+        index.append(kept_inside(indices[k], data.shape[batch + k], "clip"))
+    return [data[tuple(index)]]

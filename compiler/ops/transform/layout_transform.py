@@ -1,0 +1,51 @@
+"""layout_transform(src_layout, dst_layout): axes permuted by their letters, NCHW to NHWC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import tensor
+from compiler.ops.nn.window import axes_of
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "layout_transform"
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutTransformAttrs(OpAttrs):
+    """One letter per axis; both layouts have the same letters."""
+
+    type_key: ClassVar[str] = "LayoutTransformAttrs"
+    src_layout: str
+    dst_layout: str
+
+
+def layout_transform_infer(types: Sequence[Any], attrs: LayoutTransformAttrs) -> Type:
+    """The permuted shape."""
+    data = tensor(OP, types, 0, "data")
+    axes = axes_of(OP, attrs.src_layout, attrs.dst_layout, "src_layout")
+    if len(axes) != len(data.shape) or len(set(attrs.src_layout)) != len(axes):
+        raise TypeInferenceError(f"{OP}: {attrs.src_layout!r} does not name the axes of {data}")
+    return TensorType(tuple(data.shape[a] for a in axes), data.dtype)
+
+
+layout_transform = register_op(
+    OP,
+    arg_names=("data",),
+    attrs_type=LayoutTransformAttrs,
+    rel=result_rel(layout_transform_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(layout_transform)
+def layout_transform_numpy(attrs: LayoutTransformAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A view."""
+    return [args[0].transpose(axes_of(OP, attrs.src_layout, attrs.dst_layout, "src_layout"))]

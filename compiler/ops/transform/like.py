@@ -1,0 +1,87 @@
+"""reshape_like(data, like) and slice_like(data, like; axes): shapes taken from another tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axes, static, tensor
+from compiler.ops.op_attrs import Axes, OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class SliceLikeAttrs(OpAttrs):
+    """Axes that are cut; none named means all."""
+
+    type_key: ClassVar[str] = "SliceLikeAttrs"
+    axes: Axes = None
+
+
+def reshape_like_infer(types: Sequence[Any], attrs: Any) -> Type:
+    """Shape of argument 1, dtype of argument 0."""
+    data = tensor("reshape_like", types, 0, "data")
+    like = tensor("reshape_like", types, 1, "like")
+    if static(data.shape) and static(like.shape):
+        have = math.prod(d for d in data.shape if isinstance(d, int))
+        want = math.prod(d for d in like.shape if isinstance(d, int))
+        if have != want:
+            raise TypeInferenceError(f"reshape_like: {data} and {like} differ in element count")
+    return TensorType(like.shape, data.dtype)
+
+
+def _cut_axes(rank: int, axes: Axes) -> tuple[int, ...]:
+    named = axes if isinstance(axes, tuple) else () if axes is None else (axes,)
+    return normalize_axes("slice_like", named, rank, "axes") or tuple(range(rank))
+
+
+def slice_like_infer(types: Sequence[Any], attrs: SliceLikeAttrs) -> Type:
+    """The leading elements of each cut axis, as many as the other tensor has."""
+    data = tensor("slice_like", types, 0, "data")
+    like = tensor("slice_like", types, 1, "like")
+    dims = list(data.shape)
+    for axis in _cut_axes(len(dims), attrs.axes):
+        if axis >= len(like.shape):
+            raise TypeInferenceError(f"slice_like: {like} has no axis {axis}")
+        size, wanted = dims[axis], like.shape[axis]
+        if isinstance(size, int) and isinstance(wanted, int) and wanted > size:
+            raise TypeInferenceError(f"slice_like: axis {axis} of {data} is shorter than {wanted}")
+        dims[axis] = wanted
+    return TensorType(tuple(dims), data.dtype)
+
+
+reshape_like = register_op(
+    "reshape_like",
+    arg_names=("data", "like"),
+    rel=result_rel(reshape_like_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+slice_like = register_op(
+    "slice_like",
+    arg_names=("data", "like"),
+    attrs_type=SliceLikeAttrs,
+    rel=result_rel(slice_like_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(reshape_like)
+def reshape_like_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
+    """A view where possible."""
+    return [args[0].reshape(args[1].shape)]
+
+
+@FNumpyCompute.register(slice_like)
+def slice_like_numpy(attrs: SliceLikeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A view."""
+    data, like = args
+    index = [slice(None)] * data.ndim
+    for axis in _cut_axes(data.ndim, attrs.axes):
+        index[axis] = slice(like.shape[axis])
+    return [data[tuple(index)]]

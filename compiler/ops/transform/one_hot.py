@@ -1,0 +1,66 @@
+"""one_hot(indices, on_value, off_value; depth, axis, dtype): on_value at the index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import integer_tensor, normalize_axis, same_dtype, tensor_of_rank
+from compiler.ops.number_format import convert
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class OneHotAttrs(OpAttrs):
+    """Length and place of the new axis; dtype "" means that of the values."""
+
+    type_key: ClassVar[str] = "OneHotAttrs"
+    depth: int
+    axis: int = -1
+    dtype: str = ""
+
+
+def one_hot_infer(types: Sequence[Any], attrs: OneHotAttrs) -> Type:
+    """The indices' shape with the depth inserted.
+
+    Raises:
+        TypeInferenceError: the values are no scalars of one dtype, or the depth is not positive.
+    """
+    indices = integer_tensor("one_hot", types, 0, "indices")
+    on = tensor_of_rank("one_hot", types, 1, "on_value", 0)
+    dtype = same_dtype("one_hot", on, tensor_of_rank("one_hot", types, 2, "off_value", 0))
+    if attrs.depth < 1:
+        raise TypeInferenceError(f"one_hot: depth {attrs.depth} is not positive")
+    axis = normalize_axis("one_hot", attrs.axis, len(indices.shape) + 1)
+    shape = (*indices.shape[:axis], attrs.depth, *indices.shape[axis:])
+    return TensorType(shape, attrs.dtype or dtype)
+
+
+one_hot = register_op(
+    "one_hot",
+    arg_names=("indices", "on_value", "off_value"),
+    attrs_type=OneHotAttrs,
+    rel=result_rel(one_hot_infer),
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(one_hot)
+def one_hot_numpy(attrs: OneHotAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """An index outside [0, depth) gives a row of off_value."""
+    indices, on, off = args
+    if attrs.dtype:
+        on, off = convert(on, attrs.dtype), convert(off, attrs.dtype)
+    axis = attrs.axis % (indices.ndim + 1)
+    shape = [1] * (indices.ndim + 1)
+    shape[axis] = attrs.depth
+    hit = np.expand_dims(indices, axis) == np.arange(attrs.depth).reshape(shape)
+    return [np.where(hit, on, off)]

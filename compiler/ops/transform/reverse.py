@@ -1,0 +1,46 @@
+"""reverse(axis): the elements of one axis in the opposite order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class ReverseAttrs(OpAttrs):
+    """The axis that is turned around."""
+
+    type_key: ClassVar[str] = "ReverseAttrs"
+    axis: int
+
+
+def reverse_infer(types: Sequence[Any], attrs: ReverseAttrs) -> Type:
+    """Type of the data."""
+    data = tensor("reverse", types, 0, "data")
+    normalize_axis("reverse", attrs.axis, len(data.shape))
+    return data
+
+
+reverse = register_op(
+    "reverse",
+    arg_names=("data",),
+    attrs_type=ReverseAttrs,
+    rel=result_rel(reverse_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(reverse)
+def reverse_numpy(attrs: ReverseAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A view."""
+    return [np.flip(args[0], axis=attrs.axis)]

@@ -1,0 +1,138 @@
+"""sort, argsort and topk along one axis. Equal values keep their order; NaN is the largest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, TupleType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.number_format import storage_dtype
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class ArgsortAttrs(OpAttrs):
+    """Axis, direction and (argsort) the dtype of positions."""
+
+    type_key: ClassVar[str] = "ArgsortAttrs"
+    axis: int = -1
+    is_ascend: bool = True
+    dtype: str = "int32"
+
+
+@dataclass(frozen=True, eq=False)
+class TopKAttrs(OpAttrs):
+    """How many (below 1: all), and whether "both", "values" or "indices" are returned."""
+
+    type_key: ClassVar[str] = "TopKAttrs"
+    k: int = 1
+    axis: int = -1
+    ret_type: str = "both"
+    is_ascend: bool = False
+    dtype: str = "int32"
+
+
+def sort_infer(types: Sequence[Any], attrs: ArgsortAttrs) -> Type:
+    """Type of the data."""
+    data = tensor("sort", types, 0, "data")
+    normalize_axis("sort", attrs.axis, len(data.shape))
+    return data
+
+
+def argsort_infer(types: Sequence[Any], attrs: ArgsortAttrs) -> Type:
+    """Shape of the data, dtype of the positions."""
+    data = tensor("argsort", types, 0, "data")
+    normalize_axis("argsort", attrs.axis, len(data.shape))
+    return TensorType(data.shape, attrs.dtype)
+
+
+def topk_infer(types: Sequence[Any], attrs: TopKAttrs) -> Type:
+    """Values and positions, or one of them.
+
+    Raises:
+        TypeInferenceError: k exceeds the axis, or ret_type is unknown.
+    """
+    data = tensor("topk", types, 0, "data")
+    axis = normalize_axis("topk", attrs.axis, len(data.shape))
+    size = data.shape[axis]
+    if isinstance(size, int) and attrs.k > size:
+        raise TypeInferenceError(f"topk: k={attrs.k} exceeds the {size} elements of axis {axis}")
+    count = size if attrs.k < 1 else attrs.k
+    shape = (*data.shape[:axis], count, *data.shape[axis + 1 :])
+    values, indices = TensorType(shape, data.dtype), TensorType(shape, attrs.dtype)
+    if attrs.ret_type == "both":
+        return TupleType((values, indices))
+    if attrs.ret_type not in ("values", "indices"):
+        raise TypeInferenceError(
+            f"topk: ret_type {attrs.ret_type!r} is unknown", fix="both, values or indices"
+        )
+    return values if attrs.ret_type == "values" else indices
+
+
+sort = register_op(
+    "sort",
+    arg_names=("data",),
+    attrs_type=ArgsortAttrs,
+    rel=result_rel(sort_infer),
+    pattern=OpPattern.OPAQUE,
+)
+argsort = register_op(
+    "argsort",
+    arg_names=("data",),
+    attrs_type=ArgsortAttrs,
+    rel=result_rel(argsort_infer),
+    pattern=OpPattern.OPAQUE,
+)
+topk = register_op(
+    "topk",
+    arg_names=("data",),
+    attrs_type=TopKAttrs,
+    rel=result_rel(topk_infer),
+    pattern=OpPattern.OPAQUE,
+)
+
+
+def ordering(data: NDArray[Any], axis: int, ascending: bool) -> NDArray[np.int64]:
+    """Positions of the elements in order; equal ones by position in both directions."""
+    if ascending:
+        return np.argsort(data, axis=axis, kind="stable")
+    # Sorted backwards and read backwards, equal elements are in front-to-back order again.
+    turned = np.argsort(np.flip(data, axis=axis), axis=axis, kind="stable")
+    return np.asarray(data.shape[axis] - 1 - np.flip(turned, axis=axis))
+
+
+@FNumpyCompute.register(sort)
+def sort_numpy(attrs: ArgsortAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A copy."""
+    order = ordering(args[0], attrs.axis, attrs.is_ascend)
+    return [np.take_along_axis(args[0], order, axis=attrs.axis)]
+
+
+@FNumpyCompute.register(argsort)
+def argsort_numpy(attrs: ArgsortAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Positions."""
+    order = ordering(args[0], attrs.axis, attrs.is_ascend)
+    return [order.astype(storage_dtype(attrs.dtype))]
+
+
+@FNumpyCompute.register(topk)
+def topk_numpy(attrs: TopKAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """The first k of a full stable sort."""
+    data = args[0]
+    order = ordering(data, attrs.axis, attrs.is_ascend)
+    if attrs.k >= 1:
+        order = np.take(order, np.arange(attrs.k), axis=attrs.axis)
+    values = np.take_along_axis(data, order, axis=attrs.axis)
+    indices = order.astype(storage_dtype(attrs.dtype))
+    if attrs.ret_type == "both":
+        return [values, indices]
+    return [values if attrs.ret_type == "values" else indices]

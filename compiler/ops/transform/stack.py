@@ -1,0 +1,54 @@
+"""stack(tuple; axis): the fields of one tuple along a new axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Dim, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import merge_dim, normalize_axis, same_dtype, tensor_tuple
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class StackAttrs(OpAttrs):
+    """Where the new axis stands in the result."""
+
+    type_key: ClassVar[str] = "StackAttrs"
+    axis: int = 0
+
+
+def stack_infer(types: Sequence[Any], attrs: StackAttrs) -> Type:
+    """The common shape with the number of fields inserted."""
+    fields = tensor_tuple("stack", types, 0, "data")
+    dims: list[Dim] = list(fields[0].shape)
+    for index, field in enumerate(fields[1:], start=1):
+        if len(field.shape) != len(dims):
+            raise TypeInferenceError(f"stack: field 0 is {fields[0]} but field {index} is {field}")
+        same_dtype("stack", fields[0], field)
+        for k in range(len(dims)):
+            dims[k] = merge_dim("stack", dims[k], field.shape[k], f"size of axis {k}")
+    axis = normalize_axis("stack", attrs.axis, len(dims) + 1)
+    return TensorType((*dims[:axis], len(fields), *dims[axis:]), fields[0].dtype)
+
+
+stack = register_op(
+    "stack",
+    arg_names=("data",),
+    attrs_type=StackAttrs,
+    rel=result_rel(stack_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+@FNumpyCompute.register(stack)
+def stack_numpy(attrs: StackAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A copy."""
+    return [np.stack(list(args), axis=attrs.axis)]

@@ -1,0 +1,91 @@
+"""take(data, indices; axis, batch_dims, mode): slices of data by index along one axis.
+
+Without an axis the data are taken flat. Mode "clip" moves indices outside to the nearest end,
+"wrap" counts around, "fast" trusts them (here: like clip).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import integer_tensor, merge_dim, normalize_axis, tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class TakeAttrs(OpAttrs):
+    """Axis (None: flat), leading axes shared with the indices, and what indices outside mean."""
+
+    type_key: ClassVar[str] = "TakeAttrs"
+    axis: int | None = None
+    batch_dims: int = 0
+    mode: str = "clip"
+
+
+def take_infer(types: Sequence[Any], attrs: TakeAttrs) -> Type:
+    """data[:axis] + indices[batch_dims:] + data[axis+1:].
+
+    Raises:
+        TypeInferenceError: indices are no integers, or batch axes do not agree.
+    """
+    data = tensor("take", types, 0, "data")
+    indices = integer_tensor("take", types, 1, "indices")
+    if attrs.mode not in ("clip", "wrap", "fast"):
+        raise TypeInferenceError(f"take: mode {attrs.mode!r} is unknown", fix="clip, wrap or fast")
+    if attrs.axis is None:
+        return TensorType(indices.shape, data.dtype)
+    axis = normalize_axis("take", attrs.axis, len(data.shape))
+    batch = attrs.batch_dims
+    if not 0 <= batch <= min(axis, len(indices.shape)):
+        raise TypeInferenceError(
+            f"take: batch_dims {batch} is not between 0 and axis {axis} and the rank of {indices}"
+        )
+    for k in range(batch):
+        merge_dim("take", data.shape[k], indices.shape[k], f"size of batch axis {k}")
+    shape = (*data.shape[:axis], *indices.shape[batch:], *data.shape[axis + 1 :])
+    return TensorType(shape, data.dtype)
+
+
+take = register_op(
+    "take",
+    arg_names=("data", "indices"),
+    attrs_type=TakeAttrs,
+    rel=result_rel(take_infer),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+def kept_inside(indices: NDArray[Any], size: int, mode: str) -> NDArray[Any]:
+    """Indices as positions in [0, size)."""
+    wide = indices.astype(np.int64)
+    return np.asarray(wide % size if mode == "wrap" else np.clip(wide, 0, size - 1))
+
+
+@FNumpyCompute.register(take)
+def take_numpy(attrs: TakeAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A copy."""
+    data, indices = args
+    if attrs.axis is None:
+        return [data.reshape(-1)[kept_inside(indices, data.size, attrs.mode)]]
+    axis = attrs.axis % data.ndim
+    inside = kept_inside(indices, data.shape[axis], attrs.mode)
+    if attrs.batch_dims == 0:
+        return [np.take(data, inside, axis=axis)]
+    batch = data.shape[: attrs.batch_dims]
+    out = np.empty(
+        (*data.shape[:axis], *inside.shape[attrs.batch_dims :], *data.shape[axis + 1 :]),
+        data.dtype,
+    )
+    for at in np.ndindex(*batch):
+        out[at] = np.take(data[at], inside[at], axis=axis - attrs.batch_dims)
+    return [out]

@@ -1,0 +1,94 @@
+"""tile(reps): the tensor repeated along each axis; repeat(repeats, axis): each element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import Dim, TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class TileAttrs(OpAttrs):
+    """Repetitions per axis, aligned from the right."""
+
+    type_key: ClassVar[str] = "TileAttrs"
+    reps: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RepeatAttrs(OpAttrs):
+    """How often each element stands in a row along ``axis`` (None: of the flat tensor)."""
+
+    type_key: ClassVar[str] = "RepeatAttrs"
+    repeats: int
+    axis: int | None = None
+
+
+def _times(size: Dim, count: int) -> Dim:
+    return size if isinstance(size, AnyDim) else size * count
+
+
+def tile_infer(types: Sequence[Any], attrs: TileAttrs) -> Type:
+    """Missing axes and repetitions count as 1."""
+    data = tensor("tile", types, 0, "data")
+    if any(r < 0 for r in attrs.reps):
+        raise TypeInferenceError(f"tile: reps {list(attrs.reps)} has a negative value")
+    rank = max(len(data.shape), len(attrs.reps))
+    shape: tuple[Dim, ...] = (*(1 for _ in range(rank - len(data.shape))), *data.shape)
+    reps = [1] * (rank - len(attrs.reps)) + list(attrs.reps)
+    return TensorType(tuple(_times(d, r) for d, r in zip(shape, reps)), data.dtype)
+
+
+def repeat_infer(types: Sequence[Any], attrs: RepeatAttrs) -> Type:
+    """The axis grows by the factor."""
+    data = tensor("repeat", types, 0, "data")
+    if attrs.repeats < 0:
+        raise TypeInferenceError(f"repeat: repeats {attrs.repeats} is negative")
+    if attrs.axis is None:
+        total: Dim = 1
+        for d in data.shape:
+            total = AnyDim() if isinstance(total, AnyDim) or isinstance(d, AnyDim) else total * d
+        return TensorType((_times(total, attrs.repeats),), data.dtype)
+    axis = normalize_axis("repeat", attrs.axis, len(data.shape))
+    dims = list(data.shape)
+    dims[axis] = _times(dims[axis], attrs.repeats)
+    return TensorType(tuple(dims), data.dtype)
+
+
+tile = register_op(
+    "tile",
+    arg_names=("data",),
+    attrs_type=TileAttrs,
+    rel=result_rel(tile_infer),
+    pattern=OpPattern.BROADCAST,
+)
+repeat = register_op(
+    "repeat",
+    arg_names=("data",),
+    attrs_type=RepeatAttrs,
+    rel=result_rel(repeat_infer),
+    pattern=OpPattern.BROADCAST,
+)
+
+
+@FNumpyCompute.register(tile)
+def tile_numpy(attrs: TileAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A copy."""
+    return [np.tile(args[0], attrs.reps)]
+
+
+@FNumpyCompute.register(repeat)
+def repeat_numpy(attrs: RepeatAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A copy."""
+    return [np.repeat(args[0], attrs.repeats, axis=attrs.axis)]

@@ -1,0 +1,47 @@
+"""trilu(data, k; upper): the upper or lower triangle of the last two axes, zeros elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import integer_tensor, tensor_of_rank
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+
+@dataclass(frozen=True, eq=False)
+class TriluAttrs(OpAttrs):
+    """True keeps what is on and above diagonal k, False what is on and below it."""
+
+    type_key: ClassVar[str] = "TriluAttrs"
+    upper: bool = True
+
+
+def trilu_infer(types: Sequence[Any], attrs: TriluAttrs) -> Type:
+    """Type of the data; k is an integer scalar."""
+    integer_tensor("trilu", types, 1, "k")
+    tensor_of_rank("trilu", types, 1, "k", 0)
+    return tensor_of_rank("trilu", types, 0, "data", 2, at_least=True)
+
+
+trilu = register_op(
+    "trilu",
+    arg_names=("data", "k"),
+    attrs_type=TriluAttrs,
+    rel=result_rel(trilu_infer),
+    pattern=OpPattern.ELEMWISE,
+)
+
+
+@FNumpyCompute.register(trilu)
+def trilu_numpy(attrs: TriluAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """A copy."""
+    function = np.triu if attrs.upper else np.tril
+    return [function(args[0], int(args[1]))]
