@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from compiler.ir.blob import ModuleBlob
 
-from compiler.errors import QuantizeError
+from compiler.errors import NotFullyIntegralError, QuantizeError
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, build_candidate
 from compiler.quantize._calibrate.collect_stats import float_executor
+from compiler.quantize._partition_conversions import CORE, PREFIX, SUFFIX, check_fully_integral
 from compiler.runtime.executor import Executor
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
@@ -28,7 +29,7 @@ class Runnable:
     Attributes:
         inputs: the model's inputs.
         executor: takes and returns real values.
-        fully_integral: no float inside the realised module; None where it was not realised.
+        fully_integral: no float inside quantized_main; None where there is none.
         float_ops: calls that stayed float, with the reason.
         compile_cpu_s: what making it cost.
     """
@@ -76,8 +77,27 @@ class Builder:
         qconfig = QConfig.from_dict(dict(request.qconfig))
         candidate = build_candidate(mod, qconfig, request.activation_scales)
         executor = _JUDGES[request.judge](candidate)
-        integral = None if candidate.integer is None else candidate.fully_integral
-        return Runnable(inputs, executor, integral, candidate.float_ops, clock.seconds)
+        return Runnable(
+            inputs, executor, _fully_integral(candidate), _float_ops(candidate), clock.seconds
+        )
+
+
+def _fully_integral(candidate: Candidate) -> bool | None:
+    cut = candidate.partitioned
+    if cut is None:
+        return None
+    try:
+        check_fully_integral({name: cut[name] for name in (PREFIX, CORE, SUFFIX)})
+    except NotFullyIntegralError:
+        return False
+    return True
+
+
+def _float_ops(candidate: Candidate) -> tuple[str, ...]:
+    return tuple(
+        f"{record.op} ({record.where or 'no source'}): {record.reason}"
+        for record in candidate.report.float_ops
+    )
 
 
 def _simulated(candidate: Candidate) -> Executor:
@@ -85,17 +105,19 @@ def _simulated(candidate: Candidate) -> Executor:
 
 
 def _grid(candidate: Candidate) -> Executor:
-    from compiler.export.to_onnx.grid import to_grid_onnx
-    from compiler.targets.ort.session import OrtExecutor
-
-    return OrtExecutor(to_grid_onnx(_integer(candidate), exact=False), threads=1)
+    return _on_grid(_integer(candidate), exact=False)
 
 
 def _grid_exact(candidate: Candidate) -> Executor:
-    from compiler.export.to_onnx.grid import to_grid_onnx
+    return _on_grid(_integer(candidate), exact=True)
+
+
+def _on_grid(integer: IRModule, exact: bool) -> Executor:
+    from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
     from compiler.targets.ort.session import OrtExecutor
 
-    return OrtExecutor(to_grid_onnx(_integer(candidate), exact=True), threads=1)
+    model = to_grid_onnx(integer, exact=exact)
+    return OrtExecutor(model, threads=1, disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
 
 
 def _reference(candidate: Candidate) -> Executor:

@@ -140,7 +140,7 @@ class EvaluationResult:
         outputs_sha256: over the little-endian float32 outputs, sample after sample, batch 1.
         outputs: one array per model output, samples on axis 0, or None.
         compile_cpu_s, run_cpu_s: CPU seconds of building and of running the candidate.
-        fully_integral: the realised module has no float inside; None where it was not realised.
+        fully_integral: no float inside quantized_main; None where nothing was realised or cut.
         float_ops: operators that stayed float, with the reason, for the report.
     """
 

@@ -8,12 +8,15 @@ measured; see the README of this package.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from workers.code_version import code_version
@@ -37,6 +40,7 @@ OBJECT_STORE_BYTES = 300 << 20
 """Shared memory of a local cluster: models, reference outputs, merged statistics."""
 
 _RESTART_PAUSE_S = 0.2
+_FAILED_STARTS = 3
 _STOP_TIMEOUT_S = 20.0
 
 _log = logging.getLogger("workers.pool.ray")
@@ -50,6 +54,21 @@ def _import_ray() -> Any:
     import ray
 
     return ray
+
+
+@contextlib.contextmanager
+def _import_path_in_environment() -> Iterator[None]:
+    """Actors of a local cluster find the packages that this process found, installed or not."""
+    before = os.environ.get("PYTHONPATH")
+    home = str(Path(__file__).resolve().parents[2])
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([home, *filter(None, sys.path)]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 class _RayWorker:
@@ -128,6 +147,7 @@ class RayPool:
         self._values: dict[str, Any] = {}
         self._refs: dict[str, Any] = {}
         self._actors: list[_Actor] = []
+        self._failed_starts = 0
         self._ray: Any = None
         self._start_error: Exception | None = None
         self._started = threading.Event()
@@ -245,12 +265,13 @@ class RayPool:
                     "(RAY_AUTH_TOKEN or ~/.ray/auth_token) are set here too",
                 ) from error
             return
-        ray.init(
-            num_cpus=self._count,
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            **quiet,
-        )
+        with _import_path_in_environment():
+            ray.init(
+                num_cpus=self._count,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                **quiet,
+            )
 
     def _step(self, timeout_s: float) -> None:
         """Hand out jobs, wait for news, take them in."""
@@ -336,6 +357,7 @@ class RayPool:
             )
         actor.ready = True
         actor.restarts = 0
+        self._failed_starts = 0
 
     def _lost(self, actor: _Actor, job: Job | None, error: Exception) -> None:
         actor.restarts += 1
@@ -343,6 +365,16 @@ class RayPool:
         _log.warning("%s was lost (%s)%s", actor, why, f" with {job}" if job else "")
         if job is not None:
             self._jobs.lost(job, str(actor), why)
+        if actor.pid is None:
+            self._failed_starts += 1
+            if self._failed_starts >= _FAILED_STARTS:
+                raise WorkerError(
+                    f"{self._failed_starts} Ray actors in a row did not start",
+                    where=str(error),
+                    fix="every node needs the same Python environment with qsearch in it",
+                )
+            self._discard(actor)
+            return
         if actor.restarts * _RESTART_PAUSE_S > self._start_timeout_s:
             raise WorkerError(
                 f"{actor} did not come back within {self._start_timeout_s:.0f} s: {why}",

@@ -1,0 +1,55 @@
+"""What the workers of the pool tests run: requests say what happens to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workers.errors import DatasetError
+from workers.messages import Handle
+from workers.worker import Fetch
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """``do`` on ``value``; ``folder`` is where attempts leave their marks."""
+
+    do: str
+    value: Any = None
+    folder: str = ""
+    large: Any | Handle = None
+
+
+class Runner:
+    """Runs Ask requests."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self.fetch = fetch
+
+    def run(self, request: Ask) -> Any:
+        if request.do == "double":
+            return request.value * 2
+        if request.do == "pid":
+            return os.getpid()
+        if request.do == "sum":
+            value = self.fetch(request.large) if isinstance(request.large, Handle) else request.large
+            return float(value.sum())
+        if request.do == "sleep":
+            (Path(request.folder) / f"running-{os.getpid()}").touch()
+            time.sleep(request.value)
+            return request.value
+        if request.do == "refuse":
+            raise DatasetError("no such thing", where="here", fix="bring it")
+        if request.do == "bug":
+            raise ZeroDivisionError("a bug")
+        if request.do == "die":
+            attempts = len(list(Path(request.folder).iterdir()))
+            (Path(request.folder) / f"attempt-{attempts}-{os.getpid()}").touch()
+            if attempts < request.value:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return attempts
+        raise ValueError(request.do)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pool_runner import Ask
+from pool_test_case import PoolTestCase
+
+from workers.errors import WorkerError
+from workers.messages import Handle
+from workers.pool.choice import open_pool
+from workers.pool.local import LocalPool
+
+
+class TestLocalPool(PoolTestCase):
+    @pytest.fixture
+    def pool(self) -> Iterator[LocalPool]:
+        pool = LocalPool("pool_runner:Runner")
+        yield pool
+        pool.close()
+
+
+def test_a_handle_of_another_pool_is_refused() -> None:
+    pool = LocalPool("pool_runner:Runner")
+    pool.submit("a", Ask("sum", large=Handle("f" * 64)))
+    finished = pool.next_finished()
+    assert finished is not None
+    assert "another pool" in str(finished.error)
+
+
+def test_unknown_pools_and_stray_addresses_are_refused() -> None:
+    with pytest.raises(WorkerError, match="unknown pool 'dask'"):
+        open_pool("dask", 1)
+    with pytest.raises(WorkerError, match="belongs to --pool ray"):
+        open_pool("process", 1, address="auto")

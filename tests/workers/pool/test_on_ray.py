@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pool_runner import Ask
+from pool_test_case import SeparateWorkersTestCase, drain
+
+from workers.errors import WorkerError
+from workers.pool.on_ray import RayPool
+
+pytestmark = pytest.mark.ray
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+RUNNER = "pool_runner:Runner"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayPool]:
+    """One local Ray for all tests of this file; their pools share it."""
+    pool = RayPool(2, runner=RUNNER)
+    pool.submit(0, Ask("pid"))
+    drain(pool)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def ray_address(cluster: RayPool) -> str:
+    import ray
+
+    # The first pool's actors hold the CPUs that the pools of the tests need.
+    cluster.cancel_all()
+    for actor in list(cluster._actors):
+        cluster._discard(actor)
+    return str(ray.get_runtime_context().gcs_address)
+
+
+class TestRayPool(SeparateWorkersTestCase):
+    @pytest.fixture
+    def pool(self, ray_address: str) -> Iterator[RayPool]:
+        pool = RayPool(2, runner=RUNNER)
+        yield pool
+        pool.close()
+
+
+def test_more_workers_than_cpus_are_refused_with_a_sentence(ray_address: str) -> None:
+    pool = RayPool(64, runner=RUNNER)
+    try:
+        pool.submit(0, Ask("pid"))
+        with pytest.raises(WorkerError, match="64 workers need 64 CPUs, the Ray cluster has 2"):
+            drain(pool)
+    finally:
+        pool.close()
+
+
+CLIENT = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from pool_runner import Ask
+from workers.pool.on_ray import RayPool
+pool = RayPool(1, address=sys.argv[1], runner="pool_runner:Runner", start_timeout_s=100)
+pool.submit(0, Ask("double", 21))
+finished = None
+while finished is None:
+    finished = pool.next_finished(timeout_s=10)
+print("answer", finished.result)
+pool.close()
+"""
+
+
+def run_client(address: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", CLIENT, address, str(HERE)],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_a_second_process_connects_with_the_token_and_none_without(
+    ray_address: str, tmp_path: Path
+) -> None:
+    good = run_client(ray_address, dict(os.environ))
+    assert "answer 42" in good.stdout, good.stderr
+
+    # A stranger: another home without ~/.ray/auth_token, no token in the environment.
+    stranger = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")}
+    stranger["HOME"] = str(tmp_path)
+    stranger["RAY_AUTH_MODE"] = "disabled"
+    bad = run_client(ray_address, stranger)
+    assert bad.returncode != 0
+    assert "answer" not in bad.stdout
+    assert "cannot connect to Ray" in bad.stderr
+
+
+def test_an_address_where_nobody_listens_gives_a_message_in_time() -> None:
+    program = CLIENT.replace("start_timeout_s=100", "start_timeout_s=15")
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program, "127.0.0.1:9", str(HERE)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode != 0
+    assert "WorkerError" in done.stderr
+    assert "127.0.0.1:9" in done.stderr
+    assert time.monotonic() - begun < 100

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pool_runner import Ask
+from pool_test_case import SeparateWorkersTestCase, drain
+
+from workers.errors import LostWorkerError, WorkerError
+from workers.pool.process import ProcessPool
+
+HERE = Path(__file__).parent
+
+
+class TestProcessPool(SeparateWorkersTestCase):
+    @pytest.fixture
+    def pool(self) -> Iterator[ProcessPool]:
+        pool = ProcessPool(2, runner="pool_runner:Runner")
+        yield pool
+        pool.close()
+
+
+def test_a_worker_that_takes_too_long_is_replaced(tmp_path: Path) -> None:
+    pool = ProcessPool(1, max_attempts=2, request_timeout_s=1.0, runner="pool_runner:Runner")
+    try:
+        pool.submit("slow", Ask("sleep", 60.0, str(tmp_path)))
+        pool.submit("next", Ask("double", 3))
+        ended = drain(pool)
+        assert isinstance(ended["slow"].error, LostWorkerError)
+        assert "no answer within 1.0 s" in ended["slow"].error.what
+        assert ended["next"].result == 6
+    finally:
+        pool.close()
+
+
+def test_workers_that_cannot_start_are_reported_not_restarted_for_ever() -> None:
+    pool = ProcessPool(1, runner="no_such_module:Runner")
+    try:
+        pool.submit("a", Ask("double", 1))
+        with pytest.raises(WorkerError, match="in a row did not start: exit code 1"):
+            drain(pool)
+    finally:
+        pool.close()
+
+
+def test_workers_end_soon_after_a_driver_that_was_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from pool_runner import Ask\n"
+        "from workers.pool.process import ProcessPool\n"
+        "pool = ProcessPool(2, runner='pool_runner:Runner')\n"
+        "pool.submit(0, Ask('sleep', 100.0, sys.argv[2])); pool.submit(1, Ask('pid'))\n"
+        "pool.next_finished()\n"
+        "print(*pool.pids, flush=True); time.sleep(100)\n"
+    )
+    root = HERE.parents[2]
+    driver = subprocess.Popen(
+        [sys.executable, "-c", script, str(HERE), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    try:
+        assert driver.stdout is not None
+        pids = [int(pid) for pid in driver.stdout.readline().split()]
+        assert len(pids) == 2
+    finally:
+        driver.kill()
+        driver.wait()
+    stop = time.monotonic() + 20
+    while any(_alive(pid) for pid in pids):
+        assert time.monotonic() < stop, "a worker outlived its driver"
+        time.sleep(0.1)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
