@@ -72,7 +72,7 @@ def prepare_data(
         DataError, DatasetError: missing, empty, not finite, or not what the model takes.
     """
     if given is None:
-        options = {"count": SYNTHETIC_SAMPLES, "seed": seed}
+        options: dict[str, Any] = {"count": SYNTHETIC_SAMPLES, "seed": seed}
         ref = DatasetRef("synthetic", options)
         described = f"synthetic ({SYNTHETIC_SAMPLES} samples, seed {seed})"
         return _checked(ref, inputs, content_hash(options), described)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qsearch.data import PreparedData
 from qsearch.progress import Progress
+from qsearch.search.gathering import gather
+from qsearch.search.scoring import baseline_score
+from qsearch.store.artifacts import ArtifactStore
+from qsearch.store.records import StoredArtifact
+from qsearch.store.repository import Repository
 from workers.messages import EvaluationRequest, EvaluationResult, Range
 from workers.metrics.registry import merge_sums
 from workers.pool.protocol import WorkerPool
 
-_POLL_S: Final = 1.0
+OUTPUTS: Final = "baseline_outputs"
 SHARD: Final = 20
 """Samples a request of a split evaluation. Fixed, so that sums do not depend on the workers."""
 
@@ -50,18 +56,11 @@ def evaluate_split(
     """
     for index, request in enumerate(requests):
         pool.submit((tag, index), request)
-    results: dict[int, EvaluationResult] = {}
-    while len(results) < len(requests):
-        finished = pool.next_finished(timeout_s=_POLL_S)
-        if finished is None:
-            continue
-        if finished.error is not None:
-            pool.cancel_all()
-            raise finished.error
-        result: EvaluationResult = finished.result
-        results[finished.tag[1]] = result  # type: ignore[index]  # our own tag
+    results: dict[Hashable, EvaluationResult] = {}
+    for key, result in gather(pool, [(tag, index) for index in range(len(requests))]):
+        results[key] = result
         progress.advance(result.samples)
-    ordered = [results[index] for index in range(len(requests))]
+    ordered = [results[tag, index] for index in range(len(requests))]
     return SplitEvaluation(
         sums=merge_sums(result.sums for result in ordered),
         outputs=tuple(_joined(ordered)),
@@ -83,3 +82,64 @@ def outputs_to_arrays(outputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]
 def outputs_from_arrays(arrays: dict[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
     """Inverse of ``outputs_to_arrays``."""
     return tuple(arrays[name] for name in sorted(arrays))
+
+
+@dataclass(slots=True)
+class Baseline:
+    """The float model on the evaluation data, run once per study and kept.
+
+    Args:
+        repository, artifacts, study_id: where outputs and score are kept.
+        pool: where it runs; must be idle.
+        blob: the float module, or the pool's handle of it.
+        data: evaluation data; ``has_labels`` says whether its labels are used.
+    """
+
+    repository: Repository
+    artifacts: ArtifactStore
+    study_id: int
+    pool: WorkerPool
+    blob: Any
+    data: PreparedData
+    has_labels: bool
+    progress: Progress
+    cpu_s: float = 0.0
+    """CPU seconds this run spent on it."""
+    _outputs: tuple[NDArray[Any], ...] | None = None
+
+    def outputs(self) -> tuple[NDArray[Any], ...]:
+        """One array per output of the model, samples on axis 0."""
+        if self._outputs is None:
+            self._outputs = self._stored() or self._run()
+        return self._outputs
+
+    def _stored(self) -> tuple[NDArray[Any], ...] | None:
+        for kept in self.repository.artifacts_of(self.study_id, OUTPUTS):
+            if kept.key == self.data.sha256 and self.artifacts.has(kept.sha256):
+                return outputs_from_arrays(self.artifacts.get_arrays(kept.sha256))
+        return None
+
+    def _run(self) -> tuple[NDArray[Any], ...]:
+        self.progress.phase("baseline", self.data.count)
+        requests = [
+            EvaluationRequest(
+                blob=self.blob,
+                qconfig={},
+                activation_scales=None,
+                judge="float",
+                dataset=self.data.ref,
+                samples=part,
+                metrics=("top1",) if self.has_labels else (),
+                return_outputs=True,
+            )
+            for part in shards(self.data.samples)
+        ]
+        found = evaluate_split(self.pool, requests, self.progress, "baseline")
+        self.cpu_s += found.cpu_s
+        self.repository.save_baseline(self.study_id, baseline_score(found.sums))
+        kept = self.artifacts.put_arrays(outputs_to_arrays(found.outputs))
+        self.repository.save_artifact(
+            self.study_id,
+            StoredArtifact(OUTPUTS, self.data.sha256, kept.sha256, kept.bytes, found.cpu_s),
+        )
+        return found.outputs

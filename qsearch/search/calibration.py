@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._calibrate.activation_scales import activation_scales
 from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
 from qsearch.progress import Progress
+from qsearch.search.gathering import gather
 from qsearch.search.space import content_hash
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact
@@ -29,7 +30,6 @@ log = logging.getLogger("qsearch.search.calibration")
 
 STATISTICS = "calibration"
 SCALES = "scales"
-_POLL_S = 1.0
 # Fields beside calibration_fields() that decide the activation scales.
 _SCALE_FIELDS = (
     "calibrate_mode",
@@ -64,8 +64,8 @@ class Calibrator:
     percentiles: tuple[float, ...]
     progress: Progress
     clock: Callable[[], float] = time.process_time
-    cpu_s: float = 0.0
-    """CPU seconds this run spent on calibration, workers included."""
+    worker_cpu_s: float = 0.0
+    """CPU seconds that workers spent on it in this run."""
     _stats: dict[str, CalibrationStats] = field(default_factory=dict)
     _scales: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
@@ -88,7 +88,6 @@ class Calibrator:
                 begin = self.clock()
                 scales = activation_scales(statistics, qconfig)
                 spent = self.clock() - begin
-                self.cpu_s += spent
                 stored = {"scales": scales}
                 self._keep(SCALES, key, stored, spent)
             self._scales[key] = tuple(float(scale) for scale in stored["scales"])
@@ -99,7 +98,7 @@ class Calibrator:
             arrays = self._stored(STATISTICS, variant)
             if arrays is None:
                 statistics, cpu_s = self._measure(qconfig)
-                self.cpu_s += cpu_s
+                self.worker_cpu_s += cpu_s
                 self._keep(STATISTICS, variant, statistics.to_arrays(), cpu_s)
             else:
                 statistics = CalibrationStats.from_arrays(arrays)
@@ -126,18 +125,12 @@ class Calibrator:
                 percentiles=self.percentiles,
             )
             self.pool.submit(("calibration", number, index), request)
-        results: dict[int, CalibrationResult] = {}
-        while len(results) < len(shards):
-            finished = self.pool.next_finished(timeout_s=_POLL_S)
-            if finished is None:
-                continue
-            if finished.error is not None:
-                self.pool.cancel_all()
-                raise finished.error
-            result: CalibrationResult = finished.result
-            results[finished.tag[2]] = result  # type: ignore[index]  # our own tag
+        results: dict[Hashable, CalibrationResult] = {}
+        tags: list[Hashable] = [("calibration", number, index) for index in range(len(shards))]
+        for tag, result in gather(self.pool, tags):
+            results[tag] = result
             self.progress.advance(result.samples)
-        ordered = [results[index] for index in sorted(results)]
+        ordered = [results[tag] for tag in tags]
         statistics = merge_stats(CalibrationStats.from_arrays(r.arrays) for r in ordered)
         return statistics, sum(result.cpu_s for result in ordered)
 

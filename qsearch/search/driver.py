@@ -69,6 +69,8 @@ class Driver:
     clock: Callable[[], float] = time.monotonic
     finished_here: int = 0
     """Trials that this run finished."""
+    worker_cpu_s: float = 0.0
+    """CPU seconds that workers spent on them."""
     _trials: dict[int, Trial] = field(default_factory=dict)
     _best: Trial | None = None
 
@@ -197,6 +199,8 @@ class Driver:
             self.study.id, "trial", trial=trial.number, data={"state": outcome.state}
         )
         self.finished_here += 1
+        if not outcome.from_store:
+            self.worker_cpu_s += (outcome.compile_cpu_s or 0.0) + (outcome.run_cpu_s or 0.0)
         if outcome.failure is not None:
             log.info("trial %d %s: %s", trial.number, outcome.state, outcome.failure.what)
         self._remember(replace(trial, outcome=outcome))

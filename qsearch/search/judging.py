@@ -40,6 +40,10 @@ class Judging:
     reference: Any
     score_of: ScoreOf
 
+    def judge_of(self, qconfig: Mapping[str, Any]) -> Judge:
+        """The grid holds integers only; what may keep float parts is judged as a simulation."""
+        return self.judge if qconfig["partition_conversions"] == "fully_integral" else "simulated"
+
     def request(
         self, qconfig: Mapping[str, Any], scales: tuple[float, ...] | None
     ) -> EvaluationRequest:
@@ -48,7 +52,7 @@ class Judging:
             blob=self.blob,
             qconfig=dict(qconfig),
             activation_scales=scales,
-            judge=self.judge,
+            judge=self.judge_of(qconfig),
             dataset=self.dataset,
             samples=self.samples,
             metrics=self.metrics,

@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import CursorResult, Engine, Executable, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
+from compiler.errors import legal_names
 from qsearch.errors import StoreError
-from qsearch.store.engine import unreachable
+from qsearch.store.engine import masked, unreachable
 from qsearch.store.models import ArtifactRow, EventRow, StudyRow, TrialRow
 from qsearch.store.records import (
     UNFINISHED,
@@ -75,14 +76,27 @@ class Repository:
                 where="storage",
                 fix="use another --study, or --fresh to start over",
             ) from error
-        created = self.find_study(study.name)
-        assert created is not None
-        return created
+        return self.study(study.name)
 
     def find_study(self, name: str) -> Study | None:
         """The study of this name, if there is one."""
         rows = self._read(select(*StudyRow.__table__.columns).where(StudyRow.name == name))
         return _study(rows[0]) if rows else None
+
+    def study(self, name: str) -> Study:
+        """The study of this name.
+
+        Raises:
+            StoreError: there is none; the message lists what there is.
+        """
+        found = self.find_study(name)
+        if found is None:
+            raise StoreError(
+                f"there is no study {name!r}",
+                where=masked(self.engine.url),
+                fix=legal_names(name, [study.name for study in self.studies()]),
+            )
+        return found
 
     def studies(self) -> list[Study]:
         """All studies, oldest first."""

@@ -1,0 +1,188 @@
+"""The Python API: launch, load, quantize, and what the other commands call. CLI and dashboard go
+no deeper than this file.
+
+    import qsearch
+    result = qsearch.launch("m.onnx", calib=arrays, eval=arrays, trials=16)
+    outputs = result.best_module().run({"input": image})
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qsearch.errors import SettingsError
+from qsearch.progress import Progress, SilentProgress, make_progress
+from qsearch.result import SearchResult
+from qsearch.settings import Resolved, resolve
+
+if TYPE_CHECKING:
+    from compiler.runtime.artifact import QModule
+
+    from compiler.qtypes.qconfig import QConfig
+
+PathLike = str | os.PathLike[str]
+
+
+def launch(
+    model: PathLike,
+    *,
+    calib: Any = None,
+    eval: Any = None,
+    trials: int | None = None,
+    progress: bool | Progress = False,
+    config: PathLike | None = None,
+    **settings: Any,
+) -> SearchResult:
+    """Search for the best quantization of a model; the same call on the same folder resumes.
+
+    Args:
+        model: path of an ONNX file, or the name of a shipped model ("digits").
+        calib: calibration inputs: a path (.npz, .npy, folder of images), an array, a mapping of
+            arrays, an iterable of mappings, a CalibrationDataReader, or a callable that gives one.
+        eval: evaluation data of the same kinds; ``labels`` among the names scores top-1.
+        trials: of the study in total, over all runs (32).
+        progress: True shows it on stderr.
+        config: configuration file with the same names as the flags.
+        settings: further fields of ``Settings``, such as ``out``, ``metric``, ``pool``.
+    Returns:
+        The study so far; ``exit_code`` 1 says that no trial stayed within ``max_drop``.
+    Raises:
+        CompilerError: anything that cannot be used, with what, where and how to fix it.
+    Example:
+        >>> import qsearch, tempfile
+        >>> result = qsearch.launch("digits", trials=1, pool="inline", out=tempfile.mkdtemp())
+        >>> sorted(result.best_params)[:2]
+        ['calibrate_mode', 'partition_conversions']
+    """
+    flags = {"model": model, "trials": trials, **settings}
+    objects: dict[str, Any] = {}
+    for name, given in (("calib", calib), ("eval", eval)):
+        if given is None or isinstance(given, str | os.PathLike):
+            flags[name] = given
+        else:
+            objects[name] = given
+    shown = make_progress(0) if progress is True else progress or SilentProgress()
+    resolved = resolve(flags, config_file=None if config is None else Path(config))
+    return launch_resolved(
+        resolved, calib=objects.get("calib"), evaluation=objects.get("eval"), progress=shown
+    )
+
+
+def launch_resolved(
+    resolved: Resolved, *, calib: Any = None, evaluation: Any = None, progress: Progress
+) -> SearchResult:
+    """Like ``launch``, with settings that know where they came from."""
+    from qsearch.search.launching import run_search
+
+    return run_search(resolved, calib=calib, evaluation=evaluation, progress=progress)
+
+
+def plan_launch(resolved: Resolved) -> dict[str, Any]:
+    """What ``launch`` would do, found out without writing or running anything."""
+    from qsearch.search.launching import plan
+
+    return plan(resolved)
+
+
+def load(path: PathLike) -> QModule:
+    """A module written by ``launch``, ``compile`` or ``QModule.save``.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, or no .qmod.
+    """
+    from compiler.runtime.artifact import load_qmod
+
+    return load_qmod(path)
+
+
+def quantize(
+    model: PathLike,
+    calib: Any = None,
+    qconfig: QConfig | Mapping[str, Any] | str | None = None,
+    *,
+    preprocess: str | None = None,
+    dim: Mapping[str, int] | Sequence[str] = (),
+    seed: int = 0,
+) -> QModule:
+    """Quantize with one configuration, without a search, in this process.
+
+    Args:
+        calib: as for ``launch``; None is synthetic inputs, and not needed for global_scale.
+        qconfig: a QConfig is taken as it is; a mapping, ``"k=v,k=[v]"`` or the path of a
+            qconfig.json changes ``QConfig.recommended()``, which is also what None means.
+        dim: sizes of named dimensions.
+        seed: of synthetic inputs.
+    Raises:
+        CompilerError: the model, data or configuration cannot be used.
+    """
+    from qsearch.single import quantize_once
+
+    return quantize_once(model, calib, qconfig, preprocess=preprocess, dim=dim, seed=seed)
+
+
+def compile_model(
+    model: PathLike,
+    calib: Any,
+    qconfig: QConfig | Mapping[str, Any] | str | None,
+    **options: Any,
+) -> QModule:
+    """What ``qsearch compile`` does: ``quantize`` under the name of the command."""
+    return quantize(model, calib, qconfig, **options)
+
+
+def run_module(path: PathLike, data: Any, *, preprocess: str | None = None) -> dict[str, Any]:
+    """Run a .qmod on data, sample after sample, by the exact integer reference.
+
+    Returns:
+        ``top1`` (None without labels), ``n``, ``outputs_sha256`` over the little-endian float32
+        outputs, and the time it took.
+    """
+    from qsearch.single import run_on_data
+
+    return run_on_data(load(path), data, preprocess=preprocess)
+
+
+def show_text(path: PathLike, *, after: str | None = None, dim: Sequence[str] = ()) -> str:
+    """IR text of an .onnx model or a .qmod, after some passes if they are named."""
+    from qsearch.single import text_of
+
+    return text_of(Path(path), after, dim)
+
+
+def status(
+    folder: PathLike | None, *, storage: str | None = None, study: str | None = None
+) -> list[dict[str, Any]]:
+    """One row per study of a run folder or storage."""
+    from qsearch.report.listing import study_rows
+
+    return study_rows(_storage(folder, storage), study)
+
+
+def trials(
+    folder: PathLike | None,
+    *,
+    storage: str | None = None,
+    study: str | None = None,
+    states: Iterable[str] | None = None,
+) -> list[dict[str, Any]]:
+    """One row per trial of a study, by number."""
+    from qsearch.report.listing import trial_rows
+
+    return trial_rows(_storage(folder, storage), study, states)
+
+
+def _storage(folder: PathLike | None, storage: str | None) -> str:
+    if storage is not None:
+        return storage
+    if folder is None:
+        raise SettingsError(
+            "no study was named",
+            where="folder, --storage",
+            fix="give a run folder, or --storage URL",
+        )
+    from qsearch.run_folder import RunFolder
+
+    return f"sqlite:///{RunFolder(Path(folder)).database}"

@@ -1,0 +1,134 @@
+"""A finished or interrupted search as plain values: the ``--json`` summary and ``report.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qsearch.search.space import canonical_fields
+from qsearch.store.records import Counts, Study, Trial
+
+_SCORES = ("top1", "agreement", "sqnr_db")
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a run cost.
+
+    Attributes:
+        wall_s: of this run.
+        cpu_s: of this run, the driver and what the workers report.
+        calibration_cpu_s: of the whole study; calibration is done once.
+        trials_here: trials that this run finished.
+        trials_wall_s: how long they took.
+        worker_peak_rss_bytes: largest resident set of a worker.
+    """
+
+    wall_s: float
+    cpu_s: float
+    calibration_cpu_s: float
+    trials_here: int
+    trials_wall_s: float
+    worker_peak_rss_bytes: int
+
+    @property
+    def trials_per_min(self) -> float:
+        """Trials of this run by the minutes they took; 0 if it ran none."""
+        return 60 * self.trials_here / self.trials_wall_s if self.trials_wall_s > 0 else 0.0
+
+
+def summary(
+    study: Study,
+    best: Trial | None,
+    counts: Counts,
+    costs: Costs,
+    module_path: str | None,
+    emitted: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The object that ``--json`` prints; accuracies are fractions, absent or infinite is None."""
+    return {
+        "study": study.name,
+        "model": study.model_name,
+        "baseline": dict(study.baseline) if study.baseline else None,
+        "best": None if best is None else _best(best),
+        "emitted": None if emitted is None else dict(emitted),
+        "module": module_path,
+        "trials": counts.report(),
+        "stopped": study.stopped,
+        "wall_s": round(costs.wall_s, 3),
+        "cpu_s": round(costs.cpu_s, 3),
+        "calibration_cpu_s": round(costs.calibration_cpu_s, 3),
+        "trials_per_min": round(costs.trials_per_min, 2),
+    }
+
+
+def _best(trial: Trial) -> dict[str, Any]:
+    score = trial.outcome.score or {}
+    return {
+        "trial": trial.number,
+        "qconfig": dict(trial.qconfig),
+        **{name: score.get(name) for name in _SCORES},
+    }
+
+
+def trial_row(trial: Trial) -> dict[str, Any]:
+    """One trial as a flat row."""
+    outcome = trial.outcome
+    score = outcome.score or {}
+    return {
+        "number": trial.number,
+        "state": outcome.state,
+        **{name: score.get(name) for name in _SCORES},
+        "params": dict(trial.params),
+        "samples": outcome.samples,
+        "from_store": outcome.from_store,
+        "attempts": outcome.attempts,
+        "seconds": outcome.seconds,
+        "outputs_sha256": outcome.outputs_sha256,
+        "error": outcome.failure.what if outcome.failure else None,
+    }
+
+
+def full_report(
+    short: Mapping[str, Any],
+    study: Study,
+    trials: Sequence[Trial],
+    costs: Costs,
+    *,
+    settings: Mapping[str, Any],
+    data: Mapping[str, str],
+    warnings: Sequence[str],
+    target: Mapping[str, Any],
+    float_ops: Sequence[str],
+) -> dict[str, Any]:
+    """What ``report.json`` holds: the summary, every trial, the costs and how to read them."""
+    cpu = [
+        (t.outcome.compile_cpu_s or 0.0) + (t.outcome.run_cpu_s or 0.0)
+        for t in trials
+        if t.outcome.run_cpu_s is not None and not t.outcome.from_store
+    ]
+    best = short["best"]
+    return {
+        **short,
+        "target": dict(target),
+        "warnings": list(warnings),
+        "data": dict(data),
+        "float_ops": list(float_ops),
+        "spec": dict(study.spec),
+        "code_version": study.code_version,
+        "settings": dict(settings),
+        "canonical_best": canonical_fields(best["qconfig"]) if best else None,
+        "costs": {
+            "cpu_s_per_trial": round(sum(cpu) / len(cpu), 4) if cpu else None,
+            "worker_peak_rss_mb": round(costs.worker_peak_rss_bytes / 2**20, 1),
+        },
+        "definitions": {
+            "equal_outputs": "fraction of evaluation samples all of whose outputs, computed by "
+            "the exact integer reference, equal those of the judge bit for bit",
+            "wall_s, cpu_s, trials_per_min": "of the last run of the command; cpu_s is the "
+            "driver's and what the workers report",
+            "calibration_cpu_s": "of the whole study",
+        },
+        "all_trials": [trial_row(trial) for trial in trials],
+    }

@@ -1,0 +1,122 @@
+"""SearchResult: what ``qsearch.launch`` hands back, in Optuna's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qsearch.errors import SearchFailedError
+from qsearch.search.objectives import Objective
+from qsearch.search.proposals import replica
+from qsearch.search.space import Params, Space
+from qsearch.store.records import Trial
+
+if TYPE_CHECKING:
+    import optuna
+    import pandas
+    from compiler.runtime.artifact import QModule
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A study after a run of ``launch``.
+
+    Attributes:
+        summary: the object that ``--json`` prints.
+        folder: the run folder.
+        exit_code: what the command would end with: 0, 1 (target missed) or 130 (interrupted).
+        trials: every trial of the study, by number.
+        warnings: what the score is not.
+    """
+
+    summary: Mapping[str, Any]
+    folder: Path
+    exit_code: int
+    trials: tuple[Trial, ...]
+    space: Space
+    objective: Objective
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def study(self) -> optuna.Study:
+        """The finished trials as an in-memory Optuna study, for its plots and importances.
+
+        Each trial's ``user_attrs`` hold our ``number``, ``state`` and whole ``score``.
+        """
+        return replica(self.trials, self.space, self.objective)
+
+    @property
+    def best_trial(self) -> optuna.trial.FrozenTrial:
+        """The winner; ties of the metric go to agreement, then SQNR, then the earlier trial.
+
+        Raises:
+            SearchFailedError: no trial was completed.
+        """
+        number = self._best().number
+        return next(t for t in self.study.trials if t.user_attrs["number"] == number)
+
+    @property
+    def best_params(self) -> Params:
+        """The winner's values of the searched parameters; ``best_trial`` raises alike."""
+        return dict(self._best().params)
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """One row per finished trial, as ``optuna.Study.trials_dataframe`` gives it."""
+        return self.study.trials_dataframe()
+
+    def best_module(self) -> QModule:
+        """The written module, loaded from the run folder."""
+        from qsearch.api import load
+
+        self._best()
+        return load(self.folder / "best.qmod")
+
+    def text(self) -> str:
+        """The result in a few lines for people."""
+        s = self.summary
+        trials = ", ".join(f"{count} {state}" for state, count in s["trials"].items() if count)
+        lines = [
+            f"study     {s['study']} ({trials}; {s['wall_s']:.1f} s"
+            + (f"; stopped: {s['stopped']}" if s["stopped"] else "")
+            + ")",
+            f"float     {_scores(s['baseline'])}",
+        ]
+        if s["best"]:
+            lines.append(f"best      {_scores(s['best'])}  (trial {s['best']['trial']})")
+            params = ", ".join(f"{k}={v}" for k, v in self._best().params.items())
+            lines.append(f"          {params}")
+        if s["emitted"]:
+            equal = s["emitted"]["equal_outputs"]
+            lines.append(
+                f"emitted   {_scores(s['emitted'])}, outputs equal to the judge's {equal:.1%}"
+            )
+        if s["module"]:
+            lines.append(f"module    {s['module']}")
+        lines.extend(f"note      {warning}" for warning in self.warnings)
+        if self.exit_code == 1:
+            lines.append("target    missed: no trial stayed within --max-drop")
+        return "\n".join(lines)
+
+    def _best(self) -> Trial:
+        best = self.objective.best(self.trials)
+        if best is None:
+            raise SearchFailedError(
+                "no trial was completed", where=str(self.folder), fix="see report.json for why"
+            )
+        return best
+
+
+def _scores(score: Mapping[str, Any] | None) -> str:
+    if not score:
+        return "-"
+    parts = []
+    if score.get("top1") is not None:
+        parts.append(f"top-1 {score['top1']:.2%}")
+    if score.get("agreement") is not None:
+        parts.append(f"agreement {score['agreement']:.2%}")
+    sqnr = score.get("sqnr_db")
+    parts.append("SQNR infinite" if sqnr is None else f"SQNR {sqnr:.2f} dB")
+    return ", ".join(parts)

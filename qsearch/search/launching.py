@@ -1,0 +1,157 @@
+"""From settings to a running session: model, folder, workers, store; or only the plan of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qsearch.errors import SettingsError
+from qsearch.log import set_up_logging
+from qsearch.model_source import ModelSource, find_model
+from qsearch.progress import Progress
+from qsearch.result import SearchResult
+from qsearch.run_folder import RunFolder
+from qsearch.search.preparation import PreparedStudy, prepare_study
+from qsearch.search.session import Session
+from qsearch.search.study_row import study_name
+from qsearch.settings import Resolved, Settings
+from qsearch.store.artifacts import write_atomically
+from qsearch.store.engine import exclusive, masked, open_engine, parse_url
+from qsearch.store.repository import Repository
+from workers.pool.choice import open_pool
+from workers.pool.protocol import WorkerPool
+
+log = logging.getLogger("qsearch.search.launching")
+
+
+def run_search(
+    resolved: Resolved, *, calib: Any = None, evaluation: Any = None, progress: Progress
+) -> SearchResult:
+    """Do all that ``qsearch launch`` does.
+
+    Args:
+        calib, evaluation: Python objects that go before the paths of the settings.
+    Raises:
+        CompilerError: see ``qsearch.launch``.
+    """
+    settings = resolved.settings
+    source = _source(settings)
+    folder = run_folder(settings, source)
+    storage = storage_url(settings, folder)
+    parse_url(storage)
+    folder.prepare(source.sha256, fresh=settings.fresh)
+    set_up_logging(settings.verbosity, folder.log)
+    try:
+        with _pool(settings) as pool:
+            # Ray starts in the background while the model is imported.
+            prepared = prepare_study(
+                settings, source, calib=calib, evaluation=evaluation, spool_folder=folder.data
+            )
+            for warning in prepared.warnings:
+                progress.message(f"warning: {warning}")
+            engine = open_engine(storage)
+            name = study_name(settings, folder)
+            try:
+                with exclusive(engine, name):
+                    session = Session(
+                        settings, prepared, folder, Repository(engine), pool, progress
+                    )
+                    write_config(folder, resolved, source, prepared)
+                    return session.run()
+            finally:
+                engine.dispose()
+    finally:
+        progress.close()
+
+
+def plan(resolved: Resolved) -> dict[str, Any]:
+    """What would be done: nothing is written and no worker started."""
+    settings = resolved.settings
+    source = _source(settings)
+    folder = run_folder(settings, source)
+    prepared = prepare_study(settings, source)
+    size = prepared.space.size(settings.trials + 1)
+    return {
+        "model": f"{source.name} (sha256 {source.sha256[:12]})",
+        "inputs": ", ".join(map(str, prepared.inputs)),
+        "calibration": f"{prepared.calib.described}: {prepared.calib.count} samples",
+        "evaluation": f"{prepared.evaluation.described}: {prepared.evaluation.count} samples"
+        + (", labels" if prepared.has_labels else ""),
+        "metric": prepared.metric,
+        "judge": settings.judge,
+        "max drop": str(settings.max_drop),
+        "space": " × ".join(f"{p.name}({len(p.choices)})" for p in prepared.space.parameters),
+        "trials": min(settings.trials, size),
+        "sampler": f"{settings.sampler}, seed {settings.seed}, batches of {settings.batch}",
+        "workers": f"{settings.pool}, {worker_count(settings)}",
+        "study": study_name(settings, folder),
+        "storage": masked(parse_url(storage_url(settings, folder))),
+        "run folder": str(folder.path),
+        "warnings": "; ".join(prepared.warnings) or "none",
+    }
+
+
+def run_folder(settings: Settings, source: ModelSource) -> RunFolder:
+    """Where files go: ``-o``, or ``runs/<model>``."""
+    return RunFolder(Path(settings.out) if settings.out else Path("runs") / source.stem)
+
+
+def storage_url(settings: Settings, folder: RunFolder) -> str:
+    """The database: ``--storage``, or a file in the run folder."""
+    return settings.storage or f"sqlite:///{folder.database}"
+
+
+def worker_count(settings: Settings) -> int:
+    """Workers: as told, or one per core this process may use."""
+    if settings.pool == "inline":
+        return 1
+    return settings.workers or len(os.sched_getaffinity(0))
+
+
+def write_config(
+    folder: RunFolder, resolved: Resolved, source: ModelSource, prepared: PreparedStudy
+) -> None:
+    """``config.resolved.yaml``: every setting with where it came from; usable as ``-c``."""
+    settings = resolved.settings
+    lines = [
+        "# What this run used. The file can be given to `qsearch launch -c`.",
+        f"# model_sha256: {source.sha256}",
+        f"# calibration: {prepared.calib.described} (sha256 {prepared.calib.sha256[:16]})",
+        f"# evaluation: {prepared.evaluation.described} (sha256 {prepared.evaluation.sha256[:16]})",
+    ]
+    values = settings.to_dict() | {"study": study_name(settings, folder)}
+    if settings.storage is not None:
+        values["storage"] = masked(parse_url(settings.storage))
+    for key, value in values.items():
+        text = yaml.safe_dump({key: value}, default_flow_style=True, width=10_000).strip()
+        lines.append(f"{text[1:-1]}  # {resolved.sources[key]}")
+    write_atomically(folder.config, ("\n".join(lines) + "\n").encode())
+    if settings.preprocess is not None:
+        shutil.copyfile(settings.preprocess, folder.path / "preprocess.yaml")
+
+
+def _source(settings: Settings) -> ModelSource:
+    if not settings.model:
+        raise SettingsError(
+            "no model was given",
+            where="model",
+            fix="--model m.onnx, or --model digits for the one that ships with the package",
+        )
+    return find_model(settings.model)
+
+
+@contextlib.contextmanager
+def _pool(settings: Settings) -> Iterator[WorkerPool]:
+    """Workers, released however the run ends."""
+    pool = open_pool(settings.pool, worker_count(settings), settings.address)
+    try:
+        yield pool
+    finally:
+        pool.close()

@@ -1,0 +1,166 @@
+"""What a study is made of, before anything is stored or run: model, data, space, objective.
+
+``spec`` names all that decides which trials are made and what they score. Two runs with equal
+specs are one study; what only decides how long it takes (workers, pool, trials) is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compiler.frontend.from_onnx.load import load
+from compiler.ir.blob import ModuleBlob
+from compiler.ir.module import IRModule
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import prerequisite_optimize
+from qsearch.data import PreparedData, prepare_data, read_preprocess
+from qsearch.errors import SettingsError
+from qsearch.model_source import ModelSource
+from qsearch.search.judging import COLLAPSE_AFTER
+from qsearch.search.space import PERCENTILES, Space, content_hash, default_space
+from qsearch.settings import Settings
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import input_specs
+
+PREREQUISITE_LEVEL = 3
+"""Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedStudy:
+    """Everything a search needs beside workers and a store.
+
+    Attributes:
+        source: the ONNX file.
+        module: after prerequisite_optimize; its inputs are the parameters of @main.
+        blob: the module as workers get it.
+        calib, evaluation: data; the same where no evaluation data was given.
+        has_labels: top-1 is scored.
+        metric: what is maximised.
+        space, start: what is searched, and from where.
+        spec: see the module's docstring.
+        warnings: what the score is not, in sentences for the user.
+    """
+
+    source: ModelSource
+    module: IRModule
+    blob: ModuleBlob
+    inputs: tuple[InputSpec, ...]
+    calib: PreparedData
+    evaluation: PreparedData
+    has_labels: bool
+    metric: str
+    space: Space
+    start: QConfig
+    spec: Mapping[str, Any]
+    warnings: tuple[str, ...]
+
+    @property
+    def spec_hash(self) -> str:
+        """sha256 of the spec."""
+        return content_hash(self.spec)
+
+
+def prepare_study(
+    settings: Settings,
+    source: ModelSource,
+    *,
+    calib: Any = None,
+    evaluation: Any = None,
+    spool_folder: Path | None = None,
+) -> PreparedStudy:
+    """Import the model, open the data, and settle what the study is.
+
+    Args:
+        settings: checked options.
+        source: the model.
+        calib, evaluation: Python objects that go before the paths of the settings.
+        spool_folder: where Python objects are written.
+    Raises:
+        OnnxImportError, DatasetError, DataError, SettingsError: see there.
+    """
+    mod, params = load(source.path, dims=dict(settings.dim))
+    module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL)
+    inputs = input_specs(module)
+    blob = ModuleBlob.pack(module)
+    options: dict[str, Any] = {
+        "preprocess": read_preprocess(settings.preprocess),
+        "spool_folder": spool_folder,
+        "seed": settings.seed,
+    }
+    calib_given = _first(calib, settings.calib, source.calib)
+    eval_given = _first(evaluation, settings.eval, source.eval)
+    calib_data = prepare_data(calib_given, inputs, name="calib", **options)
+    eval_data = calib_data
+    if eval_given is not None:
+        eval_data = prepare_data(eval_given, inputs, name="eval", **options)
+    has_labels = eval_given is not None and eval_data.has_labels
+    metric = settings.metric or ("top1" if has_labels else "sqnr")
+    if metric == "top1" and not has_labels:
+        raise SettingsError(
+            "the metric top1 needs labels",
+            where=f"evaluation data: {eval_data.described}",
+            fix="give --eval with labels (an array `labels`, or class folders), "
+            "or use --metric agreement|sqnr",
+        )
+    space = default_space(settings.allow_float)
+    start = QConfig.recommended()
+    spec = {
+        "model_sha256": source.sha256,
+        "module_sha256": blob.sha256,
+        "dim": dict(settings.dim),
+        "calib_sha256": calib_data.sha256,
+        "eval_sha256": eval_data.sha256,
+        "labels": has_labels,
+        "metric": metric,
+        "judge": settings.judge,
+        "seed": settings.seed,
+        "sampler": settings.sampler,
+        "batch": settings.batch,
+        "space": space.to_dict(),
+        "start": start.to_dict(),
+        "percentiles": list(PERCENTILES),
+        "collapse_after": COLLAPSE_AFTER,
+    }
+    warnings = _warnings(calib_data, eval_given, has_labels)
+    return PreparedStudy(
+        source,
+        module,
+        blob,
+        inputs,
+        calib_data,
+        eval_data,
+        has_labels,
+        metric,
+        space,
+        start,
+        spec,
+        warnings,
+    )
+
+
+def _first(*given: Any) -> Any:
+    return next((value for value in given if value is not None), None)
+
+
+def _warnings(calib: PreparedData, eval_given: Any, has_labels: bool) -> tuple[str, ...]:
+    found = []
+    if calib.synthetic:
+        found.append(
+            "no calibration data was given: activation ranges come from random inputs and will "
+            "not fit real ones; give --calib before using the result"
+        )
+    if eval_given is None:
+        found.append(
+            "no evaluation data was given: the score is agreement with the float model and SQNR "
+            f"on the {'random' if calib.synthetic else 'calibration'} inputs, not accuracy"
+        )
+    elif not has_labels:
+        found.append(
+            "the evaluation data has no labels: the score is agreement with the float model and "
+            "SQNR, not accuracy"
+        )
+    return tuple(found)

@@ -1,0 +1,256 @@
+"""One run of one study, from the study's row to the written winner.
+
+    calibration → baseline → trials → final check → best.qmod, qconfig.json, report.json
+
+Each step leaves what it made in the store or among the artefacts, so the same command goes on
+wherever a kill, Ctrl-C or a timeout ended the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from compiler.qtypes.qconfig import QConfig
+from qsearch.progress import Progress
+from qsearch.report.build import Costs
+from qsearch.result import SearchResult
+from qsearch.run_folder import RunFolder
+from qsearch.search.baseline import Baseline
+from qsearch.search.budget import Budget
+from qsearch.search.calibration import SCALES, STATISTICS, Calibrator
+from qsearch.search.driver import TIMEOUT, Driver
+from qsearch.search.finalize import build_winner, check_winner
+from qsearch.search.handover import hand_over
+from qsearch.search.judging import Judging
+from qsearch.search.objectives import Objective
+from qsearch.search.preparation import PreparedStudy
+from qsearch.search.proposals import Proposer
+from qsearch.search.scoring import metric_names, score_of
+from qsearch.search.study_row import open_study
+from qsearch.search.winner_file import write_winner
+from qsearch.settings import Settings
+from qsearch.store.artifacts import ArtifactStore
+from qsearch.store.records import StoredArtifact, StudyState, Trial
+from qsearch.store.repository import Repository
+from workers.code_version import code_version
+from workers.pool.protocol import WorkerPool
+
+log = logging.getLogger("qsearch.search.session")
+
+FLOAT_MODULE = "float_module"
+INTERRUPTED = "interrupted"
+
+
+class Session:
+    """Drives one run.
+
+    Args:
+        settings, prepared: what is to be done.
+        folder: where files go; prepared already.
+        repository: the store.
+        pool: workers; closed by whoever made it.
+        progress: what the user sees.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        prepared: PreparedStudy,
+        folder: RunFolder,
+        repository: Repository,
+        pool: WorkerPool,
+        progress: Progress,
+    ) -> None:
+        self._start, self._start_cpu = time.monotonic(), time.process_time()
+        self._settings = settings
+        self._prepared = prepared
+        self._folder = folder
+        self._repository = repository
+        self._pool = pool
+        self._progress = progress
+        self._artifacts = ArtifactStore(folder.artifacts)
+        self._objective = Objective(prepared.metric)
+        self._study = open_study(repository, settings, prepared, folder, progress)
+        self._blob = pool.put(prepared.blob.data)
+        self._calibrator = self._make_calibrator()
+        self._baseline = Baseline(
+            repository=repository,
+            artifacts=self._artifacts,
+            study_id=self._study.id,
+            pool=pool,
+            blob=self._blob,
+            data=prepared.evaluation,
+            has_labels=prepared.has_labels,
+            progress=progress,
+        )
+        self._driver: Driver | None = None
+        self._trials_wall_s = 0.0
+        self._check_cpu_s = 0.0
+
+    def run(self) -> SearchResult:
+        """Search until the budget ends, then check and write the winner.
+
+        Raises:
+            SearchFailedError: no trial was completed; ``report.json`` says why.
+        """
+        interrupted = False
+        try:
+            self._keep_float_module()
+            self._search()
+        except KeyboardInterrupt:
+            interrupted = True
+            self._pool.cancel_all()
+            log.warning("interrupted; writing the best so far")
+            self._repository.set_study_state(self._study.id, "stopped", INTERRUPTED)
+            self._repository.add_event(self._study.id, INTERRUPTED)
+        return self._finish(interrupted)
+
+    def _search(self) -> None:
+        self._calibrator.scales_for(self._prepared.start)
+        judging = self._make_judging(self._baseline.outputs())
+        self._driver = self._make_driver(judging)
+        begin = time.monotonic()
+        try:
+            stopped = self._driver.run()
+        finally:
+            self._trials_wall_s = time.monotonic() - begin
+        self._check_winner(judging)
+        state: StudyState = "stopped" if stopped == TIMEOUT else "complete"
+        self._repository.set_study_state(self._study.id, state, stopped)
+        self._repository.add_event(self._study.id, state, data={"stopped": stopped})
+
+    def _make_calibrator(self) -> Calibrator:
+        prepared = self._prepared
+        percentiles = tuple(prepared.spec["percentiles"])
+        return Calibrator(
+            repository=self._repository,
+            artifacts=self._artifacts,
+            study_id=self._study.id,
+            pool=self._pool,
+            blob=self._blob,
+            key={
+                "module": prepared.blob.sha256,
+                "calib": prepared.calib.sha256,
+                "code": code_version(),
+                "percentiles": list(percentiles),
+            },
+            dataset=prepared.calib.ref,
+            samples=prepared.calib.samples,
+            percentiles=percentiles,
+            progress=self._progress,
+        )
+
+    def _make_judging(self, reference: tuple[Any, ...]) -> Judging:
+        prepared = self._prepared
+        return Judging(
+            blob=self._blob,
+            dataset=prepared.evaluation.ref,
+            samples=prepared.evaluation.samples,
+            judge="grid" if self._settings.judge == "grid" else "simulated",
+            metrics=metric_names(prepared.has_labels),
+            reference=self._pool.put(reference),
+            score_of=score_of,
+        )
+
+    def _make_driver(self, judging: Judging) -> Driver:
+        prepared, settings = self._prepared, self._settings
+        decides = ("module_sha256", "calib_sha256", "eval_sha256", "labels", "judge")
+        return Driver(
+            repository=self._repository,
+            study=self._study,
+            proposer=Proposer(
+                prepared.space,
+                prepared.start,
+                self._objective,
+                sampler=settings.sampler,
+                seed=settings.seed,
+                batch_size=settings.batch,
+                enumerate_all=prepared.space.size(settings.trials + 1) <= settings.trials,
+            ),
+            pool=self._pool,
+            scales=self._calibrator,
+            judging=judging,
+            objective=self._objective,
+            work_key={
+                **{k: prepared.spec[k] for k in (*decides, "percentiles", "collapse_after")},
+                "code": code_version(),
+            },
+            budget=Budget(settings.trials, settings.timeout),
+            progress=self._progress,
+        )
+
+    def _keep_float_module(self) -> None:
+        blob = self._prepared.blob
+        kept = self._artifacts.put(blob.data)
+        self._repository.save_artifact(
+            self._study.id,
+            StoredArtifact(FLOAT_MODULE, blob.sha256, kept.sha256, kept.bytes, 0.0),
+        )
+
+    def _check_winner(self, judging: Judging) -> None:
+        """Run the winner by the exact integers, unless this very winner was checked before."""
+        best = self._objective.best(self._repository.trials_of(self._study.id))
+        if best is None or self._checked(best) is not None:
+            return
+        emitted = check_winner(
+            self._pool,
+            judging,
+            self._baseline.outputs(),
+            best.qconfig,
+            self._calibrator.scales_for(QConfig.from_dict(best.qconfig)),
+            self._progress,
+        )
+        self._check_cpu_s += emitted.cpu_s
+        self._repository.save_emitted(
+            self._study.id,
+            {**emitted.report(), "config_hash": best.config_hash, "code": code_version()},
+        )
+
+    def _checked(self, best: Trial) -> dict[str, Any] | None:
+        """What the final check of this winner by this code found, if it took place."""
+        emitted = dict(self._repository.study(self._study.name).emitted or {})
+        mine = emitted.pop("config_hash", None) == best.config_hash
+        same_code = emitted.pop("code", None) == code_version()
+        return emitted if mine and same_code else None
+
+    def _finish(self, interrupted: bool) -> SearchResult:
+        trials = self._repository.trials_of(self._study.id)
+        best = self._objective.best(trials)
+        emitted: dict[str, Any] | None = None
+        float_ops: tuple[str, ...] = ()
+        if best is not None:
+            qconfig = QConfig.from_dict(best.qconfig)
+            scales = self._calibrator.scales_for(qconfig)
+            module, float_ops = build_winner(self._prepared.module, qconfig, scales)
+            write_winner(self._folder, module, qconfig, self._prepared)
+            emitted = self._checked(best)
+        self._progress.close()
+        return hand_over(
+            self._repository,
+            self._repository.study(self._study.name),
+            self._prepared,
+            self._settings,
+            self._folder,
+            costs=self._costs(trials),
+            emitted=emitted,
+            float_ops=float_ops,
+            interrupted=interrupted,
+        )
+
+    def _costs(self, trials: list[Trial]) -> Costs:
+        kept = self._repository.artifacts_of(self._study.id)
+        driver = self._driver
+        cpu_s = time.process_time() - self._start_cpu
+        if self._settings.pool != "inline":  # there our own clock holds the work already
+            cpu_s += self._calibrator.worker_cpu_s + self._baseline.cpu_s + self._check_cpu_s
+            cpu_s += driver.worker_cpu_s if driver is not None else 0.0
+        return Costs(
+            wall_s=time.monotonic() - self._start,
+            cpu_s=cpu_s,
+            calibration_cpu_s=sum(a.cpu_s for a in kept if a.kind in (STATISTICS, SCALES)),
+            trials_here=driver.finished_here if driver is not None else 0,
+            trials_wall_s=self._trials_wall_s,
+            worker_peak_rss_bytes=max((t.outcome.peak_rss_bytes or 0 for t in trials), default=0),
+        )

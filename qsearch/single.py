@@ -1,0 +1,203 @@
+"""One configuration without a search, one module on data, one text: all in this process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CompilerError
+from compiler.frontend.from_onnx.load import load as load_onnx
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import Sequential
+from compiler.ir.pass_text import split_passes
+from compiler.ir.printer import text
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import activation_scales, calibration_stats, mark, prerequisite_optimize
+from qsearch.data import PreparedData, prepare_data, read_preprocess
+from qsearch.errors import SettingsError
+from qsearch.model_source import ModelSource, find_model
+from qsearch.search.finalize import build_winner
+from qsearch.search.preparation import PREREQUISITE_LEVEL
+from qsearch.settings import parse_dims
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import input_specs, open_dataset
+from workers.feeding import model_batches
+from workers.metrics.judge import MetricSums
+
+if TYPE_CHECKING:
+    from compiler.runtime.artifact import QModule
+
+log = logging.getLogger("qsearch.single")
+
+_CHUNK = 16
+_TEXT_CONSTANTS = 16
+
+
+def quantize_once(
+    model: str | os.PathLike[str],
+    calib: Any,
+    qconfig: QConfig | Mapping[str, Any] | str | None,
+    *,
+    preprocess: str | None,
+    dim: Any,
+    seed: Any,
+) -> QModule:
+    """See ``qsearch.quantize``."""
+    config = resolve_qconfig(qconfig)
+    source = find_model(model)
+    module = import_model(source, dim)
+    inputs = input_specs(module)
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as spool:
+        given = calib if calib is not None else source.calib
+        data = prepare_data(
+            given,
+            inputs,
+            name="calib",
+            preprocess=read_preprocess(preprocess),
+            spool_folder=Path(spool),
+            seed=int(seed),
+        )
+        scales = None
+        if config.calibrate_mode != "global_scale":
+            if data.synthetic:
+                log.warning(
+                    "no calibration data was given: activation ranges come from random inputs "
+                    "and will not fit real ones"
+                )
+            annotated, _ = mark(module, config)
+            stats = calibration_stats(annotated, Batches(data, inputs), (config.percentile,))
+            scales = [float(scale) for scale in activation_scales(stats, config)]
+        shipped, float_ops = build_winner(module, config, scales)
+        for call in float_ops:
+            log.info("stays float: %s", call)
+        return make_module(shipped, config, source, module, data, inputs)
+
+
+def resolve_qconfig(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:
+    """A QConfig as it is; anything else changes ``QConfig.recommended()``.
+
+    Raises:
+        UnknownConfigKeyError, ConfigValueError: a field or value that QConfig does not have.
+        SettingsError: a qconfig.json that cannot be read.
+    """
+    if isinstance(given, QConfig):
+        return given
+    if given is None:
+        return QConfig.recommended()
+    if isinstance(given, Mapping):
+        return QConfig.recommended(**given)
+    if given.endswith(".json"):
+        try:
+            fields = json.loads(Path(given).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SettingsError(
+                f"the configuration {given} cannot be read: {error}",
+                where="qconfig",
+                fix="give a qconfig.json as `qsearch launch` writes it, or k=v,…",
+            ) from error
+        if not isinstance(fields, dict):
+            raise SettingsError(
+                f"{given} holds no mapping of fields",
+                where="qconfig",
+                fix='write {"calibrate_mode": "max"}',
+            )
+        return QConfig.recommended(**fields)
+    return QConfig.recommended(**QConfig.parse_overrides(given))
+
+
+def import_model(source: ModelSource, dim: Any) -> IRModule:
+    """The float module after prerequisite_optimize.
+
+    Raises:
+        OnnxImportError, SettingsError: a model or dimension that cannot be used.
+    """
+    mod, params = load_onnx(source.path, dims=named_dims(dim))
+    return prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL)
+
+
+def named_dims(dim: Any) -> dict[str, int]:
+    """``NAME=N`` words or a mapping.
+
+    Raises:
+        SettingsError: a word of another form.
+    """
+    try:
+        return dict(parse_dims(dim))
+    except (TypeError, ValueError) as error:
+        raise SettingsError(
+            f"dim cannot be {dim!r}: {error}", where="dim", fix="NAME=N, for example batch=1"
+        ) from error
+
+
+class Batches:
+    """Data as batches of the model, as often as it is iterated."""
+
+    def __init__(self, data: PreparedData, inputs: Sequence[InputSpec]) -> None:
+        self._data = data
+        self._inputs = tuple(inputs)
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
+        dataset = open_dataset(self._data.ref, self._inputs)
+        for batch in model_batches(dataset, self._data.samples, self._inputs, _CHUNK):
+            yield batch.inputs
+
+
+def run_on_data(
+    module: QModule, given: Any, *, preprocess: str | None, name: str = "eval"
+) -> dict[str, Any]:
+    """See ``qsearch.api.run_module``."""
+    inputs = input_specs(module.module)
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as spool:
+        data = prepare_data(
+            given,
+            inputs,
+            name=name,
+            preprocess=read_preprocess(preprocess),
+            spool_folder=Path(spool),
+        )
+        dataset = open_dataset(data.ref, inputs)
+        sums = MetricSums(
+            ("top1",) if data.has_labels else (), has_labels=data.has_labels, has_reference=False
+        )
+        digest = hashlib.sha256()
+        begin, begin_cpu = time.monotonic(), time.process_time()
+        for batch in model_batches(dataset, data.samples, inputs, _CHUNK):
+            outputs = [out[: batch.count] for out in module.run(batch.inputs)]
+            for sample in range(batch.count):
+                for out in outputs:
+                    digest.update(np.ascontiguousarray(out[sample], "<f4").tobytes())
+            sums.add(outputs, None, batch.labels)
+        return {
+            "top1": sums.results().get("top1"),
+            "n": data.count,
+            "outputs_sha256": digest.hexdigest(),
+            "wall_s": round(time.monotonic() - begin, 3),
+            "cpu_s": round(time.process_time() - begin_cpu, 3),
+        }
+
+
+def text_of(path: Path, after: str | None, dim: Any) -> str:
+    """See ``qsearch.api.show_text``."""
+    if path.suffix == ".qmod":
+        from compiler.runtime.artifact import load_qmod
+
+        module = load_qmod(path).module
+    else:
+        module, _ = load_onnx(find_model(path).path, dims=named_dims(dim))
+    if after:
+        try:
+            module = Sequential(split_passes(after), name="show")(module)
+        except CompilerError as error:
+            error.add_note(f"while running --after {after}")
+            raise
+    return text(module)

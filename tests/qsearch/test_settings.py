@@ -1,0 +1,109 @@
+"""Settings: precedence, conversion, and errors that name the nearest legal thing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qsearch.errors import SettingsError
+from qsearch.settings import MaxDrop, Settings, resolve
+
+
+def test_flags_go_before_environment_before_file_before_defaults(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("trials: 5\nseed: 5\nmetric: sqnr\n")
+    resolved = resolve(
+        {"trials": "7", "timeout": None},
+        config_file=config,
+        environment={"QSEARCH_TRIALS": "6", "QSEARCH_SEED": "6"},
+    )
+    settings = resolved.settings
+    assert (settings.trials, settings.seed, settings.metric, settings.pool) == (7, 6, "sqnr", "ray")
+    assert [resolved.sources[k] for k in ("trials", "seed", "metric", "pool")] == [
+        "flag",
+        "environment",
+        "file",
+        "default",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.yaml", "max-drop: 1%\nallow_float: true\ndim: {batch: 2}\n"),
+        ("c.toml", 'max-drop = "1%"\nallow-float = true\ndim = {batch = 2}\n'),
+        ("c.json", json.dumps({"max_drop": "1%", "allow_float": True, "dim": {"batch": 2}})),
+    ],
+)
+def test_all_three_file_formats_say_the_same(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    settings = resolve({}, config_file=tmp_path / name, environment={}).settings
+    assert settings == Settings(
+        max_drop=MaxDrop(0.01, relative=True), allow_float=True, dim=(("batch", 2),)
+    )
+
+
+def test_resolved_settings_can_be_read_back(tmp_path: Path) -> None:
+    settings = resolve({"model": "m.onnx", "max_drop": "2%", "dim": ["n=3"]}, environment={})
+    (tmp_path / "c.json").write_text(json.dumps(settings.settings.to_dict()))
+    again = resolve({}, config_file=tmp_path / "c.json", environment={})
+    assert again.settings == settings.settings
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("trails", "3", "trials"),
+        ("metric", "top-1", "top1"),
+        ("pool", "proces", "process"),
+        ("sampler", "tpee", "tpe"),
+        ("judge", "gird", "grid"),
+        ("trials", "many", "trials cannot be 'many'"),
+        ("trials", "0", ">= 1"),
+        ("timeout", "-1", "seconds > 0"),
+        ("max_drop", "200%", "0..100%"),
+        ("allow_float", "perhaps", "true or false"),
+        ("dim", ["batch"], "NAME=N"),
+        ("seed", "1.5", "seed cannot be"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_is_legal(key: str, value: object, says: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        resolve({key: value}, environment={})
+    assert says in str(caught.value)
+    assert caught.value.fix
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("c.yaml", "- 1\n", "mapping"),
+        ("c.yaml", "a: [", "not valid yaml"),
+        ("c.toml", "a = ", "not valid toml"),
+        ("c.json", "{", "not valid json"),
+        ("c.ini", "", ".yaml, .toml or .json"),
+        ("c.yaml", "trails: 3\n", "did you mean 'trials'"),
+    ],
+)
+def test_a_wrong_configuration_file_is_named(
+    tmp_path: Path, name: str, text: str, says: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        resolve({}, config_file=path, environment={})
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_configuration_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        resolve({}, config_file=tmp_path / "none.yaml", environment={})
+
+
+def test_max_drop_is_printed_as_it_was_given() -> None:
+    assert str(MaxDrop(0.01)) == "0.01"
+    assert str(MaxDrop(0.01, relative=True)) == "1%"

@@ -1,0 +1,92 @@
+"""Python data of every kind becomes the same .npz."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qsearch.errors import DataError
+from qsearch.spool import spool
+from workers.datasets.protocol import InputSpec
+
+INPUT = (InputSpec("x", (1, 2, 3), "float32"),)
+DATA = np.arange(30, dtype=np.float32).reshape(5, 2, 3)
+LABELS = np.array([3, 1, 4, 1, 5])
+
+
+class Reader:
+    """onnxruntime's CalibrationDataReader by duck typing."""
+
+    def __init__(self) -> None:
+        self._items = iter(DATA)
+
+    def get_next(self) -> dict[str, Any] | None:
+        item = next(self._items, None)
+        return None if item is None else {"x": item[np.newaxis]}
+
+
+def loaded(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def batches() -> Iterator[dict[str, Any]]:
+    yield {"x": DATA[:3]}
+    yield {"x": DATA[3:]}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        DATA,
+        {"x": DATA},
+        list(DATA),
+        [{"x": sample} for sample in DATA],
+        batches(),
+        batches,
+        Reader(),
+        lambda: Reader(),
+    ],
+    ids=["array", "mapping", "samples", "dicts", "batches", "function", "reader", "factory"],
+)
+def test_every_kind_of_data_gives_the_same_file(tmp_path: Path, data: Any) -> None:
+    path = spool(data, INPUT, tmp_path, "calib")
+    np.testing.assert_array_equal(loaded(path)["x"], DATA)
+    assert path.name == spool(DATA, INPUT, tmp_path, "calib").name
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_labels_travel_along_one_by_one_or_together(tmp_path: Path) -> None:
+    one = spool({"x": DATA, "labels": LABELS}, INPUT, tmp_path, "eval")
+    items = ({"x": x, "labels": label} for x, label in zip(DATA, LABELS, strict=True))
+    assert spool(items, INPUT, tmp_path, "eval") == one
+    np.testing.assert_array_equal(loaded(one)["labels"], LABELS)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([], "no sample"),
+        (iter(()), "no sample"),
+        (5, "type int"),
+        ("text", "type str"),
+        ([{"x": DATA[0]}, {"y": DATA[0]}], "differ in their names"),
+        ([{"x": DATA[0]}, {"x": DATA[0, :1]}], "items of 'x' differ"),
+        ({"x": DATA, "labels": LABELS[:2]}, "different numbers of samples"),
+        (np.array([[object()]]), "Python objects"),
+    ],
+)
+def test_data_that_cannot_be_used_is_refused(tmp_path: Path, data: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        spool(data, INPUT, tmp_path, "calib")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_without_names_need_a_model_with_one_input(tmp_path: Path) -> None:
+    two = (*INPUT, InputSpec("y", (1, 2), "float32"))
+    with pytest.raises(DataError, match="several inputs"):
+        spool(DATA, two, tmp_path, "calib")
