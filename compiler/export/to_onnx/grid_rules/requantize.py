@@ -7,14 +7,12 @@ clip; and a power of two goes exactly into the weights of the product before it:
     before                                                  after
     right_shift(clip(conv2d(x, W) + b, 0, h) + c, n)        Floor(Conv(x, W 2^-n, (b + c) 2^-n))
 
-A general factor is one product in float32, right except next to ties; in double (``exact``) it is
-the definition, because M has at most 24 significant bits when it comes from a float32.
+A general factor is a float32 product where ``fixed_point`` proves it equal to the definition, else
+a product in double, which is exact because M has at most 24 significant bits when it comes from a
+float32; else int64.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +21,6 @@ from compiler.export.to_onnx.convert.tensor import rounded_half_away
 from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.grid_emitter import (
     FLOAT_LIMIT,
-    Array,
     Bound,
     Carried,
     FToGrid,
@@ -31,75 +28,22 @@ from compiler.export.to_onnx.grid_emitter import (
     clamped,
     narrowed,
 )
+from compiler.export.to_onnx.grid_rules.fixed_point import (
+    Factor,
+    FloatForm,
+    nearest_float_form,
+    objects,
+    proven_float_form,
+)
 from compiler.ops.tensor.clip import integer_bound
 
 DOUBLE_BITS = 53
-POWER_OF_TWO = 1 << 30
-
-# Arrays of Python integers: numpy types their elements as object.
-Objects = NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Factor:
-    """x → round(x * multiplier * 2^-shift), per channel; ``half_away`` rounds ties from zero.
-
-    Arrays broadcast against the tensor; they hold Python integers, so that nothing overflows here.
-    """
-
-    multiplier: Objects
-    shift: Objects
-    half_away: bool = False
-
-    def apply(self, x: Array) -> Bound:
-        """f of whole numbers, in exact arithmetic."""
-        product = x.astype(object) * self.multiplier
-        results = np.frompyfunc(self._one, 2, 1)(product, self.shift)
-        return np.asarray(results, dtype=object)
-
-    def _one(self, product: int, shift: int) -> int:
-        if shift <= 0:
-            return int(product << -shift)
-        half = 1 << (shift - 1)
-        if self.half_away and product < 0:
-            return -((-product + half) >> shift)
-        return (product + half) >> shift
-
-    @property
-    def significant_bits(self) -> int:
-        """Largest width of an odd part of a multiplier."""
-        return max((_odd(m).bit_length() for m in self.multiplier.flat), default=0)
-
-    def may_tie(self, magnitude: int) -> bool:
-        """True when x * multiplier * 2^-shift can end in exactly one half for |x| <= magnitude."""
-        for m, n in np.broadcast(self.multiplier, self.shift):
-            if not m:
-                continue
-            zeros = (m & -m).bit_length() - 1
-            if n - 1 >= zeros and magnitude >= 1 << (n - 1 - zeros):
-                return True
-        return False
-
-    def real(self) -> NDArray[np.float64]:
-        """The factors as double."""
-        scale = np.frompyfunc(lambda m, n: float(m) * 2.0 ** float(-n), 2, 1)
-        return np.asarray(scale(self.multiplier, self.shift), dtype="float64")
-
-
-def _odd(number: int) -> int:
-    return number // (number & -number) if number else 0
-
-
-def _objects(array: Array | int, shape: tuple[int, ...] = ()) -> Objects:
-    converted = np.empty(np.shape(array), dtype=object)
-    converted[...] = np.asarray(array).astype(object)
-    return converted.reshape(shape) if shape else converted
 
 
 @FToGrid.register("fixed_point_multiply")
 def fixed_point_multiply(step: Step, grid: GridEmitter) -> Carried:
     """One factor for the whole tensor."""
-    factor = Factor(_objects(step.attrs.multiplier), _objects(31 - step.attrs.shift))
+    factor = Factor(objects(step.attrs.multiplier), objects(31 - step.attrs.shift))
     return _requantized(step.args[0], factor, step, grid)
 
 
@@ -113,57 +57,77 @@ def fixed_point_multiply_per_axis(step: Step, grid: GridEmitter) -> Carried:
     # Leading axes of size 1 are left out, so that bounds and biases keep the shape (C, 1, 1).
     shape = (-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
     factor = Factor(
-        _objects(multiplier.data, shape), _objects(31 - shift.data.astype(np.int64), shape)
+        objects(multiplier.data, shape), objects(31 - shift.data.astype(np.int64), shape)
     )
     return _requantized(data, factor, step, grid)
 
 
 def _requantized(value: Value, factor: Factor, step: Step, grid: GridEmitter) -> Carried:
+    """f(clamp(x)) as clamp(f(x)), which the next clip often makes unnecessary."""
     source = grid.carried(value)
-    if source.clamp is None:
-        return _scaled(source, factor, step, grid)
+    if source.clamp is None or source.clamp[0].carrier != "float32":
+        limits = factor.bounds(source.low, source.high)
+        return _scaled(source, factor, _next_clip(step, *limits), step, grid)
     inner, low, high = source.clamp
-    wide = inner.carrier != "float32"
-    if wide:
-        return _scaled(source, factor, step, grid)
-    result = _scaled(inner, factor, step, grid)
-    bounds = [np.asarray(factor.apply(b), dtype="int64") for b in (low, high)]
-    return clamped(result, bounds[0], bounds[1], grid)
+    floor, ceiling = factor.apply(low), factor.apply(high)
+    limits = _next_clip(step, int(floor.min()), int(ceiling.max()))
+    result = _scaled(inner, factor, limits, step, grid)
+    return clamped(result, floor, ceiling, grid)
 
 
-def _scaled(source: Carried, factor: Factor, step: Step, grid: GridEmitter) -> Carried:
-    """f(source) without looking at limits."""
-    ends = factor.apply(
-        np.asarray([source.low, source.high]).reshape((2, *([1] * factor.shift.ndim)))
-    )
-    low, high = int(ends.min()), int(ends.max())
-    if all(_odd(m) <= 1 for m in factor.multiplier.flat) and not factor.half_away:
-        shifted = _by_powers_of_two(source, factor, low, high, grid)
+def _scaled(
+    source: Carried, factor: Factor, limits: tuple[int, int], step: Step, grid: GridEmitter
+) -> Carried:
+    """f(source), of which only what lies within ``limits`` is told apart later."""
+    low, high = factor.bounds(source.low, source.high)
+    bits = factor.powers_of_two
+    if bits is not None:
+        # Every factor is 2^-k: half is added before the scaling, both exact.
+        half = np.where(bits > 0, np.left_shift(1, np.maximum(bits - 1, 0)), 0)
+        shifted = shifted_right(source, half, bits, low, high, grid)
         if shifted is not None:
             return shifted
-    exact_in_double = source.magnitude.bit_length() + factor.significant_bits <= DOUBLE_BITS
-    if source.carrier == "float32" and not grid.exact and max(abs(low), abs(high)) < FLOAT_LIMIT:
-        product = grid.node("Mul", [source.name, grid.float_constant(factor.real())])
-        return Carried(_rounded(product, factor, source, "float32", grid), "float32", low, high)
-    if exact_in_double:
+    form = None
+    if source.carrier == "float32" and max(abs(low), abs(high)) < FLOAT_LIMIT:
+        form = proven_float_form(factor, source.low, source.high, *limits)
+        if form is None and not grid.exact:
+            form = nearest_float_form(factor, source.magnitude)
+    if form is not None:
+        return Carried(_float_product(source, form, grid), "float32", low, high)
+    if source.magnitude.bit_length() + factor.significant_bits <= DOUBLE_BITS:
         constant = grid.writer.constant(factor.real())
         product = grid.node("Mul", [grid.as_double(source), constant])
-        name = _rounded(product, factor, source, "float64", grid)
+        name = _rounded_double(product, factor, source, grid)
         name, low, high = _early_clip(name, "float64", low, high, step, grid)
         return narrowed(name, "float64", low, high, grid)
     return _in_int64(source, factor, low, high, step, grid)
 
 
-def _rounded(product: str, factor: Factor, source: Carried, dtype: str, grid: GridEmitter) -> str:
+def _float_product(source: Carried, form: FloatForm, grid: GridEmitter) -> str:
+    name = grid.node("Mul", [source.name, grid.float_constant(form.factor)])
+    if form.addend is not None:
+        name = grid.node("Add", [name, grid.float_constant(form.addend)])
+    return grid.node("Floor" if form.floor else "Round", [name])
+
+
+def _next_clip(step: Step, low: int, high: int) -> tuple[int, int]:
+    """[low, high] cut down to the clip that is the only reader of the result, if there is one."""
+    user = step.result.only_user
+    if user is None or user.name != "clip":
+        return low, high
+    kind = step.result.type.dtype
+    floor, ceiling = (integer_bound(b, kind) for b in (user.attrs.a_min, user.attrs.a_max))
+    return min(max(low, floor), ceiling), max(min(high, ceiling), floor)
+
+
+def _rounded_double(product: str, factor: Factor, source: Carried, grid: GridEmitter) -> str:
     """Nearest integer; the way ties go matters only where one can occur."""
     if not factor.may_tie(source.magnitude):
         return grid.node("Round", [product])
     if factor.half_away:
         # 0.5 is safe in double: the product has at most 53 bits there.
-        if dtype == "float64":
-            return rounded_half_away(product, grid, 0.5, "float64")
-        return rounded_half_away(product, grid)
-    half = grid.writer.constant(np.asarray(0.5, dtype))
+        return rounded_half_away(product, grid, 0.5, "float64")
+    half = grid.writer.constant(np.asarray(0.5, "float64"))
     return grid.node("Floor", [grid.node("Add", [product, half])])
 
 
@@ -171,14 +135,11 @@ def _early_clip(
     name: str, dtype: str, low: int, high: int, step: Step, grid: GridEmitter
 ) -> tuple[str, int, int]:
     """Apply the clip that follows at once where the wide result would not fit in float32."""
-    user = step.result.only_user
-    if max(abs(low), abs(high)) < FLOAT_LIMIT or user is None or user.name != "clip":
+    floor, ceiling = _next_clip(step, low, high)
+    if max(abs(low), abs(high)) < FLOAT_LIMIT or (floor, ceiling) == (low, high):
         return name, low, high
-    kind = step.result.type.dtype
-    floor, ceiling = (integer_bound(b, kind) for b in (user.attrs.a_min, user.attrs.a_max))
     bounds = [grid.writer.constant(np.asarray(b, dtype)) for b in (floor, ceiling)]
-    clipped = grid.node("Clip", [name, *bounds])
-    return clipped, min(max(low, floor), ceiling), max(min(high, ceiling), floor)
+    return grid.node("Clip", [name, *bounds]), floor, ceiling
 
 
 def _in_int64(
@@ -206,20 +167,6 @@ def _floor_divided(name: str, divisor: NDArray[np.int64], grid: GridEmitter) -> 
     below = grid.writer.constant(divisor)
     rest = grid.node("Mod", [name, below], fmod=0)
     return grid.node("Div", [grid.node("Sub", [name, rest]), below])
-
-
-def _by_powers_of_two(
-    source: Carried, factor: Factor, low: int, high: int, grid: GridEmitter
-) -> Carried | None:
-    """Every factor is 2^-k: half is added before the scaling, both exact."""
-    zeros = _objects(
-        np.asarray([[(m & -m).bit_length() - 1 if m else 0] for m in factor.multiplier.flat])
-    )
-    bits = np.asarray(factor.shift - zeros.reshape(factor.multiplier.shape), dtype="int64")
-    if any(not m for m in factor.multiplier.flat) or bits.min() < 0:
-        return None
-    half = np.where(bits > 0, np.int64(1) << np.maximum(bits - 1, 0), 0)
-    return shifted_right(source, half, bits, low, high, grid)
 
 
 def shifted_right(
@@ -312,7 +259,7 @@ def _to_nearest_chain(step: Step) -> tuple[Value, Factor] | None:
     shift = bits.astype(np.int64) - left
     if np.any(shift < 1):
         return None
-    return source, Factor(_objects(multiplier), _objects(shift), half_away=True)
+    return source, Factor(objects(multiplier), objects(shift), half_away=True)
 
 
 @FToGrid.register("left_shift")

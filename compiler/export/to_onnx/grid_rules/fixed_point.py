@@ -1,0 +1,257 @@
+"""The rounded fixed-point product x * M * 2^-n exactly, and float32 forms proven equal to it.
+
+A float32 product fl(x * a) never decreases with x, and neither does rounding it. Two such step
+functions are equal on all x as soon as they step at the same places, so it is enough to compare
+them on both sides of every step of the definition:
+
+    x_k = smallest x with round(x * M * 2^-n) >= k        k = lowest + 1 .. highest
+
+    R(fl(x_k * a)) >= k   and   R(fl((x_k - 1) * a)) <= k - 1   for all k
+
+Where a = fl(M * 2^-n) fails, because a product lands exactly on a tie in float32, one of its
+neighbours nearly always holds. What is proven here is what the exported graph computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Arrays of Python integers: numpy types their elements as object.
+Objects = NDArray[Any]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+MAX_STEPS = 1 << 12
+# (2 k - 1) 2^(n - 1) must stay below 2^63 for |k| < MAX_STEPS.
+MAX_SHIFT = 50
+
+
+def odd_part(number: int) -> int:
+    """``number`` without its factors of two; 0 for 0."""
+    return number // (number & -number) if number else 0
+
+
+def objects(array: Any, shape: tuple[int, ...] = ()) -> Objects:
+    """Integers as Python integers, so that nothing overflows."""
+    converted = np.empty(np.shape(array), dtype=object)
+    converted[...] = np.asarray(array).astype(object)
+    return converted.reshape(shape) if shape else converted
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """x → round(x * multiplier * 2^-shift), per channel.
+
+    Ties go toward plus infinity, or away from zero with ``half_away``. Both arrays have one shape,
+    which broadcasts against the tensor.
+    """
+
+    multiplier: Objects
+    shift: Objects
+    half_away: bool = False
+
+    def apply(self, x: Any) -> Ints:
+        """f of whole numbers, in exact arithmetic."""
+        product = np.asarray(x).astype(object) * self.multiplier
+        return np.asarray(np.frompyfunc(self._one, 2, 1)(product, self.shift), dtype="int64")
+
+    def _one(self, product: int, shift: int) -> int:
+        if shift <= 0:
+            return product << -shift
+        half = 1 << (shift - 1)
+        if self.half_away and product < 0:
+            return -((-product + half) >> shift)
+        return (product + half) >> shift
+
+    def bounds(self, low: int, high: int) -> tuple[int, int]:
+        """Smallest and largest result for low <= x <= high."""
+        return int(self.apply(low).min()), int(self.apply(high).max())
+
+    @property
+    def significant_bits(self) -> int:
+        """Largest width of an odd part of a multiplier."""
+        return max((odd_part(m).bit_length() for m in self.multiplier.flat), default=0)
+
+    @property
+    def powers_of_two(self) -> Ints | None:
+        """k where every factor is 2^-k with k >= 0, else None."""
+        if self.half_away or any(odd_part(m) != 1 for m in self.multiplier.flat):
+            return None
+        exponents = np.frompyfunc(lambda m: m.bit_length() - 1, 1, 1)(self.multiplier)
+        bits = np.asarray(self.shift - exponents, dtype="int64")
+        return bits if bits.min() >= 0 else None
+
+    def may_tie(self, magnitude: int) -> bool:
+        """True when x * multiplier * 2^-shift can end in exactly one half for |x| <= magnitude."""
+        for m, n in np.broadcast(self.multiplier, self.shift):
+            zeros = (m & -m).bit_length() - 1
+            if m and n - 1 >= zeros and magnitude >= 1 << (n - 1 - zeros):
+                return True
+        return False
+
+    def real(self) -> NDArray[np.float64]:
+        """The factors as double, exact for multipliers of up to 53 bits."""
+        scale = np.frompyfunc(lambda m, n: float(m) * 2.0 ** float(-n), 2, 1)
+        return np.asarray(scale(self.multiplier, self.shift), dtype="float64")
+
+
+@dataclass(frozen=True, slots=True)
+class FloatForm:
+    """Round(x * factor), or with an addend Floor or Round of (x * factor + addend), in float32."""
+
+    factor: Floats
+    addend: Floats | None
+    floor: bool
+
+
+def proven_float_form(
+    factor: Factor, x_low: int, x_high: int, low: int, high: int
+) -> FloatForm | None:
+    """A float32 form that equals the definition for every x in [x_low, x_high] after a clip to
+    [low, high]; None when none of the tried ones does.
+
+    Args:
+        factor: the definition.
+        x_low: smallest operand, magnitude below 2^24.
+        x_high: largest operand, magnitude below 2^24.
+        low: bound that the result is clipped to, or cannot leave.
+        high: likewise.
+    """
+    if high - low > MAX_STEPS or max(-low, high) >= MAX_STEPS:
+        return None
+    pairs = list(zip(factor.multiplier.flat, factor.shift.flat))
+    if any(not 1 <= n <= MAX_SHIFT or m <= 0 for m, n in pairs):
+        return None
+    search = _Search(factor, _steps(factor, low, high), low, x_low, x_high)
+    # One operation less where no addend is needed; Floor suits limits at 0, Round symmetric ones.
+    for floor, addends in ((False, None), (True, _FLOOR_ADDENDS), (False, _ROUND_ADDENDS)):
+        form = search.run(floor, addends)
+        if form is not None:
+            return form
+    return None
+
+
+def nearest_float_form(factor: Factor, magnitude: int) -> FloatForm:
+    """The plain float32 product; it may differ from the definition by 1 next to a tie."""
+    product = factor.real().astype(np.float32)
+    if not factor.may_tie(magnitude):
+        return FloatForm(product, None, False)
+    return FloatForm(product, np.full(product.shape, 0.5, np.float32), True)
+
+
+def _offsets(center: float) -> Floats:
+    """``center`` and values around it, nearest first; float32 at 64 .. 127 is 2^-17 apart."""
+    distances = sorted(range(-24, 25), key=lambda d: (abs(d), -d))
+    return np.asarray([center + d * 2.0**-20 for d in distances], np.float32)
+
+
+_FLOOR_ADDENDS = _offsets(0.5)
+_ROUND_ADDENDS = _offsets(0.0)
+# Neighbours tried on either side of the factor; further ones only move other steps.
+_NEIGHBOURS = 4
+# Only steps this close to a tie can be moved by a neighbour or an addend; counted per channel.
+_CRITICAL_STEPS = 48
+_CHANNELS_AT_ONCE = 64
+
+
+class _Search:
+    """Per channel, the first (factor, addend) that steps where the definition does."""
+
+    def __init__(self, factor: Factor, steps: Ints, low: int, x_low: int, x_high: int) -> None:
+        self.shape = factor.multiplier.shape
+        self.factors = _neighbours(factor.real().astype(np.float32).reshape(-1))
+        # A step outside the operand's range is never taken.
+        self.out_of_reach = steps > x_high
+        self.below_range = steps <= x_low
+        self.at = np.clip(steps, x_low, x_high).astype(np.float32)
+        self.before = np.clip(steps - 1, x_low, x_high).astype(np.float32)
+        self.levels = np.arange(low + 1, low + 1 + steps.shape[1]).astype(np.float32)
+        exact = factor.real().reshape(-1, 1)
+        ties = self.levels.astype(np.float64) - 0.5
+        distance = np.minimum(np.abs(steps * exact - ties), np.abs((steps - 1) * exact - ties))
+        count = min(_CRITICAL_STEPS, steps.shape[1])
+        self.critical = np.argpartition(distance, count - 1, axis=1)[:, :count]
+
+    def run(self, floor: bool, addends: Floats | None) -> FloatForm | None:
+        """The form for all channels, or None when a channel has none."""
+        offsets = np.zeros(1, np.float32) if addends is None else addends
+        channels = np.arange(self.at.shape[0])
+        chosen = self.factors[:, 0].copy()
+        added = np.full_like(chosen, offsets[0])
+        left = channels[~self._holds(channels, chosen, added, floor)]
+        for start in range(0, left.size, _CHANNELS_AT_ONCE):
+            part = left[start : start + _CHANNELS_AT_ONCE]
+            good, which_factor, which_addend = self._candidates(part, offsets, floor)
+            if not good.all():
+                return None
+            chosen[part] = self.factors[part, which_factor]
+            added[part] = offsets[which_addend]
+        # The search looked at critical steps only; the proof looks at all of them.
+        if not self._holds(left, chosen[left], added[left], floor).all():
+            return None
+        vector = None if addends is None else added.reshape(self.shape)
+        return FloatForm(chosen.reshape(self.shape), vector, floor)
+
+    def _candidates(
+        self, channels: Ints, offsets: Floats, floor: bool
+    ) -> tuple[NDArray[np.bool_], Ints, Ints]:
+        """(found, index of factor, index of addend), judged by each channel's critical steps."""
+        rows, picked = channels[:, None], self.critical[channels]
+        factors = self.factors[channels][:, :, None, None]
+        addends = offsets[None, None, :, None]
+        levels = self.levels[picked][:, None, None, :]
+
+        def reaches(x: Floats) -> NDArray[np.bool_]:
+            result = _rounded(x[rows, picked][:, None, None, :] * factors + addends, floor)
+            return np.asarray(result >= levels)
+
+        reached = reaches(self.at) | self.out_of_reach[rows, picked][:, None, None, :]
+        not_yet = ~reaches(self.before) | self.below_range[rows, picked][:, None, None, :]
+        # Addends vary slowest: an addend near the plain one moves fewer steps.
+        holds = np.asarray((reached & not_yet).all(axis=3))
+        good = np.swapaxes(holds, 1, 2).reshape(channels.size, -1)
+        first = good.argmax(axis=1)
+        neighbours = self.factors.shape[1]
+        return np.asarray(good.any(axis=1)), first % neighbours, first // neighbours
+
+    def _holds(
+        self, channels: Ints, factor: Floats, addend: Floats, floor: bool
+    ) -> NDArray[np.bool_]:
+        """What onnxruntime computes, where every operation rounds to float32 once, at all steps."""
+        scale, offset = factor[:, None], addend[:, None]
+        at = _rounded(self.at[channels] * scale + offset, floor)
+        before = _rounded(self.before[channels] * scale + offset, floor)
+        reached = (at >= self.levels) | self.out_of_reach[channels]
+        not_yet = (before < self.levels) | self.below_range[channels]
+        return np.asarray((reached & not_yet).all(axis=1))
+
+
+def _rounded(x: Floats, floor: bool) -> Floats:
+    return np.floor(x, out=x) if floor else np.rint(x, out=x)
+
+
+def _steps(factor: Factor, low: int, high: int) -> Ints:
+    """(channels, steps): the smallest x with result >= k, for k = low + 1 .. high."""
+    k = np.arange(low + 1, high + 1, dtype=np.int64)
+    multiplier = factor.multiplier.reshape(-1, 1).astype(np.int64)
+    shift = factor.shift.reshape(-1, 1).astype(np.int64)
+    edges = (2 * k - 1) << (shift - 1)
+    if not factor.half_away:
+        return np.asarray(-(-edges // multiplier))
+    # Below zero a tie falls away from zero, so the step lies strictly above the edge.
+    return np.where(k > 0, -(-edges // multiplier), edges // multiplier + 1)
+
+
+def _neighbours(base: Floats) -> Floats:
+    """(channels, candidates): the factors and the float32 values next to them, nearest first."""
+    found = [base]
+    up = down = base
+    for _ in range(_NEIGHBOURS):
+        up = np.nextafter(up, np.float32(np.inf))
+        down = np.nextafter(down, np.float32(0))
+        found.extend((up, down))
+    return np.stack(found, axis=1)
