@@ -39,7 +39,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.metadata import MetadataWriter
 from compiler.ir.printer_scopes import plan_scopes
-from compiler.ir.printer_values import TypeText, unique, value_text
+from compiler.ir.printer_values import NameTable, TypeText, value_text
 from compiler.ir.span import ANONYMOUS, AnySpan, SequentialSpan
 from compiler.ir.temp_expr import TempExpr
 from compiler.ir.virtual_device import UNCONSTRAINED
@@ -49,9 +49,10 @@ INDENT = "  "
 # Steps of the walk: open a node, bind what its scopes use from outside, render it, name it.
 OPEN, CAPTURE, RENDER, BIND = range(4)
 
+# Text of one node, as lines: those after the first carry their indentation already.
 Lines = list[str]
 ScopeRun = Generator["ScopeRun", Lines, Lines]
-Rendering = Generator[ScopeRun, Lines, str]
+Rendering = Generator[ScopeRun, Lines, Lines]
 
 
 class BodyPrinter:
@@ -69,10 +70,10 @@ class BodyPrinter:
         self._show_types = show_types
         self._types = TypeText()
         self._names: dict[Var, str] = {}
-        self._taken: set[str] = set()
+        self._table = NameTable()
         self._next_temp = 0
         self._bound: dict[Expr, str] = {}
-        self._rendered: dict[Expr, str] = {}
+        self._rendered: dict[Expr, Lines] = {}
         self._constants: dict[Expr, str] = {}
         self._lines: Lines = []
         self._indent = ""
@@ -109,21 +110,24 @@ class BodyPrinter:
         while isinstance(node, Let) and node in self._plan.flat_lets:
             name = self._declare(node.var)
             yield from self._expand(node.value)
-            self._line(f"let {name} = {self._result(node.value)};")
+            self._line(f"let {name} = ", self._result(node.value), ";")
             node = node.body
         yield from self._expand(node)
-        self._line(self._result(node))
+        self._line("", self._result(node), "")
         self._lines, self._indent = outer
         return lines
 
-    def _line(self, text: str) -> None:
-        self._lines.append(self._indent + text)
+    def _line(self, before: str, text: Lines, after: str) -> None:
+        first = len(self._lines)
+        self._lines.extend(text)
+        self._lines[first] = self._indent + before + self._lines[first]
+        self._lines[-1] += after
 
-    def _result(self, node: Expr) -> str:
+    def _result(self, node: Expr) -> Lines:
         """Text in result position: the node itself if this is its only use."""
         if node not in self._bound and self._plan.uses[node] <= 1 and node in self._rendered:
             return self._rendered.pop(node)
-        return self._ref(node)
+        return [self._ref(node)]
 
     def _expand(self, root: Expr) -> Generator[ScopeRun, Lines, None]:
         """Render everything ``root`` needs in this scope, operands first."""
@@ -164,7 +168,7 @@ class BodyPrinter:
             return literals.name(node.name_hint)
         temp = self._bound[node] = f"%{self._next_temp}"
         self._next_temp += 1
-        self._line(f"{temp} = {self._rendered.pop(node)};")
+        self._line(f"{temp} = ", self._rendered.pop(node), ";")
         return temp
 
     def _constant(self, node: Constant) -> str:
@@ -178,7 +182,7 @@ class BodyPrinter:
     def _name(self, var: Var) -> str:
         held = self._names.get(var)
         if held is None:
-            held = self._names[var] = "%" + literals.name(unique(var.name_hint, self._taken))
+            held = self._names[var] = "%" + literals.name(self._table.unique(var.name_hint))
         return held
 
     def _declare(self, var: Var) -> str:
@@ -191,7 +195,7 @@ class BodyPrinter:
         return text + self._comment(var)
 
     def _free(self, var: Var) -> str:
-        self._line(f"free_var {self._declare(var)};")
+        self._line("free_var ", [self._declare(var)], ";")
         return self._names[var]
 
     def _comment(self, node: Expr) -> str:
@@ -211,32 +215,33 @@ class BodyPrinter:
     def _render(self, node: Expr) -> Rendering:
         """Text of one node; nested scopes are yielded to the driver."""
         if isinstance(node, Call):
-            return self._call(node)
+            return [self._call(node)]
         if isinstance(node, Tuple):
-            return self._tuple(node) + self._comment(node)
+            return [self._tuple(node) + self._comment(node)]
         if isinstance(node, TupleGetItem):
-            return f"{self._ref(node.tuple)}.{node.index}{self._comment(node)}"
+            return [f"{self._ref(node.tuple)}.{node.index}{self._comment(node)}"]
         if isinstance(node, Function):
             head = self._head(node)
             block = yield from self._block(node.body)
-            return f"fn {head} {block}{self._comment(node)}"
+            return [f"fn {head} {{", *block, f"{self._indent}}}{self._comment(node)}"]
         if isinstance(node, If):
             cond = self._ref(node.cond)
             yes = yield from self._block(node.true_branch)
             no = yield from self._block(node.false_branch)
-            return f"if ({cond}) {yes} else {no}"
+            middle, last = f"{self._indent}}} else {{", f"{self._indent}}}"
+            return [f"if ({cond}) {{", *yes, middle, *no, last]
         if isinstance(node, Match):
-            text = yield from self._match(node)
-            return text
+            lines = yield from self._match(node)
+            return lines
         if isinstance(node, Let):
             self._plan.flat_lets.add(node)
             block = yield from self._block(node)
-            return block
+            return ["{", *block, self._indent + "}"]
         if isinstance(node, (RefCreate, RefRead, RefWrite)):
             args = ", ".join([self._ref(child) for child in node.operands()])
-            return f"{_REF_WORDS[type(node)]}({args})"
+            return [f"{_REF_WORDS[type(node)]}({args})"]
         assert isinstance(node, TempExpr)
-        return f"<{type(node).__name__}>"
+        return [f"<{type(node).__name__}>"]
 
     def _call(self, call: Call) -> str:
         op = call.op
@@ -257,9 +262,9 @@ class BodyPrinter:
         return f"({', '.join([self._ref(f) for f in node.fields])}{comma})"
 
     def _block(self, result: Expr) -> Rendering:
-        indent = self._indent
-        lines = yield self._scope(result, indent + INDENT)
-        return "\n".join(["{", *lines, indent + "}"])
+        """Lines of a nested scope, without its braces."""
+        lines = yield self._scope(result, self._indent + INDENT)
+        return lines
 
     def _match(self, node: Match) -> Rendering:
         indent = self._indent
@@ -271,9 +276,9 @@ class BodyPrinter:
             self._indent = indent + INDENT
             block = yield from self._block(clause.rhs)
             self._indent = indent
-            lines.append(f"{indent}{INDENT}{self._pattern(clause.lhs)} => {block},")
-        lines.append(indent + "}")
-        return "\n".join(lines)
+            lines.append(f"{indent}{INDENT}{self._pattern(clause.lhs)} => {{")
+            lines += [*block, f"{indent}{INDENT}}},"]
+        return [*lines, indent + "}"]
 
     def _pattern(self, pattern: Pattern) -> str:
         if isinstance(pattern, PatternVar):

@@ -32,7 +32,7 @@ class TypeText:
 
     def __init__(self) -> None:
         self._names: dict[TypeVar, str] = {}
-        self._taken: set[str] = set()
+        self._table = NameTable()
         self._tensors: dict[TensorType, str] = {}
 
     def text(self, ty: Type) -> str:
@@ -66,7 +66,7 @@ class TypeText:
         """Name of a type variable, made unique at first use."""
         held = self._names.get(var)
         if held is None:
-            held = self._names[var] = unique(var.name_hint, self._taken)
+            held = self._names[var] = self._table.unique(var.name_hint)
         return held
 
     def parameters(self, params: tuple[TypeVar, ...]) -> str:
@@ -84,16 +84,24 @@ def tensor_text(ty: TensorType) -> str:
     return f"Tensor[({', '.join(str(d) for d in ty.shape)}), {ty.dtype}]"
 
 
-def unique(hint: str, taken: set[str]) -> str:
-    """``hint``, or ``hint1``, ``hint2`` … when it is taken; starts with a letter."""
-    if not (hint[:1].isascii() and hint[:1].isalpha()):
-        hint = "v" + hint
-    found, number = hint, 0
-    while found in taken:
-        number += 1
-        found = f"{hint}{number}"
-    taken.add(found)
-    return found
+class NameTable:
+    """Distinct names in one definition."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def unique(self, hint: str) -> str:
+        """``hint``, or ``hint1``, ``hint2`` … when it is taken; starts with a letter."""
+        if not (hint[:1].isascii() and hint[:1].isalpha()):
+            hint = "v" + hint
+        found, number = hint, self._next.get(hint, 0)
+        while found in self._taken:
+            number += 1
+            found = f"{hint}{number}"
+        self._next[hint] = number
+        self._taken.add(found)
+        return found
 
 
 def value_text(value: Any, meta: MetadataWriter) -> str:
