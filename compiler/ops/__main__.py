@@ -1,0 +1,55 @@
+"""`python -m compiler.ops [substring]`: the table operator × rule, one row per operator."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from compiler.ir.op import OpPattern, all_ops, rule_tables
+
+_LETTERS = {
+    OpPattern.ELEMWISE: "E",
+    OpPattern.BROADCAST: "B",
+    OpPattern.INJECTIVE: "I",
+    OpPattern.COMM_REDUCE: "R",
+    OpPattern.OUT_ELEMWISE_FUSABLE: "O",
+    OpPattern.TUPLE: "T",
+    OpPattern.OPAQUE: "X",
+}
+
+
+def matrix(substring: str = "") -> str:
+    """The table as text: name, fusion pattern, a mark per rule table the operator answers.
+
+    Args:
+        substring: only operators whose name contains it.
+    """
+    tables = rule_tables()
+    names = sorted(tables)
+    ops = [op for op in all_ops() if substring in op.name]
+    width = max((len(op.name) for op in ops), default=8)
+    lines = ["Rules (tables in compiler/ops/rules, asked by):"]
+    lines += [f"  {k:>2}  {n}, {tables[n].asked_by}" for k, n in enumerate(names, start=1)]
+    lines += [
+        "",
+        "pat: E elemwise, B broadcast, I injective, R reduce, O out-ewise-fusable, X opaque",
+    ]
+    numbers = " ".join(f"{k:>2}" for k in range(1, len(names) + 1))
+    lines.append(f"{'operator':<{width}}  pat  {numbers}")
+    for op in ops:
+        letter = "-" if op.pattern is None else _LETTERS[OpPattern(op.pattern)]
+        marks = " ".join(" x" if op in tables[n] else " ." for n in names)
+        lines.append(f"{op.name:<{width}}   {letter}   {marks}")
+    lines.append(f"{len(ops)} operators")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; the first argument, if any, filters names."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    print(matrix(given[0] if given else ""))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
