@@ -1,0 +1,158 @@
+"""partition_prefix: cut the conversions of inputs to integers off the front of a function.
+
+    before                                   quantize_inputs            quantized_main
+    %0 = clip(round(%x * 16f), -127, 127);   let %x1 = cast(clip(…));   fn (%x: int8) {
+    nn.conv2d(cast(%0, "int8"), w)           (%x1,)                       nn.conv2d(%x, w) }
+
+The cut is at the casts from float to integer nearest to the inputs: everything below them is a
+conversion of inputs and constants. Equal conversions give one parameter of the core.
+Source: spec/quantize.md section 8.2 and rulings R-20, R-21, R-22, R-29.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.ir.analysis import free_vars, post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, Let, Op, Tuple, TupleGetItem, Var
+from compiler.ir.rebuild import substitute
+from compiler.quantize._conversion_ops import holds_float, is_conversion, is_integer_tensor
+
+
+@dataclass(slots=True)
+class _Conversion:
+    """A value over inputs and constants only.
+
+    Attributes:
+        number: equal values have equal numbers.
+        inputs: parameters it depends on, in visiting order.
+    """
+
+    number: int
+    inputs: tuple[Var, ...]
+
+
+@dataclass(slots=True)
+class _Cuts:
+    """Where the prefix ends, found in one walk."""
+
+    params: frozenset[Expr]
+    known: dict[Expr, _Conversion] = field(default_factory=dict)
+    numbers: dict[Any, int] = field(default_factory=dict)
+    cut: dict[int, tuple[Expr, tuple[Var, ...]]] = field(default_factory=dict)
+    cut_of: dict[Expr, int] = field(default_factory=dict)
+
+    def visit(self, node: Expr) -> None:
+        """Classify a node whose operands have been visited."""
+        key = self._key(node)
+        if key is None:
+            return
+        number = self.numbers.setdefault(key, len(self.numbers))
+        inputs: tuple[Var, ...] = ()
+        if isinstance(node, Var):
+            inputs = (node,)
+        else:
+            for child in node.operands():
+                if child in self.known:
+                    inputs += tuple(v for v in self.known[child].inputs if v not in inputs)
+        if isinstance(node, Call) and inputs and _becomes_integer(node):
+            self.cut.setdefault(number, (node, inputs))
+            self.cut_of[node] = number
+        else:
+            self.known[node] = _Conversion(number, inputs)
+
+    def _key(self, node: Expr) -> Any:
+        """What the value depends on; None when it is no conversion."""
+        if isinstance(node, Var):
+            return ("input", node) if node in self.params else None
+        if isinstance(node, Constant):
+            return ("constant", str(node.data.dtype), node.data.shape, node.data.tobytes())
+        if isinstance(node, TupleGetItem):
+            whole = self.known.get(node.tuple)
+            return None if whole is None else ("field", whole.number, node.index)
+        if not is_conversion(node):
+            return None
+        assert isinstance(node, Call)
+        assert isinstance(node.op, Op)
+        numbers = []
+        for arg in node.args:
+            if arg not in self.known:
+                return None
+            numbers.append(self.known[arg].number)
+        return ("call", node.op.name, node.attrs, *numbers)
+
+
+def _becomes_integer(call: Call) -> bool:
+    return is_integer_tensor(call.checked_type) and any(
+        holds_float(arg.checked_type) for arg in call.args
+    )
+
+
+def split_prefix(main: Function) -> tuple[Function, Function]:
+    """(quantize_inputs, the rest as a function of what quantize_inputs returns).
+
+    quantize_inputs takes all parameters of ``main`` in their order and always returns a tuple;
+    inputs that the rest reads unconverted are passed on.
+    """
+    cuts = _Cuts(frozenset(main.params))
+    # Large constants of the core are no part of any conversion; hashing them would cost time.
+    feeding = _feeds_conversions(main)
+    for node in post_order(main.body):
+        if not isinstance(node, Constant) or node in feeding:
+            cuts.visit(node)
+    names = _Names()
+    core_vars: dict[int | Var, Var] = {}
+    replaced: dict[Expr, Expr] = {}
+    for node, number in cuts.cut_of.items():
+        if number not in core_vars:
+            first, inputs = cuts.cut[number]
+            core_vars[number] = Var("_".join(v.name_hint for v in inputs), first.checked_type)
+        replaced[node] = core_vars[number]
+    for param in main.params:
+        core_vars[param] = Var(param.name_hint, param.checked_type)
+        replaced[param] = core_vars[param]
+    body = substitute(main.body, replaced)
+    source = {var: key for key, var in core_vars.items()}
+    used = free_vars(body)
+    renamed = {var: Var(names.unique(var.name_hint), var.type_annotation) for var in used}
+    core = Function(tuple(renamed.values()), substitute(body, dict(renamed)), main.ret_type)
+    lets: list[tuple[Var, Expr]] = []
+    fields: list[Expr] = []
+    for var in used:
+        key = source[var]
+        if isinstance(key, Var):
+            fields.append(key)
+        else:
+            lets.append((Var(var.name_hint), cuts.cut[key][0]))
+            fields.append(lets[-1][0])
+    result: Expr = Tuple(tuple(fields))
+    for let_var, value in reversed(lets):
+        result = Let(let_var, value, result)
+    return Function(main.params, result), core
+
+
+def _feeds_conversions(main: Function) -> set[Expr]:
+    """Constants read by conversions."""
+    return {
+        arg
+        for node in post_order(main.body)
+        if isinstance(node, Call) and is_conversion(node)
+        for arg in node.args
+        if isinstance(arg, Constant)
+    }
+
+
+class _Names:
+    """Distinct names: x, x_1, x_2, …"""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def unique(self, name: str) -> str:
+        found, count = name, 0
+        while found in self._taken:
+            count += 1
+            found = f"{name}_{count}"
+        self._taken.add(found)
+        return found
