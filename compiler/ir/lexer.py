@@ -14,11 +14,12 @@ from compiler.ir.span import ANONYMOUS, Span
 QUOTED = r'"(?:[^"\\\n]|\\.)*"'
 
 _TOKEN = re.compile(
-    "|".join(
+    r"[ \t\r\n]*(?:%s)"
+    % "|".join(
         f"(?P<{kind}>{pattern})"
         for kind, pattern in (
-            ("space", r"[ \t\r\n]+"),
             ("line_comment", r"//[^\n]*"),
+            ("blank", r"\Z"),
             ("comment", r"/\*"),
             ("version", r"#\[\s*version\s*=[^\]]*\]"),
             ("metadata", r"#\[\s*metadata\s*\]"),
@@ -34,7 +35,7 @@ _TOKEN = re.compile(
     )
 )
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
-_BLANK = ("space", "line_comment")
+_BLANK = ("blank", "line_comment")
 
 
 class Token(NamedTuple):
@@ -103,16 +104,17 @@ def tokenize(source: Source) -> tuple[list[Token], str]:
     while at < len(text):
         found = match(text, at)
         if found is None:
+            at += len(text[at:]) - len(text[at:].lstrip())
             source.error(at, f"unexpected character {text[at]!r}")
         kind = found.lastgroup or ""
-        start, at = at, found.end()
+        start, at = found.start(kind), found.end()
         if kind == "comment":
             at = _comment_end(source, start)
         elif kind == "metadata":
             metadata = text[at:]
             at = len(text)
         elif kind not in _BLANK:
-            tokens.append(Token(kind, found.group(), start, at))
+            tokens.append(Token(kind, found.group(kind), start, at))
     end = tokens[-1].end if tokens else 0
     tokens.append(Token("end", "", end, end))
     return tokens, metadata
