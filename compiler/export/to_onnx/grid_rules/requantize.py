@@ -69,10 +69,22 @@ def _requantized(value: Value, factor: Factor, step: Step, grid: GridEmitter) ->
         limits = factor.bounds(source.low, source.high)
         return _scaled(source, factor, _next_clip(step, *limits), step, grid)
     inner, low, high = source.clamp
-    floor, ceiling = factor.apply(low), factor.apply(high)
+    reach = factor.bounds(inner.low, inner.high)
+    floor, ceiling = _mapped(factor.apply(low), factor.apply(high), low, high, inner, reach)
     limits = _next_clip(step, int(floor.min()), int(ceiling.max()))
     result = _scaled(inner, factor, limits, step, grid)
     return clamped(result, floor, ceiling, grid)
+
+
+def _mapped(
+    floor: Bound, ceiling: Bound, low: Bound, high: Bound, inner: Carried, reach: tuple[int, int]
+) -> tuple[Bound, Bound]:
+    """Limits behind f; one that did not bind before f does not bind behind it in any channel."""
+    if int(low.max()) <= inner.low:
+        floor = np.asarray(min(reach[0], int(ceiling.min())))
+    if int(high.min()) >= inner.high:
+        ceiling = np.asarray(max(reach[1], int(floor.max())))
+    return floor, ceiling
 
 
 def _scaled(
@@ -220,7 +232,10 @@ def right_shift(step: Step, grid: GridEmitter) -> Carried:
         return narrowed(divided, "int64", low, high, grid)
     if limits is None:
         return result
-    return clamped(result, (limits[0] + addend) >> bits, (limits[1] + addend) >> bits, grid)
+    low_limit, high_limit = limits
+    mapped = (low_limit + addend) >> bits, (high_limit + addend) >> bits
+    floor, ceiling = _mapped(*mapped, low_limit, high_limit, inner, (low, high))
+    return clamped(result, floor, ceiling, grid)
 
 
 def _to_nearest_chain(step: Step) -> tuple[Value, Factor] | None:
