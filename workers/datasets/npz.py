@@ -65,7 +65,9 @@ class ArrayDataset:
             raise DatasetError(f"arrays of unequal length: {listed} samples", where=where)
         self._length = next(iter(lengths.values()), 0)
         if self._length == 0:
-            raise DatasetError("the data is empty: 0 samples", where=where)
+            raise DatasetError(
+                "the data is empty: 0 samples", where=where, fix="give at least one sample"
+            )
         self._labels = labels
         self.has_labels = labels is not None
 
