@@ -30,6 +30,11 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._calibrate.bias_room import (
+    add_operands,
+    range_for_bias,
+    weights_with_bias,
+)
 from compiler.quantize._calibrate.weight_scale import weight_range
 
 
@@ -107,6 +112,7 @@ class _Binder:
         consumer = {arg: n for n in self.nodes if isinstance(n, Call) for arg in n.args}
         waiting = self._biases(uses) if self.qconfig.bias_mode == "accumulator" else set()
         axes = self._weight_axes()
+        biased = weights_with_bias(self.nodes, waiting)
         scales: dict[Expr, DomScale | None] = {}
         for node in self.nodes:
             if node in waiting or not isinstance(node, Call):
@@ -114,9 +120,15 @@ class _Binder:
             if node in self.bound:
                 scales[node] = self.bound[node].scale
             elif quantize_kind(node) == QAnnotateKind.WEIGHT:
-                scales[node] = self._bind_weight(node, axes.get(node), consumer.get(node))
+                floor = None
+                axis = axes.get(node)
+                if node in biased:
+                    product, bias_data = biased[node]
+                    data = scales.get(product.args[0])
+                    floor = range_for_bias(product, bias_data, data, axis is not None, self.qconfig)
+                scales[node] = self._bind_weight(node, axis, consumer.get(node), floor)
             else:
-                for bias, other in _sides(node):
+                for bias, other in add_operands(node):
                     if bias in waiting:
                         scales[bias] = self._bind_bias(bias, scales.get(other), consumer.get(bias))
                 rule = FQDomScale.get(node.op)
@@ -176,17 +188,24 @@ class _Binder:
         return {
             bias
             for node in self.nodes
-            for bias, other in _sides(node)
+            for bias, other in add_operands(node)
             if quantize_kind(bias) == QAnnotateKind.WEIGHT
             and uses[bias] == 1
             and quantize_kind(other) != QAnnotateKind.WEIGHT
         }
 
-    def _bind_weight(self, point: Call, axis: int | None, consumer: Call | None) -> DomScale:
+    def _bind_weight(
+        self,
+        point: Call,
+        axis: int | None,
+        consumer: Call | None,
+        at_least: NDArray[np.float32] | None = None,
+    ) -> DomScale:
         data = _constant(point, consumer)
         nbit = self.qconfig.nbit_weight
         name = f"the weight of {describe(consumer)}" if consumer is not None else "a weight"
-        range_s = weight_range(data.data, self.qconfig.weight_scale, nbit, axis, name)
+        mode = self.qconfig.weight_scale
+        range_s = weight_range(data.data, mode, nbit, axis, name, at_least)
         trailing = None if axis is None else data.data.ndim - axis - 1
         scale = self._scale_of(range_s, QAnnotateKind.WEIGHT, trailing)
         self.bound[point] = _Bound(range_s, scale)
@@ -238,14 +257,6 @@ def _vector_point(point: Call, bound: _Bound, constants: tuple[Constant, ...]) -
     axis = None if trailing is None else data.data.ndim - trailing - 1
     attrs = point.attrs.with_values(axis=axis)
     return Call(point.op, (data, *constants), attrs, span=point.span)
-
-
-def _sides(node: Expr) -> tuple[tuple[Expr, Expr], ...]:
-    """(operand, other operand) of a call of add; nothing for any other node."""
-    if isinstance(node, Call) and getattr(node.op, "name", "") == "add":
-        lhs, rhs = node.args
-        return (rhs, lhs), (lhs, rhs)
-    return ()
 
 
 def _constant(point: Call, consumer: Call | None) -> Constant:

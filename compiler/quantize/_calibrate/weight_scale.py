@@ -54,7 +54,7 @@ def mse_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np
     magnitudes = np.abs(rows)
     center = _least_error(magnitudes, largest, np.ones(len(rows)), _COARSE, nbit)
     center = _least_error(magnitudes, largest, center, _FINE, nbit, around=True)
-    return (largest * center).astype(np.float32)
+    return np.asarray(largest * center, np.float32)
 
 
 def _least_error(
@@ -87,7 +87,12 @@ def _least_error(
 
 
 def weight_range(
-    values: NDArray[np.float32], mode: str, nbit: int, axis: int | None = None, name: str = "weight"
+    values: NDArray[np.float32],
+    mode: str,
+    nbit: int,
+    axis: int | None = None,
+    name: str = "weight",
+    at_least: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """Range S of a constant tensor.
 
@@ -97,6 +102,7 @@ def weight_range(
         nbit: bits of the signed grid.
         axis: gives one S per index of this axis; None one for all.
         name: what messages call the tensor.
+        at_least: the range is not smaller than this; rank 0, or one value per index of ``axis``.
 
     Returns:
         float32, rank 0, or rank 1 with ``axis``; always > 0: all zeros give 1.
@@ -118,6 +124,7 @@ def weight_range(
             f"{name} {tuple(whole.shape)} holds values that are not finite",
             fix="repair the model's weights",
         )
-    ranges = scale_of(rows, largest, nbit)
+    floor = np.float32(0) if at_least is None else np.asarray(at_least, np.float32)
+    ranges = np.maximum(scale_of(rows, np.maximum(largest, floor), nbit), floor)
     ranges = np.where(ranges == 0, np.float32(1.0), ranges).astype(np.float32)
     return ranges if axis is not None else np.asarray(ranges[0])

@@ -1,0 +1,71 @@
+"""The smallest weight range that leaves room for the bias in the accumulator.
+
+A bias held at the scale of its accumulator is bias / (s_x * s_w). A channel with hardly any weight
+(trained away, say) would make s_w so small that this integer leaves the accumulator. Its range is
+raised until the bias takes at most half of it; what rounding then takes from the weights is below
+the 30th bit of the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.ty import bits
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
+
+
+def add_operands(node: Expr) -> tuple[tuple[Expr, Expr], ...]:
+    """(operand, other operand) of a call of add, the right one first; nothing for other nodes."""
+    if isinstance(node, Call) and getattr(node.op, "name", "") == "add":
+        lhs, rhs = node.args
+        return (rhs, lhs), (lhs, rhs)
+    return ()
+
+
+def weights_with_bias(nodes: list[Expr], biases: Set[Expr]) -> dict[Expr, tuple[Call, Constant]]:
+    """Weight point → the product it belongs to, and the constant bias added to that."""
+    found: dict[Expr, tuple[Call, Constant]] = {}
+    for node in nodes:
+        for bias, other in add_operands(node):
+            if bias not in biases or not isinstance(other, Call):
+                continue
+            if FQProductShape.get(other.op) is None:
+                continue
+            weight = other.args[1]
+            assert isinstance(bias, Call)
+            if quantize_kind(weight) == QAnnotateKind.WEIGHT and isinstance(bias.args[0], Constant):
+                found[weight] = (other, bias.args[0])
+    return found
+
+
+def range_for_bias(
+    product: Call, bias: Constant, data: DomScale | None, per_channel: bool, qconfig: QConfig
+) -> NDArray[np.float32]:
+    """Least weight range, rank 0 or one per output channel; 0 where the data's scale is unknown.
+
+    Args:
+        product: convolution or dense layer in front of the bias.
+        data: scale of its data operand.
+    """
+    if data is None or data.is_vector:
+        return np.zeros((), np.float32)
+    rule = FQProductShape.get(product.op)
+    assert rule is not None
+    trailing = rule(product).out_trailing
+    magnitudes = np.abs(bias.data.astype(np.float64))
+    axis = None if trailing is None else magnitudes.ndim - trailing - 1
+    if per_channel and axis is not None and axis >= 0 and magnitudes.shape[axis] > 1:
+        largest = np.moveaxis(magnitudes, axis, 0).reshape(magnitudes.shape[axis], -1).max(axis=1)
+    else:
+        largest = magnitudes.max(initial=0.0)
+    room = 2.0 ** (bits(qconfig.dtype_activation) - 2)
+    levels = 2.0 ** (qconfig.nbit_weight - 1)
+    return as_scale(largest * levels / (float(data.values) * room))
