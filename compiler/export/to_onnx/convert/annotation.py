@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.convert.tensor import rounded_half_away
+from compiler.export.to_onnx.convert.tensor import fits_int32, rounded_half_away, rounded_small
 from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 
@@ -37,7 +37,12 @@ def simulated_quantize(step: Step, e: Emitter) -> str:
     scale_name = _scale(scale, step.attrs.axis, len(data.type.shape), e)
     divided = e.node("Div", [name, scale_name])
     clipped = e.node("Clip", [divided, _scalar(low, e), _scalar(high, e)])
-    return e.node("Mul", [rounded_half_away(clipped, e), scale_name])
+    small = low.data is not None and high.data is not None
+    if small and fits_int32(float(low.data), float(high.data)):  # type: ignore[arg-type]
+        rounded = rounded_small(clipped, e)
+    else:
+        rounded = rounded_half_away(clipped, e)
+    return e.node("Mul", [rounded, scale_name])
 
 
 def _scale(scale: Value, axis: int | None, rank: int, e: Emitter) -> str:
