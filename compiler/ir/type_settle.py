@@ -49,7 +49,10 @@ def _unsolved(found: Constraints) -> list[TypeMistake]:
     solver = found.solver
     mistakes = []
     for call, types in solver.unsolved:
-        if any(solver.is_failed(t) for t in types):
+        failed = any(solver.is_failed(t) for t in types)
+        # Program order: what uses this result is a consequence and not told again.
+        solver.mark_failed(types[-1])
+        if failed:
             continue
         known = [solver.resolve(t) for t in types[:-1]]
         error = TypeInferenceError(

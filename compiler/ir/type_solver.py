@@ -211,6 +211,9 @@ class TypeSolver:
         if solved:
             self._finish(call)
             return
+        if any(self.is_failed(t) for t in known[:-1]):
+            self.mark_failed(types[-1])
+            return
         self._unsolved[call] = item
         for hole in {h for t in known for h in self.holes(t)}:
             self._waiting.setdefault(hole, []).append(item)
