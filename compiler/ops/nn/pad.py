@@ -82,8 +82,10 @@ pad = register_op(
 
 @FNumpyCompute.register(pad)
 def pad_numpy(attrs: PadAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """Crop what is negative, then pad."""
+    """Crop what is negative, then pad; a scalar has nothing to pad."""
     data, value = args
+    if not attrs.pad_width:
+        return [data]
     crop = tuple(
         slice(max(0, -before), size - max(0, -after))
         for size, (before, after) in zip(data.shape, attrs.pad_width)
@@ -116,7 +118,9 @@ mirror_pad = register_op(
 
 @FNumpyCompute.register(mirror_pad)
 def mirror_pad_numpy(attrs: MirrorPadAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """By numpy."""
+    """By numpy; a scalar has nothing to pad."""
+    if not attrs.pad_width:
+        return [args[0]]
     width = [(before, after) for before, after in attrs.pad_width]
     if attrs.mode == "SYMMETRIC":
         return [np.pad(args[0], width, mode="symmetric")]

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import Any as AnyValue
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.ty import Any, Dim, Shape, TensorType, Type
+from compiler.ir.ty import Any, Dim, Shape, TensorType, Type, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.ops.arg_types import same_dtype, shape_text, tensor
 
@@ -38,13 +38,13 @@ def broadcast_shape(op: str, a: Shape, b: Shape) -> Shape:
     return tuple(reversed(dims))
 
 
-def broadcast_rel(op: str, dtype: str | None = None, numbers: str = "any") -> TypeRelation:
+def broadcast_rel(op: str, dtype: str | None = None, numbers: str = "number") -> TypeRelation:
     """The relation of a binary elementwise operator.
 
     Args:
         op: name for error messages.
         dtype: dtype of the result; None keeps that of the operands.
-        numbers: "any", "integer" or "bool": operand dtypes that are accepted.
+        numbers: operand dtypes that are accepted: "number" (all but bool), "integer", "bool", "any".
     """
 
     def infer(types: Sequence[AnyValue], attrs: AnyValue) -> Type:
@@ -64,11 +64,10 @@ def check_numbers(op: str, dtype: str, numbers: str) -> None:
     """Refuse operands of another kind of number.
 
     Raises:
-        TypeInferenceError: ``dtype`` is not "integer" or "bool" as asked.
+        TypeInferenceError: ``dtype`` is not "number", "integer" or "bool" as asked.
     """
-    is_bool = dtype == "bool"
-    legal = is_bool if numbers == "bool" else not is_bool and not dtype.startswith("float")
-    if not legal:
+    legal = (dtype == "bool") == (numbers == "bool")
+    if not legal or (numbers == "integer" and is_float(dtype)):
         raise TypeInferenceError(
             f"{op}: operands are {dtype}, {numbers} is needed", fix="insert a cast"
         )

@@ -23,7 +23,10 @@ _FUNCTIONS = {
 
 def _register(name: str, function: Any) -> None:
     op = register_op(
-        name, arg_names=("lhs", "rhs"), rel=broadcast_rel(name, "bool"), pattern=OpPattern.BROADCAST
+        name,
+        arg_names=("lhs", "rhs"),
+        rel=broadcast_rel(name, "bool", numbers="any"),
+        pattern=OpPattern.BROADCAST,
     )
 
     @FNumpyCompute.register(op)

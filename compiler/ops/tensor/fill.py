@@ -52,7 +52,9 @@ def _constant_fill(name: str, value: int) -> None:
 
 
 def _constant_like(name: str, value: int) -> None:
-    op = register_op(name, arg_names=("data",), rel=number_rel(name), pattern=OpPattern.ELEMWISE)
+    op = register_op(
+        name, arg_names=("data",), rel=number_rel(name, bools=True), pattern=OpPattern.ELEMWISE
+    )
 
     @FNumpyCompute.register(op)
     def compute(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:

@@ -11,20 +11,20 @@ from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.ops.arg_types import tensor
 
 
-def number_rel(op: str, rank: int = 0, floats_only: bool = False) -> TypeRelation:
-    """Result type = type of argument 0, a tensor of rank ``rank`` or more.
+def number_rel(op: str, floats_only: bool = False, bools: bool = False) -> TypeRelation:
+    """Result type = type of argument 0.
 
     Args:
         op: name for error messages.
-        rank: smallest rank that is accepted.
-        floats_only: refuse integers and bool.
+        floats_only: refuse integers.
+        bools: accept bool.
     """
 
     def infer(types: Sequence[Any], attrs: Any) -> Type:
         data = tensor(op, types, 0, "data")
-        if len(data.shape) < rank:
+        if data.dtype == "bool" and not bools:
             raise TypeInferenceError(
-                f"{op}: argument 0 (data) is {data}, rank {rank} or more is needed"
+                f"{op}: argument 0 (data) is {data}, numbers are needed", fix="insert a cast"
             )
         if floats_only and not is_float(data.dtype):
             raise TypeInferenceError(

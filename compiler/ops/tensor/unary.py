@@ -100,7 +100,7 @@ ANY_NUMBER: dict[str, Callable[[Array], Any]] = {
 
 
 def _register(name: str, function: Callable[[Array], Any]) -> None:
-    rel = number_rel(name, floats_only=name in FLOAT_ONLY)
+    rel = number_rel(name, floats_only=name in FLOAT_ONLY, bools=name == "copy")
     op = register_op(name, arg_names=("data",), rel=rel, pattern=OpPattern.ELEMWISE)
 
     @FNumpyCompute.register(op)
