@@ -201,8 +201,8 @@ class Driver:
         self.finished_here += 1
         if not outcome.from_store:
             self.worker_cpu_s += (outcome.compile_cpu_s or 0.0) + (outcome.run_cpu_s or 0.0)
-        if outcome.failure is not None:
-            log.info("trial %d %s: %s", trial.number, outcome.state, outcome.failure.what)
+        why = f": {outcome.failure}" if outcome.failure is not None else ""
+        log.info("trial %d %s %s%s", trial.number, outcome.state, outcome.score or "", why)
         self._remember(replace(trial, outcome=outcome))
         self.progress.advance(1, self._best_note())
 

@@ -96,6 +96,7 @@ class Session:
             SearchFailedError: no trial was completed; ``report.json`` says why.
         """
         interrupted = False
+        log.info("study %s, spec %s", self._study.name, self._prepared.spec_hash[:12])
         try:
             self._keep_float_module()
             self._search()

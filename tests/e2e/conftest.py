@@ -1,0 +1,94 @@
+"""Real command lines in real processes, on the model that ships with the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qsearch.store.engine import open_engine
+from qsearch.store.records import Trial
+from qsearch.store.repository import Repository
+
+TIMEOUT_S = 240.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """``qsearch launch --model digits`` into one folder."""
+
+    folder: Path
+    options: tuple[str, ...]
+
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        """A process that searches."""
+        words = ["launch", "--model", "digits", "-o", str(self.folder), "--json"]
+        return subprocess.Popen(
+            [sys.executable, "-m", "qsearch", *words, *self.options, *more],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+
+    def finish(self, *more: str, code: int = 0) -> dict[str, Any]:
+        """Search to the end; the object printed by --json."""
+        process = self.start(*more)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == code, err
+        assert "Traceback" not in err
+        summary: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return summary
+
+    def trials(self) -> list[Trial]:
+        """The study's trials as they are stored now."""
+        database = self.folder / "study.db"
+        if not database.exists():
+            return []
+        repository = Repository(open_engine(f"sqlite:///{database}"))
+        try:
+            study = repository.find_study(self.folder.name)
+            return repository.trials_of(study.id) if study is not None else []
+        finally:
+            repository.close()
+
+    def finished(self) -> int:
+        """How many trials are finished now."""
+        return sum(trial.finished for trial in self.trials())
+
+    def wait_for(self, finished: int, process: subprocess.Popen[str]) -> None:
+        """Wait until so many trials are finished, or the process is."""
+        end = time.monotonic() + TIMEOUT_S
+        while self.finished() < finished and process.poll() is None:
+            assert time.monotonic() < end, "the search does not move"
+            time.sleep(0.02)
+
+    def story(self) -> list[Any]:
+        """What must be the same however the search was run."""
+        return [
+            (t.number, t.batch, t.params, t.state, t.outcome.score, t.outcome.outputs_sha256)
+            for t in self.trials()
+        ]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Callable[..., Launch]:
+    """``launch("name", "--trials", "8")``: a launch into a folder of this name."""
+    return lambda name, *options: Launch(tmp_path / name, options)
+
+
+@pytest.fixture(scope="session")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
+    """A search of 12 trials that nothing disturbed."""
+    done = Launch(tmp_path_factory.mktemp("unbroken") / "digits", ("--trials", "12"))
+    done.finish("--pool", "inline")
+    yield done

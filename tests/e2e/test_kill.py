@@ -1,0 +1,123 @@
+"""kill -9 and Ctrl-C in the middle of a search: nothing lost, nothing twice, same end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def children(pid: int) -> list[int]:
+    """Living children of a process, oldest first."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return sorted(found)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below ``pid``."""
+    found, queue = [], [pid]
+    while queue:
+        queue.extend(below := children(queue.pop()))
+        found.extend(below)
+    return found
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process, or nothing."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def kill_session(process: subprocess.Popen[str]) -> None:
+    """End what a killed driver may have left of the session it led."""
+    for pid in descendants(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("pool", ["inline", "process"])
+def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
+    unbroken: Any, launch: Callable[..., Any], pool: str
+) -> None:
+    search = launch("digits", "--trials", "12", "--pool", pool)
+    kept: dict[int, Any] = {}
+    for finished in (1, 6):
+        process = search.start()
+        search.wait_for(finished, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=30)
+        now = {t.number: t for t in search.trials() if t.finished}
+        assert {number: now[number] for number in kept} == kept
+        assert 0 < len(now) < 12, "the kill came too late to show anything"
+        kept = now
+    summary = search.finish()
+    assert summary["trials"]["complete"] == 12
+    after = {t.number: t for t in search.trials()}
+    assert {number: after[number] for number in kept} == kept
+    assert search.story() == unbroken.story()
+    theirs = (unbroken.folder / "best.qmod").read_bytes()
+    assert (search.folder / "best.qmod").read_bytes() == theirs
+
+
+@pytest.mark.parametrize(
+    ("pool", "worker"),
+    [
+        ("process", "workers.pool.process_worker"),
+        pytest.param("ray", "ray::", marks=pytest.mark.ray),
+    ],
+)
+def test_a_killed_worker_is_as_if_nothing_happened(
+    unbroken: Any, launch: Callable[..., Any], pool: str, worker: str
+) -> None:
+    search = launch("digits", "--trials", "12", "--pool", pool, "--workers", "2")
+    process = search.start()
+    search.wait_for(2, process)
+    workers = [pid for pid in descendants(process.pid) if worker in command_of(pid)]
+    assert workers
+    os.kill(workers[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert search.story() == unbroken.story()
+
+
+def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
+    unbroken: Any, launch: Callable[..., Any]
+) -> None:
+    search = launch("digits", "--trials", "12", "--pool", "inline")
+    process = search.start()
+    search.wait_for(3, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert (search.folder / "best.qmod").exists()
+    assert 3 <= search.finished() < 12
+    assert all(t.state != "running" for t in search.trials())
+    search.finish()
+    assert search.story() == unbroken.story()
+
+
+def test_two_drivers_of_one_study_do_not_meet(launch: Callable[..., Any]) -> None:
+    search = launch("digits", "--trials", "40", "--pool", "inline")
+    first = search.start()
+    search.wait_for(1, first)
+    second = search.start()
+    _, err = second.communicate(timeout=60)
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=30)
+    assert second.returncode == 2, err
+    assert "another process" in err

@@ -1,0 +1,214 @@
+"""The main job: one command, a module that runs on integers only, and what lies beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qsearch
+from compiler.qtypes.qconfig import QConfig
+from qsearch.cli.main import run
+from qsearch.search.finalize import check_integers_only
+
+FILES = {
+    "artifacts",
+    "best.qmod",
+    "config.resolved.yaml",
+    "qconfig.json",
+    "report.json",
+    "run.log",
+    "study.db",
+}
+
+
+def test_the_folder_holds_the_winner_and_how_it_was_found(unbroken: Any) -> None:
+    files = {path.name for path in unbroken.folder.iterdir()}
+    assert FILES <= files
+    report = json.loads((unbroken.folder / "report.json").read_text())
+    assert report["trials"] == {
+        "complete": 12,
+        "pruned": 0,
+        "failed": 0,
+        "infeasible": 0,
+        "from_store": 0,
+    }
+    assert report["baseline"]["agreement"] == 1.0
+    assert report["baseline"]["top1"] > 0.95
+    assert report["best"]["top1"] >= report["baseline"]["top1"] - 0.01
+    assert report["emitted"]["equal_outputs"] > 0.9
+    assert abs(report["emitted"]["top1"] - report["best"]["top1"]) <= 1 / 400
+    assert QConfig.from_dict(json.loads((unbroken.folder / "qconfig.json").read_text()))
+
+
+def test_the_module_computes_integers_only_and_scores_what_was_said(unbroken: Any) -> None:
+    module = qsearch.load(unbroken.folder / "best.qmod")
+    assert check_integers_only(module.module) > 5
+    report = json.loads((unbroken.folder / "report.json").read_text())
+    data = np.load(Path(qsearch.__file__).parent / "models" / "digits_dev.npz")
+    answers = [
+        int(np.argmax(module.run({"input": data["input"][i : i + 1]})[0])) for i in range(40)
+    ]
+    assert np.mean(np.array(answers) == data["labels"][:40]) > 0.9
+    assert "def @quantized_main" in module.text()
+    assert module.qconfig.to_dict() == report["best"]["qconfig"]
+
+
+@pytest.mark.parametrize("pool", ["process", pytest.param("ray", marks=pytest.mark.ray)])
+def test_every_pool_makes_the_same_trials_and_the_same_file(
+    unbroken: Any, launch: Callable[..., Any], pool: str
+) -> None:
+    other = launch("digits", "--trials", "12", "--workers", "2", "--pool", pool)
+    summary = other.finish()
+    assert summary["trials"]["complete"] == 12
+    assert other.story() == unbroken.story()
+    ours, theirs = (run.folder / "best.qmod" for run in (other, unbroken))
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_the_same_command_again_does_nothing_twice(unbroken: Any) -> None:
+    before = unbroken.trials()
+    module = (unbroken.folder / "best.qmod").read_bytes()
+    summary = unbroken.finish("--pool", "inline")
+    assert unbroken.trials() == before
+    assert (unbroken.folder / "best.qmod").read_bytes() == module
+    assert summary["trials"]["complete"] == 12
+    assert summary["trials_per_min"] == 0
+
+
+def test_run_scores_the_module_and_hashes_its_outputs(
+    unbroken: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = unbroken.folder / "best.qmod"
+    data = Path(qsearch.__file__).parent / "models" / "digits_dev.npz"
+    assert run(["run", str(path), "--eval", str(data), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    report = json.loads((unbroken.folder / "report.json").read_text())
+    assert found["n"] == 400
+    assert found["top1"] == report["emitted"]["top1"]
+    module = qsearch.load(path)
+    digest = hashlib.sha256()
+    with np.load(data) as arrays:
+        for image in arrays["input"]:
+            (out,) = module.run({"input": image[np.newaxis]})
+            digest.update(np.asarray(out, "<f4").tobytes())
+    assert found["outputs_sha256"] == digest.hexdigest()
+
+
+def test_status_and_trials_tell_what_happened(
+    unbroken: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["status", str(unbroken.folder), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["study"], row["state"], row["trials"]) == ("digits", "complete", "12/12")
+    assert run(["trials", str(unbroken.folder), "-f", "json", "--state", "complete"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 12
+    assert run(["trials", str(unbroken.folder)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 13
+    assert run(["show", str(unbroken.folder / "best.qmod")]) == 0
+    assert "def @quantized_main" in capsys.readouterr().out
+
+
+def test_compile_quantizes_with_one_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.qmod"
+    words = ["compile", "--model", "digits", "-o", str(path), "--qconfig"]
+    assert run([*words, "calibrate_mode=max,weight_scale=power2"]) == 0
+    module = qsearch.load(path)
+    assert (module.qconfig.calibrate_mode, module.qconfig.weight_scale) == ("max", "power2")
+    assert check_integers_only(module.module) > 5
+
+
+def test_a_missed_target_is_exit_code_1_and_all_is_written(launch: Callable[..., Any]) -> None:
+    # global_scale 4 of a three-trial study cannot reach an impossible floor on random inputs.
+    search = launch("digits", "--trials", "2", "--pool", "inline", "--max-drop", "0")
+    summary = search.finish("--metric", "sqnr", "--seed", "3", code=_expected_code(search))
+    assert (search.folder / "best.qmod").exists()
+    assert summary["best"]["trial"] in (0, 1)
+
+
+def _expected_code(search: Any) -> int:
+    """Exit code that the scores of the same search demand, found without --max-drop."""
+    twin = type(search)(search.folder.with_name("twin"), search.options[:-2])
+    summary = twin.finish("--metric", "sqnr", "--seed", "3", "--max-drop", "1")
+    return int(summary["emitted"]["top1"] < summary["baseline"]["top1"])
+
+
+def test_a_study_in_another_folder_is_answered_from_a_shared_storage(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    options = ("--trials", "4", "--pool", "inline", "--storage", f"sqlite:///{tmp_path / 's.db'}")
+    first = launch("one", *options).finish()
+    second = launch("two", *options).finish()
+    assert first["trials"]["from_store"] == 0
+    assert second["trials"]["from_store"] == second["trials"]["complete"] == 4
+    assert second["best"] == first["best"]
+    assert second["emitted"] == first["emitted"]
+
+
+def test_other_settings_are_another_study(launch: Callable[..., Any]) -> None:
+    search = launch("digits", "--trials", "1", "--pool", "inline")
+    search.finish()
+    process = search.start("--seed", "5", "--metric", "sqnr")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert 'metric: "top1" → "sqnr"' in err
+    assert "seed: 0 → 5" in err
+    assert search.finish("--seed", "5", "--fresh")["trials"]["complete"] == 1
+
+
+def test_five_lines_of_python_do_the_main_job(tmp_path: Path) -> None:
+    data = np.load(Path(qsearch.__file__).parent / "models" / "digits_dev.npz")
+    model = Path(qsearch.__file__).parent / "models" / "digits_cnn.onnx"
+    items = ({"input": x} for x in data["input"][:32])
+    result = qsearch.launch(
+        model,
+        calib=items,
+        eval={"input": data["input"][:64], "labels": data["labels"][:64]},
+        trials=2,
+        pool="inline",
+        out=tmp_path / "run",
+    )
+    assert result.best_trial.user_attrs["score"]["top1"] == result.summary["best"]["top1"]
+    assert result.best_params["weight_granularity"] == "channel"
+    assert len(result.trials_dataframe()) == len(result.study.trials) == 2
+    assert result.best_module().run({"input": data["input"][:1]})[0].shape == (1, 10)
+    assert result.exit_code == 0
+
+
+def test_without_data_it_runs_and_says_what_the_score_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Path(qsearch.__file__).parent / "models" / "digits_cnn.onnx"
+    words = ["launch", "--model", str(model), "-o", str(tmp_path / "run"), "--pool", "inline"]
+    run([*words, "--trials", "1"])
+    captured = capsys.readouterr()
+    assert "random inputs" in captured.err
+    assert "not accuracy" in captured.err
+    assert "SQNR" in captured.out
+
+
+def test_a_quantized_module_is_made_without_a_search() -> None:
+    module = qsearch.quantize("digits", None, {"calibrate_mode": "kl_divergence"})
+    assert module.qconfig == QConfig.recommended(calibrate_mode="kl_divergence")
+    exact = QConfig.recommended(weight_granularity="tensor")
+    assert qsearch.quantize("digits", None, exact).qconfig == exact
+
+
+def test_the_module_runs_as_python_dash_m() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "qsearch", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert found.stdout.strip() == f"qsearch {qsearch.__version__}"

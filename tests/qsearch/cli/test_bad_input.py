@@ -1,0 +1,199 @@
+"""Bad input: one clear message with what, where and how to fix it, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from qsearch.cli.main import run
+from qsearch.model_source import find_model
+
+Refusal = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capfd: pytest.CaptureFixture[str]) -> Refusal:
+    """Run a command line that must be refused; its message."""
+
+    def call(*words: object) -> str:
+        code = run([str(word) for word in words])
+        out, err = capfd.readouterr()
+        assert code == 2, err
+        assert out == ""
+        assert err.count("error: ") == 1, err
+        assert "Traceback" not in err
+        assert "  fix: " in err
+        return err
+
+    return call
+
+
+def small_model(path: Path, op: str = "Relu", shape: tuple[int, ...] = (1, 4)) -> Path:
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x"], ["y"], name="node_7")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, path)
+    return path
+
+
+def launch(tmp_path: Path, model: object = "digits", *more: object) -> tuple[object, ...]:
+    words = ("launch", "--model", model, "--pool", "inline", "--trials", 1)
+    return (*words, "-o", tmp_path / "run", "-q", *more)
+
+
+def test_a_missing_model(refused: Refusal, tmp_path: Path) -> None:
+    small_model(tmp_path / "good.onnx")
+    message = refused(*launch(tmp_path, tmp_path / "godo.onnx"))
+    assert "godo.onnx" in message
+    assert "did you mean 'good.onnx'" in message
+
+
+def test_a_file_that_is_not_onnx(refused: Refusal, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_text("hello, this is not a model")
+    assert "not an ONNX model" in refused(*launch(tmp_path, path))
+
+
+def test_a_truncated_model(refused: Refusal, tmp_path: Path) -> None:
+    data = find_model("digits").path.read_bytes()
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data[: len(data) // 2])
+    assert "damaged or cut off" in refused(*launch(tmp_path, path))
+
+
+def test_an_unsupported_operator_names_node_and_operator(refused: Refusal, tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("NonZero", ["x"], ["y"], name="node_7")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4))],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, (2, None))],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    message = refused(*launch(tmp_path, path))
+    assert "NonZero" in message
+    assert "node_7" in message
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"image": np.zeros((3, 1, 8, 8), np.float32)}, ["'input'", "'image'"]),
+        ({"input": np.zeros((3, 1, 9, 8), np.float32)}, ["[3, 1, 9, 8]", "[1, 1, 8, 8]"]),
+        ({"input": np.zeros((3, 1, 8, 8), np.uint8)}, ["uint8", "float32"]),
+        ({"input": np.zeros((0, 1, 8, 8), np.float32)}, ["empty"]),
+        ({"input": np.full((3, 1, 8, 8), np.nan, np.float32)}, ["nan"]),
+    ],
+    ids=["names", "shapes", "dtypes", "empty", "nan"],
+)
+@pytest.mark.parametrize("flag", ["--calib", "--eval"])
+def test_data_that_does_not_fit(
+    refused: Refusal, tmp_path: Path, flag: str, arrays: dict[str, object], says: list[str]
+) -> None:
+    path = tmp_path / "d.npz"
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    message = refused(*launch(tmp_path, "digits", flag, path))
+    assert all(word in message for word in says), message
+    assert "d.npz" in message
+
+
+def test_data_that_is_missing_or_damaged(refused: Refusal, tmp_path: Path) -> None:
+    assert "does not exist" in refused(*launch(tmp_path, "digits", "--calib", "none.npz"))
+    (tmp_path / "d.npz").write_bytes(b"PK\x03\x04 broken")
+    message = refused(*launch(tmp_path, "digits", "--calib", tmp_path / "d.npz"))
+    assert "cannot read" in message
+
+
+def test_an_empty_image_folder(refused: Refusal, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "pre.yaml").write_text("mean: 0\nstd: 16\n")
+    options = ("--calib", tmp_path / "images", "--preprocess", tmp_path / "pre.yaml")
+    assert "no image" in refused(*launch(tmp_path, "digits", *options))
+
+
+@pytest.mark.parametrize(
+    ("qconfig", "says"),
+    [
+        ("weight_scal=max", ["weight_scal", "did you mean 'weight_scale'"]),
+        ("weight_scale=maks", ["maks", "max"]),
+        ("calibrate_mode=percentil", ["percentil", "percentile"]),
+        ("nonsense", ["nonsense"]),
+        ("none.json", ["none.json"]),
+    ],
+)
+def test_an_unknown_qconfig_key_or_value(
+    refused: Refusal, tmp_path: Path, qconfig: str, says: list[str]
+) -> None:
+    message = refused(
+        "compile", "--model", "digits", "--qconfig", qconfig, "-o", tmp_path / "m.qmod"
+    )
+    assert all(word in message for word in says), message
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        "postgresql://someone:hunter2@127.0.0.1:1/none",
+        "sqlite:////no/such/folder/study.db",
+        "mysql://u@h/d",
+        "nonsense",
+    ],
+)
+def test_a_storage_that_cannot_be_reached(refused: Refusal, tmp_path: Path, storage: str) -> None:
+    message = refused(*launch(tmp_path, "digits", "--storage", storage))
+    assert "hunter2" not in message
+
+
+def test_a_run_folder_that_cannot_be_written(refused: Refusal, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    assert "run folder cannot be written" in refused(*launch(tmp_path))
+
+
+def test_a_run_folder_of_another_model(refused: Refusal, tmp_path: Path) -> None:
+    other = small_model(tmp_path / "other.onnx")
+    (tmp_path / "run").mkdir()
+    sha256 = find_model(other).sha256
+    (tmp_path / "run" / "config.resolved.yaml").write_text(
+        f"# model_sha256: {sha256}\nmodel: {other}\n"
+    )
+    message = refused(*launch(tmp_path))
+    assert "belongs to another model" in message
+    assert "other.onnx" in message
+    assert "--fresh" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["lunch"], "did you mean 'launch'"),
+        (["launch", "--modle", "m"], "did you mean --model"),
+        (["launch"], "no model was given"),
+        (["launch", "--model", "digits", "--trials", "x"], "trials cannot be 'x'"),
+        (["launch", "--model", "digits", "--metric", "top"], "did you mean 'top1'"),
+        (["launch", "--model", "digits", "extra"], "unexpected argument 'extra'"),
+        (["status"], "no study was named"),
+        (["status", "no/such/run"], "no database"),
+        (["trials", "no/such/run"], "no database"),
+        (["show", "none.onnx"], "there is no model 'none.onnx'"),
+        (["run", "none.qmod", "--eval", "x.npz"], "none.qmod"),
+        (["show", "digits", "--after", "FoldConstnat"], "did you mean 'FoldConstant'"),
+    ],
+)
+def test_a_command_line_that_means_nothing(refused: Refusal, words: list[str], says: str) -> None:
+    assert says in refused(*words)
+
+
+def test_top1_without_labels(refused: Refusal, tmp_path: Path) -> None:
+    data = tmp_path / "d.npz"
+    np.savez(data, input=np.zeros((3, 1, 8, 8), np.float32))
+    message = refused(*launch(tmp_path, "digits", "--eval", data, "--metric", "top1"))
+    assert "needs labels" in message

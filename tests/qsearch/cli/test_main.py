@@ -1,0 +1,99 @@
+"""The command line: quick to start, both spellings of flags, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qsearch.cli.arguments import with_hyphens
+from qsearch.cli.main import COMMANDS, run
+
+HEAVY = {
+    "ray",
+    "onnx",
+    "onnxruntime",
+    "optuna",
+    "sqlalchemy",
+    "alembic",
+    "numpy",
+    "pandas",
+    "fastapi",
+    "rich",
+    "compiler",
+}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["launch", "--help"], ["--version"]])
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import json, sys\n"
+        "from qsearch.cli.main import run\n"
+        f"code = run({words!r})\n"
+        "print()\n"
+        "print(json.dumps([code, sorted({n.partition('.')[0] for n in sys.modules})]))\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    exit_code, loaded = json.loads(found.stdout.splitlines()[-1])
+    assert exit_code == 0
+    assert HEAVY & set(loaded) == set()
+
+
+def test_importing_the_package_is_cheap() -> None:
+    code = "import sys, qsearch; print(*{n.partition('.')[0] for n in sys.modules})"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert HEAVY & set(found.stdout.split()) == set()
+
+
+def test_underscores_in_flags_are_hyphens_and_values_are_left_alone() -> None:
+    words = ["launch", "--max_drop=a_b", "--dry_run", "file_name", "--", "--x_y"]
+    assert with_hyphens(words) == [
+        "launch",
+        "--max-drop=a_b",
+        "--dry-run",
+        "file_name",
+        "--",
+        "--x_y",
+    ]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    assert f"qsearch {command}" in capsys.readouterr().out
+
+
+def test_a_foreign_package_of_our_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "__init__.py").write_text("")
+    code = (
+        f"import sys; sys.path.insert(1, {str(Path(__file__).parents[3])!r})\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from qsearch.cli.main import run; sys.exit(run(['status', 'x']))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert found.returncode == 2, found.stderr
+    assert "'workers'" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    words = ["launch", "--model", "digits", "-o", str(folder), "--dry-run", "--json"]
+    assert run([*words, "--trials", "500"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["trials"] == 132
+    assert plan["metric"] == "top1"
+    assert "400 samples, labels" in plan["evaluation"]
+    assert not folder.exists()

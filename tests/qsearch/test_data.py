@@ -1,0 +1,80 @@
+"""Data that fits the model is hashed; data that does not is refused with both sides named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.errors import CompilerError
+from qsearch.data import prepare_data
+from workers.datasets.protocol import InputSpec
+
+INPUTS = (InputSpec("x", (1, 1, 4, 4), "float32"),)
+GOOD = np.linspace(-1, 1, 5 * 16, dtype=np.float32).reshape(5, 1, 4, 4)
+
+
+def prepared(given: Any, **options: Any) -> Any:
+    return prepare_data(given, INPUTS, name="calib", **options)
+
+
+def test_equal_arrays_have_equal_hashes_wherever_they_lie(tmp_path: Path) -> None:
+    one, other = tmp_path / "a.npy", tmp_path / "b.npy"
+    np.save(one, GOOD)
+    np.save(other, GOOD)
+    assert prepared(one).sha256 == prepared(str(other)).sha256
+    np.save(other, GOOD + 1)
+    assert prepared(one).sha256 != prepared(other).sha256
+
+
+def test_labels_are_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    np.savez(path, x=GOOD, labels=np.arange(5))
+    data = prepared(path)
+    assert (data.count, data.has_labels) == (5, True)
+
+
+def test_synthetic_data_depends_on_the_seed_only() -> None:
+    assert prepared(None, seed=1).sha256 == prepared(None, seed=1).sha256
+    assert prepared(None, seed=1).sha256 != prepared(None, seed=2).sha256
+    assert prepared(None).synthetic
+
+
+def test_the_way_images_become_inputs_is_part_of_their_hash(tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "0").mkdir()
+    Image.new("L", (4, 4), 7).save(tmp_path / "0" / "a.png")
+    one = prepared(tmp_path, preprocess={"mean": 0, "std": 1})
+    other = prepared(tmp_path, preprocess={"mean": 127, "std": 1})
+    assert one.has_labels
+    assert one.sha256 != other.sha256
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"y": GOOD}, ["'x'", "'y'"]),
+        ({"x": GOOD[:, :, :3]}, ["[5, 1, 3, 4]", "[1, 1, 4, 4]"]),
+        ({"x": GOOD.astype(np.int64)}, ["int64", "float32"]),
+        ({"x": GOOD[:0]}, ["empty"]),
+        ({"x": np.where(GOOD > 0.9, np.nan, GOOD)}, ["nan", "'x'"]),
+        ({"x": GOOD, "labels": np.arange(4)}, ["5", "4"]),
+    ],
+)
+def test_data_that_does_not_fit_names_both_sides(
+    tmp_path: Path, arrays: dict[str, Any], says: list[str]
+) -> None:
+    path = tmp_path / "d.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(CompilerError) as caught:
+        prepared(path)
+    message = str(caught.value)
+    assert all(word in message for word in says), message
+
+
+def test_a_missing_path_is_named() -> None:
+    with pytest.raises(CompilerError, match="does not exist"):
+        prepared("no/such/data.npz")

@@ -1,0 +1,48 @@
+"""Run folders: whose they are, what --fresh forgets, what cannot be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qsearch.errors import RunFolderError
+from qsearch.run_folder import RunFolder
+
+OURS, FOREIGN = "a" * 64, "b" * 64
+
+
+def made_for(sha256: str, path: Path) -> RunFolder:
+    folder = RunFolder(path)
+    folder.prepare(sha256, fresh=False)
+    folder.config.write_text(f"# model_sha256: {sha256}\nmodel: other.onnx  # flag\n")
+    return folder
+
+
+def test_a_folder_can_be_used_again_for_its_model(tmp_path: Path) -> None:
+    folder = made_for(OURS, tmp_path / "a" / "b")
+    folder.prepare(OURS, fresh=False)
+    assert folder.owner() == (OURS, "other.onnx")
+
+
+def test_a_folder_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    folder = made_for(FOREIGN, tmp_path)
+    with pytest.raises(RunFolderError, match=r"another model: other\.onnx"):
+        folder.prepare(OURS, fresh=False)
+    assert folder.config.exists()
+
+
+def test_fresh_forgets_what_a_run_wrote_and_nothing_else(tmp_path: Path) -> None:
+    folder = made_for(FOREIGN, tmp_path)
+    for path in (folder.module, folder.database, folder.report):
+        path.write_bytes(b"old")
+    folder.artifacts.mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    folder.prepare(OURS, fresh=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        RunFolder(tmp_path / "file" / "run").prepare(OURS, fresh=False)
