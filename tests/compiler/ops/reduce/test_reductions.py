@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import compiler
+from compiler import relay
+from compiler.errors import TypeInferenceError
+
+
+def run(name: str, *arrays: NDArray[Any], **attrs: Any) -> NDArray[Any]:
+    params = [relay.var(f"x{k}", a.shape, str(a.dtype)) for k, a in enumerate(arrays)]
+    mod = relay.module(relay.Function(tuple(params), relay.call(name, *params, **attrs)))
+    return compiler.evaluate(mod, list(arrays))[0]
+
+
+DATA = np.array([[[1, -2], [3, 4]], [[-5, 6], [7, -7]]], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "axes"),
+    [
+        ({}, (0, 1, 2)),
+        ({"axis": ()}, (0, 1, 2)),
+        ({"axis": 1}, (1,)),
+        ({"axis": (-1, 0)}, (0, 2)),
+        ({"axis": 1, "exclude": True}, (0, 2)),
+        ({"axis": (), "exclude": True}, (0, 1, 2)),
+    ],
+)
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_axes_are_named_counted_back_or_excluded(
+    attrs: dict[str, Any], axes: tuple[int, ...], keepdims: bool
+) -> None:
+    want = DATA.sum(axis=axes, keepdims=keepdims)
+    np.testing.assert_array_equal(run("sum", DATA, **attrs, keepdims=keepdims), want)
+    np.testing.assert_array_equal(
+        run("max", DATA, **attrs, keepdims=keepdims), DATA.max(axis=axes, keepdims=keepdims)
+    )
+
+
+def test_the_mean_of_integers_truncates_toward_zero() -> None:
+    assert run("mean", np.array([-3, -4], np.int8)).item() == -3
+    assert run("mean", np.array([127, 127, 127], np.int8)).item() == 127
+
+
+def test_variance_divides_by_n_or_one_less() -> None:
+    data = np.array([1.0, 2.0, 3.0, 6.0], np.float32)
+    mean = np.array([3.0], np.float32)
+    assert run("variance", data, mean).item() == 3.5
+    assert run("variance", data, mean, unbiased=True).item() == pytest.approx(14 / 3)
+
+
+def test_arg_reductions_choose_the_first_or_the_last() -> None:
+    data = np.array([[1, 3, 3], [2, 2, 0]], np.int8)
+    assert run("argmax", data, axis=1).tolist() == [1, 0]
+    assert run("argmax", data, axis=1, select_last_index=True).tolist() == [2, 1]
+    assert run("argmin", data, axis=1, keepdims=True).tolist() == [[0], [2]]
+    assert run("argmax", data).item() == 1
+    assert run("argmax", data, dtype="int64").dtype == np.int64
+
+
+def test_cumsum_can_leave_the_element_itself_out() -> None:
+    data = np.array([[1, 2, 3]], np.int32)
+    assert run("cumsum", data, axis=1).tolist() == [[1, 3, 6]]
+    assert run("cumsum", data, axis=1, exclusive=True).tolist() == [[0, 1, 3]]
+
+
+def test_logsumexp_does_not_overflow() -> None:
+    data = np.array([1000.0, 1000.0], np.float32)
+    assert run("logsumexp", data).item() == pytest.approx(1000 + np.log(2))
+
+
+def test_an_axis_outside_the_rank_is_a_type_error() -> None:
+    with pytest.raises(TypeInferenceError, match="axis 3"):
+        run("sum", DATA, axis=3)
+    with pytest.raises(TypeInferenceError, match="twice"):
+        run("sum", DATA, axis=(0, -3))
