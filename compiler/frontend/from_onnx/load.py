@@ -11,12 +11,12 @@ import os
 from collections.abc import Mapping, Sequence
 
 import onnx
-import onnx.inliner
 
 import compiler.frontend.from_onnx.convert
 import compiler.ops  # noqa: F401  (registers the operators)
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.graph import InputShapes, import_graph
+from compiler.frontend.from_onnx.inlining import inline_functions
 from compiler.frontend.from_onnx.model_file import MAX_MODEL_BYTES, read_model
 from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, STANDARD_DOMAINS
 from compiler.frontend.from_onnx.values import Array
@@ -50,8 +50,7 @@ def load(
     """
     model = read_model(source, max_bytes)
     opsets = _opsets(model)
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
+    model = inline_functions(model)
     shapes = InputShapes(dict(dims or {}), dict(input_shapes or {}), keep_dynamic)
     main, params = import_graph(model.graph, opsets, shapes)
     return infer_module(IRModule({"main": main})), params

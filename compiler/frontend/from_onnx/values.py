@@ -90,9 +90,8 @@ def to_array(tensor: onnx.TensorProto) -> Array:
         OnnxImportError: a dtype the IR does not have, or less data than the shape needs.
     """
     where = f"tensor {tensor.name!r}"
-    type_name = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
+    dtype = dtype_of(tensor.data_type, where)
     try:
-        dtype = dtype_of(tensor.data_type, where)
         if any(d < 0 for d in tensor.dims):
             raise ValueError(f"negative dimension in {list(tensor.dims)}")
         elements = 1
@@ -103,7 +102,7 @@ def to_array(tensor: onnx.TensorProto) -> Array:
         array = np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError) as error:
         raise OnnxImportError(
-            f"a {type_name} tensor of shape {list(tensor.dims)} cannot be read: {error}",
+            f"a {dtype} tensor of shape {list(tensor.dims)} cannot be read: {error}",
             where=where,
             fix="the file is damaged; export it again",
         ) from error

@@ -1,0 +1,27 @@
+"""A sample of the fuzz run; the whole is ``python -m tests.compiler.frontend.fuzz_onnx``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.compiler.frontend.fuzz_onnx import Outcome, mutated, run
+from tests.compiler.frontend.mutations import MUTATIONS
+
+SAMPLE = 2 * len(MUTATIONS)
+
+
+def test_every_mutation_gives_a_typed_error_or_a_right_import() -> None:
+    outcomes = list(run(0, SAMPLE, seed=11))
+    assert [o.index for o in outcomes] == list(range(SAMPLE))
+    wrong: list[Outcome] = [o for o in outcomes if not o.allowed]
+    assert not wrong
+    assert {o.mutation for o in outcomes} == set(MUTATIONS)
+    assert {"imported", "refused"} == {o.status for o in outcomes}
+
+
+@pytest.mark.parametrize("index", [0, 7, 23])
+def test_a_file_of_a_seed_is_always_the_same(index: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    first = mutated(index, 5, tmp_path_factory.mktemp("a"))[1].read_bytes()
+    again = mutated(index, 5, tmp_path_factory.mktemp("b"))[1].read_bytes()
+    assert np.array_equal(np.frombuffer(first, np.uint8), np.frombuffer(again, np.uint8))
