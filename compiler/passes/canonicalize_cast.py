@@ -18,11 +18,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from compiler.ir.expr import Call, Expr, Function, Op, is_op_call
-from compiler.ir.functor import MixedModeMutator
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpPattern
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType, bits
+from compiler.passes.opaque_primitives import OpaquePrimitives
 
 Edge = tuple[Call, int]
 
@@ -42,7 +42,7 @@ class CanonicalizeCast(FunctionPass):
         return new
 
 
-class _CastSplitter(MixedModeMutator):
+class _CastSplitter(OpaquePrimitives):
     def __init__(self, edges: set[Edge]) -> None:
         super().__init__()
         self.edges = edges
@@ -84,7 +84,7 @@ def _edges_to_split(fn: Function) -> set[Edge]:
                     if _is_widening_cast(top.args[index]):
                         stack.append((top, index))
                     stack.append(top.args[index])
-            else:
+            elif not (isinstance(top, Function) and top.has_nonzero_attr("Primitive")):
                 stack.extend(reversed(top.operands()))
     return split
 

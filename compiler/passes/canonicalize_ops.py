@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.ir.expr import Call, Expr, Function
-from compiler.ir.functor import MixedModeMutator
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ops.rules.canonicalize import FCanonicalize
+from compiler.passes.opaque_primitives import OpaquePrimitives
 
 
-class _Canonicalizer(MixedModeMutator):
+class _Canonicalizer(OpaquePrimitives):
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         rule = FCanonicalize.get(pre.op)
         return post if rule is None else rule(pre, post.args)

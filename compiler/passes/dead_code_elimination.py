@@ -18,13 +18,14 @@ from typing import Any
 
 from compiler.ir.adt import Constructor, RefRead, RefWrite
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Let, Op, Var
-from compiler.ir.functor import MixedModeMutator, expand_anf
+from compiler.ir.functor import expand_anf
 from compiler.ir.module import IRModule
 from compiler.ir.op import STATEFUL
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.passes.opaque_primitives import OpaquePrimitives
 
 
-@register_pass("DeadCodeElimination", opt_level=0)
+@register_pass("DeadCodeElimination", opt_level=1, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class DeadCodeElimination(FunctionPass):
     """Remove unused let bindings.
@@ -155,7 +156,7 @@ class _Effects:
         return target.body if isinstance(target, Function) else None
 
 
-class _Eliminator(MixedModeMutator):
+class _Eliminator(OpaquePrimitives):
     def __init__(self, usage: _Usage, inline_once: bool) -> None:
         super().__init__()
         self.usage = usage

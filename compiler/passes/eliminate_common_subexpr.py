@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, TupleGetItem
-from compiler.ir.functor import MixedModeMutator
 from compiler.ir.module import IRModule
 from compiler.ir.op import STATEFUL
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.passes.opaque_primitives import OpaquePrimitives
 
 SkipCall = Callable[[Call], bool]
 
@@ -42,16 +42,11 @@ class EliminateCommonSubexpr(FunctionPass):
         return new
 
 
-class _Merger(MixedModeMutator):
+class _Merger(OpaquePrimitives):
     def __init__(self, fskip: SkipCall | None) -> None:
         super().__init__()
         self.fskip = fskip
         self.first: dict[Any, Expr] = {}
-
-    def visit_function(self, function: Function, *args: Any) -> Expr:
-        if function.has_nonzero_attr("Primitive"):
-            return function
-        return super().visit_function(function)
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         op = post.op

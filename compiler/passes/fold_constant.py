@@ -34,7 +34,7 @@ from compiler.ir.expr import (
     TupleGetItem,
     is_op_call,
 )
-from compiler.ir.functor import MixedModeMutator, expand_anf
+from compiler.ir.functor import expand_anf
 from compiler.ir.module import IRModule
 from compiler.ir.op import NON_COMPUTATIONAL, STATEFUL
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
@@ -43,6 +43,7 @@ from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, is_dynamic, te
 from compiler.ops.evaluate import Value, evaluate_op
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.ops.rules.simplify import FFoldFromType
+from compiler.passes.opaque_primitives import OpaquePrimitives
 
 MAX_RESULT_BYTES = 64 * 2**20
 _DEVICE_MARKS = ("on_device", "annotation.on_device")
@@ -67,16 +68,11 @@ class FoldConstant(FunctionPass):
         return new
 
 
-class _ConstantFolder(MixedModeMutator):
+class _ConstantFolder(OpaquePrimitives):
     def __init__(self, fold_qnn: bool) -> None:
         super().__init__()
         self.fold_qnn = fold_qnn
         self._foldable_ops: dict[Expr, bool] = {}
-
-    def visit_function(self, function: Function, *args: Any) -> Expr:
-        if function.has_nonzero_attr("Primitive"):
-            return function
-        return super().visit_function(function)
 
     def visit_if(self, branch: If, *args: Any) -> Expr:
         cond = self.visit(branch.cond)

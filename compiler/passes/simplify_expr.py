@@ -21,12 +21,12 @@ import compiler.ops.tensor.neutral_operands
 import compiler.ops.transform.reshape_pairs  # noqa: F401  (the three register rules)
 from compiler.errors import PassError
 from compiler.ir.expr import Call, Expr, Function
-from compiler.ir.functor import MixedModeMutator
 from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import Type
 from compiler.ops.rules.simplify import FSimplifyExpr
+from compiler.passes.opaque_primitives import OpaquePrimitives
 
 
 @register_pass("SimplifyExpr", opt_level=0, required=("InferType",))
@@ -55,7 +55,7 @@ class SimplifyExpr(FunctionPass):
         return new
 
 
-class _Simplifier(MixedModeMutator):
+class _Simplifier(OpaquePrimitives):
     def __init__(self) -> None:
         super().__init__()
         self.types: dict[Expr, Type] = {}

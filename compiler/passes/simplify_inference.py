@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import compiler.ops.nn.inference_arithmetic  # noqa: F401  (registers the rules)
 from compiler.ir.expr import Call, Expr, Function, TupleGetItem
-from compiler.ir.functor import MixedModeMutator
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ops.rules.simplify import FSimplifyInference, FSimplifyInferenceField
+from compiler.passes.opaque_primitives import OpaquePrimitives
 
 
-class _InferenceSimplifier(MixedModeMutator):
+class _InferenceSimplifier(OpaquePrimitives):
     def __init__(self) -> None:
         super().__init__()
         self.field_zero: dict[Expr, Expr] = {}

@@ -1,0 +1,35 @@
+"""transform lists every pass there is."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import compiler.passes
+from compiler import transform
+
+
+def test_every_registered_pass_is_published_under_its_name() -> None:
+    for module in pkgutil.iter_modules(compiler.passes.__path__):
+        importlib.import_module(f"compiler.passes.{module.name}")
+    for name, cls in transform.registered_passes().items():
+        if cls.__module__.startswith("compiler."):
+            assert getattr(transform, name) is cls
+            assert name in transform.__all__
+
+
+def test_levels_are_those_of_the_specification() -> None:
+    levels = {name: cls.info.opt_level for name, cls in transform.registered_passes().items()}
+    expected = {
+        "InferType": 0,
+        "SimplifyInference": 0,
+        "SimplifyExpr": 0,
+        "FoldConstant": 2,
+        "BackwardFoldScaleAxis": 3,
+        "ForwardFoldScaleAxis": 3,
+        "FoldScaleAxis": 3,
+        "CanonicalizeOps": 3,
+        "CanonicalizeCast": 3,
+        "EliminateCommonSubexpr": 3,
+    }
+    assert {name: levels[name] for name in expected} == expected
