@@ -1,0 +1,263 @@
+"""best.qmod: the module that ships, with its configuration, provenance and samples, as one file.
+
+manifest.json     format version, sha256 of every member
+module.relay      text with types; holds ``def @quantized_main`` when it is partitioned
+tensors/*.npy     its constants
+qconfig.json      the QConfig it was made with
+provenance.json   hashes of model and data, versions, seed; no time, host or path
+samples/*.npy     a few inputs with their outputs
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import ArtifactError, CompilerError, EvaluationError, legal_names
+from compiler.ir.expr import Function
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.parser import parse
+from compiler.ir.printer import text
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import TensorType
+from compiler.qtypes.qconfig import QConfig
+from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
+from compiler.runtime.executor import Executor
+
+Array = NDArray[Any]
+Sample = tuple[dict[str, Array], list[Array]]
+"""Inputs by name, and the outputs the exact reference gave."""
+
+# Named as text: the runtime has no knowledge of targets, and may not import them (import layers).
+EXECUTOR_FACTORIES = {
+    "reference": "compiler.targets.reference.executor:ReferenceExecutor",
+    "grid": "compiler.targets.ort.grid_executor:GridExecutor",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QModule:
+    """A quantized module that can be run, printed and saved.
+
+    Args:
+        module: typed; ``main`` takes and returns what the float model does.
+        qconfig: what it was made with, or None when unknown.
+        provenance: plain JSON values.
+        samples: a few inputs with their outputs.
+    """
+
+    module: IRModule
+    qconfig: QConfig | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    samples: Sequence[Sample] = ()
+    _executors: dict[str, Executor] = field(default_factory=dict, repr=False)
+
+    @property
+    def functions(self) -> list[str]:
+        """Names of the functions, sorted; "quantized_main" among them when it is partitioned."""
+        return [gv.name_hint for gv in self.module.functions]
+
+    @property
+    def main(self) -> Function:
+        """The function that ``run`` runs."""
+        return cast(Function, self.module["main"])
+
+    @property
+    def input_types(self) -> dict[str, TensorType]:
+        """Type of every input by name, for one sample."""
+        return {p.name_hint: p.tensor_type for p in self.main.params}
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        return tuple(self.input_types)
+
+    def run(self, inputs: Mapping[str, Array], executor: str = "reference") -> list[Array]:
+        """Run on a batch.
+
+        Args:
+            inputs: an array per input name. Where the leading axis is longer than the module's, the
+                samples are run one after the other and the outputs joined along their first axis.
+            executor: "reference", the exact integers on numpy; "grid", the same on onnxruntime.
+        Raises:
+            EvaluationError: names, shapes or dtypes do not fit; both sides are named.
+        """
+        run = self._executor(executor)
+        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        pieces = self._pieces(arrays)
+        if pieces == 1:
+            return run.run(arrays)
+        sizes = {name: arrays[name].shape[0] // pieces for name in arrays}
+        results = [
+            run.run({n: a[i * sizes[n] : (i + 1) * sizes[n]] for n, a in arrays.items()})
+            for i in range(pieces)
+        ]
+        return [np.concatenate(parts, axis=0) for parts in zip(*results, strict=True)]
+
+    def _pieces(self, arrays: Mapping[str, Array]) -> int:
+        """How many runs a batch needs; 1 also where the executor will say what does not fit."""
+        counts: set[int] = set()
+        for name, ty in self.input_types.items():
+            array = arrays.get(name)
+            if array is None or not ty.shape or isinstance(ty.shape[0], AnyDim):
+                return 1
+            fits = array.ndim == len(ty.shape) and array.shape[1:] == tuple(ty.shape[1:])
+            if not fits or not array.shape[0] or not ty.shape[0] or array.shape[0] % ty.shape[0]:
+                return 1
+            counts.add(array.shape[0] // ty.shape[0])
+        if len(counts) > 1:
+            raise EvaluationError(
+                "the inputs hold different numbers of samples",
+                where=", ".join(f"{n}: {a.shape[0]}" for n, a in arrays.items()),
+            )
+        return counts.pop() if counts else 1
+
+    def _executor(self, name: str) -> Executor:
+        if name not in EXECUTOR_FACTORIES:
+            raise EvaluationError(
+                f"unknown executor {name!r}", fix=legal_names(name, EXECUTOR_FACTORIES)
+            )
+        if name not in self._executors:
+            home, attribute = EXECUTOR_FACTORIES[name].split(":")
+            factory: Callable[[IRModule], Executor] = getattr(
+                importlib.import_module(home), attribute
+            )
+            self._executors[name] = factory(self.module)
+        return self._executors[name]
+
+    def text(self, show_types: bool = True) -> str:
+        """Relay text of the module."""
+        return text(self.module, show_types)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file; see ``save_qmod``."""
+        save_qmod(
+            path,
+            self.module,
+            qconfig=self.qconfig,
+            provenance=self.provenance,
+            samples=self.samples,
+        )
+
+
+def save_qmod(
+    path: str | os.PathLike[str],
+    module: IRModule,
+    *,
+    qconfig: QConfig | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    samples: Sequence[Sample] = (),
+) -> None:
+    """Write a module as one file; equal arguments write equal bytes.
+
+    Args:
+        path: the file; replaced if it is there.
+        module: typed, with its constants.
+        qconfig: what it was made with.
+        provenance: plain JSON values; no time, host or path, which would differ between equal runs.
+        samples: inputs by name with the outputs of the exact reference.
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
+    tensors: dict[str, Array] = {}
+    members = {"module.relay": text(module, show_types=True, external_data=tensors).encode()}
+    members.update({f"tensors/{key}.npy": npy_bytes(array) for key, array in tensors.items()})
+    members["qconfig.json"] = json_bytes({} if qconfig is None else qconfig.to_dict())
+    members["provenance.json"] = json_bytes(dict(provenance or {}))
+    names = [p.name_hint for p in module["main"].params]
+    for number, (inputs, outputs) in enumerate(samples):
+        # Input names may hold any character; members are numbered in the order of the parameters.
+        for index, name in enumerate(names):
+            members[f"samples/s{number}_input{index}.npy"] = npy_bytes(inputs[name])
+        for index, array in enumerate(outputs):
+            members[f"samples/s{number}_output{index}.npy"] = npy_bytes(array)
+    write_archive(path, members)
+
+
+def load_qmod(path: str | os.PathLike[str]) -> QModule:
+    """Read a file written by ``save_qmod``.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, changed, or no .qmod of this version.
+    """
+    members = read_archive(path)
+    for name in ("module.relay", "qconfig.json", "provenance.json"):
+        if name not in members:
+            raise ArtifactError(f"{path} lacks {name!r}", fix="write it anew")
+    tensors = {
+        name.removeprefix("tensors/").removesuffix(".npy"): array_of(data, name)
+        for name, data in members.items()
+        if name.startswith("tensors/")
+    }
+    try:
+        source = members["module.relay"].decode()
+        parsed = parse(source, source_name="module.relay", external_data=tensors)
+        module = infer_module(parsed)
+        values = read_json(members["qconfig.json"], "qconfig.json")
+        qconfig = QConfig.from_dict(values) if values else None
+    except (CompilerError, TypeError, UnicodeDecodeError, KeyError) as error:
+        raise ArtifactError(
+            f"{path} holds a module that this qsearch cannot read: {error}",
+            fix="use the qsearch that wrote it",
+        ) from error
+    provenance = read_json(members["provenance.json"], "provenance.json")
+    samples = _samples(members, [p.name_hint for p in module["main"].params])
+    return QModule(module, qconfig, provenance, samples)
+
+
+def _samples(members: Mapping[str, bytes], names: Sequence[str]) -> tuple[Sample, ...]:
+    samples: list[Sample] = []
+    while any(n.startswith(f"samples/s{len(samples)}_") for n in members):
+        prefix = f"samples/s{len(samples)}_"
+        inputs = {}
+        for index, name in enumerate(names):
+            member = f"{prefix}input{index}.npy"
+            if member not in members:
+                raise ArtifactError(f"member {member!r} is missing")
+            inputs[name] = array_of(members[member], member)
+        outputs: list[Array] = []
+        while f"{prefix}output{len(outputs)}.npy" in members:
+            member = f"{prefix}output{len(outputs)}.npy"
+            outputs.append(array_of(members[member], member))
+        samples.append((inputs, outputs))
+    return tuple(samples)
+
+
+def npy_bytes(array: Array) -> bytes:
+    """An array in numpy's format 1.0, little-endian and C-ordered."""
+    stream = io.BytesIO()
+    value = np.asarray(array)
+    value = value.astype(value.dtype.newbyteorder("<"), order="C", copy=False)
+    np.lib.format.write_array(stream, value, version=(1, 0), allow_pickle=False)
+    return stream.getvalue()
+
+
+def array_of(data: bytes, name: str) -> Array:
+    """The array of an .npy member.
+
+    Raises:
+        ArtifactError: not an array of numbers, or of another length than its header says.
+    """
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version != (1, 0):
+            raise ValueError(f"version {version}")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        body = data[stream.tell() :]
+        if fortran or dtype.hasobject or dtype.kind not in "biuf":
+            raise ValueError(f"dtype {dtype}")
+        if len(body) != dtype.itemsize * int(np.prod(shape, dtype=object)):
+            raise ValueError(f"{len(body)} bytes for shape {shape}")
+        array = np.frombuffer(body, dtype).reshape(shape)
+    except (ValueError, EOFError) as error:
+        raise ArtifactError(f"member {name!r} is not an array: {error}") from error
+    return array.astype(dtype.newbyteorder("="), copy=False)

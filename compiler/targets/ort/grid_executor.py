@@ -1,0 +1,44 @@
+"""GridExecutor: a realised module's integers, computed by onnxruntime in float32 tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+from compiler.ir.module import IRModule
+from compiler.targets.ort.session import OrtExecutor
+
+
+class GridExecutor:
+    """One function of a realised module; implements ``runtime.executor.Executor``.
+
+    Args:
+        mod: a typed module after QuantizeRealize.
+        function: name of the function.
+        exact: bit-identical to the reference; see ``to_grid_onnx``.
+        threads: threads within one operator.
+    Raises:
+        OnnxExportError: the module has no grid form.
+    """
+
+    def __init__(
+        self, mod: IRModule, function: str = "main", exact: bool = True, threads: int = 1
+    ) -> None:
+        self._names = tuple(p.name_hint for p in mod[function].params)
+        self._session = OrtExecutor(
+            to_grid_onnx(mod, exact, function),
+            threads=threads,
+            disabled_optimizers=GRID_DISABLED_OPTIMIZERS,
+        )
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the parameters, in order."""
+        return self._names
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """The results, tuples flattened from left to right; see ``OrtExecutor.run``."""
+        return self._session.run(inputs)
