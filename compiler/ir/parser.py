@@ -147,7 +147,6 @@ class _ModuleParser:
         while (token := stream.token).kind != "end":
             if depth == 0 and token.text in found and token.kind == "word":
                 found[token.text].append((stream.peek().text, stream.at))
-                stream.next()
             elif depth == 0 and not self._inside_head(token):
                 stream.fail(f"expected def or type, found {stream.shown()}")
             if token.kind == "mark":

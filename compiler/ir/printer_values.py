@@ -49,8 +49,7 @@ class TypeText:
             return f"({self._list(ty.fields)}{comma})"
         if isinstance(ty, FuncType):
             head = self.parameters(ty.type_params)
-            space = " " if not head else ""
-            return f"fn{space}{head}({self._list(ty.arg_types)}) -> {self.text(ty.ret_type)}"
+            return f"fn {head}({self._list(ty.arg_types)}) -> {self.text(ty.ret_type)}"
         if isinstance(ty, RefType):
             return f"ref({self.text(ty.value)})"
         if isinstance(ty, TypeCall):

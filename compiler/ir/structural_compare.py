@@ -86,7 +86,8 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     Tuple: ("fields",),
     TupleGetItem: ("tuple", "index"),
     Call: ("op", "args", "attrs", "type_args"),
-    Function: ("params!", "type_params!", "ret_type", "attrs", "body"),
+    # Type parameters before the parameters whose annotations name them.
+    Function: ("type_params!", "params!", "ret_type", "attrs", "body"),
     Let: ("var!", "value", "body"),
     If: ("cond", "true_branch", "false_branch"),
     RefCreate: ("value",),

@@ -143,10 +143,10 @@ class _Digest:
     def _open(self, node: Expr) -> tuple[Expr, ...]:
         """Define what ``node`` binds; return the operands to visit, in comparison order."""
         if isinstance(node, Function):
-            for param in node.params:
-                self._define(param)
             for type_param in node.type_params:
                 self._define(type_param)
+            for param in node.params:
+                self._define(param)
             return (node.body,)
         if isinstance(node, Let):
             self._define(node.var)
