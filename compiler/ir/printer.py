@@ -27,6 +27,7 @@ def text(
     show_types: bool = True,
     show_meta: bool = True,
     external_data: ExternalData | None = None,
+    show_spans: bool = True,
 ) -> str:
     """Relay text.
 
@@ -36,15 +37,16 @@ def text(
         show_meta: append the metadata section; without it a text that refers to metadata is for
             people and does not parse.
         external_data: an .npz path that takes arrays above 1 MiB, or a mapping that takes all.
+        show_spans: name the source of each node beside its type.
 
     Raises:
         CompilerError: the object has no text.
     """
     meta = MetadataWriter(external_data)
     if isinstance(obj, IRModule):
-        shown = _module(obj, meta, show_types)
+        shown = _module(obj, meta, show_types, show_spans)
     elif isinstance(obj, Expr):
-        shown = BodyPrinter(obj, meta, show_types).expression(obj)
+        shown = BodyPrinter(obj, meta, show_types, show_spans).expression(obj)
     elif isinstance(obj, TypeData):
         shown = _type_definition(obj)
     elif isinstance(obj, Type):
@@ -66,14 +68,15 @@ def astext(obj: Any, show_types: bool = True) -> str:
     return shown if isinstance(obj, IRModule) else f"{HEADER}\n{shown}"
 
 
-def _module(mod: IRModule, meta: MetadataWriter, show_types: bool) -> str:
+def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: bool) -> str:
     parts = [_type_definition(data) for data in mod.type_definitions.values()]
     for gv, fn in mod.functions.items():
         if not isinstance(fn, Function):
             raise CompilerError(
                 f"@{gv.name_hint} is a {type(fn).__name__}, which has no Relay text"
             )
-        parts.append(BodyPrinter(fn, meta, show_types).definition(gv.name_hint, fn))
+        printer = BodyPrinter(fn, meta, show_types, show_spans)
+        parts.append(printer.definition(gv.name_hint, fn))
     if mod.attrs:
         items = [f"  {literals.string(k)}={value_text(v, meta)}," for k, v in mod.attrs.items()]
         parts.append("\n".join(["attributes {", *items, "}"]))

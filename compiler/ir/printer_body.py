@@ -64,10 +64,13 @@ class BodyPrinter:
         show_types: add ``/* ty=… */`` comments where types are known.
     """
 
-    def __init__(self, root: Expr, meta: MetadataWriter, show_types: bool) -> None:
+    def __init__(
+        self, root: Expr, meta: MetadataWriter, show_types: bool, show_spans: bool = True
+    ) -> None:
         self._plan = plan_scopes(root, list(post_order(root)))
         self._meta = meta
         self._show_types = show_types
+        self._show_spans = show_spans
         self._types = TypeText()
         self._names: dict[Var, str] = {}
         self._table = NameTable()
@@ -202,7 +205,8 @@ class BodyPrinter:
         ty = node.checked_type_or_none
         if not self._show_types or ty is None:
             return ""
-        return f" /* ty={self._types.text(ty)}{_span_text(node.span)} */"
+        span = _span_text(node.span) if self._show_spans else ""
+        return f" /* ty={self._types.text(ty)}{span} */"
 
     def _head(self, fn: Function) -> str:
         """``[A](%x: T, key=value) -> R`` of a function."""

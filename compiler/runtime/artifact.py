@@ -168,7 +168,9 @@ def save_qmod(
         ArtifactError: the file cannot be written.
     """
     tensors: dict[str, Array] = {}
-    members = {"module.relay": text(module, show_types=True, external_data=tensors).encode()}
+    # Spans say where a module was read from, which must not show in its bytes.
+    shown = text(module, external_data=tensors, show_spans=False)
+    members = {"module.relay": shown.encode()}
     members.update({f"tensors/{key}.npy": npy_bytes(array) for key, array in tensors.items()})
     members["qconfig.json"] = json_bytes({} if qconfig is None else qconfig.to_dict())
     members["provenance.json"] = json_bytes(dict(provenance or {}))

@@ -2,8 +2,9 @@
 
 A bias held at the scale of its accumulator is bias / (s_x * s_w). A channel with hardly any weight
 (trained away, say) would make s_w so small that this integer leaves the accumulator. Its range is
-raised until the bias takes at most half of it; what rounding then takes from the weights is below
-the 30th bit of the bias.
+raised until the bias takes at most half of it, and at most 2^22, so that sums stay below 2^24 and
+the grid can carry them in float32; what rounding then takes from the weights is below the 22nd bit
+of the bias.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
+
+
+_GRID_BITS = 22
 
 
 def add_operands(node: Expr) -> tuple[tuple[Expr, Expr], ...]:
@@ -66,6 +70,6 @@ def range_for_bias(
         largest = np.moveaxis(magnitudes, axis, 0).reshape(magnitudes.shape[axis], -1).max(axis=1)
     else:
         largest = magnitudes.max(initial=0.0)
-    room = 2.0 ** (bits(qconfig.dtype_activation) - 2)
+    room = 2.0 ** min(bits(qconfig.dtype_activation) - 2, _GRID_BITS)
     levels = 2.0 ** (qconfig.nbit_weight - 1)
     return as_scale(largest * levels / (float(data.values) * room))
