@@ -122,7 +122,10 @@ class ScopeMap:
             for child, use in self._uses(node, self.owner[node]) if node in self.owner else ():
                 owner, scope = self.owner[child], use
                 while scope is not owner and scope.parent is not None:
-                    found.setdefault(scope.construct, {})[child] = None
+                    known = found.setdefault(scope.construct, {})
+                    if child in known:
+                        break
+                    known[child] = None
                     scope = scope.parent
         for construct, nodes in found.items():
             self.used_inside[construct] = sorted(nodes, key=position.__getitem__)
