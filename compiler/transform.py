@@ -35,6 +35,10 @@ from compiler.passes.fold_scale_axis import (
 )
 from compiler.passes.simplify_expr import SimplifyExpr
 from compiler.passes.simplify_inference import SimplifyInference
+from compiler.quantize._annotate import QuantizeAnnotate
+from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
+from compiler.quantize._partition import QuantizePartition
+from compiler.quantize._realize import QuantizeRealize
 
 __all__ = [
     "BackwardFoldScaleAxis",
@@ -53,6 +57,10 @@ __all__ = [
     "PassContext",
     "PassInfo",
     "PrintIR",
+    "QuantizeAnnotate",
+    "QuantizeCalibrate",
+    "QuantizePartition",
+    "QuantizeRealize",
     "Sequential",
     "SimplifyExpr",
     "SimplifyInference",

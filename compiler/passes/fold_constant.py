@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-import compiler.ops.tensor.value_from_type  # noqa: F401  (registers rules)
 from compiler.ir.expr import (
     Call,
     Constant,

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import compiler.ops.nn.weight_scaling
-import compiler.ops.tensor.scale_passing  # noqa: F401  (both register rules)
 from compiler.ir.analysis import count_uses, post_order
 from compiler.ir.expr import Call, Expr, Function, is_op_call
 from compiler.ir.functor import ForwardRewriter, MixedModeMutator

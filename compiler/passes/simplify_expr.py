@@ -16,9 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import compiler.ops.nn.pad_merging
-import compiler.ops.tensor.neutral_operands
-import compiler.ops.transform.reshape_pairs  # noqa: F401  (the three register rules)
 from compiler.errors import PassError
 from compiler.ir.expr import Call, Expr, Function
 from compiler.ir.infer_type import infer_expr

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import compiler.ops.nn.inference_arithmetic  # noqa: F401  (registers the rules)
 from compiler.ir.expr import Call, Expr, Function, TupleGetItem
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
