@@ -57,6 +57,10 @@ class CalibrationActor:
         self._values = values
         self._profiles: Recent[_Profile] = Recent(2)
 
+    def forget(self) -> None:
+        """Release the networks; a study calibrates once and then evaluates."""
+        self._profiles.clear()
+
     def run(self, request: CalibrationRequest) -> CalibrationResult:
         """Statistics of one shard and one round.
 

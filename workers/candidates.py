@@ -51,7 +51,7 @@ class Builder:
     def __init__(self, values: LargeValues) -> None:
         self._values = values
         self._modules: Recent[IRModule] = Recent(2)
-        self._made: Recent[Runnable] = Recent(3)
+        self._made: Recent[Runnable] = Recent(2)
 
     def runnable(self, request: EvaluationRequest) -> tuple[Runnable, float]:
         """What the request asks to judge, and the CPU seconds spent on it now (0: it was held).

@@ -21,8 +21,12 @@ class Recent(Generic[T]):
         if key in self._values:
             self._values.move_to_end(key)
             return self._values[key]
-        value = make()
-        self._values[key] = value
-        while len(self._values) > self._size:
+        # Room first: the old value and the new one together would be the peak of memory.
+        while len(self._values) >= self._size:
             self._values.popitem(last=False)
+        value = self._values[key] = make()
         return value
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._values.clear()

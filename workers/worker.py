@@ -57,6 +57,7 @@ class Worker:
         """
         if isinstance(request, CalibrationRequest):
             return self._calibration.run(request)
+        self._calibration.forget()
         return self._evaluation.run(request)
 
 

@@ -182,7 +182,9 @@ class ProcessPool:
         home = str(Path(__file__).resolve().parents[2])
         paths = [home, *(path for path in sys.path if path)]
         environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-        command = [sys.executable, "-m", "workers.pool.process_worker", str(theirs.fileno())]
+        # -P: a folder called workers where the user stands must not hide ours.
+        module = ["-P", "-m", "workers.pool.process_worker"]
+        command = [sys.executable, *module, str(theirs.fileno())]
         try:
             popen = subprocess.Popen(
                 [*command, self._runner],
