@@ -10,32 +10,33 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CompilerError
 from compiler.frontend.from_onnx.load import load as load_onnx
+from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Sequential
 from compiler.ir.pass_text import split_passes
 from compiler.ir.printer import text
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import activation_scales, calibration_stats, mark, prerequisite_optimize
+from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_source import ModelSource, find_model
 from qsearch.search.finalize import build_winner
 from qsearch.search.preparation import PREREQUISITE_LEVEL
+from qsearch.search.winner_file import samples_of
 from qsearch.settings import parse_dims
+from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs, open_dataset
 from workers.feeding import model_batches
 from workers.metrics.judge import MetricSums
-
-if TYPE_CHECKING:
-    from compiler.runtime.artifact import QModule
 
 log = logging.getLogger("qsearch.single")
 
@@ -80,7 +81,18 @@ def quantize_once(
         shipped, float_ops = build_winner(module, config, scales)
         for call in float_ops:
             log.info("stays float: %s", call)
-        return make_module(shipped, config, source, module, data, inputs)
+        return QModule(
+            shipped,
+            config,
+            provenance={
+                "model_sha256": source.sha256,
+                "module_sha256": ModuleBlob.pack(module).sha256,
+                "calib_sha256": data.sha256,
+                "seed": int(seed),
+                "code_version": code_version(),
+            },
+            samples=samples_of(shipped, data, inputs),
+        )
 
 
 def resolve_qconfig(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:
@@ -189,8 +201,6 @@ def run_on_data(
 def text_of(path: Path, after: str | None, dim: Any) -> str:
     """See ``qsearch.api.show_text``."""
     if path.suffix == ".qmod":
-        from compiler.runtime.artifact import load_qmod
-
         module = load_qmod(path).module
     else:
         module, _ = load_onnx(find_model(path).path, dims=named_dims(dim))

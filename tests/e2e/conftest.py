@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,8 @@ def launch(tmp_path: Path) -> Callable[..., Launch]:
 
 
 @pytest.fixture(scope="session")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """A search of 12 trials that nothing disturbed."""
     done = Launch(tmp_path_factory.mktemp("unbroken") / "digits", ("--trials", "12"))
     done.finish("--pool", "inline")
-    yield done
+    return done

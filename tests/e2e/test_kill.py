@@ -89,7 +89,7 @@ def test_a_killed_worker_is_as_if_nothing_happened(
     workers = [pid for pid in descendants(process.pid) if worker in command_of(pid)]
     assert workers
     os.kill(workers[0], signal.SIGKILL)
-    out, err = process.communicate(timeout=240)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert search.story() == unbroken.story()
 
@@ -101,7 +101,7 @@ def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
     process = search.start()
     search.wait_for(3, process)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert (search.folder / "best.qmod").exists()

@@ -31,7 +31,7 @@ FILES = {
 
 def test_the_folder_holds_the_winner_and_how_it_was_found(unbroken: Any) -> None:
     files = {path.name for path in unbroken.folder.iterdir()}
-    assert FILES <= files
+    assert files >= FILES
     report = json.loads((unbroken.folder / "report.json").read_text())
     assert report["trials"] == {
         "complete": 12,
@@ -127,19 +127,19 @@ def test_compile_quantizes_with_one_configuration(
     assert check_integers_only(module.module) > 5
 
 
-def test_a_missed_target_is_exit_code_1_and_all_is_written(launch: Callable[..., Any]) -> None:
-    # global_scale 4 of a three-trial study cannot reach an impossible floor on random inputs.
+def test_a_missed_target_is_exit_code_1_and_all_is_written(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    # Noise lies near the borders between classes: eight bits cannot agree on all of it.
+    noise = np.random.default_rng(0).normal(size=(400, 1, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "noise.npz", input=noise)
     search = launch("digits", "--trials", "2", "--pool", "inline", "--max-drop", "0")
-    summary = search.finish("--metric", "sqnr", "--seed", "3", code=_expected_code(search))
-    assert (search.folder / "best.qmod").exists()
-    assert summary["best"]["trial"] in (0, 1)
-
-
-def _expected_code(search: Any) -> int:
-    """Exit code that the scores of the same search demand, found without --max-drop."""
-    twin = type(search)(search.folder.with_name("twin"), search.options[:-2])
-    summary = twin.finish("--metric", "sqnr", "--seed", "3", "--max-drop", "1")
-    return int(summary["emitted"]["top1"] < summary["baseline"]["top1"])
+    summary = search.finish("--eval", str(tmp_path / "noise.npz"), code=1)
+    assert summary["best"]["agreement"] < 1
+    assert summary["best"]["top1"] is None
+    assert {path.name for path in search.folder.iterdir()} >= FILES
+    report = json.loads((search.folder / "report.json").read_text())
+    assert report["target"]["kept"] is False
 
 
 def test_a_study_in_another_folder_is_answered_from_a_shared_storage(
