@@ -107,3 +107,4 @@ import compiler.ops.transform.take
 import compiler.ops.transform.tile
 import compiler.ops.transform.transpose
 import compiler.ops.transform.trilu
+import compiler.ops.vision.non_max_suppression

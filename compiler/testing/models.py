@@ -44,16 +44,17 @@ class _Net:
         fan_in = reads * size * size
         w = self.weight(f"{name}_w", (channels, reads, size, size), math.sqrt(2 / fan_in))
         b = self.weight(f"{name}_b", (channels, 1, 1), 0.1)
-        conv = relay.op.nn.conv2d(
+        conv: Expr = relay.op.nn.conv2d(
             data, w, channels=channels, kernel_size=(size, size), padding=size // 2, **attrs
         )
-        return relay.op.add(conv, b)
+        return conv + b
 
     def dense(self, data: Expr, name: str, reads: int, units: int) -> Expr:
         """A dense layer with bias."""
         w = self.weight(f"{name}_w", (units, reads), math.sqrt(2 / reads))
         b = self.weight(f"{name}_b", (units,), 0.1)
-        return relay.op.add(relay.op.nn.dense(data, w, units=units), b)
+        product: Expr = relay.op.nn.dense(data, w, units=units)
+        return product + b
 
     def model(self, result: Expr) -> Model:
         """The finished module and its weights."""
@@ -110,7 +111,7 @@ def mobile_net(channels: int = 8, size: int = 8, classes: int = 4, seed: int = 0
     net = _Net((1, 3, size, size), seed)
 
     def relu6(value: Expr) -> Expr:
-        return relay.op.clip(value, a_min=0.0, a_max=6.0)
+        return relay.call("clip", value, a_min=0.0, a_max=6.0)
 
     stem = relu6(net.conv(net.x, "stem", channels, 3, reads=3, strides=(2, 2)))
     wide = relu6(net.conv(stem, "expand", 2 * channels, 1, reads=channels))

@@ -44,7 +44,7 @@ def broadcast_rel(op: str, dtype: str | None = None, numbers: str = "number") ->
     Args:
         op: name for error messages.
         dtype: dtype of the result; None keeps that of the operands.
-        numbers: operand dtypes that are accepted: "number" (all but bool), "integer", "bool", "any".
+        numbers: accepted operand dtypes: "number" (all but bool), "integer", "bool", "any".
     """
 
     def infer(types: Sequence[AnyValue], attrs: AnyValue) -> Type:
