@@ -22,7 +22,6 @@ from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
 
-
 _GRID_BITS = 22
 
 
