@@ -94,9 +94,7 @@ def _operator_and_shape(step: Step) -> Hashable:
     return (step.operator, step.shape)
 
 
-def _pairs_by_ordinal(
-    a: Sequence[Step], b: Sequence[Step], key: object
-) -> list[tuple[Step, Step]]:
+def _pairs_by_ordinal(a: Sequence[Step], b: Sequence[Step], key: object) -> list[tuple[Step, Step]]:
     """The n-th step with a key, with the n-th of the same key on the other side."""
     assert callable(key)
     waiting: dict[Hashable, list[Step]] = defaultdict(list)

@@ -67,7 +67,8 @@ class GraphValues:
         """The parameter that holds ``form`` of initializer ``name``; made at first use."""
         key = (name, form)
         if key not in self._forms:
-            title = name if not form or self._uses[name] == 1 else f"{name}.{form}"
+            alone = not form or (self._uses[name] == 1 and name not in self.params)
+            title = name if alone else f"{name}.{form}"
             array = np.ascontiguousarray(array) if array.ndim else array
             ty = TensorType(array.shape, str(array.dtype))
             var = Var(title, ty)

@@ -104,9 +104,7 @@ def tiny_network(seed: int) -> bytes:
         weights,
     )
     version = int(rng.choice([11, 13, 17, 21]))
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8)
     return bytes(model.SerializeToString())
 
 
@@ -206,7 +204,8 @@ def _run_worker(first: int, last: int, seed: int) -> Iterator[Outcome]:
         cwd=root,
         env={**environment, "PYTHONPATH": str(root)},
     )
-    assert worker.stdout is not None and worker.stderr is not None
+    assert worker.stdout is not None
+    assert worker.stderr is not None
     current, name = first, ""
     # Starting up may take longer than a file.
     limit = 60.0

@@ -254,7 +254,7 @@ def absurd_weight_shape(file: ModelFile, rng: Rng) -> None:
 
 @mutation
 def another_dtype(file: ModelFile, rng: Rng) -> None:
-    kind = int(rng.choice([*range(0, 27), 99, -1]))
+    kind = int(rng.choice([*range(27), 99, -1]))
     weights, inputs = file.model.graph.initializer, file.model.graph.input
     if weights and rng.integers(2):
         weights[int(rng.integers(len(weights)))].data_type = kind
@@ -389,9 +389,7 @@ def branches_in_branches(file: ModelFile, rng: Rng) -> None:
     graph.output.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, None))
     # Both branches hold the whole rest, so the file doubles with every level.
     for i in range(depth):
-        node = helper.make_node(
-            "If", ["c"], [f"r{i}"], then_branch=graph, else_branch=graph
-        )
+        node = helper.make_node("If", ["c"], [f"r{i}"], then_branch=graph, else_branch=graph)
         out = helper.make_tensor_value_info(f"r{i}", TensorProto.FLOAT, None)
         graph = helper.make_graph([node], f"level{i}", [], [out])
     _constant(file, "c", True, "bool")
@@ -425,8 +423,9 @@ def data_outside_the_folder(file: ModelFile, rng: Rng) -> None:
     secret = _secret(file)
     inner = file.folder / "sub"
     inner.mkdir(exist_ok=True)
-    places = ["../secret.bin", str(secret), "sub/../../secret.bin", "./../secret.bin", "..\\secret.bin"]
-    places += ["/etc/passwd", "/dev/zero", "C:\\secret.bin", "//host/share", "sub/..//../secret.bin"]
+    places = ["../secret.bin", str(secret), "sub/../../secret.bin", "./../secret.bin"]
+    places += ["..\\secret.bin", "C:\\secret.bin", "//host/share", "sub/..//../secret.bin"]
+    places += ["/etc/passwd", "/dev/zero"]
     _external(file, rng, str(some(rng, list(places))))
 
 

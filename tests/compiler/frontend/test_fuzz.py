@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,11 @@ from tests.compiler.frontend.fuzz_onnx import Outcome, mutated, run
 from tests.compiler.frontend.mutations import MUTATIONS
 
 SAMPLE = 2 * len(MUTATIONS)
+
+
+def new_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 def test_every_mutation_gives_a_typed_error_or_a_right_import() -> None:
@@ -21,7 +28,7 @@ def test_every_mutation_gives_a_typed_error_or_a_right_import() -> None:
 
 
 @pytest.mark.parametrize("index", [0, 7, 23])
-def test_a_file_of_a_seed_is_always_the_same(index: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    first = mutated(index, 5, tmp_path_factory.mktemp("a"))[1].read_bytes()
-    again = mutated(index, 5, tmp_path_factory.mktemp("b"))[1].read_bytes()
+def test_a_file_of_a_seed_is_always_the_same(index: int, tmp_path: Path) -> None:
+    first = mutated(index, 5, new_folder(tmp_path / "a"))[1].read_bytes()
+    again = mutated(index, 5, new_folder(tmp_path / "b"))[1].read_bytes()
     assert np.array_equal(np.frombuffer(first, np.uint8), np.frombuffer(again, np.uint8))

@@ -36,7 +36,7 @@ def close(results: list[Any], expected: list[Any], rtol: float = 1e-4) -> None:
     for result, want in zip(results, expected):
         assert result.shape == want.shape
         assert result.dtype == want.dtype
-        floor = rtol * float(np.abs(want).max(initial=0.0)) if want.dtype.kind == "f" else 0
+        floor = rtol * float(np.nanmax(np.abs(want), initial=0.0)) if want.dtype.kind == "f" else 0
         np.testing.assert_allclose(result, want, rtol=rtol, atol=floor)
 
 
@@ -59,9 +59,10 @@ def check_architecture(name: str) -> None:
     model = light_model(name)
     mod, params = load(model.SerializeToString())
     text = compiler.text(mod)
-    again = compiler.parse(text)
+    again = infer_module(compiler.parse(text))
     compiler.assert_structural_equal(again, mod)
-    assert compiler.text(again) == text
+    # Spans stand in comments and are not read back, so the bare texts are compared.
+    assert compiler.text(again, show_types=False) == compiler.text(mod, show_types=False)
 
     rng = np.random.default_rng(1)
     options = onnxruntime.SessionOptions()
@@ -69,10 +70,7 @@ def check_architecture(name: str) -> None:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    feeds = {
-        i.name: rng.standard_normal(i.shape, np.float32)
-        for i in session.get_inputs()
-    }
+    feeds = {i.name: rng.standard_normal(i.shape, np.float32) for i in session.get_inputs()}
     expected = session.run(None, feeds)
     assert np.ptp(expected[0]) > 0
     del session, model

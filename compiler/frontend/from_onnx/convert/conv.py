@@ -150,6 +150,6 @@ def _transposed_padding(
     totals = [max(t, 0) for t in totals]
     small = tuple(t // 2 for t in totals)
     large = tuple(t - t // 2 for t in totals)
-    # ONNX: SAME_UPPER gives the odd pixel to the beginning's complement, every other mode to the end.
+    # ONNX: SAME_UPPER gives the odd pixel to the end, every other mode to the beginning.
     begins, ends = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
     return begins, ends, strides, dilations, extra

@@ -103,9 +103,7 @@ def _diagonals(node: OnnxNode, value: Expr, letters: Letters) -> tuple[Expr, Let
     return value, letters
 
 
-def _sum_out(
-    node: OnnxNode, value: Expr, letters: Letters, kept: set[str]
-) -> tuple[Expr, Letters]:
+def _sum_out(node: OnnxNode, value: Expr, letters: Letters, kept: set[str]) -> tuple[Expr, Letters]:
     """Sum over the letters nobody else asks for."""
     axes = tuple(i for i, c in enumerate(letters) if c not in kept)
     if not axes:

@@ -9,6 +9,7 @@ import numpy as np
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
+from compiler.ir.ty import is_float
 
 
 def _slice(
@@ -132,7 +133,12 @@ def one_hot(node: OnnxNode) -> Expr:
     """One value at the index, another elsewhere."""
     depth = int(node.require_known(1, "the depth").reshape(()))
     off, on = node.require_known(2, "the values").reshape(-1)
-    indices = _wrapped_indices(node, 0, depth)
+    indices = node.arg(0)
+    if is_float(indices.tensor_type.dtype):
+        indices = node.call("cast", indices, dtype="int64")
+    moved = node.call("add", indices, node.scalar_like(depth, indices))
+    negative = node.call("less", indices, node.scalar_like(0, indices))
+    indices = node.call("where", negative, moved, indices)
     return node.call(
         "one_hot",
         indices,

@@ -6,6 +6,7 @@ import numpy as np
 
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
+from compiler.frontend.from_onnx.values import dtype_of
 from compiler.ir.expr import Expr
 from compiler.ops.number_format import integer_range
 
@@ -56,7 +57,11 @@ def quantize_linear(node: OnnxNode) -> Expr:
     """saturate(round_half_to_even(x / scale) + zero_point)."""
     data = node.arg(0)
     scale = _per_axis(node, node.arg(1), data)
-    target = node.arg(2).tensor_type.dtype if node.has_input(2) else "uint8"
+    target = "uint8"
+    if node.has_input(2):
+        target = node.arg(2).tensor_type.dtype
+    elif node.attr("output_dtype", 0):
+        target = dtype_of(node.attr("output_dtype"), node.label)
     result = node.call("round_even", node.call("divide", data, scale))
     if node.has_input(2):
         zero = node.call("cast", node.arg(2), dtype=data.tensor_type.dtype)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+
+import numpy as np
 
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
+from compiler.ir.ty import is_float
 
 Reduce = Callable[[OnnxNode, Expr, tuple[int, ...], bool], Expr]
 
@@ -16,6 +20,40 @@ def _plain(op: str) -> Reduce:
         return node.call(op, data, axis=axes, keepdims=keepdims)
 
     return reduce
+
+
+def _extremum(op: str, on_bools: str) -> Reduce:
+    """max or min; over no element it is the value that every other one would replace."""
+
+    def reduce(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
+        if data.tensor_type.dtype == "bool":
+            return node.call(on_bools, data, axis=axes, keepdims=keepdims)
+        if not _is_over_nothing(data, axes):
+            return node.call(op, data, axis=axes, keepdims=keepdims)
+        dtype = data.tensor_type.dtype
+        if is_float(dtype):
+            neutral: float = -math.inf if op == "max" else math.inf
+        else:
+            info = np.iinfo(dtype)
+            neutral = info.min if op == "max" else info.max
+        return _filled(node, data, axes, keepdims, neutral)
+
+    return reduce
+
+
+def _is_over_nothing(data: Expr, axes: tuple[int, ...]) -> bool:
+    shape = data.tensor_type.shape
+    return any(shape[axis] == 0 for axis in axes)
+
+
+def _filled(
+    node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool, value: float
+) -> Expr:
+    shape = [1 if axis in axes else d for axis, d in enumerate(node.shape(data))]
+    if not keepdims:
+        shape = [d for axis, d in enumerate(shape) if axis not in axes]
+    fill = node.scalar_like(value, data)
+    return node.call("full", fill, shape=tuple(shape), dtype=data.tensor_type.dtype)
 
 
 def _sum_square(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
@@ -36,6 +74,8 @@ def _log_sum(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) 
 
 def _log_sum_exp(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bool) -> Expr:
     """The largest element is taken out first, so that exp does not overflow."""
+    if _is_over_nothing(data, axes):
+        return _filled(node, data, axes, keepdims, -math.inf)
     top = node.call("max", data, axis=axes, keepdims=True)
     total = node.call(
         "sum", node.call("exp", node.call("subtract", data, top)), axis=axes, keepdims=True
@@ -47,8 +87,8 @@ def _log_sum_exp(node: OnnxNode, data: Expr, axes: tuple[int, ...], keepdims: bo
 _REDUCTIONS: dict[str, tuple[Reduce, int]] = {
     "ReduceSum": (_plain("sum"), 13),
     "ReduceMean": (_plain("mean"), 18),
-    "ReduceMax": (_plain("max"), 18),
-    "ReduceMin": (_plain("min"), 18),
+    "ReduceMax": (_extremum("max", "any"), 18),
+    "ReduceMin": (_extremum("min", "all"), 18),
     "ReduceProd": (_plain("prod"), 18),
     "ReduceSumSquare": (_sum_square, 18),
     "ReduceL1": (_l1, 18),

@@ -55,7 +55,7 @@ def bit_shift(node: OnnxNode) -> Expr:
     data, amount = node.arg(0), node.arg(1)
     width = bits(amount.tensor_type.dtype)
     known = node.known(1)
-    if known is not None and known.size and 0 <= known.min() and known.max() < width:
+    if known is not None and known.size and known.min() >= 0 and known.max() < width:
         return node.call(op, data, amount)
     zero = node.scalar_like(0, data)
     inside = node.call("less", amount, node.scalar_like(width, amount))

@@ -229,4 +229,9 @@ def depth_to_space(node: OnnxNode) -> Expr:
 @from_onnx("SpaceToDepth")
 def space_to_depth(node: OnnxNode) -> Expr:
     """Pixels to channels."""
-    return node.call("nn.space_to_depth", node.arg(0), block_size=node.attr("blocksize"))
+    return node.call(
+        "nn.space_to_depth",
+        node.arg(0),
+        block_size=node.attr("blocksize"),
+        mode=node.attr("mode", "DCR"),
+    )

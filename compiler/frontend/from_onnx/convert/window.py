@@ -1,4 +1,4 @@
-"""Sliding windows: kernel, strides, dilations and padding of Conv and the pools, auto_pad resolved."""
+"""Sliding windows: kernel, strides, dilations and padding of Conv and pools, auto_pad resolved."""
 
 from __future__ import annotations
 

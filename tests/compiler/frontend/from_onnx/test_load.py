@@ -1,0 +1,292 @@
+"""load: what becomes of a model, and what is said about one that cannot be imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.load import load
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Op, Var
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import TensorType
+from compiler.pipeline import evaluate
+from compiler.targets.ort.session import OrtExecutor
+
+FLOAT = TensorProto.FLOAT
+
+
+def model(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, list[Any]],
+    initializers: dict[str, np.ndarray] | None = None,
+    outputs: tuple[str, ...] = ("y",),
+    opset: int = 17,
+    input_type: int = FLOAT,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, input_type, s) for n, s in inputs.items()],
+        [helper.make_tensor_value_info(n, FLOAT, None) for n in outputs],
+        [numpy_helper.from_array(a, n) for n, a in (initializers or {}).items()],
+    )
+    result = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    result.ir_version = 8
+    return result
+
+
+def node(op_type: str, inputs: str, outputs: str = "y", **attrs: Any) -> onnx.NodeProto:
+    return helper.make_node(op_type, inputs.split(), outputs.split(), **attrs)
+
+
+def imported(proto: onnx.ModelProto, **kwargs: Any) -> Any:
+    return load(proto.SerializeToString(), **kwargs)
+
+
+def op_names(mod: Any) -> list[str]:
+    calls = (n for n in post_order(mod["main"].body) if isinstance(n, Call))
+    return [c.op.name for c in calls if isinstance(c.op, Op)]
+
+
+def assert_same_as_onnxruntime(proto: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> None:
+    mod, params = imported(proto)
+    expected = OrtExecutor(proto).run(inputs)
+    found = evaluate(mod, {**inputs, **params})
+    for a, b in zip(expected, found, strict=True):
+        assert a.shape == b.shape
+        # onnxruntime sums in another order than numpy.
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def conv_model(**attrs: Any) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    return model(
+        [node("Conv", "x w b", **attrs)],
+        {"x": [1, 3, 9, 8]},
+        {
+            "w": rng.normal(size=(4, 3, 3, 2)).astype("float32"),
+            "b": rng.normal(size=4).astype("float32"),
+        },
+    )
+
+
+def test_weights_are_named_parameters_behind_the_inputs() -> None:
+    mod, params = imported(conv_model())
+    assert [p.name_hint for p in mod["main"].params] == ["x", "w", "b"]
+    assert set(params) == {"w", "b"}
+    assert mod["main"].params[0].checked_type == TensorType((1, 3, 9, 8), "float32")
+
+
+def test_a_bias_becomes_an_add_of_one_value_per_channel() -> None:
+    mod, params = imported(conv_model())
+    assert op_names(mod) == ["nn.conv2d", "add"]
+    assert params["b"].shape == (4, 1, 1)
+
+
+def test_every_node_carries_the_name_of_its_onnx_node() -> None:
+    proto = model(
+        [node("Relu", "x", "t", name="first"), node("Relu", "t")], {"x": [2]}
+    )
+    mod, _ = imported(proto)
+    spans = [str(n.span) for n in post_order(mod["main"].body) if isinstance(n, Call)]
+    assert spans == ["ONNX node 'first'", "ONNX node 'Relu_1'"]
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_auto_pad_is_resolved_to_numbers(auto_pad: str, stride: int) -> None:
+    proto = conv_model(auto_pad=auto_pad, strides=[stride, stride])
+    x = np.random.default_rng(1).normal(size=(1, 3, 9, 8)).astype("float32")
+    assert_same_as_onnxruntime(proto, {"x": x})
+
+
+def test_gemm_factors_and_transposition_go_into_the_weights() -> None:
+    rng = np.random.default_rng(0)
+    proto = model(
+        [node("Gemm", "x w b", alpha=0.5, beta=2.0)],
+        {"x": [2, 5]},
+        {
+            "w": rng.normal(size=(5, 3)).astype("float32"),
+            "b": rng.normal(size=3).astype("float32"),
+        },
+    )
+    mod, params = imported(proto)
+    assert op_names(mod) == ["nn.dense", "add"]
+    assert params["w"].shape == (3, 5)
+    assert_same_as_onnxruntime(proto, {"x": rng.normal(size=(2, 5)).astype("float32")})
+
+
+def test_an_initializer_read_in_two_forms_gives_two_parameters() -> None:
+    w = np.arange(6, dtype="float32").reshape(2, 3)
+    proto = model(
+        [node("MatMul", "x w", "t"), node("Gemm", "x w", "u"), node("Add", "t u")],
+        {"x": [4, 2]},
+        {"w": w},
+    )
+    _, params = imported(proto)
+    assert all(name.startswith("w") for name in params)
+    assert_same_as_onnxruntime(proto, {"x": np.ones((4, 2), "float32")})
+
+
+def test_shape_arithmetic_of_exporters_is_folded_away() -> None:
+    proto = model(
+        [
+            node("Shape", "x", "s"),
+            node("Gather", "s zero", "batch", axis=0),
+            node("Unsqueeze", "batch axes", "batch1"),
+            node("Concat", "batch1 rest", "shape", axis=0),
+            node("Reshape", "x shape"),
+        ],
+        {"x": ["N", 4, 2, 3]},
+        {
+            "zero": np.array(0, "int64"),
+            "axes": np.array([0], "int64"),
+            "rest": np.array([-1], "int64"),
+        },
+    )
+    mod, params = imported(proto)
+    assert op_names(mod) == ["reshape"]
+    assert not params
+    assert mod["main"].body.checked_type == TensorType((1, 24), "float32")
+
+
+def test_a_constant_computed_by_the_graph_is_limited_in_size() -> None:
+    proto = model(
+        [node("ConstantOfShape", "shape", "t"), node("Add", "x t")],
+        {"x": [1]},
+        {"shape": np.array([60000, 60000], "int64")},
+    )
+    with pytest.raises(OnnxImportError, match="would take 14400000000 bytes"):
+        imported(proto)
+
+
+def test_an_unknown_leading_dimension_is_one_sample() -> None:
+    mod, _ = imported(model([node("Relu", "x")], {"x": ["N", 3]}))
+    assert mod["main"].params[0].checked_type.shape == (1, 3)
+
+
+def test_dimensions_and_shapes_can_be_given() -> None:
+    proto = model([node("Relu", "x")], {"x": ["N", "T"]})
+    mod, _ = imported(proto, dims={"N": 2, "T": 7})
+    assert mod["main"].params[0].checked_type.shape == (2, 7)
+    mod, _ = imported(proto, input_shapes={"x": [3, 5]})
+    assert mod["main"].params[0].checked_type.shape == (3, 5)
+
+
+def test_an_unknown_inner_dimension_is_an_error_that_names_input_and_dimension() -> None:
+    with pytest.raises(OnnxImportError) as error:
+        imported(model([node("Relu", "x")], {"x": ["N", "T"]}))
+    assert "'T'" in str(error.value)
+    assert "input 'x'" in str(error.value)
+    assert "--dim T=" in str(error.value)
+
+
+def test_dynamic_dimensions_are_kept_when_asked() -> None:
+    mod, _ = imported(model([node("Relu", "x")], {"x": ["N", "T"]}), keep_dynamic=True)
+    assert mod["main"].body.checked_type.shape == (AnyDim(), AnyDim())
+
+
+def test_a_dimension_nobody_has_lists_the_ones_there_are() -> None:
+    with pytest.raises(OnnxImportError, match="dimension 'batch'"):
+        imported(model([node("Relu", "x")], {"x": ["N", 3]}), dims={"batch": 1})
+
+
+def test_all_unsupported_operators_are_named_at_once() -> None:
+    proto = model(
+        [
+            node("Relu", "x", "a"),
+            node("Det", "a", "b", name="the_det"),
+            helper.make_node("Secret", ["b"], ["y"], name="hidden", domain="my.domain"),
+        ],
+        {"x": [1, 2, 2]},
+    )
+    with pytest.raises(OnnxImportError) as error:
+        imported(proto)
+    message = str(error.value)
+    assert "Det (node 'the_det')" in message
+    assert "my.domain::Secret (node 'hidden')" in message
+    assert "supported are" in message
+    assert "Conv," in message
+
+
+def test_several_bad_attributes_are_reported_together() -> None:
+    proto = model(
+        [
+            node("Conv", "x w", "a", auto_pad="ODD", name="one"),
+            node("Conv", "x w", "b", auto_pad="EVEN", name="two"),
+            node("Add", "a b"),
+        ],
+        {"x": [1, 1, 4, 4]},
+        {"w": np.ones((1, 1, 1, 1), "float32")},
+    )
+    with pytest.raises(OnnxImportError) as error:
+        imported(proto)
+    assert "'one'" in str(error.value)
+    assert "'two'" in str(error.value)
+
+
+def test_types_that_do_not_fit_name_the_onnx_node() -> None:
+    proto = model([node("Add", "x w", name="bad_add")], {"x": [2]}, {"w": np.ones(3, "float32")})
+    with pytest.raises(OnnxImportError, match="bad_add"):
+        imported(proto)
+
+
+def test_a_tensor_nobody_computes_is_named() -> None:
+    with pytest.raises(OnnxImportError, match="'ghost'"):
+        imported(model([node("Relu", "ghost")], {"x": [2]}))
+
+
+def test_an_opset_newer_than_onnx_knows_is_refused() -> None:
+    newest = onnx.defs.onnx_opset_version()
+    with pytest.raises(OnnxImportError, match=f"opset {newest + 1} is not supported"):
+        imported(model([node("Relu", "x")], {"x": [2]}, opset=newest + 1))
+
+
+def test_local_functions_are_inlined() -> None:
+    body = helper.make_function(
+        "mine", "Twice", ["a"], ["b"], [node("Add", "a a", "b")], [helper.make_opsetid("", 17)]
+    )
+    call = helper.make_node("Twice", ["x"], ["y"], domain="mine")
+    proto = model([call], {"x": [2]})
+    proto.functions.append(body)
+    proto.opset_import.append(helper.make_opsetid("mine", 1))
+    mod, _ = imported(proto)
+    assert op_names(mod) == ["add"]
+
+
+def test_several_outputs_become_a_tuple_and_an_input_returned_is_copied() -> None:
+    mod, _ = imported(model([node("Relu", "x")], {"x": [2]}, outputs=("y", "x")))
+    assert not isinstance(mod["main"].body.fields[1], Var)
+    found = evaluate(mod, {"x": np.array([-1, 2], "float32")})
+    np.testing.assert_array_equal(found[0], [0, 2])
+    np.testing.assert_array_equal(found[1], [-1, 2])
+
+
+SHARED_MODELS = (
+    "digits_cnn",
+    "fashion_mobilenet",
+    "fashion_resnet",
+    "fashion_outlier",
+    "fashion_vit",
+    "efficientnet_lite0",
+)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", SHARED_MODELS)
+def test_trained_models_compute_what_onnxruntime_computes(shared_data: Path, name: str) -> None:
+    path = shared_data / f"{name}.onnx"
+    mod, params = load(path)
+    (shape,) = [p.checked_type.shape for p in mod["main"].params if p.name_hint == "input"]
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    (expected,) = OrtExecutor(onnx.load(path)).run({"input": x})
+    (found,) = evaluate(mod, {"input": x, **params})
+    # Sums run in another order; logits are compared on the scale of the largest.
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())

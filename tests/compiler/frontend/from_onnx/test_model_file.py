@@ -1,0 +1,163 @@
+"""Reading of model files that cannot be trusted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.load import load
+from compiler.frontend.from_onnx.model_file import read_model
+
+WEIGHT = np.arange(6, dtype="float32").reshape(2, 3)
+
+
+def small_model() -> onnx.ModelProto:
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3])],
+        [numpy_helper.from_array(WEIGHT, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def with_external_weight(folder: Path, location: str, **extra: str) -> Path:
+    """A model in ``folder`` whose weight points at ``location``."""
+    model = small_model()
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, **extra}.items():
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, value
+    path = folder / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OnnxImportError, match="there is no file"):
+        load(tmp_path / "none.onnx")
+
+
+def test_a_folder_is_not_a_model(tmp_path: Path) -> None:
+    with pytest.raises(OnnxImportError, match="is not a file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"hello, this is text", b"\x89PNG\r\n\x1a\n", b"PK\x03\x04ab"])
+def test_other_files_are_told_from_damaged_models(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    with pytest.raises(OnnxImportError, match="is not an ONNX model"):
+        load(path)
+
+
+def test_an_empty_file_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"")
+    with pytest.raises(OnnxImportError, match="is empty"):
+        load(path)
+
+
+def test_every_truncation_gives_an_import_error() -> None:
+    data = small_model().SerializeToString()
+    for length in range(1, len(data) - 1, 7):
+        with pytest.raises(OnnxImportError):
+            load(data[:length])
+
+
+def test_a_truncated_file_is_called_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    data = small_model().SerializeToString()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(OnnxImportError, match="cut off"):
+        load(path)
+
+
+def test_a_file_above_the_limit_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(small_model().SerializeToString())
+    with pytest.raises(OnnxImportError, match="the limit is 10"):
+        read_model(path, max_bytes=10)
+
+
+def test_external_data_beside_the_model_is_read(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(b"1234" + WEIGHT.tobytes())
+    path = with_external_weight(tmp_path, "w.bin", offset="4", length="24")
+    _, params = load(path)
+    np.testing.assert_array_equal(params["w"], WEIGHT.T)
+
+
+@pytest.mark.parametrize(
+    "location", ["../w.bin", "/etc/hostname", "a/../../w.bin", "..\\w.bin", "C:\\w.bin", ""]
+)
+def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    with pytest.raises(OnnxImportError, match="inside the model's folder"):
+        load(with_external_weight(folder, location))
+
+
+def test_external_data_behind_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    (folder / "w.bin").symlink_to(tmp_path / "w.bin")
+    with pytest.raises(OnnxImportError, match="symbolic link"):
+        load(with_external_weight(folder, "w.bin"))
+
+
+def test_external_data_below_a_linked_folder_is_refused(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "model", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    (outside / "w.bin").write_bytes(WEIGHT.tobytes())
+    (folder / "data").symlink_to(outside)
+    with pytest.raises(OnnxImportError, match="symbolic link"):
+        load(with_external_weight(folder, "data/w.bin"))
+
+
+def test_external_data_that_is_a_hard_link_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(WEIGHT.tobytes())
+    os.link(tmp_path / "secret", folder / "w.bin")
+    with pytest.raises(OnnxImportError, match="hard link"):
+        load(with_external_weight(folder, "w.bin"))
+
+
+def test_missing_external_data_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OnnxImportError, match="missing"):
+        load(with_external_weight(tmp_path, "w.bin"))
+
+
+@pytest.mark.parametrize(
+    "extra", [{"length": "25"}, {"offset": "-1"}, {"offset": "20", "length": "24"}]
+)
+def test_ranges_outside_the_data_file_are_refused(tmp_path: Path, extra: dict[str, str]) -> None:
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    with pytest.raises(OnnxImportError, match="outside the file"):
+        load(with_external_weight(tmp_path, "w.bin", **extra))
+
+
+def test_bytes_cannot_have_external_data(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    data = with_external_weight(tmp_path, "w.bin").read_bytes()
+    with pytest.raises(OnnxImportError, match="given as bytes"):
+        load(data)
+
+
+def test_an_initializer_with_less_data_than_its_shape_is_refused() -> None:
+    model = small_model()
+    model.graph.initializer[0].dims[0] = 1 << 20
+    with pytest.raises(OnnxImportError, match="cannot be read"):
+        load(model.SerializeToString())
