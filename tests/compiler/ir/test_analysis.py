@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import compiler
+from compiler.errors import BindError
+from compiler.ir.adt import Clause, Constructor, Match, PatternConstructor, PatternVar
+from compiler.ir.analysis import (
+    all_vars,
+    bind,
+    bound_vars,
+    count_uses,
+    extract_calls,
+    free_vars,
+    is_constant_expr,
+    post_order,
+    well_formed,
+)
+from compiler.ir.expr import Constant, Expr, Function, GlobalVar, If, Let, Tuple, Var, call_op
+from compiler.ir.module import IRModule
+from compiler.ir.temp_expr import TempExpr
+from compiler.ir.ty import GlobalTypeVar, TensorType
+
+
+def const(value: float = 1) -> Constant:
+    return Constant(np.float32(value))
+
+
+class TestWalks:
+    def test_post_order_gives_operands_first_and_each_node_once(self) -> None:
+        x = Var("x")
+        t = x + x
+        root = t * t
+        order = list(post_order(root))
+        assert order.index(x) < order.index(t) < order.index(root)
+        assert len(order) == len(set(order)) == 5
+
+    def test_uses_are_edges(self) -> None:
+        x = Var("x")
+        t = x + x
+        uses = count_uses(Tuple((t, t, x)))
+        assert (uses[x], uses[t]) == (3, 2)
+
+    def test_calls_of_one_operator(self) -> None:
+        x = Var("x")
+        a, b = call_op("nn.relu", x), call_op("exp", x)
+        assert extract_calls(Tuple((b, a)), "nn.relu") == [a]
+
+    def test_constant_expressions_reach_no_variable(self) -> None:
+        assert is_constant_expr(const() + const())
+        assert not is_constant_expr(const() + Var("x"))
+
+
+class TestVariables:
+    def test_free_bound_and_all_come_in_order_of_occurrence(self) -> None:
+        x, y, z, v = (Var(n) for n in "xyzv")
+        expr = Let(v, y + x, Function((z,), (z + v) + x))
+        assert free_vars(expr) == [y, x]
+        assert set(bound_vars(expr)) == {v, z}
+        assert set(all_vars(expr)) == {v, x, y, z}
+
+    def test_pattern_variables_are_bound(self) -> None:
+        h = Var("h")
+        con = Constructor("Some", (TensorType(()),), GlobalTypeVar("Option"), 0)
+        match = Match(Var("d"), (Clause(PatternConstructor(con, (PatternVar(h),)), h + h),))
+        assert bound_vars(match) == [h]
+        assert [v.name_hint for v in free_vars(match)] == ["d"]
+
+
+class TestBind:
+    def test_a_bound_parameter_leaves_the_function(self) -> None:
+        x, y = Var("x"), Var("y")
+        c = const()
+        bound = bind(Function((x, y), x + y), {x: c})
+        assert isinstance(bound, Function)
+        assert bound.params == (y,)
+        assert bound.body.operands()[1] is c
+
+    def test_new_free_variables_join_the_parameters(self) -> None:
+        x, y, z = Var("x"), Var("y"), Var("z")
+        bound = bind(Function((x, y), x + y), {x: call_op("add", z, y)})
+        assert isinstance(bound, Function)
+        assert bound.params == (y, z)
+
+    def test_captured_variables_stay_captured(self) -> None:
+        x, outer = Var("x"), Var("outer")
+        bound = bind(Function((x,), x + outer), {x: call_op("exp", outer)})
+        assert isinstance(bound, Function)
+        assert bound.params == ()
+
+    def test_sharing_survives(self) -> None:
+        x = Var("x")
+        t = x + x
+        bound = bind(t * t, {x: const()})
+        assert bound.operands()[1] is bound.operands()[2]
+
+    def test_nothing_to_bind_returns_the_same_object(self) -> None:
+        x = Var("x")
+        fn = Function((x,), x + x)
+        assert bind(fn, {}) is fn
+        assert bind(fn, {Var("x"): const()}) is fn
+
+    def test_an_inner_binder_is_refused(self) -> None:
+        x, v = Var("x"), Var("v")
+        with pytest.raises(BindError, match="%v"):
+            bind(Let(v, x, v), {v: const()})
+        with pytest.raises(BindError, match="%x"):
+            bind(Tuple((Function((x,), x),)), {x: const()})
+
+
+class Leftover(TempExpr):
+    __slots__ = ()
+
+
+def problems(expr: Expr) -> str:
+    return "; ".join(str(p) for p in well_formed(expr))
+
+
+class TestWellFormed:
+    def test_a_sound_module_has_no_problem(self) -> None:
+        mod = compiler.parse(
+            '#[version = "0.0.5"]\ndef @main(%c: bool) { let %x = 1f; if (%c) { %x } else { 2f } }'
+        )
+        assert well_formed(mod) == []
+
+    def test_an_unbound_variable(self) -> None:
+        assert "%x is not bound" in problems(Function((), Var("x")))
+        assert problems(Var("x")) == ""
+
+    def test_a_variable_outside_its_scope(self) -> None:
+        v, c = Var("v"), Var("c")
+        leaked = Function((c,), If(c, Let(v, const(), v), v))
+        assert "%v is used outside its scope" in problems(leaked)
+        early = Function((), Tuple((v, Let(v, const(), v))))
+        assert "%v" in problems(early)
+
+    def test_a_variable_bound_twice(self) -> None:
+        x = Var("x")
+        assert "%x is bound twice" in problems(Function((x, x), x))
+        assert "%x is bound twice" in problems(Function((x,), Let(x, const(), x)))
+
+    def test_a_value_is_not_in_the_scope_of_its_let_unless_it_is_a_function(self) -> None:
+        v = Var("v")
+        assert "%v" in problems(Function((), Let(v, v + v, v)))
+        y = Var("y")
+        assert problems(Function((), Let(v, Function((y,), v), v))) == ""
+
+    def test_a_temporary_expression(self) -> None:
+        assert "Leftover" in problems(call_op("exp", Leftover()))
+
+    def test_a_primitive_function_holds_operators_only(self) -> None:
+        x = Var("x")
+        good = Function((x,), call_op("exp", Tuple((x,)))).with_attr("Primitive", 1)
+        assert problems(good) == ""
+        f = GlobalVar("f")
+        from compiler.ir.expr import Call
+
+        bad = Function((x,), Call(f, (x,))).with_attr("Primitive", 1)
+        assert "Primitive" in problems(bad)
+
+    def test_modules_are_checked_function_by_function(self) -> None:
+        mod = IRModule({"a": Function((), Var("p")), "b": Function((), Var("q"))})
+        assert len(well_formed(mod)) == 2

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compiler.opt import main, run_passes
+
+SOURCE = """
+def @main(%x: Tensor[(2, 4), float32]) {
+  %0 = nn.dropout(%x);
+  nn.relu(%0.0)
+}
+"""
+
+
+def test_passes_run_in_the_order_of_the_text() -> None:
+    shown = run_passes(SOURCE, "SimplifyInference")
+    assert "nn.dropout" not in shown
+    assert "nn.relu(%x)" in shown
+
+
+def test_types_are_shown_on_request() -> None:
+    assert "/* ty=Tensor[(2, 4), float32] */" in run_passes(SOURCE, "", show_types=True)
+
+
+def test_the_command_line_prints_the_module(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "f.relay"
+    path.write_text(SOURCE)
+    assert main(["-p", "SimplifyInference", str(path)]) == 0
+    assert capsys.readouterr().out.startswith('#[version = "0.0.5"]\ndef @main(')
+
+
+@pytest.mark.parametrize(
+    ("source", "passes", "part"),
+    [
+        ("def @main( {", "", "1:12"),
+        (SOURCE, "SimplifyInferense", "did you mean 'SimplifyInference'"),
+        ("def @main(%x) { %x }", "", "could not infer"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, passes: str, part: str
+) -> None:
+    path = tmp_path / "f.relay"
+    path.write_text(source)
+    assert main(["-p", passes, str(path)]) == 2
+    said = capsys.readouterr().err
+    assert part in said
+    assert "Traceback" not in said
+
+
+def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nowhere.relay"]) == 2
+    assert "nowhere.relay" in capsys.readouterr().err
