@@ -9,8 +9,9 @@ from __future__ import annotations
 from compiler.ir.expr import Call, Expr
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
+from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.partition import QPartitionExpr
-from compiler.ops.rules.realize import QRealizeIntExpr, like, narrowed
+from compiler.ops.rules.realize import QRealizeIntExpr, fits, like
 from compiler.ops.rules.requantize import to_scalar
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
@@ -70,9 +71,11 @@ def annotate_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
 
 
 def realize_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """The maximum of narrow integers."""
+    """The maximum of narrow integers; of wide ones where nobody has clipped them."""
     (data,) = args
     if not isinstance(data, QRealizeIntExpr):
         return None
     dtype = ctx.qconfig.dtype_input
-    return like(data, with_args(ref_call, (narrowed(data, dtype, ref_call),)), dtype=dtype)
+    if not fits(data, dtype):
+        return like(data, with_args(ref_call, (data.data,)))
+    return like(data, with_args(ref_call, (cast(data.data, dtype),)), dtype=dtype)

@@ -19,8 +19,9 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like, narrowed
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, fits, like
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 
@@ -59,13 +60,18 @@ def cast_hint_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeCont
 
 @FQRealizeRewrite.register(cast_hint)
 def cast_hint_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
-    """The cast it hints at."""
+    """The cast it hints at; nothing where the values are too wide for it.
+
+    Behind operators that ``debug_enabled_ops`` leaves out nobody has clipped them.
+    """
     (data,) = args
     attrs = ref_call.attrs
     assert isinstance(attrs, CastHintAttrs)
     if not isinstance(data, QRealizeIntExpr):
         return None
-    return like(data, narrowed(data, attrs.dtype, ref_call), dtype=attrs.dtype)
+    if not fits(data, attrs.dtype):
+        return like(data, data.data)
+    return like(data, cast(data.data, attrs.dtype), dtype=attrs.dtype)
 
 
 FQDomScale.register(cast_hint)(same_scale)

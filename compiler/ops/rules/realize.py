@@ -122,14 +122,19 @@ def narrowed(value: QRealizeIntExpr, dtype: str, ref_call: Call) -> Expr:
     return cast(value.data, dtype)
 
 
+def fits(value: QRealizeIntExpr, dtype: str) -> bool:
+    """True when every value is one of ``dtype``."""
+    low, high = integer_limits(dtype)
+    return low <= value.low and value.high <= high
+
+
 def check_fits(value: QRealizeIntExpr, dtype: str, ref_call: Call) -> None:
     """Refuse to narrow integers that may lie outside ``dtype``.
 
     Raises:
         InternalQuantizeError: see ``narrowed``.
     """
-    low, high = integer_limits(dtype)
-    if not is_float(dtype) and (value.low < low or value.high > high):
+    if not fits(value, dtype):
         raise InternalQuantizeError(
             f"values from {value.low} to {value.high} would be cast to {dtype} without a clip",
             where=describe(ref_call),
