@@ -66,7 +66,9 @@ class ExprMutator(ExprFunctor[Expr]):
             if self._iterative and type(expr) in _WALKED:
                 expand_dataflow(expr, memo.__contains__, self._rebuild, _children)
             else:
-                memo[expr] = self.dispatch(expr)
+                # Without dispatch(): one stack frame less per level of natural recursion.
+                handler = self._handlers.get(type(expr))
+                memo[expr] = self.dispatch(expr) if handler is None else handler(self, expr)
         finally:
             self._guard.leave()
         return memo[expr]

@@ -58,7 +58,12 @@ class ExprVisitor(ExprFunctor[None]):
             if self._iterative and type(expr) in _STEPS:
                 self._walk(expr)
             else:
-                self.dispatch(expr)
+                # Without dispatch(): one stack frame less per level of natural recursion.
+                handler = self._handlers.get(type(expr))
+                if handler is None:
+                    self.dispatch(expr)
+                else:
+                    handler(self, expr)
                 self.visit_counter[expr] = 1
         finally:
             self._guard.leave()
