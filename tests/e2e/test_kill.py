@@ -77,7 +77,7 @@ def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
     ("pool", "worker"),
     [
         ("process", "workers.pool.process_worker"),
-        pytest.param("ray", "ray::", marks=pytest.mark.ray),
+        pytest.param("ray", "ray::_RayWorker", marks=pytest.mark.ray),
     ],
 )
 def test_a_killed_worker_is_as_if_nothing_happened(
