@@ -157,7 +157,8 @@ class _Step:
         if self.shifts is None:
             return scaled_values(values, self.factor, self.qconfig.rounding)
         if (self.shifts >= 0).all():
-            return np.right_shift(values + self._half(self.shifts), np.minimum(self.shifts, 62))
+            held = values + self._half(self.shifts)
+            return np.asarray(np.right_shift(held, np.minimum(self.shifts, 62)))
         return np.asarray(np.left_shift(values, np.minimum(-self.shifts, 30)))
 
     def range_after(self, clipped: tuple[int, int] | None) -> tuple[int, int]:

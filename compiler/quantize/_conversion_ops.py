@@ -1,0 +1,46 @@
+"""Operators that may stand between real values and the integers of quantized_main."""
+
+from __future__ import annotations
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Expr, Function, Op
+from compiler.ir.ty import TensorType, Type, is_float, tensor_fields
+
+CONVERSION_OPS = frozenset(
+    {
+        "add",
+        "annotation.cast_hint",
+        "annotation.stop_fusion",
+        "cast",
+        "clip",
+        "fixed_point_multiply",
+        "left_shift",
+        "multiply",
+        "reshape",
+        "right_shift",
+        "round",
+        "subtract",
+        "transpose",
+    }
+)
+"""Relay's short list and what ruling R-27 adds to it."""
+
+
+def is_conversion(expr: Expr) -> bool:
+    """True for a call of one of ``CONVERSION_OPS``."""
+    return isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name in CONVERSION_OPS
+
+
+def has_only_conversion_ops(func: Function) -> bool:
+    """True when every call in the function is a conversion; let, tuples and constants are free."""
+    return all(is_conversion(node) for node in post_order(func.body) if isinstance(node, Call))
+
+
+def holds_float(ty: Type) -> bool:
+    """True when a tensor inside ``ty`` (tuples included) is floating point."""
+    return any(is_float(tensor.dtype) for tensor in tensor_fields(ty))
+
+
+def is_integer_tensor(ty: Type) -> bool:
+    """True for a tensor that is not floating point."""
+    return isinstance(ty, TensorType) and not is_float(ty.dtype)

@@ -1,0 +1,204 @@
+"""partition_conversions: quantize_inputs, quantized_main, dequantize_outputs, and main over them.
+
+    def @main(%x) {
+      let %quantized_inputs = @quantize_inputs(%x);
+      let %quantized_outputs = @quantized_main(%quantized_inputs.0);
+      let %dequantized_outputs = @dequantize_outputs(%quantized_outputs);
+      %dequantized_outputs
+    }
+
+Source: spec/quantize.md section 8 with rulings R-20 … R-29.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from compiler.errors import NotFullyIntegralError
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    Let,
+    Op,
+    TupleGetItem,
+    Var,
+    describe,
+)
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import with_operands
+from compiler.ir.ty import tensor_fields
+from compiler.qtypes.errors import ModuleShapeError
+from compiler.quantize._conversion_ops import holds_float, is_conversion
+from compiler.quantize._conversion_prefix import split_prefix
+from compiler.quantize._conversion_suffix import split_suffix
+
+PREFIX, CORE, SUFFIX = "quantize_inputs", "quantized_main", "dequantize_outputs"
+
+
+def partition_conversions(
+    mod: IRModule, quantized_dtypes: Iterable[str], ensure_fully_integral: bool
+) -> IRModule:
+    """Cut a quantized module into conversions of inputs, integer core, conversions of outputs.
+
+    Args:
+        mod: a module with ``main`` only.
+        quantized_dtypes: dtypes that count as quantized at the border to the outputs.
+        ensure_fully_integral: refuse a module whose core computes in float.
+
+    Raises:
+        ModuleShapeError: more than one function, or a polymorphic or attributed one.
+        NotFullyIntegralError: see ``ensure_fully_integral``; names the offending operators.
+    """
+    dtypes = frozenset(quantized_dtypes)
+    pre_mod, rest = partition_prefix(mod, dtypes)
+    mid_mod, post_mod = partition_suffix(rest, dtypes)
+    if ensure_fully_integral:
+        check_fully_integral(
+            {PREFIX: pre_mod["main"], CORE: mid_mod["main"], SUFFIX: post_mod["main"]}
+        )
+    return fuse_partitions(pre_mod, mid_mod, post_mod)
+
+
+def partition_prefix(mod: IRModule, quantized_dtypes: Iterable[str]) -> tuple[IRModule, IRModule]:
+    """(module that converts the inputs to a tuple, module of the rest).
+
+    Raises:
+        ModuleShapeError: more than one function, or a polymorphic or attributed one.
+    """
+    prefix, core = split_prefix(_plain_main(mod))
+    return _module(prefix), _module(core)
+
+
+def partition_suffix(mod: IRModule, quantized_dtypes: Iterable[str]) -> tuple[IRModule, IRModule]:
+    """(module without the conversions of its outputs, module of these conversions).
+
+    Raises:
+        ModuleShapeError: more than one function, or a polymorphic or attributed one.
+    """
+    core, suffix = split_suffix(_plain_main(mod), frozenset(quantized_dtypes))
+    return _module(core), _module(suffix)
+
+
+def fuse_partitions(pre_mod: IRModule, mid_mod: IRModule, post_mod: IRModule) -> IRModule:
+    """One module of the three parts, with a ``main`` that calls them in order."""
+    prefix, core, suffix = (m["main"] for m in (pre_mod, mid_mod, post_mod))
+    names = {name: GlobalVar(name) for name in (PREFIX, CORE, SUFFIX)}
+    params = tuple(Var(p.name_hint, p.checked_type) for p in prefix.params)
+    inputs = Var("quantized_inputs")
+    outputs = Var("quantized_outputs")
+    results = Var("dequantized_outputs")
+    arguments = tuple(TupleGetItem(inputs, i) for i in range(len(core.params)))
+    returned: tuple[Expr, ...] = (outputs,)
+    if len(suffix.params) > 1:
+        returned = tuple(TupleGetItem(outputs, i) for i in range(len(suffix.params)))
+    body: Expr = Let(results, Call(names[SUFFIX], returned), results)
+    body = Let(outputs, Call(names[CORE], arguments), body)
+    body = Let(inputs, Call(names[PREFIX], params), body)
+    functions: dict[GlobalVar, Function] = {
+        names[PREFIX]: prefix,
+        names[CORE]: core,
+        names[SUFFIX]: suffix,
+        GlobalVar("main"): Function(params, body),
+    }
+    return infer_module(IRModule(functions))
+
+
+def check_fully_integral(functions: Mapping[str, Function]) -> None:
+    """Refuse float inside quantized_main, and other than conversions around it.
+
+    Raises:
+        NotFullyIntegralError: names the function, operators and dtypes that offend.
+    """
+    problems: list[str] = []
+    for name in (PREFIX, SUFFIX):
+        foreign = [
+            describe(node)
+            for node in post_order(functions[name].body)
+            if isinstance(node, Call) and not is_conversion(node)
+        ]
+        if foreign:
+            problems.append(f"@{name} holds {_counted(foreign)}, which are no conversions")
+    floats = [
+        (node, tensor.dtype)
+        for node in post_order(functions[CORE])
+        if not isinstance(node, (Op, GlobalVar, Function)) and holds_float(node.checked_type)
+        for tensor in tensor_fields(node.checked_type)
+    ]
+    if floats:
+        dtypes = ", ".join(sorted({dtype for _, dtype in floats if dtype.startswith("float")}))
+        culprits = [describe(n) for n, _ in floats if not isinstance(n, Constant)]
+        problems.append(f"@{CORE} computes in {dtypes}: {_counted(culprits or ['a constant'])}")
+    if problems:
+        raise NotFullyIntegralError(
+            "the module is not fully integral: " + "; ".join(problems),
+            fix="QuantizeContext.report says what stayed float and why; QConfig.recommended() "
+            "skips no layer; partition_conversions='enabled' allows float",
+        )
+
+
+def _counted(names: list[str]) -> str:
+    """``3 x call of sigmoid, %x`` of at most five kinds."""
+    kinds = list(dict.fromkeys(names))
+    shown = [f"{names.count(k)} x {k}" if names.count(k) > 1 else k for k in kinds[:5]]
+    return ", ".join(shown) + (f" and {len(kinds) - 5} more" if len(kinds) > 5 else "")
+
+
+def _module(function: Function) -> IRModule:
+    return infer_module(IRModule({"main": function}))
+
+
+def _plain_main(mod: IRModule) -> Function:
+    """The one function of the module, typed and without lets."""
+    functions = mod.functions
+    if len(functions) != 1 or "main" not in mod:
+        names = ", ".join(f"@{gv.name_hint}" for gv in functions)
+        raise ModuleShapeError(
+            f"partition_conversions needs a module with @main only, this one has {names}",
+            fix="inline or remove the other functions first",
+        )
+    main = infer_module(mod)["main"]
+    if not isinstance(main, Function) or main.type_params or len(main.attrs):
+        raise ModuleShapeError(
+            "partition_conversions needs a plain function: no type parameters, no attributes",
+            where="@main",
+        )
+    body = _without_lets(main.body)
+    if body is main.body:
+        return main
+    plain = Function(main.params, body, main.ret_type, span=main.span)
+    flat: Function = infer_module(IRModule({"main": plain}))["main"]
+    return flat
+
+
+def _without_lets(body: Expr) -> Expr:
+    """Every let-bound variable replaced by its value, which stays shared."""
+    if not any(isinstance(node, Let) for node in post_order(body)):
+        return body
+    done: dict[Expr, Expr] = {}
+    stack: list[tuple[Expr, bool]] = [(body, False)]
+    while stack:
+        node, ready = stack.pop()
+        if node in done:
+            continue
+        if not ready:
+            stack.append((node, True))
+            if isinstance(node, Let):
+                if node.value in done:
+                    done[node.var] = done[node.value]
+                    stack.append((node.body, False))
+                else:
+                    stack.append((node, False))
+                    stack.append((node.value, False))
+            else:
+                stack.extend((child, False) for child in reversed(node.operands()))
+        elif isinstance(node, Let):
+            if node.body in done:
+                done[node] = done[node.body]
+        else:
+            done[node] = with_operands(node, [done[child] for child in node.operands()])
+    return done[body]
