@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from compiler.ir.blob import ModuleBlob
 from numpy.typing import NDArray
 
+from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import mark
 from compiler.quantize._calibrate.collect_stats import float_executor, profile_outputs

@@ -36,7 +36,9 @@ class Runner:
         if request.do == "pid":
             return os.getpid()
         if request.do == "sum":
-            value = self.fetch(request.large) if isinstance(request.large, Handle) else request.large
+            value = (
+                self.fetch(request.large) if isinstance(request.large, Handle) else request.large
+            )
             return float(value.sum())
         if request.do == "sleep":
             (Path(request.folder) / f"running-{os.getpid()}").touch()

@@ -1,0 +1,154 @@
+"""Statistics are taken on the float network, in visiting order, with bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compiler import relay
+from compiler.errors import CalibrationError, InternalQuantizeError
+from compiler.ir.module import IRModule
+from compiler.qtypes.kind import kind2str
+from compiler.quantize import (
+    QConfig,
+    activation_scales,
+    build_candidate,
+    calibration_stats,
+    collect_stats,
+    mark,
+    prerequisite_optimize,
+)
+from compiler.quantize._calibrate.profile_function import profile_function
+from compiler.runtime.executor import Executor
+from compiler.targets.reference.executor import ReferenceExecutor
+
+CONFIG = QConfig(skip_conv_layers=[], calibrate_mode="percentile", weight_scale="max")
+
+Batches = list[dict[str, NDArray[np.float32]]]
+
+
+@pytest.fixture
+def two_convolutions() -> tuple[IRModule, Batches]:
+    """conv2d, relu, conv2d with seeded weights, and two batches of unlike spread."""
+    r = np.random.default_rng(31)
+    w0 = r.uniform(-0.5, 0.5, (3, 2, 3, 3)).astype(np.float32)
+    w1 = r.uniform(-0.7, 0.7, (2, 3, 1, 1)).astype(np.float32)
+    batches = [{"x": r.normal(0.0, s, (2, 2, 5, 5)).astype(np.float32)} for s in (1, 2)]
+    x = relay.var("x", (2, 2, 5, 5))
+    hidden = relay.op.nn.relu(relay.op.nn.conv2d(x, relay.const(w0)))
+    mod = relay.module(relay.Function((x,), relay.op.nn.conv2d(hidden, relay.const(w1))))
+    return prerequisite_optimize(mod), batches
+
+
+def reference(mod: IRModule) -> Executor:
+    return ReferenceExecutor(mod)
+
+
+def test_collected_arrays_are_those_of_the_float_network(
+    two_convolutions: tuple[IRModule, Batches],
+) -> None:
+    mod, batches = two_convolutions
+    annotated, _ = mark(mod, CONFIG)
+    arrays = list(collect_stats(annotated, batches, executor=reference))
+    assert [len(a) for a in arrays] == [200, 108, 72]
+    largest = [float(np.abs(a).max()) for a in arrays]
+    assert largest[0] == pytest.approx(3.96258116, rel=1e-8)
+    # sums of a convolution depend on the order of addition
+    assert largest[1:] == pytest.approx([6.40966129, 3.24460602], rel=1e-6)
+    np.testing.assert_array_equal(arrays[0], np.concatenate([b["x"] for b in batches]).reshape(-1))
+
+
+def test_scales_of_all_points_in_binding_order(
+    two_convolutions: tuple[IRModule, Batches],
+) -> None:
+    mod, batches = two_convolutions
+    annotated, _ = mark(mod, CONFIG)
+    stats = calibration_stats(annotated, batches, percentiles=(CONFIG.percentile,))
+    points = build_candidate(mod, CONFIG, activation_scales(stats, CONFIG)).report.points
+    assert [point.kind for point in points] == ["input", "weight", "input", "weight", "input"]
+    ranges = [3.96258116, 0.494408995, 6.40966129, 0.509990871, 3.24460602]
+    assert [point.range_s for point in points] == pytest.approx(ranges, rel=1e-6)
+    scales = [0.0309576653, 0.00386257027, 0.0500754789, 0.00398430368, 0.0253484845]
+    assert [point.dom_scale for point in points] == pytest.approx(scales, rel=1e-6)
+
+
+@pytest.mark.parametrize("chunk_by", [-1, 1, 2, 3, 100])
+def test_chunks_and_streaming_give_the_same_bits(
+    two_convolutions: tuple[IRModule, Batches], chunk_by: int
+) -> None:
+    mod, batches = two_convolutions
+    annotated, _ = mark(mod, CONFIG)
+    whole = list(collect_stats(annotated, batches))
+    chunked = list(collect_stats(annotated, batches, chunk_by))
+    for left, right in zip(whole, chunked, strict=True):
+        np.testing.assert_array_equal(left.view(np.int32), right.view(np.int32))
+    stats = calibration_stats(annotated, batches)
+    for index, values in enumerate(whole):
+        tensor = stats.tensor(int(stats.point_tensor[index]))
+        assert (tensor.count, tensor.minimum, tensor.maximum) == (
+            values.size,
+            values.min(),
+            values.max(),
+        )
+
+
+def test_points_that_read_one_value_share_its_statistics() -> None:
+    x = relay.var("x", (1, 2, 6, 6))
+    w = relay.const(np.full((2, 2, 1, 1), 0.5, np.float32))
+    hidden = relay.op.nn.relu(relay.op.nn.conv2d(x, w))
+    body = relay.op.add(
+        relay.op.nn.conv2d(hidden, w), relay.op.nn.max_pool2d(hidden, pool_size=(1, 1))
+    )
+    annotated, _ = mark(prerequisite_optimize(relay.module(relay.Function((x,), body))), CONFIG)
+    _, points = profile_function(annotated)
+    assert len(points.labels) == len(set(points.labels))
+    assert points.point_tensor.max() == len(points.labels) - 1
+    assert len(points.labels) <= points.point_tensor.size
+    assert {kind2str(kind) for kind in points.point_kind} <= {"input", "activation"}
+
+
+def test_a_network_without_points_has_nothing_to_measure() -> None:
+    x = relay.var("x", (1, 4))
+    mod = relay.module(relay.Function((x,), relay.op.tanh(x)))
+    with pytest.raises(InternalQuantizeError, match="nothing to calibrate"):
+        profile_function(mod)
+
+
+def test_a_dataset_that_can_be_read_once_is_refused_before_work(
+    two_convolutions: tuple[IRModule, Batches],
+) -> None:
+    mod, batches = two_convolutions
+    annotated, _ = mark(mod, CONFIG)
+    with pytest.raises(TypeError, match="can be read only once"):
+        calibration_stats(annotated, iter(batches))
+    with pytest.raises(TypeError, match="can be read only once"):
+        list(collect_stats(annotated, iter(batches), chunk_by=1))
+    assert len(list(collect_stats(annotated, iter(batches)))) == 3, "one pass is enough here"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [([], "dataset is empty"), ([{"image": np.zeros(3)}], "lacks the input 'x'")],
+)
+def test_data_that_does_not_fit_names_both_sides(
+    two_convolutions: tuple[IRModule, Batches],
+    dataset: list[Mapping[str, NDArray[Any]]],
+    message: str,
+) -> None:
+    annotated, _ = mark(two_convolutions[0], CONFIG)
+    with pytest.raises(CalibrationError, match=message) as caught:
+        calibration_stats(annotated, dataset)
+    if dataset:
+        assert caught.value.where == "the batch has 'image'; the network takes 'x'"
+
+
+def test_other_arrays_in_a_batch_are_ignored(two_convolutions: tuple[IRModule, Batches]) -> None:
+    mod, batches = two_convolutions
+    annotated, _ = mark(mod, CONFIG)
+    more = [{**batch, "labels": np.zeros(2)} for batch in batches]
+    plain, extra = calibration_stats(annotated, batches), calibration_stats(annotated, more)
+    np.testing.assert_array_equal(plain.maximum, extra.maximum)

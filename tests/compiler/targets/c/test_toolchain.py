@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from compiler.errors import CodegenError
+from compiler.targets.c import toolchain
+
+pytestmark = pytest.mark.skipif(
+    toolchain.find_compiler() is None, reason="no C compiler on this machine"
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(toolchain.CACHE_VARIABLE, str(tmp_path / "cache"))
+    toolchain.cache_dir.cache_clear()
+    yield
+    toolchain.cache_dir.cache_clear()
+
+
+def source(folder: Path, body: str) -> Path:
+    path = folder / "answer.c"
+    path.write_text(body)
+    return path
+
+
+def test_a_library_is_built_once_and_found_again(tmp_path: Path) -> None:
+    path = source(tmp_path, "int answer(void) { return 42; }\n")
+    library = toolchain.build_library("answer", [path])
+    assert ctypes.CDLL(str(library)).answer() == 42
+    stamp = library.stat().st_mtime_ns
+    assert toolchain.build_library("answer", [path]) == library
+    assert library.stat().st_mtime_ns == stamp
+    assert [p.name for p in library.parent.iterdir()] == [library.name], "scratch files were left"
+
+
+def test_changed_sources_or_flags_give_another_library(tmp_path: Path) -> None:
+    path = source(tmp_path, "int answer(void) { return 1; }\n")
+    first = toolchain.build_library("answer", [path])
+    other_flags = toolchain.build_library("answer", [path], flags=("-O1",))
+    source(tmp_path, "int answer(void) { return 2; }\n")
+    second = toolchain.build_library("answer", [path])
+    assert len({first, other_flags, second}) == 3
+    assert ctypes.CDLL(str(second)).answer() == 2
+
+
+def test_refused_source_shows_the_compilers_first_words(tmp_path: Path) -> None:
+    path = source(tmp_path, "int answer(void) { return missing; }\n")
+    with pytest.raises(CodegenError, match=r"cannot compile answer\.c") as caught:
+        toolchain.build_library("answer", [path])
+    assert "missing" in str(caught.value.where)
+    assert list(toolchain.cache_dir().iterdir()) == []
+
+
+def test_a_cache_that_others_can_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv(toolchain.CACHE_VARIABLE, str(shared))
+    toolchain.cache_dir.cache_clear()
+    private = toolchain.cache_dir()
+    assert private != shared
+    assert private.stat().st_mode & 0o077 == 0
+
+
+def test_no_compiler_is_an_error_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "find_compiler", lambda: None)
+    with pytest.raises(CodegenError, match="no C compiler found") as caught:
+        toolchain.build_library("answer", [source(tmp_path, "")])
+    assert "numpy" in str(caught.value.fix)

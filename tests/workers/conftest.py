@@ -1,0 +1,76 @@
+"""A tiny network, prepared as a study prepares it, with data on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compiler.ir.blob import ModuleBlob
+from compiler.ir.module import IRModule
+from compiler.quantize import QConfig, activation_scales, prerequisite_optimize
+from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.testing.models import residual_net
+from workers.calibration import calibrate_shard
+from workers.messages import (
+    CalibrationRequest,
+    DatasetRef,
+    EvaluationRequest,
+    Range,
+)
+
+PERCENTILES = (0.999, 0.99999)
+
+
+@dataclass(frozen=True)
+class TinyStudy:
+    """A module, its blob and 48 labelled samples."""
+
+    mod: IRModule
+    blob: bytes
+    qconfig: QConfig
+    dataset: DatasetRef
+    images: NDArray[np.float32]
+
+    def calibration(self, round_: int, samples: Range, merged: Any = None) -> CalibrationRequest:
+        return CalibrationRequest(
+            self.blob, self.qconfig.to_dict(), self.dataset, samples, round_, merged, PERCENTILES
+        )
+
+    def stats(self) -> CalibrationStats:
+        whole = Range(0, len(self.images))
+        first = calibrate_shard(self.calibration(1, whole))
+        second = calibrate_shard(self.calibration(2, whole, first.arrays))
+        return CalibrationStats.from_arrays(second.arrays)
+
+    def evaluation(self, judge: Any, **changed: Any) -> EvaluationRequest:
+        request = EvaluationRequest(
+            blob=self.blob,
+            qconfig=self.qconfig.to_dict(),
+            activation_scales=None,
+            judge=judge,
+            dataset=self.dataset,
+            samples=Range(0, len(self.images)),
+            metrics=("top1",),
+        )
+        return replace(request, **changed)
+
+    def scales(self) -> tuple[float, ...]:
+        return tuple(float(s) for s in activation_scales(self.stats(), self.qconfig))
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> TinyStudy:
+    mod, params = residual_net(blocks=1, channels=6, size=8, classes=5, seed=3)
+    mod = prerequisite_optimize(mod, params, 3)
+    rng = np.random.default_rng(11)
+    images = rng.standard_normal((48, 3, 8, 8)).astype(np.float32)
+    path: Path = tmp_path_factory.mktemp("data") / "tiny.npz"
+    np.savez(path, x=images, labels=rng.integers(0, 5, 48))
+    dataset = DatasetRef("npz", {"path": str(path)})
+    blob = ModuleBlob.pack(mod).data
+    return TinyStudy(mod, blob, QConfig.recommended(), dataset, images)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import open_dataset
+from workers.errors import DatasetError
+from workers.messages import DatasetRef, Range
+
+SPEC = InputSpec("input", (1, 3, 8, 8), "float32")
+PLAIN = {"crop": 8, "mean": 0, "std": 1}
+
+
+def draw(path: Path, height: int = 8, width: int = 8, seed: int = 0) -> np.ndarray[Any, Any]:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+def opened(root: Path, preprocess: Any = PLAIN, spec: InputSpec = SPEC) -> Any:
+    return open_dataset(
+        DatasetRef("image_folder", {"path": str(root), "preprocess": preprocess}), [spec]
+    )
+
+
+def test_numeric_folder_names_are_class_indices(tmp_path: Path) -> None:
+    for name in ("7", "0010", "2"):
+        draw(tmp_path / name / "a.png")
+    dataset = opened(tmp_path)
+    assert dataset.batch(Range(0, 3)).labels.tolist() == [10, 2, 7], "in order of paths"
+
+
+def test_other_folder_names_count_in_sorted_order(tmp_path: Path) -> None:
+    for name in ("dog", "cat", "1"):
+        draw(tmp_path / name / "a.png")
+        draw(tmp_path / name / "b.png")
+    assert opened(tmp_path).batch(Range(0, 6)).labels.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_classes_txt_gives_the_index_by_line(tmp_path: Path) -> None:
+    for name in ("dog", "cat"):
+        draw(tmp_path / name / "a.png")
+    (tmp_path / "classes.txt").write_text("ant\ndog\ncat\n")
+    assert opened(tmp_path).batch(Range(0, 2)).labels.tolist() == [2, 1]
+    draw(tmp_path / "emu" / "a.png")
+    with pytest.raises(DatasetError, match="'emu' is no class of"):
+        opened(tmp_path)
+
+
+def test_loose_images_have_no_labels(tmp_path: Path) -> None:
+    draw(tmp_path / "b.png", seed=1)
+    first = draw(tmp_path / "a.png", seed=2)
+    (tmp_path / "notes.txt").write_text("not an image")
+    dataset = opened(tmp_path)
+    assert (len(dataset), dataset.has_labels) == (2, False)
+    batch = dataset.batch(Range(0, 1))
+    assert batch.labels is None
+    np.testing.assert_array_equal(batch.inputs["input"][0], first.transpose(2, 0, 1))
+
+
+def test_pixels_are_cropped_ordered_and_normalised_as_asked(tmp_path: Path) -> None:
+    pixels = draw(tmp_path / "a.png", height=12, width=11)
+    bgr = {"crop": [8, 8], "channel_order": "BGR", "mean": [10, 20, 30], "std": [2, 4, 8]}
+    found = opened(tmp_path, bgr).batch(Range(0, 1)).inputs["input"][0]
+    centre = pixels[2:10, 1:9, ::-1].astype(np.float32)
+    expected = (centre - np.float32([10, 20, 30])) / np.float32([2, 4, 8])
+    np.testing.assert_array_equal(found, expected.transpose(2, 0, 1))
+
+
+def test_layout_nhwc_and_grey_images(tmp_path: Path) -> None:
+    draw(tmp_path / "a.png")
+    nhwc = opened(tmp_path, PLAIN, InputSpec("input", (1, 8, 8, 3), "float32"))
+    assert nhwc.batch(Range(0, 1)).inputs["input"].shape == (1, 8, 8, 3)
+    grey = opened(tmp_path, PLAIN, InputSpec("input", (1, 1, 8, 8), "float32"))
+    expected = np.asarray(Image.open(tmp_path / "a.png").convert("L"), np.float32)
+    np.testing.assert_array_equal(grey.batch(Range(0, 1)).inputs["input"][0, 0], expected)
+
+
+def test_resize_acts_on_the_short_side_with_antialias(tmp_path: Path) -> None:
+    draw(tmp_path / "a.png", height=32, width=64)
+    found = opened(tmp_path, {"resize": 8, "mean": 0, "std": 1}).batch(Range(0, 1))
+    image = Image.open(tmp_path / "a.png").resize((16, 8), Image.Resampling.BICUBIC)
+    expected = np.asarray(image.crop((4, 0, 12, 8)), np.float32).transpose(2, 0, 1)
+    np.testing.assert_array_equal(found.inputs["input"][0], expected)
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "message"),
+    [
+        (None, "need to know how they become the input"),
+        ({"rezise": 8}, "unknown preprocess field 'rezise'"),
+        ({"crop": 9}, r"crops to \(9, 9\), the input takes \(8, 8\)"),
+        ({"crop": "big"}, "crop cannot be 'big'"),
+        ({"std": [1, 0, 1]}, "std holds 0"),
+        ({"mean": [1, 2]}, "mean cannot be"),
+        ({"channel_order": "CMYK"}, "channel_order 'CMYK'"),
+        ({"layout": "CHWN"}, "layout 'CHWN'"),
+    ],
+)
+def test_preprocess_mistakes_are_told(tmp_path: Path, preprocess: Any, message: str) -> None:
+    draw(tmp_path / "a.png")
+    with pytest.raises(DatasetError, match=message):
+        opened(tmp_path, preprocess)
+
+
+def test_folders_without_usable_images_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no image folder"):
+        opened(tmp_path / "missing")
+    with pytest.raises(DatasetError, match="no image in"):
+        opened(tmp_path)
+    draw(tmp_path / "cat" / "a.png")
+    draw(tmp_path / "loose.png")
+    with pytest.raises(DatasetError, match="both images and class folders"):
+        opened(tmp_path)
+
+
+def test_a_damaged_or_small_image_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"\x89PNG not really")
+    with pytest.raises(DatasetError, match="cannot decode") as caught:
+        opened(tmp_path).batch(Range(0, 1))
+    assert str(caught.value.where).endswith("a.png")
+    draw(tmp_path / "a.png", height=4, width=20)
+    with pytest.raises(DatasetError, match="4x20 is smaller than the crop 8x8"):
+        opened(tmp_path).batch(Range(0, 1))
+
+
+def test_two_inputs_cannot_be_fed_from_images(tmp_path: Path) -> None:
+    draw(tmp_path / "a.png")
+    ref = DatasetRef("image_folder", {"path": str(tmp_path), "preprocess": PLAIN})
+    with pytest.raises(DatasetError, match="one float32 input"):
+        open_dataset(ref, [SPEC, InputSpec("mask", (1, 8), "float32")])

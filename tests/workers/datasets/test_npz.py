@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import open_dataset
+from workers.errors import DatasetError
+from workers.messages import DatasetRef, Range
+
+IMAGE = InputSpec("image", (1, 3, 4, 4), "float32")
+IDS = InputSpec("ids", (1, 5), "int64")
+
+
+def samples(count: int = 6) -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    return {
+        "image": rng.standard_normal((count, 3, 4, 4)).astype(np.float32),
+        "labels": np.arange(count, dtype=np.int32),
+    }
+
+
+def npz(path: Path) -> DatasetRef:
+    return DatasetRef("npz", {"path": str(path)})
+
+
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
+def test_ranges_of_an_npz_are_its_samples(tmp_path: Path, write: Any) -> None:
+    arrays = samples()
+    write(tmp_path / "d.npz", **arrays)
+    dataset = open_dataset(npz(tmp_path / "d.npz"), [IMAGE])
+    assert len(dataset) == 6
+    assert dataset.has_labels
+    batch = dataset.batch(Range(2, 5))
+    np.testing.assert_array_equal(batch.inputs["image"], arrays["image"][2:5])
+    assert batch.labels is not None
+    assert (batch.labels.dtype, batch.labels.tolist()) == (np.int64, [2, 3, 4])
+
+
+def test_uncompressed_members_are_mapped_not_loaded(tmp_path: Path) -> None:
+    big = np.zeros((2000, 3, 64, 64), np.float32)
+    np.savez(tmp_path / "d.npz", image=big)
+    import resource
+
+    spec = InputSpec("image", (1, 3, 64, 64), "float32")
+    dataset = open_dataset(npz(tmp_path / "d.npz"), [spec])
+    del big
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    dataset.batch(Range(1000, 1001))
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown_kib < 20_000, "98 MB of images were read for one sample"
+
+
+def test_an_npy_feeds_the_only_input(tmp_path: Path) -> None:
+    arrays = samples()
+    np.save(tmp_path / "d.npy", arrays["image"])
+    dataset = open_dataset(npz(tmp_path / "d.npy"), [IMAGE])
+    assert not dataset.has_labels
+    np.testing.assert_array_equal(dataset.batch(Range(0, 6)).inputs["image"], arrays["image"])
+
+
+def test_wider_and_narrower_floats_and_narrower_integers_fit(tmp_path: Path) -> None:
+    arrays = {"image": samples()["image"].astype(np.float64), "ids": np.ones((6, 5), np.int32)}
+    np.savez(tmp_path / "d.npz", **arrays)
+    batch = open_dataset(npz(tmp_path / "d.npz"), [IMAGE, IDS]).batch(Range(0, 1))
+    assert {name: a.dtype.name for name, a in batch.inputs.items()} == {
+        "image": "float32",
+        "ids": "int64",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message", "details"),
+    [
+        ({"picture": np.zeros((2, 3, 4, 4), "f4")}, "no array 'image'", ["'picture'", "image: "]),
+        (
+            {"image": np.zeros((2, 4, 4, 3), "f4")},
+            r"'image' is \[2, 4, 4, 3\] in the data and \[1, 3, 4, 4\] in the model",
+            ["samples go on axis 0"],
+        ),
+        (
+            {"image": np.zeros((2, 3, 4, 4), "u1")},
+            "'image' is uint8 in the data and float32 in the model",
+            ["store it as float32"],
+        ),
+        ({"image": np.zeros((0, 3, 4, 4), "f4")}, "the data is empty: 0 samples", []),
+        (
+            {"image": np.zeros((2, 3, 4, 4), "f4"), "labels": np.zeros(3, int)},
+            "arrays of unequal length: 'image' 2, 'labels' 3 samples",
+            [],
+        ),
+        (
+            {"image": np.zeros((2, 3, 4, 4), "f4"), "labels": np.array(["cat", "dog"])},
+            "labels are <U3",
+            ["one integer class index per sample"],
+        ),
+    ],
+)
+def test_data_that_does_not_fit_names_both_sides(
+    tmp_path: Path, arrays: dict[str, Any], message: str, details: list[str]
+) -> None:
+    np.savez(tmp_path / "d.npz", **arrays)
+    with pytest.raises(DatasetError, match=message) as caught:
+        open_dataset(npz(tmp_path / "d.npz"), [IMAGE])
+    for detail in details:
+        assert detail in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_is_reported_with_its_sample(
+    tmp_path: Path, value: float
+) -> None:
+    arrays = samples()
+    arrays["image"][4, 1, 2, 3] = value
+    np.savez(tmp_path / "d.npz", **arrays)
+    dataset = open_dataset(npz(tmp_path / "d.npz"), [IMAGE])
+    dataset.batch(Range(0, 4))
+    with pytest.raises(DatasetError, match=f"sample 4 of 'image' holds {value}"):
+        dataset.batch(Range(3, 6))
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no data file"):
+        open_dataset(npz(tmp_path / "missing.npz"), [IMAGE])
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(DatasetError, match=r"cannot read text\.npz"):
+        open_dataset(npz(tmp_path / "text.npz"), [IMAGE])
+    np.savez(tmp_path / "objects.npz", image=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(DatasetError, match=r"cannot read objects\.npz"):
+        open_dataset(npz(tmp_path / "objects.npz"), [IMAGE])
+
+
+def test_a_range_outside_the_data_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", **samples())
+    with pytest.raises(DatasetError, match="samples 4 to 9 were asked for, there are 6"):
+        open_dataset(npz(tmp_path / "d.npz"), [IMAGE]).batch(Range(4, 9))
+
+
+def test_unknown_kinds_and_options_list_the_legal_ones() -> None:
+    with pytest.raises(DatasetError, match="unknown dataset kind 'npy'") as caught:
+        open_dataset(DatasetRef("npy"), [IMAGE])
+    assert "did you mean 'npz'" in str(caught.value)
+    with pytest.raises(DatasetError, match="unknown option 'file'"):
+        open_dataset(DatasetRef("npz", {"path": "x", "file": "y"}), [IMAGE])
+    with pytest.raises(DatasetError, match="option 'path' is missing"):
+        open_dataset(DatasetRef("npz"), [IMAGE])

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.quantize import calibration_stats, mark
+from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
+from workers.calibration import CalibrationActor, calibrate_shard
+from workers.errors import DatasetError, WorkerError
+from workers.large_values import LargeValues
+from workers.messages import CalibrationResult, DatasetRef, Handle, Range
+
+
+def merged_arrays(results: list[CalibrationResult]) -> dict[str, np.ndarray]:
+    return merge_stats(CalibrationStats.from_arrays(r.arrays) for r in results).to_arrays()
+
+
+def test_shards_of_both_rounds_merge_to_the_statistics_of_one_process(study) -> None:
+    parts = Range(0, 48).split(3)
+    ranges = merged_arrays([calibrate_shard(study.calibration(1, p)) for p in parts[::-1]])
+    found = merged_arrays([calibrate_shard(study.calibration(2, p, ranges)) for p in parts])
+
+    annotated, _ = mark(study.mod, study.qconfig)
+    batches = [{"x": image[None]} for image in study.images]
+    expected = calibration_stats(annotated, batches, (0.999, 0.99999)).to_arrays()
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_results_tell_what_they_cost(study) -> None:
+    result = calibrate_shard(study.calibration(1, Range(0, 4)))
+    assert result.samples == 4
+    assert 0 < result.cpu_s < 60
+    assert result.peak_rss_bytes > 10 << 20
+
+
+def test_handles_are_fetched_once_for_many_shards(study) -> None:
+    fetched: list[str] = []
+
+    def fetch(handle: Handle) -> bytes:
+        fetched.append(handle.key)
+        return study.blob
+
+    actor = CalibrationActor(LargeValues(fetch))
+    for part in Range(0, 8).split(4):
+        actor.run(replace(study.calibration(1, part), blob=Handle("k")))
+    assert fetched == ["k"]
+
+
+def test_round_two_without_ranges_is_refused(study) -> None:
+    with pytest.raises(WorkerError, match="round 2 without the merged ranges"):
+        calibrate_shard(study.calibration(2, Range(0, 4)))
+
+
+def test_no_sample_and_data_that_does_not_fit_are_refused(study, tmp_path) -> None:
+    with pytest.raises(DatasetError, match="no sample to calibrate on"):
+        calibrate_shard(study.calibration(1, Range(3, 3)))
+    np.savez(tmp_path / "other.npz", x=np.zeros((2, 3, 9, 9), np.float32))
+    other = DatasetRef("npz", {"path": str(tmp_path / "other.npz")})
+    with pytest.raises(DatasetError, match=r"\[2, 3, 9, 9\] in the data and \[1, 3, 8, 8\]"):
+        calibrate_shard(replace(study.calibration(1, Range(0, 2)), dataset=other))

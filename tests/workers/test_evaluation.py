@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler import evaluate
+from compiler.errors import QuantizeError
+from compiler.quantize import QConfig, build_candidate
+from workers.errors import MetricError, WorkerError
+from workers.evaluation import EvaluationActor, evaluate_shard
+from workers.large_values import LargeValues
+from workers.messages import EvaluationResult, Handle, Range
+from workers.metrics.registry import merge_sums, results
+
+ALL = ("top1", "agreement", "sqnr")
+
+
+@pytest.fixture(scope="module")
+def baseline(study) -> EvaluationResult:
+    return evaluate_shard(study.evaluation("float", return_outputs=True))
+
+
+@pytest.fixture(scope="module")
+def scales(study) -> tuple[float, ...]:
+    return study.scales()
+
+
+def test_the_float_judge_runs_the_network_sample_by_sample(study, baseline) -> None:
+    expected = [evaluate(study.mod, {"x": image[None]})[0] for image in study.images]
+    assert baseline.outputs is not None
+    # onnxruntime and the reference add in different orders
+    np.testing.assert_allclose(baseline.outputs[0], np.concatenate(expected), rtol=1e-4, atol=1e-5)
+    digest = hashlib.sha256()
+    for row in baseline.outputs[0]:
+        digest.update(row.astype("<f4").tobytes())
+    assert baseline.outputs_sha256 == digest.hexdigest()
+    assert (baseline.samples, baseline.fully_integral) == (48, None)
+
+
+def test_integer_judges_agree_with_the_reference_executor(study, baseline, scales) -> None:
+    answers = {
+        judge: evaluate_shard(
+            study.evaluation(
+                judge,
+                activation_scales=scales,
+                metrics=ALL,
+                reference=baseline.outputs,
+                return_outputs=True,
+            )
+        )
+        for judge in ("grid", "grid_exact", "reference", "simulated")
+    }
+    candidate = build_candidate(study.mod, study.qconfig, scales)
+    expected = [evaluate(candidate.integer, {"x": x[None]})[0] for x in study.images]
+    exact = answers["reference"]
+    np.testing.assert_array_equal(exact.outputs[0], np.concatenate(expected))
+    assert answers["grid_exact"].outputs_sha256 == exact.outputs_sha256
+    assert exact.fully_integral is True
+    assert exact.float_ops == ()
+    for answer in answers.values():
+        scores = results(answer.sums)
+        assert scores["agreement"] >= 0.9
+        assert scores["sqnr"] >= 15
+        assert answer.samples == 48
+
+
+def test_shards_of_one_candidate_merge_to_the_whole(study, baseline, scales) -> None:
+    request = study.evaluation(
+        "grid", activation_scales=scales, metrics=ALL, reference=baseline.outputs
+    )
+    whole = evaluate_shard(request)
+    shards = []
+    for part in Range(0, 48).split(3):
+        reference = tuple(out[part.start : part.stop] for out in baseline.outputs)
+        shards.append(evaluate_shard(replace(request, samples=part, reference=reference)))
+    merged = results(merge_sums(shard.sums for shard in shards))
+    assert merged == pytest.approx(results(whole.sums), rel=1e-12)
+
+
+def test_a_collapsed_candidate_stops_early(study, baseline, scales) -> None:
+    tiny = tuple(s * 1e-4 for s in scales)
+    request = study.evaluation(
+        "grid",
+        activation_scales=tiny,
+        metrics=("agreement", "sqnr"),
+        reference=baseline.outputs,
+        collapse_after=12,
+        collapse_below=0.9,
+    )
+    stopped = evaluate_shard(request)
+    assert stopped.collapsed
+    assert stopped.samples == 12
+    assert results(stopped.sums)["agreement"] < 0.9
+    full = evaluate_shard(replace(request, collapse_after=None))
+    assert (full.collapsed, full.samples) == (False, 48)
+
+
+def test_looking_for_collapse_does_not_change_a_sound_answer(study, baseline, scales) -> None:
+    request = study.evaluation(
+        "grid", activation_scales=scales, metrics=ALL, reference=baseline.outputs
+    )
+    plain = evaluate_shard(request)
+    probed = evaluate_shard(replace(request, collapse_after=10, collapse_below=0.1))
+    assert not probed.collapsed
+    assert (probed.sums, probed.outputs_sha256) == (plain.sums, plain.outputs_sha256)
+
+
+def test_a_candidate_is_compiled_once_for_many_shards(study, scales) -> None:
+    actor = EvaluationActor(LargeValues(lambda handle: study.blob))
+    request = study.evaluation("grid", activation_scales=scales, blob=Handle("blob"))
+    first = actor.run(replace(request, samples=Range(0, 2)))
+    second = actor.run(replace(request, samples=Range(2, 4)))
+    assert second.compile_cpu_s < first.compile_cpu_s / 3
+
+
+def test_what_stays_float_is_named(study, scales) -> None:
+    config = QConfig.recommended().to_dict()
+    config |= {"skip_dense_layer": True, "partition_conversions": "enabled"}
+    config |= {"calibrate_mode": "global_scale"}
+    result = evaluate_shard(study.evaluation("simulated", qconfig=config, samples=Range(0, 1)))
+    assert result.fully_integral is False
+    assert any(name.startswith("nn.dense") and "skipped_dense" in name for name in result.float_ops)
+
+
+def test_a_candidate_without_integers_has_no_grid(study) -> None:
+    config = {**study.qconfig.to_dict(), "do_simulation": True, "calibrate_mode": "global_scale"}
+    config["partition_conversions"] = "disabled"
+    with pytest.raises(QuantizeError, match="no integers to judge"):
+        evaluate_shard(study.evaluation("grid", qconfig=config))
+
+
+def test_metrics_and_references_that_do_not_fit_are_refused(study, baseline) -> None:
+    with pytest.raises(MetricError, match="outputs were not given"):
+        evaluate_shard(study.evaluation("float", metrics=("agreement",)))
+    with pytest.raises(WorkerError, match=r"\[48\] samples, 5 are judged"):
+        evaluate_shard(
+            study.evaluation("float", samples=Range(0, 5), reference=(baseline.outputs[0],))
+        )

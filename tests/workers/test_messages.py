@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from workers.errors import DatasetError, LostWorkerError, WorkerError
+from workers.large_values import content_key
+from workers.messages import CalibrationRequest, DatasetRef, Handle, Range
+from workers.recent import Recent
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
+def test_parts_of_a_range_are_consecutive_nearly_equal_and_complete(parts: int) -> None:
+    pieces = Range(3, 17).split(parts)
+    assert [i for p in pieces for i in range(p.start, p.stop)] == list(range(3, 17))
+    lengths = {len(piece) for piece in pieces}
+    assert max(lengths) - min(lengths) <= 1
+    assert len(pieces) == min(parts, 14)
+
+
+def test_requests_survive_pickling() -> None:
+    request = CalibrationRequest(
+        Handle("k"), {"nbit_input": 8}, DatasetRef("npz", {"path": "p"}), Range(0, 3), 1, None, ()
+    )
+    assert pickle.loads(pickle.dumps(request)) == request
+
+
+@pytest.mark.parametrize("kind", [WorkerError, LostWorkerError, DatasetError])
+def test_errors_survive_pickling_with_all_their_lines(kind: type[WorkerError]) -> None:
+    error = kind("what", where="where", fix="fix")
+    error.add_note("note")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert str(copy) == str(error)
+
+
+def test_equal_values_have_equal_keys_and_others_do_not() -> None:
+    a = np.arange(6, dtype=np.float32)
+    assert content_key((a,)) == content_key([a.copy()])
+    assert content_key(a) != content_key(a.reshape(2, 3))
+    assert content_key(a) != content_key(a.astype(np.float64))
+    assert content_key({"x": a, "y": a}) == content_key({"y": a, "x": a})
+    with pytest.raises(WorkerError, match="a str cannot be stored"):
+        content_key("text")
+
+
+def test_recent_keeps_what_was_used_last() -> None:
+    made: list[str] = []
+    recent: Recent[str] = Recent(2)
+
+    def get(key: str) -> str:
+        return recent.get(key, lambda: made.append(key) or key)  # type: ignore[func-returns-value]
+
+    for key in "ababcab":
+        assert get(key) == key
+    assert made == ["a", "b", "c", "a", "b"]
