@@ -45,8 +45,7 @@ from compiler.ops.rules.simplify import FFoldFromType
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
 MAX_RESULT_BYTES = 64 * 2**20
-_DEVICE_MARKS = ("on_device", "annotation.on_device")
-_NEVER_FOLDED = ("device_copy", "vm.shape_of")
+_DEVICE_MARK = "annotation.on_device"
 
 
 @register_pass("FoldConstant", opt_level=2, required=("InferType",))
@@ -128,19 +127,14 @@ class _ConstantFolder(OpaquePrimitives):
             computed = NON_COMPUTATIONAL not in op.flags or (
                 self.fold_qnn and op.name.startswith("qnn.")
             )
-            answer = (
-                computed
-                and STATEFUL not in op.flags
-                and op.name not in (*_NEVER_FOLDED, *_DEVICE_MARKS)
-                and op in FNumpyCompute
-            )
+            answer = computed and STATEFUL not in op.flags and op in FNumpyCompute
             self._foldable_ops[op] = answer
         return answer
 
 
 def _value_of(expr: Expr) -> Value | None:
     """The value of a Constant or of a Tuple of them (nested, device marks ignored); else None."""
-    while is_op_call(expr, *_DEVICE_MARKS):
+    while is_op_call(expr, _DEVICE_MARK):
         assert isinstance(expr, Call)
         expr = expr.args[0]
     if isinstance(expr, Constant):

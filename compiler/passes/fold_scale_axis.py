@@ -99,7 +99,6 @@ class _BackwardTransformer(MixedModeMutator):
         changes = []
         for node, node_scale in passed:
             assert isinstance(node, Call)
-            assert not isinstance(node.op, Call)
             rule = FScaleAxisBackwardPush.get(node.op)
             assert rule is not None, f"{node} has a message, but no rule to push a scale"
             change = rule(node, self._arg_messages(node), self.messages[node], node_scale)

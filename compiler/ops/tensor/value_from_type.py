@@ -11,7 +11,7 @@ from compiler.ir.ty import TensorType
 from compiler.ops.rules.simplify import FFoldFromType
 
 
-@FFoldFromType.register("shape_of", "vm.shape_of")
+@FFoldFromType.register("shape_of")
 def shape_from_type(attrs: Any, ty: TensorType) -> NDArray[np.generic]:
     """The dimensions, rank 1, in ``attrs.dtype``."""
     return np.asarray(ty.concrete_shape, dtype=attrs.dtype)
