@@ -91,9 +91,7 @@ def test_a_bias_becomes_an_add_of_one_value_per_channel() -> None:
 
 
 def test_every_node_carries_the_name_of_its_onnx_node() -> None:
-    proto = model(
-        [node("Relu", "x", "t", name="first"), node("Relu", "t")], {"x": [2]}
-    )
+    proto = model([node("Relu", "x", "t", name="first"), node("Relu", "t")], {"x": [2]})
     mod, _ = imported(proto)
     spans = [str(n.span) for n in post_order(mod["main"].body) if isinstance(n, Call)]
     assert spans == ["ONNX node 'first'", "ONNX node 'Relu_1'"]

@@ -1,0 +1,204 @@
+"""Float and simulated modules on onnxruntime against the reference executor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler import relay
+from compiler.errors import OnnxExportError
+from compiler.export.to_onnx.float_model import to_onnx
+from compiler.frontend.from_onnx.load import load
+from compiler.ir.expr import Expr
+from compiler.ir.module import IRModule
+from compiler.pipeline import evaluate
+from compiler.targets.ort.session import OrtExecutor
+
+op = relay.op
+SIMULATED = "relay.op.annotation.simulated_quantize"
+
+
+def module(params: Any, body: Expr) -> IRModule:
+    return relay.module(relay.Function(params if isinstance(params, tuple) else (params,), body))
+
+
+def assert_same(mod: IRModule, inputs: dict[str, np.ndarray], rtol: float = 1e-5) -> None:
+    expected = evaluate(mod, inputs)
+    model = to_onnx(mod)
+    onnx.checker.check_model(model, full_check=True)
+    found = OrtExecutor(model).run(inputs)
+    for a, b in zip(expected, found, strict=True):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        # exp, erf and sums differ from numpy's in the last bits.
+        np.testing.assert_allclose(b, a, rtol=rtol, atol=1e-6)
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 1, shape).astype("float32")
+
+
+def vector(size: int, seed: int = 1) -> Expr:
+    return relay.const(np.random.default_rng(seed).uniform(0.5, 1.5, size).astype("float32"))
+
+
+X4 = (2, 6, 5, 4)
+
+UNARY = {
+    "nn.relu": op.nn.relu,
+    "nn.leaky_relu": lambda x: op.nn.leaky_relu(x, alpha=0.1),
+    "nn.prelu": lambda x: op.nn.prelu(x, vector(6), axis=1),
+    "clip": lambda x: op.clip(x, a_min=-0.5, a_max=0.7),
+    "sigmoid": op.sigmoid,
+    "tanh": op.tanh,
+    "erf": op.erf,
+    "exp": op.exp,
+    "rsqrt of exp": lambda x: op.rsqrt(op.exp(x)),
+    "log of exp": lambda x: op.log(op.exp(x)),
+    "floor": op.floor,
+    "ceil": op.ceil,
+    "trunc": op.trunc,
+    "round": lambda x: op.round(op.multiply(x, relay.const(np.float32(4)))),
+    "round_even": lambda x: op.round_even(op.multiply(x, relay.const(np.float32(4)))),
+    "softmax": lambda x: op.nn.softmax(x, axis=1),
+    "log_softmax": lambda x: op.nn.log_softmax(x, axis=-1),
+    "max_pool2d": lambda x: op.nn.max_pool2d(x, pool_size=(2, 2), strides=(2, 2)),
+    "max_pool2d ceil": lambda x: op.nn.max_pool2d(
+        x, pool_size=(2, 2), strides=(2, 2), ceil_mode=True
+    ),
+    "avg_pool2d": lambda x: op.nn.avg_pool2d(x, pool_size=(3, 3), padding=(1, 1, 1, 1)),
+    "avg_pool2d pad": lambda x: op.nn.avg_pool2d(
+        x, pool_size=(3, 3), padding=(1, 1, 1, 1), count_include_pad=True
+    ),
+    "global_avg_pool2d": op.nn.global_avg_pool2d,
+    "layer_norm last": lambda x: op.nn.layer_norm(x, vector(4), vector(4, 2), axis=-1),
+    "layer_norm inner": lambda x: op.nn.layer_norm(x, vector(6), vector(6, 2), axis=1),
+    "batch_norm": lambda x: relay.TupleGetItem(
+        op.nn.batch_norm(x, vector(6), vector(6, 2), vector(6, 3), vector(6, 4)), 0
+    ),
+    "bias_add": lambda x: op.nn.bias_add(x, vector(6), axis=1),
+    "batch_flatten": op.nn.batch_flatten,
+    "reshape": lambda x: op.reshape(x, newshape=(0, -1, 4)),
+    "squeeze": lambda x: op.squeeze(op.expand_dims(x, axis=1), axis=(1,)),
+    "transpose": lambda x: op.transpose(x, axes=(0, 2, 3, 1)),
+    "split": lambda x: relay.TupleGetItem(op.split(x, indices_or_sections=(2, 5), axis=1), 1),
+    "concatenate": lambda x: op.concatenate(relay.Tuple((x, x)), axis=2),
+    "strided_slice": lambda x: op.strided_slice(
+        x, begin=(0, 4, 0, 3), end=(2, 0, 5, -5), strides=(1, -2, 2, -1)
+    ),
+    "pad": lambda x: op.nn.pad(
+        x, relay.const(np.float32(1.5)), pad_width=((0, 0), (0, 0), (1, 2), (0, 3))
+    ),
+    "mean": lambda x: op.mean(x, axis=(2, 3), keepdims=True),
+    "mean without two axes": lambda x: op.mean(x, axis=(0, 1), exclude=True),
+    "sum": lambda x: op.sum(x, axis=(1,)),
+    "variance": lambda x: op.variance(x, op.mean(x, axis=(1,), keepdims=True), axis=(1,)),
+    "where": lambda x: op.where(op.greater(x, relay.const(np.float32(0))), x, op.negative(x)),
+    "power": lambda x: op.power(op.exp(x), relay.const(np.float32(1.5))),
+    "cast": lambda x: op.cast(op.cast(op.floor(x), dtype="int32"), dtype="float32"),
+    "dropout": lambda x: relay.TupleGetItem(op.nn.dropout(x), 0),
+    "annotations": lambda x: op.annotation.stop_fusion(op.annotation.cast_hint(x, dtype="int8")),
+}
+
+
+@pytest.mark.parametrize("build", UNARY.values(), ids=UNARY)
+def test_an_operator_computes_what_the_reference_does(build: Any) -> None:
+    x = relay.var("x", X4)
+    assert_same(module(x, build(x)), {"x": draw(*X4)})
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_convolutions_with_groups_strides_and_uneven_padding(groups: int) -> None:
+    x, w = relay.var("x", X4), relay.var("w", (12, 6 // groups, 3, 2))
+    body = op.nn.conv2d(x, w, strides=(2, 1), padding=(1, 0, 2, 1), dilation=(1, 2), groups=groups)
+    assert_same(module((x, w), body), {"x": draw(*X4), "w": draw(12, 6 // groups, 3, 2)})
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 5)])
+def test_dense_of_two_and_more_axes(shape: tuple[int, ...]) -> None:
+    x = relay.var("x", shape)
+    body = op.nn.dense(x, relay.const(draw(4, 5)))
+    assert_same(module(x, body), {"x": draw(*shape)})
+
+
+@pytest.mark.parametrize(("flip_a", "flip_b"), [(False, False), (True, False), (False, True)])
+def test_batch_matmul_with_transpositions(flip_a: bool, flip_b: bool) -> None:
+    a = relay.var("a", (2, 5, 3) if flip_a else (2, 3, 5))
+    b = relay.var("b", (2, 4, 5) if flip_b else (2, 5, 4))
+    body = op.nn.batch_matmul(a, b, transpose_a=flip_a, transpose_b=flip_b)
+    shapes = [v.type_annotation.shape for v in (a, b)]
+    assert_same(module((a, b), body), {"a": draw(*shapes[0]), "b": draw(*shapes[1])})
+
+
+def simulated(x: Expr, scale: Any, low: float, high: float, **attrs: Any) -> Expr:
+    parts = [relay.const(np.asarray(v, "float32")) for v in (scale, low, high)]
+    return op.relay.op.annotation.simulated_quantize(x, *parts, **attrs)
+
+
+@pytest.mark.parametrize("limit", [127.0, 2.0**31])
+def test_simulated_quantization_rounds_halves_away_from_zero_bit_for_bit(limit: float) -> None:
+    rng = np.random.default_rng(0)
+    ties = (rng.integers(-300, 300, 4000) / 2 * 0.0625).astype("float32")
+    near = np.nextafter(ties, np.float32(rng.choice([-9.0, 9.0])))
+    wild = rng.normal(0, 1e5, 4000).astype("float32")
+    x = relay.var("x", (4000,))
+    for scale in (0.0625, 0.0301):
+        mod = module(x, simulated(x, scale, -limit, limit, kind=1))
+        run = OrtExecutor(to_onnx(mod))
+        for values in (ties, near, wild, np.full(4000, 0.49999997 * scale, "float32")):
+            (expected,) = evaluate(mod, {"x": values})
+            np.testing.assert_array_equal(run.run({"x": values})[0], expected)
+
+
+def test_simulated_quantization_by_channel() -> None:
+    x = relay.var("x", (2, 3, 4, 4))
+    mod = module(x, simulated(x, [0.1, 0.02, 0.7], -127, 127, kind=2, axis=1))
+    inputs = {"x": draw(2, 3, 4, 4)}
+    (found,) = OrtExecutor(to_onnx(mod)).run(inputs)
+    np.testing.assert_array_equal(found, evaluate(mod, inputs)[0])
+
+
+def test_identity_quantization_writes_nothing() -> None:
+    x = relay.var("x", (4,))
+    mod = module(x, op.exp(simulated(x, 1.0, -1, 1, kind=0)))
+    assert [n.op_type for n in to_onnx(mod).graph.node] == ["Exp", "Identity"]
+
+
+def test_a_tuple_result_gives_one_output_per_field() -> None:
+    x = relay.var("x", (3,))
+    middle = op.exp(x)
+    mod = module(x, relay.Tuple((middle, relay.Tuple((x, op.negative(middle))))))
+    run = OrtExecutor(to_onnx(mod))
+    assert run.output_names == ("output_0", "output_1", "output_2")
+    assert_same(mod, {"x": draw(3)})
+
+
+def test_integer_convolutions_are_sent_to_the_grid() -> None:
+    x, w = relay.var("x", (1, 1, 4, 4), "int8"), relay.var("w", (1, 1, 3, 3), "int8")
+    mod = module((x, w), op.nn.conv2d(x, w, out_dtype="int32"))
+    with pytest.raises(OnnxExportError, match="to_grid_onnx"):
+        to_onnx(mod)
+
+
+def test_a_layout_onnx_does_not_have_is_refused() -> None:
+    x = relay.var("x", (1, 4, 4, 2))
+    pooled = op.nn.max_pool2d(x, pool_size=(2, 2), layout="NHWC")
+    with pytest.raises(OnnxExportError, match="layout NHWC"):
+        to_onnx(module(x, pooled))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["digits_cnn", "fashion_mobilenet", "fashion_vit"])
+def test_a_trained_model_survives_the_round_trip(shared_data: Path, name: str) -> None:
+    path = shared_data / f"{name}.onnx"
+    mod, params = load(path)
+    shape = mod["main"].params[0].checked_type.shape
+    inputs = {"input": draw(*shape)}
+    (expected,) = OrtExecutor(onnx.load(path)).run(inputs)
+    (found,) = OrtExecutor(to_onnx(mod)).run({**inputs, **params})
+    # batch norm and layer norm are fused differently; logits are of the order of 1.
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,210 @@
+"""best.qmod: what is saved comes back, the same bytes every time, and nothing else is opened."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler import quantize, relay, structural_equal
+from compiler.errors import ArtifactError, EvaluationError
+from compiler.ir.module import IRModule
+from compiler.pipeline import evaluate
+from compiler.runtime.artifact import QModule, load_qmod, npy_bytes, save_qmod
+
+op = relay.op
+CONFIG = quantize.QConfig.recommended()
+
+
+def integer_module() -> IRModule:
+    rng = np.random.default_rng(0)
+    x = relay.var("input:0", (1, 2, 5, 5))
+    rounded = op.round(op.multiply(x, relay.const(np.float32(16))))
+    q = op.cast(op.clip(rounded, a_min=-127, a_max=127), dtype="int8")
+    weight = relay.const(rng.integers(-127, 128, (3, 2, 3, 3)).astype("int8"))
+    total = op.nn.conv2d(q, weight, out_dtype="int32")
+    body = op.multiply(op.cast(total, dtype="float32"), relay.const(np.float32(0.001)))
+    return relay.module(relay.Function((x,), body))
+
+
+def batch(count: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {"input:0": rng.normal(size=(count, 2, 5, 5)).astype("float32")}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    mod = integer_module()
+    path = tmp_path / "best.qmod"
+    samples = [(batch(1), evaluate(mod, batch(1)))]
+    save_qmod(path, mod, qconfig=CONFIG, provenance={"seed": 7}, samples=samples)
+    return path
+
+
+def rewritten(path: Path, change: dict[str, bytes | None]) -> Path:
+    """A copy with members replaced or dropped, its hashes left as they were."""
+    with zipfile.ZipFile(path) as archive:
+        members = {n: archive.read(n) for n in archive.namelist()}
+    members.update({k: v for k, v in change.items() if v is not None})
+    for name in (k for k, v in change.items() if v is None):
+        del members[name]
+    copy = path.with_name("copy.qmod")
+    with zipfile.ZipFile(copy, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return copy
+
+
+def test_everything_comes_back(saved: Path) -> None:
+    found = load_qmod(saved)
+    assert structural_equal(found.module, integer_module())
+    assert found.qconfig == CONFIG
+    assert found.provenance == {"seed": 7}
+    ((inputs, outputs),) = found.samples
+    np.testing.assert_array_equal(inputs["input:0"], batch(1)["input:0"])
+    np.testing.assert_array_equal(outputs[0], found.run(inputs)[0])
+    assert found.functions == ["main"]
+    assert found.input_names == ("input:0",)
+
+
+def test_the_same_module_writes_the_same_bytes(saved: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.qmod"
+    load_qmod(saved).save(again)
+    assert again.read_bytes() == saved.read_bytes()
+
+
+def test_members_are_sorted_and_undated(saved: Path) -> None:
+    with zipfile.ZipFile(saved) as archive:
+        infos = archive.infolist()
+    names = [i.filename for i in infos]
+    assert names == sorted(names)
+    assert {i.date_time for i in infos} == {(1980, 1, 1, 0, 0, 0)}
+    assert {"manifest.json", "module.relay", "qconfig.json", "provenance.json"} <= set(names)
+
+
+def test_the_text_shows_types_and_no_place_it_was_read_from(saved: Path) -> None:
+    with zipfile.ZipFile(saved) as archive:
+        text = archive.read("module.relay").decode()
+    assert "ty=Tensor[(1, 3, 3, 3), int32]" in text
+    assert "span=" not in text
+
+
+def test_a_batch_is_run_sample_by_sample(saved: Path) -> None:
+    found = load_qmod(saved)
+    (whole,) = found.run(batch(3))
+    single = [found.run({"input:0": batch(3)["input:0"][i : i + 1]})[0] for i in range(3)]
+    np.testing.assert_array_equal(whole, np.concatenate(single))
+
+
+def test_the_grid_gives_the_integers_of_the_reference(saved: Path) -> None:
+    found = load_qmod(saved)
+    (expected,), (other,) = found.run(batch(2)), found.run(batch(2), executor="grid")
+    assert expected.tobytes() == other.tobytes()
+
+
+def test_an_input_that_does_not_fit_names_both_sides(saved: Path) -> None:
+    with pytest.raises(EvaluationError) as error:
+        load_qmod(saved).run({"input:0": np.ones((1, 2, 5, 6), "float32")})
+    assert "(1, 2, 5, 6)" in str(error.value)
+
+
+def test_an_unknown_executor_lists_the_ones_there_are(saved: Path) -> None:
+    with pytest.raises(EvaluationError, match="unknown executor 'gird'"):
+        load_qmod(saved).run(batch(1), executor="gird")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="there is no file"):
+        load_qmod(tmp_path / "none.qmod")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04" + b"\0" * 40])
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.qmod"
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError):
+        load_qmod(path)
+
+
+def test_a_foreign_zip_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.qmod"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("hello.txt", "hello")
+    with pytest.raises(ArtifactError, match="it has no manifest"):
+        load_qmod(path)
+
+
+def test_every_cut_and_every_flipped_byte_is_noticed(saved: Path, tmp_path: Path) -> None:
+    data = saved.read_bytes()
+    path = tmp_path / "bad.qmod"
+    for length in range(0, len(data), 997):
+        path.write_bytes(data[:length])
+        with pytest.raises(ArtifactError):
+            load_qmod(path)
+    with zipfile.ZipFile(saved) as archive:
+        tensor = next(i for i in archive.infolist() if i.filename.startswith("tensors/"))
+    flipped = bytearray(data)
+    flipped[data.index(b"\x93NUMPY", tensor.header_offset) + 130] ^= 1
+    path.write_bytes(bytes(flipped))
+    with pytest.raises(ArtifactError, match="damaged"):
+        load_qmod(path)
+
+
+def test_a_changed_member_is_noticed(saved: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"damaged: 'qconfig.json'"):
+        load_qmod(rewritten(saved, {"qconfig.json": b"{}"}))
+
+
+@pytest.mark.parametrize("change", [{"qconfig.json": None}, {"tensors/more.npy": b"x"}])
+def test_members_more_or_less_are_noticed(saved: Path, change: dict[str, bytes | None]) -> None:
+    with pytest.raises(ArtifactError, match="manifest"):
+        load_qmod(rewritten(saved, change))
+
+
+@pytest.mark.parametrize("name", ["../evil.txt", "/etc/passwd", "a/b/c.npy", "UPPER.TXT", "a\\b.c"])
+def test_names_that_could_leave_the_archive_are_refused(saved: Path, name: str) -> None:
+    with pytest.raises(ArtifactError, match="which no "):
+        load_qmod(rewritten(saved, {name: b"x"}))
+
+
+def test_another_format_version_is_told(saved: Path) -> None:
+    with zipfile.ZipFile(saved) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+    manifest["format_version"] = 99
+    changed = rewritten(saved, {"manifest.json": json.dumps(manifest).encode()})
+    with pytest.raises(ArtifactError, match="format version 99"):
+        load_qmod(changed)
+
+
+def test_a_packed_member_is_not_unpacked(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.qmod"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("module.relay", b"\0" * 10_000_000)
+    with pytest.raises(ArtifactError, match="packed"):
+        load_qmod(path)
+
+
+def test_an_array_of_objects_is_not_read() -> None:
+    from compiler.runtime.artifact import array_of
+
+    stream = io.BytesIO()
+    np.save(stream, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(ArtifactError, match="not an array"):
+        array_of(stream.getvalue(), "tensors/k0.npy")
+
+
+def test_an_array_with_less_data_than_its_header_says_is_refused() -> None:
+    from compiler.runtime.artifact import array_of
+
+    with pytest.raises(ArtifactError, match="not an array"):
+        array_of(npy_bytes(np.arange(10))[:-1], "tensors/k0.npy")
+
+
+def test_a_module_without_qconfig_is_legal(tmp_path: Path) -> None:
+    path = tmp_path / "plain.qmod"
+    QModule(integer_module()).save(path)
+    assert load_qmod(path).qconfig is None
