@@ -15,9 +15,11 @@ from compiler.ops.rules.annotate import (
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.ops.rules.realize import (
+    QRealizeIntExpr,
     both_realized,
     cast_if_needed,
     check_fits,
+    fits,
     integers,
     narrowed,
     require_fits,
@@ -98,10 +100,12 @@ def _realize_product(
     cfg = ctx.qconfig
     shape = FQProductShape.require(ref_call.op)(ref_call)  # type: ignore[arg-type]
     data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), cfg)
-    check_fits(data, cfg.dtype_input, ref_call)
-    lhs = cast_if_needed(data, cfg.dtype_input)
-    if weight_cast_always or weight.dtype != cfg.dtype_weight:
-        rhs: Expr = narrowed(weight, cfg.dtype_weight, ref_call)
+    lhs_dtype = _storage(data, cfg.dtype_input, cfg.dtype_weight)
+    rhs_dtype = _storage(weight, cfg.dtype_weight, cfg.dtype_input)
+    check_fits(data, lhs_dtype, ref_call)
+    lhs = cast_if_needed(data, lhs_dtype)
+    if weight_cast_always or weight.dtype != rhs_dtype:
+        rhs: Expr = narrowed(weight, rhs_dtype, ref_call)
     else:
         rhs = weight.data
     bound = shape.terms * data.bound * weight.bound
@@ -111,6 +115,11 @@ def _realize_product(
     call = Call(ref_call.op, (lhs, rhs), attrs, ref_call.type_args, span=ref_call.span)
     scale = data.scale * _along_output(weight.scale, shape.out_trailing)
     return integers(call, scale, cfg.dtype_activation, -bound, bound)
+
+
+def _storage(value: QRealizeIntExpr, dtype: str, other: str) -> str:
+    """``dtype``; ``other`` for a constant in place of the data, or data in place of the weight."""
+    return other if fits(value, other) and not fits(value, dtype) else dtype
 
 
 def weighted_scale(
