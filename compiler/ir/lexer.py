@@ -13,27 +13,23 @@ from compiler.ir.span import ANONYMOUS, Span
 
 QUOTED = r'"(?:[^"\\\n]|\\.)*"'
 
-_TOKEN = re.compile(
-    r"[ \t\r\n]*(?:%s)"
-    % "|".join(
-        f"(?P<{kind}>{pattern})"
-        for kind, pattern in (
-            ("line_comment", r"//[^\n]*"),
-            ("blank", r"\Z"),
-            ("comment", r"/\*"),
-            ("version", r"#\[\s*version\s*=[^\]]*\]"),
-            ("metadata", r"#\[\s*metadata\s*\]"),
-            ("temp", r"%[0-9]+"),
-            ("local", rf"%(?:{QUOTED}|{IDENT_TEXT})"),
-            ("global", rf"@(?:{QUOTED}|{IDENT_TEXT})"),
-            ("number", r"(?:inf|nan)f(?:16|32|64)?\b|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?:[fi]\d*)?"),
-            ("projection", r"\.\d+"),
-            ("string", QUOTED),
-            ("word", DOTTED_TEXT),
-            ("mark", r"->|=>|==|!=|<=|>=|[-(){}\[\],;:=<>+*/?]"),
-        )
-    )
+_KINDS = (
+    ("line_comment", r"//[^\n]*"),
+    ("blank", r"\Z"),
+    ("comment", r"/\*"),
+    ("version", r"#\[\s*version\s*=[^\]]*\]"),
+    ("metadata", r"#\[\s*metadata\s*\]"),
+    ("temp", r"%[0-9]+"),
+    ("local", rf"%(?:{QUOTED}|{IDENT_TEXT})"),
+    ("global", rf"@(?:{QUOTED}|{IDENT_TEXT})"),
+    ("number", r"(?:inf|nan)f(?:16|32|64)?\b|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?:[fi]\d*)?"),
+    ("projection", r"\.\d+"),
+    ("string", QUOTED),
+    ("word", DOTTED_TEXT),
+    ("mark", r"->|=>|==|!=|<=|>=|[-(){}\[\],;:=<>+*/?]"),
 )
+_ANY = "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS)
+_TOKEN = re.compile(rf"[ \t\r\n]*(?:{_ANY})")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _BLANK = ("blank", "line_comment")
 

@@ -1,11 +1,12 @@
-"""Parsing one definition: lines, expressions, functions, patterns.
+"""Parsing one definition: lines, scopes, functions, patterns.
 
-Lines and let chains are loops. Only braces and parentheses nested in the text recurse, up to
-MAX_NESTING; a graph of any depth prints as lines.
+Lines are loops, and scopes that open at the start of a line or of a result, as the printer writes
+them, run on a stack of their own; only what is nested inside an expression recurses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 from compiler.ir.adt import (
@@ -25,13 +26,30 @@ from compiler.ir.expr import (
     Let,
     Var,
 )
-from compiler.ir.parser_expr import MAX_NESTING, ExprParser
+from compiler.ir.parser_expr import SCOPE_WORDS, ExprParser
 from compiler.ir.parser_types import (
     name_of,
 )
 from compiler.ir.span import Span
 from compiler.ir.ty import Type
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
+
+Steps = Generator["Steps", Expr, Expr]
+
+
+def _drive(first: Steps) -> Expr:
+    """Run a scope; a yielded one runs to its end before the one that asked goes on."""
+    stack = [first]
+    result: Expr | None = None
+    while stack:
+        try:
+            stack.append(next(stack[-1]) if result is None else stack[-1].send(result))
+            result = None
+        except StopIteration as stop:
+            stack.pop()
+            result = stop.value
+    assert result is not None
+    return result
 
 
 class _LetLine(NamedTuple):
@@ -55,44 +73,70 @@ class BodyParser(ExprParser):
             else:
                 self._vars[name] = before
 
-    def _block(self) -> Expr:
+    def body(self) -> Expr:
+        """Lines and the result of a scope, up to its closing brace or the end of the text."""
+        return _drive(self._body())
+
+    def function(self, start: int) -> Function:
+        """``[A](%x: T, key=value) -> R {…}`` after ``fn`` or ``def @name`` at offset ``start``."""
+        result = _drive(self._function(start))
+        assert isinstance(result, Function)
+        return result
+
+    def _nested_scope(self) -> Expr:
+        self._deeper()
+        result = _drive(self._scoped())
+        self._depth -= 1
+        return result
+
+    def _at_scope(self) -> bool:
+        return self._stream.token.text in SCOPE_WORDS
+
+    def _scoped(self) -> Steps:
+        """What the current word opens."""
+        token = self._stream.token
+        if token.text == "{":
+            return (yield self._block())
+        self._stream.next()
+        handlers = {"fn": self._function, "if": self._if, "match": self._match}
+        return (yield handlers[token.text](token.start))
+
+    def _value(self) -> Steps:
+        """An expression whose first word opens a scope."""
+        start = self._stream.token.start
+        node = yield self._scoped()
+        return self._infix(self._postfix(node, start), start, 0)
+
+    def _block(self) -> Steps:
         self._stream.expect("{")
-        result = self.body()
+        result = yield self._body()
         self._stream.expect("}")
         return result
 
-    def body(self) -> Expr:
-        """Lines and the result of a scope, up to its closing brace or the end of the text."""
+    def _body(self) -> Steps:
         stream = self._stream
-        self._depth += 1
-        if self._depth > MAX_NESTING:
-            stream.fail(
-                f"scopes and parentheses are nested more than {MAX_NESTING} deep",
-                fix="name the inner parts with %n = …; lines",
-            )
         mark = len(self._undo)
         lets: list[_LetLine] = []
         while True:
             token = stream.token
             if token.kind == "temp" and stream.peek().text == "=":
                 stream.at += 2
-                value = self.expr()
+                value = (yield self._value()) if self._at_scope() else self.expr()
                 stream.expect(";")
                 self._temps[token.text] = value
             elif token.kind == "word" and token.text == "let":
-                lets.append(self._let())
+                lets.append((yield from self._let()))
             elif token.kind == "word" and token.text == "free_var":
                 self._free_var()
             else:
                 break
-        result = self.expr()
+        result = (yield self._value()) if self._at_scope() else self.expr()
         self._leave(mark)
         for line in reversed(lets):
             result = Let(line.var, line.value, result, span=line.span)
-        self._depth -= 1
         return result
 
-    def _let(self) -> _LetLine:
+    def _let(self) -> Generator[Steps, Expr, _LetLine]:
         stream = self._stream
         start = stream.next().start
         name, var = self._binder()
@@ -100,7 +144,7 @@ class BodyParser(ExprParser):
         recursive = stream.is_mark("fn")
         if recursive:
             self._define(name, var)
-        value = self.expr()
+        value = (yield self._value()) if self._at_scope() else self.expr()
         stream.expect(";")
         if not recursive:
             self._define(name, var)
@@ -127,8 +171,7 @@ class BodyParser(ExprParser):
         annotation: Type | None = self._types.parse() if stream.take(":") else None
         return name, Var(name, annotation, span=self._span(token.start), virtual_device=device)
 
-    def function(self, start: int) -> Function:
-        """``[A](%x: T, key=value) -> R {…}`` after ``fn`` or ``def @name``."""
+    def _function(self, start: int) -> Steps:
         stream, types = self._stream, self._types
         outer, mark = types.variables, len(self._undo)
         type_params = types.parameters()
@@ -151,7 +194,7 @@ class BodyParser(ExprParser):
         for name, var in params.items():
             self._define(name, var)
         ret_type = types.parse() if stream.take("->") else None
-        body = self._block()
+        body = yield self._block()
         self._leave(mark)
         types.variables = outer
         return Function(
@@ -163,16 +206,16 @@ class BodyParser(ExprParser):
             span=self._span(start),
         )
 
-    def _if(self, start: int) -> If:
+    def _if(self, start: int) -> Steps:
         self._stream.expect("(")
         cond = self._nested()
         self._stream.expect(")")
-        yes = self._block()
+        yes = yield self._block()
         self._stream.expect("else")
-        no = self._block()
+        no = yield self._block()
         return If(cond, yes, no, span=self._span(start))
 
-    def _match(self, start: int) -> Match:
+    def _match(self, start: int) -> Steps:
         stream = self._stream
         complete = not stream.take("?")
         stream.expect("(")
@@ -184,7 +227,7 @@ class BodyParser(ExprParser):
             mark = len(self._undo)
             pattern = self._pattern()
             stream.expect("=>")
-            clauses.append(Clause(pattern, self._block()))
+            clauses.append(Clause(pattern, (yield self._block())))
             self._leave(mark)
             if not stream.is_mark("}"):
                 stream.expect(",")

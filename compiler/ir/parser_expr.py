@@ -11,7 +11,7 @@ import numpy as np
 from compiler.errors import AttrError
 from compiler.ir.adt import Constructor, RefCreate, RefRead, RefWrite
 from compiler.ir.attrs import Attrs
-from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tuple, TupleGetItem, Var
+from compiler.ir.expr import Call, Constant, Expr, GlobalVar, Op, Tuple, TupleGetItem, Var
 from compiler.ir.lexer import Token, TokenStream
 from compiler.ir.literals import scalar_array
 from compiler.ir.op import all_ops, has_op
@@ -40,6 +40,7 @@ INFIX = {
     "==": (7, "equal"),
     "!=": (7, "not_equal"),
 }
+SCOPE_WORDS = ("fn", "if", "match", "{")
 KEYWORDS = ("fn", "if", "match", "ref", "ref_read", "ref_write", "meta", "True", "False")
 
 
@@ -79,26 +80,17 @@ class ExprParser(ABC):
         return self._stream.source.span(start, self._stream.tokens[at - 1].end)
 
     @abstractmethod
-    def _block(self) -> Expr:
-        """``{ lines result }``."""
-
-    @abstractmethod
-    def function(self, start: int) -> Function:
-        """A function from its type parameters on; ``start`` is the offset of its first word."""
-
-    @abstractmethod
-    def _if(self, start: int) -> Expr:
-        """``(cond) {…} else {…}``."""
-
-    @abstractmethod
-    def _match(self, start: int) -> Expr:
-        """``(data) { pattern => {…}, … }``."""
+    def _nested_scope(self) -> Expr:
+        """A function literal, if, match or braced block that stands inside another expression."""
 
     def expr(self, strength: int = 0) -> Expr:
         """An expression whose infix operators bind tighter than ``strength``."""
+        start = self._stream.token.start
+        return self._infix(self._postfix(self._atom(), start), start, strength)
+
+    def _infix(self, left: Expr, start: int, strength: int) -> Expr:
+        """``left`` with the infix operators that follow it."""
         stream = self._stream
-        start = stream.token.start
-        left = self._postfix()
         while (found := INFIX.get(stream.token.text)) and stream.token.kind == "mark":
             level, name = found
             if level <= strength:
@@ -108,10 +100,9 @@ class ExprParser(ABC):
             left = Call(op, (left, right), span=self._span(start))
         return left
 
-    def _postfix(self) -> Expr:
+    def _postfix(self, node: Expr, start: int) -> Expr:
+        """``node`` with the calls and tuple indices that follow it."""
         stream = self._stream
-        start = stream.token.start
-        node = self._atom()
         while True:
             if stream.is_mark("("):
                 node = self._call(node, start)
@@ -143,14 +134,14 @@ class ExprParser(ABC):
             return self._names.global_var(name_of(stream, token))
         if token.kind == "number":
             return self._literal("")
+        if token.text in SCOPE_WORDS:
+            return self._nested_scope()
         if token.kind == "word":
             return self._word()
         if token.text == "-":
             return self._minus()
         if token.text == "(":
             return self._tuple()
-        if token.text == "{":
-            return self._block()
         return stream.fail(f"expected an expression, found {stream.shown()}")
 
     def _unbound(self, token: Token, name: str, legal: list[str]) -> None:
@@ -177,7 +168,7 @@ class ExprParser(ABC):
         token = stream.next()
         if stream.token.kind == "number":
             return self._literal("-")
-        operand = self._postfix()
+        operand = self._postfix(self._atom(), stream.token.start)
         return Call(self._op(token, "negative"), (operand,), span=self._span(token.start))
 
     def _word(self) -> Expr:
@@ -186,12 +177,6 @@ class ExprParser(ABC):
         word, start = token.text, token.start
         if word in ("True", "False"):
             return Constant(np.array(word == "True"), span=self._span(start))
-        if word == "fn":
-            return self.function(start)
-        if word == "if":
-            return self._if(start)
-        if word == "match":
-            return self._match(start)
         if word == "meta" and stream.is_mark("["):
             found = self._names.meta(*meta_reference(stream), token)
             if not isinstance(found, Expr):
@@ -233,15 +218,18 @@ class ExprParser(ABC):
         return args
 
     def _nested(self) -> Expr:
-        self._depth += 1
-        if self._depth > MAX_NESTING:
-            self._stream.fail(
-                f"scopes and parentheses are nested more than {MAX_NESTING} deep",
-                fix="name the inner parts with %n = …; lines",
-            )
+        self._deeper()
         result = self.expr()
         self._depth -= 1
         return result
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            self._stream.fail(
+                f"an expression is nested more than {MAX_NESTING} deep",
+                fix="name the inner parts with %n = …; lines",
+            )
 
     def _tuple(self) -> Expr:
         """``(a, b)``, ``(a,)``, ``()``, or an expression in parentheses."""
