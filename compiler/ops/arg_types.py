@@ -71,6 +71,17 @@ def integer_tensor(op: str, types: Sequence[Type], index: int, name: str) -> Ten
     )
 
 
+def check_integer_dtype(op: str, dtype: str) -> str:
+    """An attribute that must name an integer dtype.
+
+    Raises:
+        TypeInferenceError: it names another, or none.
+    """
+    if is_integer(dtype):
+        return dtype
+    raise TypeInferenceError(f"{op}: dtype {dtype!r} is no integer dtype")
+
+
 def same_dtype(op: str, a: TensorType, b: TensorType) -> str:
     """The common dtype.
 

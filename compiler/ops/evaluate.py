@@ -16,7 +16,7 @@ from compiler.errors import EvaluationError
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Op
 from compiler.ir.ty import TensorType, TupleType, Type
-from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.ops.rules.numpy_compute import FNumpyCompute, NumpyCompute
 
 Value: TypeAlias = "NDArray[Any] | tuple[Value, ...]"
 
@@ -35,7 +35,25 @@ def evaluate_op(op: Op, attrs: Attrs | None, args: Sequence[Value], out_type: Ty
     """
     compute = FNumpyCompute.require(op)
     with np.errstate(all="ignore"):
-        results = compute(attrs, flatten(args), out_type)
+        return apply_rule(compute, op, attrs, args, out_type)
+
+
+def apply_rule(
+    compute: NumpyCompute, op: Op, attrs: Attrs | None, args: Sequence[Value], out_type: Type
+) -> Value:
+    """``evaluate_op`` with the rule already looked up, under numpy's error state of the caller.
+
+    Raises:
+        EvaluationError: a value it is not defined for, such as the largest of no elements.
+    """
+    for arg in args:
+        if type(arg) is tuple:
+            args = flatten(args)
+            break
+    try:
+        results = compute(attrs, args, out_type)  # type: ignore[arg-type]
+    except (ValueError, IndexError, ArithmeticError) as error:
+        raise EvaluationError(f"{op.name}: {error}") from error
     if type(out_type) is TensorType:
         return _as_array(results[0])
     return _unflatten(results, out_type, op)

@@ -104,6 +104,8 @@ def mirror_pad_infer(types: Sequence[Any], attrs: MirrorPadAttrs) -> Type:
             f"nn.mirror_pad: mode {attrs.mode!r} is unknown",
             fix=f"legal: {', '.join(_MIRROR_MODES)}",
         )
+    if any(w < 0 for pair in attrs.pad_width for w in pair):
+        raise TypeInferenceError("nn.mirror_pad: pad_width has a negative value")
     return _padded("nn.mirror_pad", data, attrs.pad_width, attrs.mode == "REFLECT")
 
 

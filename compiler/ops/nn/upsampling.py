@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -38,8 +39,10 @@ def upsampling_infer(types: Sequence[Any], attrs: UpSamplingAttrs) -> Type:
     data = tensor_of_rank(OP, types, 0, "data", 4)
     axes = axes_of(OP, attrs.layout, "NCHW", "layout")
     check_method(OP, attrs.method, data.dtype)
-    if not (attrs.scale_h > 0 and attrs.scale_w > 0):
-        raise TypeInferenceError(f"{OP}: scales {attrs.scale_h} and {attrs.scale_w} must be > 0")
+    if not (0 < attrs.scale_h < math.inf and 0 < attrs.scale_w < math.inf):
+        raise TypeInferenceError(
+            f"{OP}: scales {attrs.scale_h} and {attrs.scale_w} are not both positive and finite"
+        )
     n, c, h, w = arrange(data.shape, axes)
     sizes = (_scaled(h, attrs.scale_h), _scaled(w, attrs.scale_w))
     return TensorType(restore((n, c, *sizes), axes), data.dtype)

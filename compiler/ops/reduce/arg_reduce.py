@@ -10,9 +10,9 @@ import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type, is_integer
+from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
-from compiler.ops.arg_types import tensor
+from compiler.ops.arg_types import check_integer_dtype, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.reduce.axes import reduced_axes, reduced_shape
@@ -34,8 +34,7 @@ class ArgReduceAttrs(OpAttrs):
 def _arg_reduce_rel(op: str) -> TypeRelation:
     def infer(types: Sequence[Any], attrs: ArgReduceAttrs) -> Type:
         data = tensor(op, types, 0, "data")
-        if not is_integer(attrs.dtype):
-            raise TypeInferenceError(f"{op}: dtype {attrs.dtype!r} is no integer dtype")
+        check_integer_dtype(op, attrs.dtype)
         axes = reduced_axes(op, len(data.shape), attrs.axis, attrs.exclude)
         if any(data.shape[a] == 0 and isinstance(data.shape[a], int) for a in axes):
             raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, an axis is empty")

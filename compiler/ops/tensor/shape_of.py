@@ -11,7 +11,7 @@ import numpy as np
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
-from compiler.ops.arg_types import tensor
+from compiler.ops.arg_types import check_integer_dtype, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -35,7 +35,8 @@ class NdarraySizeAttrs(OpAttrs):
 
 def shape_of_infer(types: Sequence[Any], attrs: ShapeOfAttrs) -> Type:
     """One element per axis."""
-    return TensorType((len(tensor("shape_of", types, 0, "data").shape),), attrs.dtype)
+    rank = len(tensor("shape_of", types, 0, "data").shape)
+    return TensorType((rank,), check_integer_dtype("shape_of", attrs.dtype))
 
 
 shape_of = register_op(
@@ -56,7 +57,7 @@ def shape_of_numpy(attrs: ShapeOfAttrs, args: Arrays, out_type: Type) -> list[An
 def ndarray_size_infer(types: Sequence[Any], attrs: NdarraySizeAttrs) -> Type:
     """A scalar."""
     tensor("ndarray_size", types, 0, "data")
-    return TensorType((), attrs.dtype)
+    return TensorType((), check_integer_dtype("ndarray_size", attrs.dtype))
 
 
 ndarray_size = register_op(

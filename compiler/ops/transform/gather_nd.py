@@ -15,7 +15,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
-from compiler.ops.arg_types import integer_tensor, tensor
+from compiler.ops.arg_types import integer_tensor, merge_dim, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.take import kept_inside
@@ -42,12 +42,14 @@ def gather_nd_infer(types: Sequence[Any], attrs: GatherNDAttrs) -> Type:
         raise TypeInferenceError("gather_nd: indices are a scalar, rank 1 or more is needed")
     length = indices.shape[0] if isinstance(indices.shape[0], int) else attrs.index_rank
     batch = attrs.batch_dims
-    if length is None or batch < 0 or batch + length > len(data.shape):
+    if not length or batch < 0 or batch + length > len(data.shape):
         raise TypeInferenceError(
             f"gather_nd: tuples of {length} after {batch} batch axes do not index {data}"
         )
     if len(indices.shape) - 1 < batch:
         raise TypeInferenceError(f"gather_nd: indices {indices} lack the {batch} batch axes")
+    for k in range(batch):
+        merge_dim("gather_nd", data.shape[k], indices.shape[k + 1], f"size of batch axis {k}")
     return TensorType((*indices.shape[1:], *data.shape[batch + length :]), data.dtype)
 
 

@@ -60,12 +60,15 @@ def scatter_elements_infer(types: Sequence[Any], attrs: ScatterElementsAttrs) ->
     indices = integer_tensor(op, types, 1, "indices")
     updates = tensor(op, types, 2, "updates")
     same_dtype(op, data, updates)
-    normalize_axis(op, attrs.axis, len(data.shape))
+    axis = normalize_axis(op, attrs.axis, len(data.shape))
     _check_mode(op, attrs.reduction)
     if indices.shape != updates.shape or len(indices.shape) != len(data.shape):
         raise TypeInferenceError(
             f"{op}: indices {indices} and updates {updates} need one shape of that rank"
         )
+    for k, (d, i) in enumerate(zip(data.shape, indices.shape)):
+        if k != axis and isinstance(d, int) and isinstance(i, int) and i > d:
+            raise TypeInferenceError(f"{op}: indices {indices} reach beyond data {data}")
     return data
 
 

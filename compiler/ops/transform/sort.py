@@ -13,7 +13,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, TupleType, Type
 from compiler.ir.type_relation import result_rel
-from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.arg_types import check_integer_dtype, normalize_axis, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -52,7 +52,7 @@ def argsort_infer(types: Sequence[Any], attrs: ArgsortAttrs) -> Type:
     """Shape of the data, dtype of the positions."""
     data = tensor("argsort", types, 0, "data")
     normalize_axis("argsort", attrs.axis, len(data.shape))
-    return TensorType(data.shape, attrs.dtype)
+    return TensorType(data.shape, check_integer_dtype("argsort", attrs.dtype))
 
 
 def topk_infer(types: Sequence[Any], attrs: TopKAttrs) -> Type:
@@ -68,7 +68,10 @@ def topk_infer(types: Sequence[Any], attrs: TopKAttrs) -> Type:
         raise TypeInferenceError(f"topk: k={attrs.k} exceeds the {size} elements of axis {axis}")
     count = size if attrs.k < 1 else attrs.k
     shape = (*data.shape[:axis], count, *data.shape[axis + 1 :])
-    values, indices = TensorType(shape, data.dtype), TensorType(shape, attrs.dtype)
+    values, indices = (
+        TensorType(shape, data.dtype),
+        TensorType(shape, check_integer_dtype("topk", attrs.dtype)),
+    )
     if attrs.ret_type == "both":
         return TupleType((values, indices))
     if attrs.ret_type not in ("values", "indices"):

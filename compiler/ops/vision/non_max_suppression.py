@@ -53,15 +53,22 @@ def _boxes(op: str, types: Sequence[Any], *columns: int) -> TensorType:
     width = data.shape[2]
     if not is_float(data.dtype):
         raise TypeInferenceError(f"{op}: data is {data}, a float dtype is needed")
-    if isinstance(width, int) and any(c >= width for c in columns):
-        raise TypeInferenceError(f"{op}: data {data} has no column {max(columns)}")
+    for column in columns:
+        if column < -1 or (isinstance(width, int) and column >= width):
+            raise TypeInferenceError(f"{op}: data {data} has no column {column}")
     return data
+
+
+def _check_score(op: str, column: int) -> None:
+    if column < 0:
+        raise TypeInferenceError(f"{op}: scores and coordinates need a column, not {column}")
 
 
 def get_valid_counts_infer(types: Sequence[Any], attrs: GetValidCountsAttrs) -> Type:
     """(count (B,), boxes (B, N, E), positions (B, N)); counts and positions are int32."""
     op = "vision.get_valid_counts"
     data = _boxes(op, types, attrs.id_index, attrs.score_index)
+    _check_score(op, attrs.score_index)
     same_dtype(op, data, tensor_of_rank(op, types, 1, "score_threshold", 0))
     batch, count = data.shape[:2]
     return TupleType((TensorType((batch,), "int32"), data, TensorType((batch, count), "int32")))
@@ -71,6 +78,7 @@ def non_max_suppression_infer(types: Sequence[Any], attrs: NonMaximumSuppression
     """Boxes of the data's type, or (positions (B, N), count (B, 1)) of int32."""
     op = "vision.non_max_suppression"
     data = _boxes(op, types, attrs.id_index, attrs.score_index, attrs.coord_start + 3)
+    _check_score(op, min(attrs.score_index, attrs.coord_start))
     for index, (name, rank) in enumerate((("valid_count", 1), ("indices", 2)), start=1):
         integer_tensor(op, types, index, name)
         tensor_of_rank(op, types, index, name, rank)

@@ -18,9 +18,7 @@ from compiler.ir.adt import Constructor, Pattern, PatternConstructor, PatternTup
 from compiler.ir.expr import Expr, Function, Op, Var, describe
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TensorType
-from compiler.ops.evaluate import Value, evaluate_op, flatten
-from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.ops.evaluate import Value, apply_rule, evaluate_op, flatten
 from compiler.targets.reference.inputs import checked_inputs
 from compiler.targets.reference.plan import Block, Do, Plan, Step, make_plan
 from compiler.targets.reference.values import AdtValue, Cell, Closure
@@ -143,19 +141,9 @@ class _Machine:
         do = step.do
         value: Any
         if do is Do.OPERATOR:
-            compute, attrs, out_type = step.detail
+            compute, op, attrs, out_type = step.detail
             args = [slots[a] for a in step.args]
-            for arg in args:
-                if type(arg) is tuple:
-                    args = flatten(args)
-                    break
-            results = compute(attrs, args, out_type)
-            if type(out_type) is TensorType:
-                value = results[0]
-                if type(value) is not np.ndarray:
-                    value = np.asarray(value)
-            else:
-                value = evaluate_op(step.node.op, attrs, args, out_type)  # type: ignore[attr-defined]
+            value = apply_rule(compute, op, attrs, args, out_type)
         elif do is Do.MOVE:
             value = slots[step.args[0]]
             if step.detail is not None:
@@ -189,7 +177,6 @@ class _Machine:
             self._enter_function(callee.plan, callee.captured, args, step, slots)
         elif isinstance(callee, Op):
             attrs = callee.attrs_type.make() if callee.attrs_type else None
-            FNumpyCompute.require(callee)
             value = evaluate_op(callee, attrs, args, step.node.checked_type)
             self._finish(step, slots, value)
         elif isinstance(callee, Constructor):

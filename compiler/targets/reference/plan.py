@@ -250,7 +250,9 @@ class _BlockBuilder:
     def _call(self, call: Call) -> None:
         if isinstance(call.op, Op):
             compute: Callable[..., Any] = FNumpyCompute.require(call.op)
-            self._add(Do.OPERATOR, call, call.args, (compute, call.attrs, call.checked_type))
+            self._add(
+                Do.OPERATOR, call, call.args, (compute, call.op, call.attrs, call.checked_type)
+            )
         elif isinstance(call.op, GlobalVar):
             self._add(Do.CALL_GLOBAL, call, call.args, call.op.name_hint)
         elif isinstance(call.op, Constructor):
