@@ -85,10 +85,10 @@ def test_a_registered_rule_runs_behind_the_guard() -> None:
 
 def test_a_higher_level_overrides_and_the_same_level_is_refused() -> None:
     register_pad()
-    register_annotate_function("nn.pad", lambda ref_call, args, ctx: None, level=11)
+    register_realize_function("nn.pad", lambda ref_call, args, ctx: None, level=11)
     assert ("nn.pad", "float") in statuses(padded_network())
     with pytest.raises(CompilerError, match="level 11"):
-        register_annotate_function("nn.pad", lambda ref_call, args, ctx: None, level=11)
+        register_realize_function("nn.pad", lambda ref_call, args, ctx: None, level=11)
 
 
 def test_a_partition_rule_keeps_an_operator_in_its_region() -> None:
