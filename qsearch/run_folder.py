@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from qsearch.errors import RunFolderError
+from qsearch.file_lock import file_lock
 
 _OWNER: Final = re.compile(r"^# model_sha256: ([0-9a-f]{64})$", re.MULTILINE)
 _MODEL: Final = re.compile(r"^model: (.+?)(?:  #.*)?$", re.MULTILINE)
@@ -52,6 +55,11 @@ class RunFolder:
         return self.path / "run.log"
 
     @property
+    def preprocess(self) -> Path:
+        """How images became inputs."""
+        return self.path / "preprocess.yaml"
+
+    @property
     def artifacts(self) -> Path:
         """Files by sha256: float module, statistics, baseline outputs."""
         return self.path / "artifacts"
@@ -61,16 +69,31 @@ class RunFolder:
         """Inputs that came as Python objects, spooled."""
         return self.path / "data"
 
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Create the folder and keep other runs out of it while the block lasts.
+
+        Raises:
+            RunFolderError: it cannot be written, or another process uses it.
+        """
+        self._check_writable()
+        busy = RunFolderError(
+            "another process is searching in this run folder",
+            where=str(self.path),
+            fix="wait for it, stop it, or choose another folder with -o",
+        )
+        with file_lock(self.path / ".lock", busy):
+            yield
+
     def prepare(self, model_sha256: str, *, fresh: bool) -> None:
-        """Create the folder, or make sure that an existing one is this model's.
+        """Make sure that what lies in the folder is this model's.
 
         Args:
             model_sha256: of the model file.
             fresh: forget what an earlier run left here.
         Raises:
-            RunFolderError: it cannot be written, or it belongs to another model.
+            RunFolderError: it belongs to another model.
         """
-        self._check_writable()
         owner = self.owner()
         if owner is not None and owner[0] != model_sha256 and not fresh:
             raise RunFolderError(
@@ -92,7 +115,8 @@ class RunFolder:
 
     def clear(self) -> None:
         """Delete what a run writes, and nothing else."""
-        for path in (self.config, self.module, self.qconfig, self.report, self.log):
+        files = (self.config, self.module, self.qconfig, self.report, self.log, self.preprocess)
+        for path in files:
             path.unlink(missing_ok=True)
         for suffix in ("", "-wal", "-shm"):
             Path(f"{self.database}{suffix}").unlink(missing_ok=True)

@@ -7,6 +7,7 @@ that the rest of the service never meets an option it does not know.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,6 +19,7 @@ from qsearch.config_file import read_config_file
 from qsearch.errors import SettingsError
 
 ENVIRONMENT_PREFIX: Final = "QSEARCH_"
+_PASSWORD: Final = re.compile(r"(://[^/:@]*:)[^/]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,12 @@ class Settings:
     verbosity: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as ``config.resolved.yaml`` holds them."""
+        """Plain values, as reports and ``config.resolved.yaml`` hold them; passwords are hidden."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["max_drop"] = str(self.max_drop)
         values["dim"] = dict(self.dim)
+        if self.storage is not None:
+            values["storage"] = _PASSWORD.sub(r"\1***@", self.storage)
         return values
 
 

@@ -29,17 +29,17 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Quantize and write."""
     from qsearch import api
-    from qsearch.log import set_up_logging
+    from qsearch.log import logging_to
 
-    set_up_logging(verbosity_of(args) or 0)
-    module = api.compile_model(
-        args.model,
-        args.calib,
-        args.qconfig,
-        preprocess=args.preprocess,
-        dim=args.dim or (),
-        seed=args.seed,
-    )
+    with logging_to(verbosity_of(args) or 0):
+        module = api.compile_model(
+            args.model,
+            args.calib,
+            args.qconfig,
+            preprocess=args.preprocess,
+            dim=args.dim or (),
+            seed=args.seed,
+        )
     module.save(args.out)
     print(args.out)
     return 0

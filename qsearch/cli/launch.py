@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 
 from qsearch.choices import JUDGES, METRICS, POOLS, SAMPLERS
 from qsearch.cli.arguments import Parser, add_verbosity, verbosity_of
@@ -61,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         plan = api.plan_launch(resolved)
         print(json.dumps(plan) if resolved.settings.json else _lines(plan))
         return 0
+    # An orderly stop, like Ctrl-C: running trials return to the queue, the best is written.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     result = api.launch_resolved(resolved, progress=make_progress(resolved.settings.verbosity))
     print(json.dumps(result.summary) if resolved.settings.json else result.text())
     return int(result.exit_code)

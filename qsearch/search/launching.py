@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from qsearch.errors import SettingsError
-from qsearch.log import set_up_logging
+from qsearch.log import logging_to
 from qsearch.model_source import ModelSource, find_model
 from qsearch.progress import Progress
 from qsearch.result import SearchResult
@@ -29,6 +29,9 @@ from workers.pool.choice import open_pool
 from workers.pool.protocol import WorkerPool
 
 log = logging.getLogger("qsearch.search.launching")
+
+# Wishes for one run: a file that is given to -c again must not start over or fall silent.
+_ONE_RUN_ONLY = ("dry_run", "fresh", "json", "verbosity")
 
 
 def run_search(
@@ -46,29 +49,47 @@ def run_search(
     folder = run_folder(settings, source)
     storage = storage_url(settings, folder)
     parse_url(storage)
-    folder.prepare(source.sha256, fresh=settings.fresh)
-    set_up_logging(settings.verbosity, folder.log)
     try:
-        with _pool(settings) as pool:
-            # Ray starts in the background while the model is imported.
-            prepared = prepare_study(
-                settings, source, calib=calib, evaluation=evaluation, spool_folder=folder.data
-            )
-            for warning in prepared.warnings:
-                progress.message(f"warning: {warning}")
-            engine = open_engine(storage)
-            name = study_name(settings, folder)
-            try:
-                with exclusive(engine, name):
-                    session = Session(
-                        settings, prepared, folder, Repository(engine), pool, progress
+        with folder.in_use():
+            folder.prepare(source.sha256, fresh=settings.fresh)
+            # Workers start in the background while the model is imported.
+            with logging_to(settings.verbosity, folder.log), _pool(settings) as pool:
+                try:
+                    prepared = prepare_study(
+                        settings,
+                        source,
+                        calib=calib,
+                        evaluation=evaluation,
+                        spool_folder=folder.data,
                     )
-                    write_config(folder, resolved, source, prepared)
-                    return session.run()
-            finally:
-                engine.dispose()
+                    return _search(resolved, prepared, folder, storage, pool, progress)
+                except Exception:
+                    log.info("the search ended with an error", exc_info=True)
+                    raise
     finally:
         progress.close()
+
+
+def _search(
+    resolved: Resolved,
+    prepared: PreparedStudy,
+    folder: RunFolder,
+    storage: str,
+    pool: WorkerPool,
+    progress: Progress,
+) -> SearchResult:
+    settings = resolved.settings
+    for warning in prepared.warnings:
+        progress.message(f"warning: {warning}")
+    engine = open_engine(storage)
+    try:
+        with exclusive(engine, study_name(settings, folder)):
+            repository = Repository(engine)
+            session = Session(settings, prepared, folder, repository, pool, progress)
+            write_config(folder, resolved, prepared)
+            return session.run()
+    finally:
+        engine.dispose()
 
 
 def plan(resolved: Resolved) -> dict[str, Any]:
@@ -115,26 +136,24 @@ def worker_count(settings: Settings) -> int:
     return settings.workers or len(os.sched_getaffinity(0))
 
 
-def write_config(
-    folder: RunFolder, resolved: Resolved, source: ModelSource, prepared: PreparedStudy
-) -> None:
+def write_config(folder: RunFolder, resolved: Resolved, prepared: PreparedStudy) -> None:
     """``config.resolved.yaml``: every setting with where it came from; usable as ``-c``."""
     settings = resolved.settings
     lines = [
         "# What this run used. The file can be given to `qsearch launch -c`.",
-        f"# model_sha256: {source.sha256}",
+        f"# model_sha256: {prepared.source.sha256}",
         f"# calibration: {prepared.calib.described} (sha256 {prepared.calib.sha256[:16]})",
         f"# evaluation: {prepared.evaluation.described} (sha256 {prepared.evaluation.sha256[:16]})",
     ]
     values = settings.to_dict() | {"study": study_name(settings, folder)}
-    if settings.storage is not None:
-        values["storage"] = masked(parse_url(settings.storage))
+    for key in _ONE_RUN_ONLY:
+        values.pop(key)
     for key, value in values.items():
         text = yaml.safe_dump({key: value}, default_flow_style=True, width=10_000).strip()
         lines.append(f"{text[1:-1]}  # {resolved.sources[key]}")
     write_atomically(folder.config, ("\n".join(lines) + "\n").encode())
     if settings.preprocess is not None:
-        shutil.copyfile(settings.preprocess, folder.path / "preprocess.yaml")
+        shutil.copyfile(settings.preprocess, folder.preprocess)
 
 
 def _source(settings: Settings) -> ModelSource:

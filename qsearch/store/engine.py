@@ -7,6 +7,7 @@ written: "database is locked", whatever the busy timeout. BEGIN IMMEDIATE waits 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from qsearch.errors import StoreError
+from qsearch.file_lock import file_lock
 from qsearch.store.models import VERSION_TABLE
 
 BUSY_TIMEOUT_MS = 30_000
@@ -160,11 +162,9 @@ def exclusive(engine: Engine, study: str) -> Iterator[None]:
         fix="wait for it, stop it, or use another --study",
     )
     if engine.url.get_backend_name() == "sqlite":
-        with _file_lock(Path(f"{engine.url.database}.lock"), busy):
+        with file_lock(Path(f"{engine.url.database}.lock"), busy):
             yield
         return
-    import hashlib
-
     key = int.from_bytes(hashlib.sha256(study.encode()).digest()[:8], "big", signed=True)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         held = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar()
@@ -174,15 +174,3 @@ def exclusive(engine: Engine, study: str) -> Iterator[None]:
             yield
         finally:
             connection.exec_driver_sql(f"SELECT pg_advisory_unlock({key})")
-
-
-@contextlib.contextmanager
-def _file_lock(path: Path, busy: StoreError) -> Iterator[None]:
-    import fcntl
-
-    with path.open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise busy from error
-        yield

@@ -14,7 +14,8 @@ OURS, FOREIGN = "a" * 64, "b" * 64
 
 def made_for(sha256: str, path: Path) -> RunFolder:
     folder = RunFolder(path)
-    folder.prepare(sha256, fresh=False)
+    with folder.in_use():
+        folder.prepare(sha256, fresh=False)
     folder.config.write_text(f"# model_sha256: {sha256}\nmodel: other.onnx  # flag\n")
     return folder
 
@@ -39,10 +40,19 @@ def test_fresh_forgets_what_a_run_wrote_and_nothing_else(tmp_path: Path) -> None
     folder.artifacts.mkdir()
     (tmp_path / "notes.txt").write_text("mine")
     folder.prepare(OURS, fresh=True)
-    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "notes.txt"]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="cannot be written"):
-        RunFolder(tmp_path / "file" / "run").prepare(OURS, fresh=False)
+    folder = RunFolder(tmp_path / "file" / "run")
+    with pytest.raises(RunFolderError, match="cannot be written"), folder.in_use():
+        pass
+
+
+def test_one_run_at_a_time_uses_a_folder(tmp_path: Path) -> None:
+    one, other = RunFolder(tmp_path), RunFolder(tmp_path)
+    with one.in_use(), pytest.raises(RunFolderError, match="another process"), other.in_use():
+        pass
+    with other.in_use():
+        pass

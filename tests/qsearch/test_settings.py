@@ -107,3 +107,15 @@ def test_a_missing_configuration_file_is_named(tmp_path: Path) -> None:
 def test_max_drop_is_printed_as_it_was_given() -> None:
     assert str(MaxDrop(0.01)) == "0.01"
     assert str(MaxDrop(0.01, relative=True)) == "1%"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:p:w@h:5432/d?x=1", "postgresql://u:***@h:5432/d?x=1"),
+        ("postgresql+psycopg://u@h/d", "postgresql+psycopg://u@h/d"),
+        ("sqlite:////tmp/a@b:c/s.db", "sqlite:////tmp/a@b:c/s.db"),
+    ],
+)
+def test_a_password_is_not_part_of_what_is_written(url: str, shown: str) -> None:
+    assert Settings(storage=url).to_dict()["storage"] == shown

@@ -1,0 +1,58 @@
+"""launch on both databases, in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import qsearch
+from qsearch import api
+from qsearch.errors import SettingsError
+
+
+def test_a_search_is_stored_and_listed_and_its_work_is_shared(
+    storage_url: str, tmp_path: Path
+) -> None:
+    options = {"trials": 3, "pool": "inline", "storage": storage_url}
+    one = qsearch.launch("digits", out=tmp_path / "one", **options)
+    two = qsearch.launch("digits", out=tmp_path / "two", **options)
+    assert two.summary["trials"]["from_store"] == 3
+    assert [t.outcome.score for t in one.trials] == [t.outcome.score for t in two.trials]
+    rows = api.status(None, storage=storage_url)
+    assert [(row["study"], row["state"], row["trials"]) for row in rows] == [
+        ("one", "complete", "3/3"),
+        ("two", "complete", "3/3"),
+    ]
+    assert len(api.trials(None, storage=storage_url, study="two")) == 3
+    with pytest.raises(SettingsError, match="2 studies"):
+        api.trials(None, storage=storage_url)
+
+
+def test_a_password_of_the_storage_is_written_nowhere(postgres_url: str, tmp_path: Path) -> None:
+    url = postgres_url.replace("postgres:@", "postgres:hunter2@")
+    out = tmp_path / "run"
+    qsearch.launch("digits", trials=1, pool="inline", storage=url, out=out)
+    for path in out.rglob("*"):
+        if path.is_file():
+            assert b"hunter2" not in path.read_bytes(), path
+
+
+def test_a_timeout_ends_the_search_early_with_what_there_is(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = qsearch.launch("digits", trials=2, pool="inline", out=out)
+    assert first.summary["stopped"] is None
+    late = qsearch.launch("digits", trials=100, pool="inline", out=out, timeout=0.001)
+    assert late.summary["stopped"] == "timeout"
+    assert late.summary["trials"]["complete"] >= 2
+    assert late.summary["best"] is not None
+
+
+def test_launch_leaves_the_loggers_of_the_caller_alone(tmp_path: Path) -> None:
+    import logging
+
+    before = list(logging.getLogger("qsearch").handlers)
+    qsearch.launch("digits", trials=1, pool="inline", out=tmp_path / "run")
+    assert logging.getLogger("qsearch").handlers == before
+    assert logging.getLogger("qsearch").propagate
+    assert "trial 0 complete" in (tmp_path / "run" / "run.log").read_text()

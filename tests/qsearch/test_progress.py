@@ -1,0 +1,43 @@
+"""What the user sees: plain lines without a terminal, bars with one, nothing with -q."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from qsearch.progress import TRIALS, BarProgress, PlainProgress, SilentProgress, make_progress
+
+
+def test_plain_lines_have_count_time_eta_rate_and_best() -> None:
+    now = [0.0]
+    out = io.StringIO()
+    progress = PlainProgress(out, every_s=5, clock=lambda: now[0])
+    progress.phase(TRIALS, 4)
+    for step in range(1, 5):
+        now[0] += 3
+        progress.advance(1, f"best top1 0.9{step}")
+    assert out.getvalue().splitlines() == [
+        "trials: 0/4",
+        "trials: 2/4, 6 s, ETA 6 s, 20.0 trials/min, best top1 0.92",
+        "trials: 4/4, 12 s, 20.0 trials/min, best top1 0.94",
+    ]
+
+
+def test_bars_go_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    progress = BarProgress()
+    progress.phase("calibration", 2)
+    progress.advance(2)
+    progress.phase(TRIALS, 2)
+    progress.advance(1, "best top1 0.9")
+    progress.message("a [word] in brackets")
+    progress.close()
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "calibration" in err
+    assert "a [word] in brackets" in err
+
+
+def test_quiet_is_silent_and_pipes_get_lines() -> None:
+    assert isinstance(make_progress(-1), SilentProgress)
+    assert isinstance(make_progress(0), PlainProgress)
