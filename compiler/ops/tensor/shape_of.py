@@ -22,7 +22,7 @@ class ShapeOfAttrs(OpAttrs):
     """Integer dtype of the result."""
 
     type_key: ClassVar[str] = "ShapeOfAttrs"
-    dtype: str = "int64"
+    dtype: str = "int32"
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class NdarraySizeAttrs(OpAttrs):
     """Integer dtype of the result."""
 
     type_key: ClassVar[str] = "NdarraySizeAttrs"
-    dtype: str = "int64"
+    dtype: str = "int32"
 
 
 def shape_of_infer(types: Sequence[Any], attrs: ShapeOfAttrs) -> Type:
