@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,9 +38,10 @@ def affine_norm_rel(op: str) -> TypeRelation:
 
 def standardize(data: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     """(x - mean) / sqrt(variance + epsilon) over ``axes``; the variance divides by N."""
-    mean = data.mean(axis=axes, keepdims=True)
-    centered = data - mean
-    variance = np.square(centered).mean(axis=axes, keepdims=True)
+    # Sums, not np.mean: that one warns about empty axes on its own.
+    count = data.dtype.type(math.prod(data.shape[a] for a in axes))
+    centered = data - data.sum(axis=axes, keepdims=True) / count
+    variance = np.square(centered).sum(axis=axes, keepdims=True) / count
     return np.asarray(centered / np.sqrt(variance + data.dtype.type(epsilon)))
 
 

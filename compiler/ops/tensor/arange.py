@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from compiler.errors import TypeInferenceError
+from compiler.errors import EvaluationError, TypeInferenceError
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
@@ -65,5 +65,7 @@ arange = register_op(
 def arange_numpy(attrs: ArangeAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """start + i * step in float64 or int64, then cast."""
     start, stop, step = (a.item() for a in args)
+    if step == 0:
+        raise EvaluationError("arange: the step is 0")
     values = np.arange(start, stop, step)
     return [values.astype(storage_dtype(attrs.dtype or str(args[0].dtype)))]
