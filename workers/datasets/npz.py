@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,74 @@ _LOCAL_HEADER = 30
 """Bytes of a zip member's local header before its name; name and extra lengths end it."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """An array in .npy form inside a file, read slice by slice.
+
+    Not a memory map: the pages of one would count as memory of the worker, sample after sample.
+    """
+
+    path: Path
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def at(path: Path, start: int) -> StoredArray | NDArray[Any]:
+        """The .npy that begins at byte ``start``; Fortran order is loaded whole.
+
+        Raises:
+            ValueError: not the form of an .npy, or Python objects in it.
+        """
+        with path.open("rb") as file:
+            file.seek(start)
+            version = npy_format.read_magic(file)
+            shape, fortran, dtype = (
+                npy_format.read_array_header_1_0(file)
+                if version == (1, 0)
+                else npy_format.read_array_header_2_0(file)
+            )
+            if dtype.hasobject:
+                raise ValueError("it holds Python objects")
+            if fortran or not shape:
+                file.seek(start)
+                return npy_format.read_array(file, allow_pickle=False)
+            stored = StoredArray(path, file.tell(), dtype, shape)
+            available = path.stat().st_size - stored.offset
+        if available < shape[0] * stored.row_bytes:
+            raise ValueError("it ends before its data does")
+        return stored
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of one sample."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, samples: slice) -> NDArray[Any]:
+        start, stop, _ = samples.indices(len(self))
+        count = max(stop - start, 0)
+        values = np.fromfile(
+            self.path,
+            self.dtype,
+            count * math.prod(self.shape[1:]),
+            offset=self.offset + start * self.row_bytes,
+        )
+        return values.reshape(count, *self.shape[1:])
+
+
+Samples = NDArray[Any] | StoredArray
+
+
 class ArrayDataset:
-    """Arrays with samples on axis 0; memory-mapped files are read range by range.
+    """Arrays with samples on axis 0; those in files are read range by range.
 
     Args:
         arrays: input name → array.
@@ -43,8 +111,8 @@ class ArrayDataset:
 
     def __init__(
         self,
-        arrays: Mapping[str, NDArray[Any]],
-        labels: NDArray[Any] | None,
+        arrays: Mapping[str, Samples],
+        labels: Samples | None,
         inputs: Sequence[InputSpec],
         where: str,
     ) -> None:
@@ -86,7 +154,7 @@ class ArrayDataset:
         labels = None if self._labels is None else np.asarray(self._labels[part], np.int64)
         return Batch(inputs, labels)
 
-    def _checked(self, spec: InputSpec, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    def _checked(self, spec: InputSpec, arrays: Mapping[str, Samples]) -> Samples:
         array = arrays.get(spec.name)
         if array is None:
             raise DatasetError(
@@ -111,7 +179,7 @@ class ArrayDataset:
 def open_npz(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
     """Options: ``path`` of an .npz (keys = input names, optional ``labels``) or .npy (one input).
 
-    .npy files and uncompressed .npz members are memory-mapped; compressed ones are loaded.
+    .npy files and uncompressed .npz members are read sample by sample; compressed ones are loaded.
 
     Raises:
         DatasetError: the file is missing, damaged, empty, or does not fit the model.
@@ -124,7 +192,7 @@ def open_npz(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset
         )
     try:
         if path.suffix == ".npy":
-            arrays = {inputs[0].name: np.load(path, mmap_mode="r", allow_pickle=False)}
+            arrays: dict[str, Samples] = {inputs[0].name: StoredArray.at(path, 0)}
             if len(inputs) > 1:
                 raise DatasetError(
                     "an .npy holds one array",
@@ -145,37 +213,20 @@ def open_npz(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset
     return ArrayDataset(arrays, labels, inputs, str(path))
 
 
-def _npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {}
+def _npz_arrays(path: Path) -> dict[str, Samples]:
+    arrays: dict[str, Samples] = {}
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
                 continue
             name = info.filename.removesuffix(".npy")
             if info.compress_type == zipfile.ZIP_STORED:
-                arrays[name] = _mapped(path, info)
+                with path.open("rb") as file:
+                    file.seek(info.header_offset)
+                    lengths = np.frombuffer(file.read(_LOCAL_HEADER)[26:30], "<u2")
+                    start = info.header_offset + _LOCAL_HEADER + int(lengths.sum())
+                arrays[name] = StoredArray.at(path, start)
             else:
                 with archive.open(info) as member:
                     arrays[name] = npy_format.read_array(member, allow_pickle=False)
     return arrays
-
-
-def _mapped(path: Path, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """A stored member as a memory map: the .npy lies in the zip file byte by byte."""
-    with path.open("rb") as file:
-        file.seek(info.header_offset)
-        header = file.read(_LOCAL_HEADER)
-        lengths = np.frombuffer(header[26:30], "<u2")
-        file.seek(info.header_offset + _LOCAL_HEADER + int(lengths.sum()))
-        version = npy_format.read_magic(file)
-        read = (
-            npy_format.read_array_header_1_0
-            if version == (1, 0)
-            else npy_format.read_array_header_2_0
-        )
-        shape, fortran, dtype = read(file)
-        if dtype.hasobject:
-            raise ValueError(f"{info.filename} holds Python objects")
-        if 0 in shape or not shape:
-            return np.zeros(shape, dtype)
-        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")

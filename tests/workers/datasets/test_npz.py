@@ -40,7 +40,7 @@ def test_ranges_of_an_npz_are_its_samples(tmp_path: Path, write: Any) -> None:
     assert (batch.labels.dtype, batch.labels.tolist()) == (np.int64, [2, 3, 4])
 
 
-def test_uncompressed_members_are_mapped_not_loaded(tmp_path: Path) -> None:
+def test_uncompressed_members_are_read_sample_by_sample(tmp_path: Path) -> None:
     big = np.zeros((2000, 3, 64, 64), np.float32)
     np.savez(tmp_path / "d.npz", image=big)
     import resource

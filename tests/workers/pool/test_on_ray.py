@@ -76,13 +76,12 @@ pool.close()
 """
 
 
-def run_client(address: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def start_client(address: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-c", CLIENT, address, str(HERE)],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=170,
-        check=False,
         env={**environment, "PYTHONPATH": str(ROOT)},
     )
 
@@ -90,17 +89,27 @@ def run_client(address: str, environment: dict[str, str]) -> subprocess.Complete
 def test_a_second_process_connects_with_the_token_and_none_without(
     ray_address: str, tmp_path: Path
 ) -> None:
-    good = run_client(ray_address, dict(os.environ))
-    assert "answer 42" in good.stdout, good.stderr
+    friend = start_client(ray_address, dict(os.environ))
+    stdout, stderr = friend.communicate(timeout=170)
+    assert "answer 42" in stdout, stderr
 
-    # A stranger: another home without ~/.ray/auth_token, no token in the environment.
-    stranger = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")}
-    stranger["HOME"] = str(tmp_path)
-    stranger["RAY_AUTH_MODE"] = "disabled"
-    bad = run_client(ray_address, stranger)
-    assert bad.returncode != 0
-    assert "answer" not in bad.stdout
-    assert "cannot connect to Ray" in bad.stderr
+    # Strangers: another home without ~/.ray/auth_token; no token, a wrong one, or no
+    # authentication at all.
+    outside = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")}
+    outside["HOME"] = str(tmp_path)
+    strangers = [
+        start_client(ray_address, outside | more)
+        for more in (
+            {},
+            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64},
+            {"RAY_AUTH_MODE": "disabled"},
+        )
+    ]
+    for stranger in strangers:
+        stdout, stderr = stranger.communicate(timeout=170)
+        assert stranger.returncode != 0
+        assert "answer" not in stdout
+        assert "cannot connect to Ray" in stderr
 
 
 def test_an_address_where_nobody_listens_gives_a_message_in_time() -> None:
