@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any as Any_
 
 import numpy as np
 import pytest
@@ -24,7 +26,9 @@ from compiler.ir.expr import (
 )
 from compiler.ir.infer_type import InferType, infer_expr, infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any, FuncType, RefType, TensorType, TupleType, Type, TypeVar
+from compiler.ir.type_relation import result_rel
 
 F32 = "float32"
 
@@ -165,6 +169,21 @@ class TestErrors:
     def test_an_unread_type_names_the_node(self) -> None:
         with pytest.raises(TypeNotInferredError, match=r"nn\.relu"):
             _ = call_op("nn.relu", Var("x")).checked_type
+
+
+def _careless(types: Sequence[Any_], attrs: object) -> Type:
+    return TensorType((types[0].shape[1],))
+
+
+careless = register_op(
+    "test.careless", arg_names=("data",), rel=result_rel(_careless), pattern=OpPattern.OPAQUE
+)
+
+
+@pytest.mark.parametrize("ty", [TensorType(()), TupleType()])
+def test_a_relation_that_trips_is_still_a_type_error_naming_the_operator(ty: Type) -> None:
+    with pytest.raises(TypeInferenceError, match=r"test\.careless: these argument types"):
+        infer_expr(Call(careless, (Var("x", ty),)))
 
 
 class TestUnknownDimensions:

@@ -121,7 +121,8 @@ class TestPasses:
         def leaky(mod: IRModule, ctx: PassContext) -> IRModule:
             return IRModule({"main": Function((), Var("y", TensorType(())))})
 
-        leaky(module())
+        with PassContext(verify=False):
+            leaky(module())
         with PassContext(verify=True), pytest.raises(WellFormedError, match="Leaky"):
             leaky(module())
 
