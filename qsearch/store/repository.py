@@ -17,7 +17,6 @@ from qsearch.store.records import (
     UNFINISHED,
     Counts,
     Event,
-    Failure,
     NewStudy,
     NewTrial,
     Outcome,
@@ -26,6 +25,7 @@ from qsearch.store.records import (
     StudyState,
     Trial,
 )
+from qsearch.store.row_records import study_of, trial_of
 
 
 class Repository:
@@ -81,7 +81,7 @@ class Repository:
     def find_study(self, name: str) -> Study | None:
         """The study of this name, if there is one."""
         rows = self._read(select(*StudyRow.__table__.columns).where(StudyRow.name == name))
-        return _study(rows[0]) if rows else None
+        return study_of(rows[0]) if rows else None
 
     def study(self, name: str) -> Study:
         """The study of this name.
@@ -101,7 +101,7 @@ class Repository:
     def studies(self) -> list[Study]:
         """All studies, oldest first."""
         rows = self._read(select(*StudyRow.__table__.columns).order_by(StudyRow.id))
-        return [_study(row) for row in rows]
+        return [study_of(row) for row in rows]
 
     def delete_study(self, study_id: int) -> None:
         """Forget a study with its trials, artefact rows and events."""
@@ -166,7 +166,7 @@ class Repository:
             query = query.where(TrialRow.state.in_(list(states)))
         if batch is not None:
             query = query.where(TrialRow.batch == batch)
-        return [_trial(row) for row in self._read(query.order_by(TrialRow.number))]
+        return [trial_of(row) for row in self._read(query.order_by(TrialRow.number))]
 
     def count_trials(self, study_id: int) -> Counts:
         """How many trials stand where."""
@@ -235,7 +235,7 @@ class Repository:
         )
         answers: dict[str, Trial] = {}
         for row in rows:
-            answers.setdefault(row.work_hash, _trial(row))
+            answers.setdefault(row.work_hash, trial_of(row))
         return answers
 
     # artefacts and events ----------------------------------------------------------------------
@@ -331,54 +331,3 @@ class Repository:
                 return connection.execute(statement).all()
         except SQLAlchemyError as error:
             raise unreachable(self.engine.url, error) from error
-
-
-def _study(row: Any) -> Study:
-    return Study(
-        id=row.id,
-        name=row.name,
-        model_name=row.model_name,
-        model_sha256=row.model_sha256,
-        spec=row.spec,
-        spec_hash=row.spec_hash,
-        seed=row.seed,
-        target_trials=row.target_trials,
-        code_version=row.code_version,
-        state=row.state,
-        stopped=row.stopped,
-        baseline=row.baseline,
-        emitted=row.emitted,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
-
-
-def _trial(row: Any) -> Trial:
-    failure = Failure(row.error_what, row.error_where, row.error_fix) if row.error_what else None
-    return Trial(
-        id=row.id,
-        study_id=row.study_id,
-        number=row.number,
-        batch=row.batch,
-        params=row.params,
-        qconfig=row.qconfig,
-        config_hash=row.config_hash,
-        work_hash=row.work_hash,
-        outcome=Outcome(
-            state=row.state,
-            score=row.score,
-            samples=row.samples,
-            collapsed=bool(row.collapsed),
-            outputs_sha256=row.outputs_sha256,
-            failure=failure,
-            attempts=row.attempts,
-            from_store=bool(row.from_store),
-            compile_cpu_s=row.compile_cpu_s,
-            run_cpu_s=row.run_cpu_s,
-            peak_rss_bytes=row.peak_rss_bytes,
-            seconds=row.seconds,
-        ),
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-    )
