@@ -30,6 +30,7 @@ UNCONDITIONAL = {
     "annotation.stop_fusion",
     "annotation.on_device",
     "device_copy",
+    "debug",
 }
 
 
