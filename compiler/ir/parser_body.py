@@ -227,7 +227,9 @@ class BodyParser(ExprParser):
             mark = len(self._undo)
             pattern = self._pattern()
             stream.expect("=>")
-            clauses.append(Clause(pattern, (yield self._block())))
+            # Braces may be left out around a clause, as in TVM's own texts.
+            rhs = (yield self._value()) if self._at_scope() else self.expr()
+            clauses.append(Clause(pattern, rhs))
             self._leave(mark)
             if not stream.is_mark("}"):
                 stream.expect(",")

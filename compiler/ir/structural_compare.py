@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compiler.ir.adt import (
+    Clause,
     Constructor,
     Match,
     PatternConstructor,
     PatternTuple,
     PatternVar,
+    PatternWildcard,
     RefCreate,
     RefRead,
     RefWrite,
@@ -105,6 +107,8 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     PatternConstructor: ("constructor", "patterns"),
     PatternTuple: ("patterns",),
     PatternVar: ("var!",),
+    PatternWildcard: (),
+    Clause: ("lhs", "rhs"),
 }
 
 
@@ -254,12 +258,6 @@ class Comparison:
                 _Pair(value, theirs[name], _Path(path, "." + name), COMPARE)
                 for name, value in reversed(list(left.items()))
             )
-            return None
-        if type(left).__name__ == "Clause":
-            self._stack.append(_Pair(left.rhs, right.rhs, _Path(path, ".rhs"), COMPARE))
-            self._stack.append(_Pair(left.lhs, right.lhs, _Path(path, ".lhs"), COMPARE))
-            return None
-        if type(left).__name__ == "PatternWildcard":
             return None
         if isinstance(left, float):
             same = struct.pack("<d", left) == struct.pack("<d", right)

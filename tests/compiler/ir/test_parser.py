@@ -193,6 +193,14 @@ class TestLanguage:
         assert isinstance(pair, Tuple)
         assert pair.fields[0] is pair.fields[1]
 
+    def test_braces_around_a_clause_may_be_left_out(self) -> None:
+        head = HEAD + "type Option { Some(int32), None_, }\ndef @main(%o: Option) "
+        bare = "{ match (%o) { Some(%x) => 1 + %x, None_ => if (True) { 0 } else { 1 } } }"
+        braced = (
+            "{ match (%o) { Some(%x) => { 1 + %x }, None_ => { if (True) { 0 } else { 1 } } } }"
+        )
+        assert structural_equal(parse(head + bare), parse(head + braced))
+
     def test_an_expression_alone_becomes_main(self) -> None:
         mod = parse(HEAD + "free_var %x: float32; add(%x, 1f)")
         assert [p.name_hint for p in mod["main"].params] == ["x"]
