@@ -1,0 +1,127 @@
+"""A session measures once: what a resumed study asks of its workers, and what it writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qsearch
+from qsearch.errors import RunFolderError, SearchFailedError
+from qsearch.search import launching
+from workers.messages import CalibrationRequest, EvaluationRequest
+from workers.pool.local import LocalPool
+
+
+class RecordingPool(LocalPool):
+    """Counts what is asked of the workers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[str] = Counter()
+
+    def submit(self, tag: Hashable, request: Any) -> None:
+        if isinstance(request, CalibrationRequest):
+            self.asked[f"calibration {request.round}"] += 1
+        elif isinstance(request, EvaluationRequest):
+            self.asked[request.judge + (" trial" if isinstance(tag, int) else "")] += 1
+        super().submit(tag, request)
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> list[RecordingPool]:
+    """The pools of the searches that follow, in order."""
+    made: list[RecordingPool] = []
+
+    def open_pool(*_: object) -> RecordingPool:
+        made.append(RecordingPool())
+        return made[-1]
+
+    monkeypatch.setattr(launching, "open_pool", open_pool)
+    return made
+
+
+def test_calibration_and_baseline_are_done_once_per_study(
+    pools: list[RecordingPool], tmp_path: Path
+) -> None:
+    options = {"pool": "inline", "out": tmp_path / "run"}
+    first = qsearch.launch("digits", trials=4, **options)
+    assert pools[0].asked["calibration 1"] == pools[0].asked["calibration 2"] == 1
+    assert pools[0].asked["float"] == 20
+    assert pools[0].asked["grid trial"] == 4
+    again = qsearch.launch("digits", trials=6, **options)
+    assert pools[1].asked["calibration 1"] == pools[1].asked["float"] == 0
+    assert pools[1].asked["grid trial"] == 2
+    assert again.trials[:4] == first.trials
+    assert again.summary["calibration_cpu_s"] >= first.summary["calibration_cpu_s"]
+
+
+def test_a_winner_that_was_checked_is_not_checked_again(
+    pools: list[RecordingPool], tmp_path: Path
+) -> None:
+    options = {"pool": "inline", "out": tmp_path / "run", "trials": 2}
+    first = qsearch.launch("digits", **options)
+    again = qsearch.launch("digits", **options)
+    assert pools[0].asked["reference"] == 20
+    assert sum(pools[1].asked.values()) == 0
+    assert again.summary["emitted"] == first.summary["emitted"]
+    assert again.best_module().text() == first.best_module().text()
+
+
+def test_the_emitted_score_is_that_of_the_exact_integers(tmp_path: Path) -> None:
+    result = qsearch.launch("digits", trials=1, pool="inline", out=tmp_path / "run")
+    emitted, best = result.summary["emitted"], result.summary["best"]
+    module = result.best_module()
+    with np.load(Path(qsearch.__file__).parent / "models" / "digits_dev.npz") as data:
+        outputs = [module.run({"input": x[np.newaxis]})[0][0] for x in data["input"]]
+        right = np.argmax(outputs, axis=1) == data["labels"]
+    assert emitted["top1"] == pytest.approx(float(np.mean(right)), abs=0)
+    assert abs(emitted["top1"] - best["top1"]) <= 1 / 400
+
+
+def test_other_data_is_refused_with_what_changed(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    qsearch.launch("digits", trials=1, pool="inline", out=out)
+    calib = np.random.default_rng(0).random((8, 1, 8, 8)).astype(np.float32)
+    with pytest.raises(RunFolderError, match="calib_sha256"):
+        qsearch.launch("digits", calib=calib, trials=1, pool="inline", out=out)
+    fresh = qsearch.launch("digits", calib=calib, trials=1, pool="inline", out=out, fresh=True)
+    assert fresh.summary["trials"]["complete"] == 1
+
+
+def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
+    tmp_path: Path,
+) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    weight = np.random.default_rng(1).normal(size=(8, 4)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"]),
+            helper.make_node("Sin", ["h"], ["s"], name="wave"),
+            helper.make_node("MatMul", ["s", "v"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 8))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 8))],
+        [
+            onnx.numpy_helper.from_array(weight, "w"),
+            onnx.numpy_helper.from_array(weight.T.copy(), "v"),
+        ],
+    )
+    path = tmp_path / "wave.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    data = np.random.default_rng(2).normal(size=(40, 8)).astype(np.float32)
+    options = {"calib": data, "eval": data, "trials": 4, "pool": "inline"}
+    with pytest.raises(SearchFailedError, match="none of 4 trials was completed"):
+        qsearch.launch(path, out=tmp_path / "strict", **options)
+    report = (tmp_path / "strict" / "report.json").read_text()
+    assert '"infeasible": 4' in report
+    result = qsearch.launch(path, out=tmp_path / "loose", allow_float=True, **options)
+    assert result.best_params["partition_conversions"] != "fully_integral"
+    assert result.best_module().run({"x": data[:1]})[0].shape == (1, 8)
