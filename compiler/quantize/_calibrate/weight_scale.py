@@ -47,31 +47,36 @@ _FINE = np.linspace(-0.04, 0.04, 9)
 
 @weight_scales.register("mse")
 def mse_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np.float32]:
-    """The clipping threshold, as a hundredth part of max|w|, with the least squared error.
+    """The clipping threshold with the least squared error, in hundredths of the widest range.
 
-    Fifteen coarse steps from 30 % to 100 %, then single hundredths around the best of each row.
+    The widest range puts max|w| on the last level, 2^(bits - 1) - 1. Fifteen coarse steps from 30 %
+    to 100 % of it, then single hundredths around the best of each row.
     """
     magnitudes = np.abs(rows)
-    center = _least_error(magnitudes, largest, np.ones(len(rows)), _COARSE, nbit)
-    center = _least_error(magnitudes, largest, center, _FINE, nbit, around=True)
-    return np.asarray(largest * center, np.float32)
+    levels = 2.0 ** (nbit - 1)
+    widest = (largest * (levels / (levels - 1))).astype(np.float32)
+    # The range of mode "max" is among the candidates, so that this mode never errs more.
+    coarse = np.sort(np.append(_COARSE, 1 - 1 / levels))
+    center = _least_error(magnitudes, widest, np.ones(len(rows)), coarse, nbit)
+    center = _least_error(magnitudes, widest, center, _FINE, nbit, around=True)
+    return np.asarray(widest * center, np.float32)
 
 
 def _least_error(
     magnitudes: Rows,
-    largest: NDArray[np.float32],
+    widest: NDArray[np.float32],
     center: NDArray[Any],
     steps: NDArray[Any],
     nbit: int,
     around: bool = False,
 ) -> NDArray[Any]:
-    """Fraction of ``largest`` with the least error per row; larger fractions win ties."""
+    """Fraction of ``widest`` with the least error per row; larger fractions win ties."""
     levels = np.float32(2 ** (nbit - 1) - 1)
     best = np.full(len(magnitudes), np.inf)
     chosen = center.copy()
     for step in steps[::-1]:
         fraction = np.minimum(center + step, 1.0) if around else np.full(len(center), step)
-        scale = (largest * fraction / 2 ** (nbit - 1)).astype(np.float32)
+        scale = (widest * fraction / 2 ** (nbit - 1)).astype(np.float32)
         scale[scale == 0] = 1.0
         grid = magnitudes / scale[:, None]
         grid += np.float32(0.5)
