@@ -1,0 +1,170 @@
+"""Typing what binds variables: functions, lets and match clauses; and the state of a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.adt import Match, TypeData
+from compiler.ir.expr import Call, Expr, Function, GlobalVar, Let, Var
+from compiler.ir.match_types import missing_cases, type_pattern
+from compiler.ir.ty import FuncType, Type
+from compiler.ir.type_errors import TypeMistake, call_mistake, call_text
+from compiler.ir.type_solver import TypeSolver
+
+ENTER, LEAVE, VALUE_DONE = 0, 1, 2
+"""Phases of a node in the walk: before its operands, after them, and between value and body."""
+
+
+class ScopeConstraints:
+    """Types (possibly with holes) of every node reached, and the mistakes met on the way.
+
+    Args:
+        global_type: type of a function of the module.
+        definitions: algebraic data type by name.
+        trust: do not enter nodes that carry a type already.
+    """
+
+    def __init__(
+        self,
+        global_type: Callable[[GlobalVar], Type],
+        definitions: Callable[[str], TypeData],
+        *,
+        trust: bool,
+    ) -> None:
+        self.types: dict[Expr, Type] = {}
+        self.order: list[Expr] = []
+        self.params: set[Var] = set()
+        self.met_typed = False
+        self.bound: set[Var] = set()
+        self.mistakes: list[TypeMistake] = []
+        self.solver = TypeSolver(self._relation_failed)
+        self.trust = trust
+        self._global_type = global_type
+        self._definitions = definitions
+        self._returns: dict[Function, Type] = {}
+
+    def mistake(self, node: Expr, error: TypeInferenceError) -> None:
+        """Note an error and leave a hole nobody complains about again."""
+        if isinstance(node, Call):
+            args = [self.solver.resolve(self.types[a]) for a in node.args]
+            self.mistakes.append(call_mistake(node, args, error))
+        else:
+            where = f"in {call_text(node)}"
+            where = f"{error.where}; {where}" if error.where else where
+            self.mistakes.append(TypeMistake(node, error.what, where, error.fix))
+
+    def _relation_failed(self, call: Call, error: TypeInferenceError) -> None:
+        self.mistake(call, error)
+
+    def _unify(self, node: Expr, a: Type, b: Type, what: str) -> Type:
+        try:
+            return self.solver.unify(a, b)
+        except TypeInferenceError as error:
+            if not (self.solver.is_failed(a) or self.solver.is_failed(b)):
+                self.mistake(node, TypeInferenceError(f"{what}: {error.what}", fix=error.fix))
+            return self.solver.failed_hole()
+
+    def _merge(self, node: Expr, a: Type, b: Type, what: str) -> Type:
+        try:
+            return self.solver.merge_branches(a, b)
+        except TypeInferenceError as error:
+            self.mistake(node, TypeInferenceError(f"{what}: {error.what}", fix=error.fix))
+            return self.solver.failed_hole()
+
+    def _var(self, var: Var) -> Type:
+        if var.type_annotation is not None:
+            return var.type_annotation
+        if var not in self.bound and var._checked_type is not None:
+            return var._checked_type
+        return self.solver.hole()
+
+    def _enter_function(self, fn: Function) -> list[tuple[Expr, int]]:
+        for param in fn.params:
+            self.bound.add(param)
+            self.params.add(param)
+            self.types[param] = self._var(param)
+        self.order.extend(fn.params)
+        self._returns[fn] = self.solver.hole() if fn.ret_type is None else fn.ret_type
+        args = tuple([self.types[p] for p in fn.params])
+        self.types[fn] = FuncType(args, self._returns[fn], fn.type_params)
+        return [(fn.body, ENTER), (fn, LEAVE)]
+
+    def _leave_function(self, fn: Function) -> None:
+        result = self._unify(fn, self._returns[fn], self.types[fn.body], "result of the function")
+        known: Any = self.types[fn]
+        self.types[fn] = FuncType(known.arg_types, result, fn.type_params)
+
+    def _enter_let(self, let: Let) -> list[tuple[Expr, int]]:
+        self.bound.add(let.var)
+        if isinstance(let.value, Function):
+            self._function_var(let.var, let.value)
+        return [(let.value, ENTER), (let, VALUE_DONE), (let.body, ENTER), (let, LEAVE)]
+
+    def _function_var(self, var: Var, fn: Function) -> None:
+        """A function literal may call itself through ``var``."""
+        if var.type_annotation is None:
+            self.types[var] = self.solver.hole()
+            if all(p.type_annotation is not None for p in fn.params) and fn.ret_type is not None:
+                args = tuple(p.type_annotation for p in fn.params if p.type_annotation is not None)
+                self.solver.assign(self.types[var], FuncType(args, fn.ret_type, fn.type_params))
+
+    def _bind_let(self, let: Let) -> None:
+        var, value = let.var, self.types[let.value]
+        if var in self.types:
+            self._unify(let, self.types[var], value, f"let %{var.name_hint}")
+        elif var.type_annotation is not None:
+            self.types[var] = var.type_annotation
+            self._unify(let, var.type_annotation, value, f"let %{var.name_hint}")
+        else:
+            self.types[var] = value
+        self.order.append(var)
+
+    def _leave_let(self, let: Let) -> None:
+        self.types[let] = self.types[let.body]
+
+    def _enter_match(self, match: Match) -> list[tuple[Expr, int]]:
+        rhs = [(clause.rhs, ENTER) for clause in match.clauses]
+        return [(match.data, ENTER), (match, VALUE_DONE), *rhs, (match, LEAVE)]
+
+    def _bind_patterns(self, match: Match) -> None:
+        for clause in match.clauses:
+            try:
+                type_pattern(
+                    clause.lhs,
+                    self.types[match.data],
+                    self.solver,
+                    self._definitions,
+                    self._bind_pattern_var,
+                )
+            except TypeInferenceError as error:
+                self.mistake(match, error)
+                self.solver.mark_failed(self.types[match.data])
+
+    def _bind_pattern_var(self, var: Var, ty: Type) -> None:
+        self.bound.add(var)
+        if var.type_annotation is not None:
+            self.solver.unify(var.type_annotation, ty)
+            ty = var.type_annotation
+        self.types[var] = ty
+        self.order.append(var)
+
+    def _leave_match(self, match: Match) -> None:
+        if not match.clauses:
+            self.mistake(match, TypeInferenceError("a match without clauses has no type"))
+            self.types[match] = self.solver.failed_hole()
+            return
+        result = self.types[match.clauses[0].rhs]
+        for clause in match.clauses[1:]:
+            result = self._merge(match, result, self.types[clause.rhs], "clauses of match")
+        self.types[match] = result
+        missing = missing_cases(match, self._definitions) if match.complete else []
+        if missing:
+            self.mistake(
+                match,
+                TypeInferenceError(
+                    f"match does not cover {', '.join(missing)}",
+                    fix="add clauses for them, or write `match?` if they cannot occur",
+                ),
+            )
