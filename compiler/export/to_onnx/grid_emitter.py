@@ -77,6 +77,8 @@ class Carried:
     high: int
     product: Product | None = None
     clamp: tuple[Carried, Bound, Bound] | None = None
+    channels: tuple[Bound, Bound] | None = None
+    """Bounds per channel, where they are known better; shaped like ``Product.channel_shape``."""
     offset: tuple[Carried, Bound] | None = None
     multiple: tuple[Carried, int] | None = None
 

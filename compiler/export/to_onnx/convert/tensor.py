@@ -127,7 +127,7 @@ def rounded_small(name: str, e: Emitter) -> str:
 
 def fits_int32(low: float, high: float) -> bool:
     """True when ``rounded_small`` may be used between these bounds."""
-    return -_INT32_SAFE < low and high < _INT32_SAFE
+    return low > -_INT32_SAFE and high < _INT32_SAFE
 
 
 @FToOnnx.register("clip")

@@ -56,7 +56,12 @@ def add(step: Step, grid: GridEmitter) -> Carried:
         product = a.product.with_addend(addend)
         if product is not None:
             name = product.emit(product.weight, product.bias)
-            return Carried(name, "float32", low, high, product)
+            if a.channels is None:
+                return Carried(name, "float32", low, high, product)
+            spread = np.broadcast_to(addend.astype(np.int64), product.channel_shape)
+            lows, highs = a.channels[0] + spread, a.channels[1] + spread
+            bounds = int(lows.min()), int(highs.max())
+            return Carried(name, "float32", *bounds, product, channels=(lows, highs))
     result = combined("Add", a, b, low, high, grid)
     offset = (a, addend.astype(np.int64))
     return Carried(result.name, result.carrier, low, high, offset=offset)

@@ -26,8 +26,6 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 MAX_STEPS = 1 << 12
-# (2 k - 1) 2^(n - 1) must stay below 2^63 for |k| < MAX_STEPS.
-MAX_SHIFT = 50
 
 
 def odd_part(number: int) -> int:
@@ -106,30 +104,39 @@ class FloatForm:
     factor: Floats
     addend: Floats | None
     floor: bool
+    fused: bool = False
+    """Also right where a fused multiply-add does not round the product by itself."""
 
 
 def proven_float_form(
-    factor: Factor, x_low: int, x_high: int, low: int, high: int
+    factor: Factor, x_low: Ints, x_high: Ints, low: int, high: int
 ) -> FloatForm | None:
     """A float32 form that equals the definition for every x in [x_low, x_high] after a clip to
     [low, high]; None when none of the tried ones does.
 
     Args:
         factor: the definition.
-        x_low: smallest operand, magnitude below 2^24.
-        x_high: largest operand, magnitude below 2^24.
+        x_low: smallest operand, magnitude below 2^24; one for all channels, or one per channel.
+        x_high: largest operand, likewise.
         low: bound that the result is clipped to, or cannot leave.
         high: likewise.
     """
     if high - low > MAX_STEPS or max(-low, high) >= MAX_STEPS:
         return None
-    pairs = list(zip(factor.multiplier.flat, factor.shift.flat))
-    if any(not 1 <= n <= MAX_SHIFT or m <= 0 for m, n in pairs):
+    # Steps are found in int64: (2 k - 1) 2^(n - 1) has to fit.
+    largest_shift = 63 - (2 * max(-low, high) + 1).bit_length()
+    pairs = zip(factor.multiplier.flat, factor.shift.flat)
+    if any(not 1 <= n <= largest_shift or m <= 0 for m, n in pairs):
         return None
     search = _Search(factor, _steps(factor, low, high), low, x_low, x_high)
-    # One operation less where no addend is needed; Floor suits limits at 0, Round symmetric ones.
-    for floor, addends in ((False, None), (True, _FLOOR_ADDENDS), (False, _ROUND_ADDENDS)):
-        form = search.run(floor, addends)
+    # Cheapest first. Floor suits limits at 0, Round symmetric ones.
+    for floor, addends, fused in (
+        (False, None, True),
+        (False, None, False),
+        (True, _FLOOR_ADDENDS, False),
+        (False, _ROUND_ADDENDS, False),
+    ):
+        form = search.run(floor, addends, fused)
         if form is not None:
             return form
     return None
@@ -139,7 +146,7 @@ def nearest_float_form(factor: Factor, magnitude: int) -> FloatForm:
     """The plain float32 product; it may differ from the definition by 1 next to a tie."""
     product = factor.real().astype(np.float32)
     if not factor.may_tie(magnitude):
-        return FloatForm(product, None, False)
+        return FloatForm(product, None, False, fused=True)
     return FloatForm(product, np.full(product.shape, 0.5, np.float32), True)
 
 
@@ -161,9 +168,10 @@ _CHANNELS_AT_ONCE = 64
 class _Search:
     """Per channel, the first (factor, addend) that steps where the definition does."""
 
-    def __init__(self, factor: Factor, steps: Ints, low: int, x_low: int, x_high: int) -> None:
+    def __init__(self, factor: Factor, steps: Ints, low: int, x_low: Ints, x_high: Ints) -> None:
         self.shape = factor.multiplier.shape
         self.factors = _neighbours(factor.real().astype(np.float32).reshape(-1))
+        x_low, x_high = (np.asarray(bound).reshape(-1, 1) for bound in (x_low, x_high))
         # A step outside the operand's range is never taken.
         self.out_of_reach = steps > x_high
         self.below_range = steps <= x_low
@@ -173,31 +181,35 @@ class _Search:
         exact = factor.real().reshape(-1, 1)
         ties = self.levels.astype(np.float64) - 0.5
         distance = np.minimum(np.abs(steps * exact - ties), np.abs((steps - 1) * exact - ties))
+        distance[self.out_of_reach | self.below_range] = np.inf
         count = min(_CRITICAL_STEPS, steps.shape[1])
         self.critical = np.argpartition(distance, count - 1, axis=1)[:, :count]
 
-    def run(self, floor: bool, addends: Floats | None) -> FloatForm | None:
-        """The form for all channels, or None when a channel has none."""
+    def run(self, floor: bool, addends: Floats | None, fused: bool) -> FloatForm | None:
+        """The form for all channels, or None when a channel has none.
+
+        ``fused`` asks for factors that are right with and without rounding of the product.
+        """
         offsets = np.zeros(1, np.float32) if addends is None else addends
         channels = np.arange(self.at.shape[0])
         chosen = self.factors[:, 0].copy()
         added = np.full_like(chosen, offsets[0])
-        left = channels[~self._holds(channels, chosen, added, floor)]
+        left = channels[~self._holds(channels, chosen, added, floor, fused)]
         for start in range(0, left.size, _CHANNELS_AT_ONCE):
             part = left[start : start + _CHANNELS_AT_ONCE]
-            good, which_factor, which_addend = self._candidates(part, offsets, floor)
+            good, which_factor, which_addend = self._candidates(part, offsets, floor, fused)
             if not good.all():
                 return None
             chosen[part] = self.factors[part, which_factor]
             added[part] = offsets[which_addend]
         # The search looked at critical steps only; the proof looks at all of them.
-        if not self._holds(left, chosen[left], added[left], floor).all():
+        if not self._holds(left, chosen[left], added[left], floor, fused).all():
             return None
         vector = None if addends is None else added.reshape(self.shape)
-        return FloatForm(chosen.reshape(self.shape), vector, floor)
+        return FloatForm(chosen.reshape(self.shape), vector, floor, fused)
 
     def _candidates(
-        self, channels: Ints, offsets: Floats, floor: bool
+        self, channels: Ints, offsets: Floats, floor: bool, fused: bool
     ) -> tuple[NDArray[np.bool_], Ints, Ints]:
         """(found, index of factor, index of addend), judged by each channel's critical steps."""
         rows, picked = channels[:, None], self.critical[channels]
@@ -205,33 +217,45 @@ class _Search:
         addends = offsets[None, None, :, None]
         levels = self.levels[picked][:, None, None, :]
 
-        def reaches(x: Floats) -> NDArray[np.bool_]:
-            result = _rounded(x[rows, picked][:, None, None, :] * factors + addends, floor)
-            return np.asarray(result >= levels)
+        def holds_with(exact: bool) -> NDArray[np.bool_]:
+            at, before = (
+                _stepped(x[rows, picked][:, None, None, :], factors, addends, floor, exact)
+                for x in (self.at, self.before)
+            )
+            reached = (at >= levels) | self.out_of_reach[rows, picked][:, None, None, :]
+            not_yet = (before < levels) | self.below_range[rows, picked][:, None, None, :]
+            return np.asarray((reached & not_yet).all(axis=3))
 
-        reached = reaches(self.at) | self.out_of_reach[rows, picked][:, None, None, :]
-        not_yet = ~reaches(self.before) | self.below_range[rows, picked][:, None, None, :]
         # Addends vary slowest: an addend near the plain one moves fewer steps.
-        holds = np.asarray((reached & not_yet).all(axis=3))
+        holds = holds_with(False) & holds_with(True) if fused else holds_with(False)
         good = np.swapaxes(holds, 1, 2).reshape(channels.size, -1)
         first = good.argmax(axis=1)
         neighbours = self.factors.shape[1]
         return np.asarray(good.any(axis=1)), first % neighbours, first // neighbours
 
     def _holds(
-        self, channels: Ints, factor: Floats, addend: Floats, floor: bool
+        self, channels: Ints, factor: Floats, addend: Floats, floor: bool, fused: bool
     ) -> NDArray[np.bool_]:
-        """What onnxruntime computes, where every operation rounds to float32 once, at all steps."""
+        """The proof: the result steps where the definition does, at every step of the channels."""
         scale, offset = factor[:, None], addend[:, None]
-        at = _rounded(self.at[channels] * scale + offset, floor)
-        before = _rounded(self.before[channels] * scale + offset, floor)
-        reached = (at >= self.levels) | self.out_of_reach[channels]
-        not_yet = (before < self.levels) | self.below_range[channels]
-        return np.asarray((reached & not_yet).all(axis=1))
+        good = np.ones(channels.shape, bool)
+        for exact in (False, True) if fused else (False,):
+            at = _stepped(self.at[channels], scale, offset, floor, exact)
+            before = _stepped(self.before[channels], scale, offset, floor, exact)
+            reached = (at >= self.levels) | self.out_of_reach[channels]
+            not_yet = (before < self.levels) | self.below_range[channels]
+            good &= (reached & not_yet).all(axis=1)
+        return good
 
 
-def _rounded(x: Floats, floor: bool) -> Floats:
-    return np.floor(x, out=x) if floor else np.rint(x, out=x)
+def _stepped(x: Floats, factor: Floats, addend: Floats, floor: bool, exact: bool) -> Floats:
+    """What onnxruntime computes: every operation rounds to float32 once, or (``exact``) a fused
+    multiply-add rounds to whole numbers only; a product of two float32 is exact in double."""
+    if exact:
+        wide = x.astype(np.float64) * factor
+        return np.asarray(np.rint(wide, out=wide), np.float32)
+    result: Floats = x * factor + addend
+    return np.floor(result, out=result) if floor else np.rint(result, out=result)
 
 
 def _steps(factor: Factor, low: int, high: int) -> Ints:

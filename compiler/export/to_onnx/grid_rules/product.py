@@ -57,8 +57,15 @@ def conv2d(step: Step, grid: GridEmitter) -> Carried:
     low, high = _channel_bounds(weight, x)
     bound = int(max(np.abs(low).max(), np.abs(high).max()))
     if bound < FLOAT_LIMIT:
-        product = Product(emit, weight, None, (weight.shape[0], 1, 1), bound)
-        return Carried(emit(weight, None), "float32", int(low.min()), int(high.max()), product)
+        shape = (weight.shape[0], 1, 1)
+        return Carried(
+            emit(weight, None),
+            "float32",
+            int(low.min()),
+            int(high.max()),
+            Product(emit, weight, None, shape, bound),
+            channels=(low.reshape(shape), high.reshape(shape)),
+        )
     total = None
     for digit, place in _digits(weight, x):
         part = grid.writer.cast(emit(digit, None), "int64")
@@ -124,7 +131,7 @@ def dense(step: Step, grid: GridEmitter) -> Carried:
         return grid.node("Add", [result, grid.writer.constant(bias.astype("float32"))])
 
     product = Product(emit, weight, None, (weight.shape[0],), bound)
-    return Carried(emit(weight, None), "float32", *bounds, product)
+    return Carried(emit(weight, None), "float32", *bounds, product, channels=(low, high))
 
 
 @FToGrid.register("nn.matmul", "nn.batch_matmul")

@@ -35,6 +35,11 @@ from compiler.export.to_onnx.grid_rules.fixed_point import (
     objects,
     proven_float_form,
 )
+from compiler.export.to_onnx.grid_rules.layout import (
+    LAYOUT_LIMIT,
+    blocked_layout,
+    rounded_in_layout,
+)
 from compiler.ops.tensor.clip import integer_bound
 
 DOUBLE_BITS = 53
@@ -101,10 +106,15 @@ def _scaled(
             return shifted
     form = None
     if source.carrier == "float32" and max(abs(low), abs(high)) < FLOAT_LIMIT:
-        form = proven_float_form(factor, source.low, source.high, *limits)
+        x_low, x_high = _operand_bounds(source, factor)
+        form = proven_float_form(factor, x_low, x_high, *limits)
         if form is None and not grid.exact:
             form = nearest_float_form(factor, source.magnitude)
     if form is not None:
+        wide = max(abs(low), abs(high))
+        if form.fused and wide < LAYOUT_LIMIT and blocked_layout(step.result.type):
+            name = rounded_in_layout(source.name, form.factor, limits, step.result.type, grid)
+            return Carried(name, "float32", *limits)
         return Carried(_float_product(source, form, grid), "float32", low, high)
     if source.magnitude.bit_length() + factor.significant_bits <= DOUBLE_BITS:
         constant = grid.writer.constant(factor.real())
@@ -113,6 +123,13 @@ def _scaled(
         name, low, high = _early_clip(name, "float64", low, high, step, grid)
         return narrowed(name, "float64", low, high, grid)
     return _in_int64(source, factor, low, high, step, grid)
+
+
+def _operand_bounds(source: Carried, factor: Factor) -> tuple[Bound, Bound]:
+    """Bounds per channel of the factor where they are known, else of the whole tensor."""
+    if source.channels is not None and source.channels[0].size == factor.multiplier.size:
+        return source.channels
+    return np.asarray(source.low), np.asarray(source.high)
 
 
 def _float_product(source: Carried, form: FloatForm, grid: GridEmitter) -> str:

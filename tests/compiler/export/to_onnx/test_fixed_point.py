@@ -69,7 +69,7 @@ def test_a_proven_form_is_equal_on_every_operand(
     value: float, magnitude: int, low: int, half_away: bool
 ) -> None:
     factor = factor_of(value, half_away=half_away)
-    form = proven_float_form(factor, -magnitude, magnitude, low, 127)
+    form = proven_float_form(factor, np.array(-magnitude), np.array(magnitude), low, 127)
     if form is None:
         return
     x = np.arange(-magnitude, magnitude + 1)
@@ -81,7 +81,9 @@ def test_ordinary_factors_are_proven() -> None:
     rng = np.random.default_rng(0)
     for low in (0, -127):
         factor = factor_of(*rng.uniform(0.004, 0.03, 64))
-        assert proven_float_form(factor, -(1 << 20), 1 << 20, low, 127) is not None
+        assert (
+            proven_float_form(factor, np.array(-(1 << 20)), np.array(1 << 20), low, 127) is not None
+        )
 
 
 def test_a_factor_that_fails_as_it_is_gets_a_neighbour_or_an_addend() -> None:
@@ -96,7 +98,7 @@ def test_a_factor_that_fails_as_it_is_gets_a_neighbour_or_an_addend() -> None:
         if np.array_equal(np.clip(compute(plain, x), 0, 127), expected):
             continue
         wrong += 1
-        form = proven_float_form(factor, -200_000, 200_000, 0, 127)
+        form = proven_float_form(factor, np.array(-200_000), np.array(200_000), 0, 127)
         if form is not None:
             repaired += 1
             np.testing.assert_array_equal(np.clip(compute(form, x), 0, 127), expected)
@@ -105,4 +107,5 @@ def test_a_factor_that_fails_as_it_is_gets_a_neighbour_or_an_addend() -> None:
 
 
 def test_too_many_steps_are_not_tried() -> None:
-    assert proven_float_form(factor_of(1.7), -(1 << 20), 1 << 20, -(1 << 20), 1 << 20) is None
+    far = np.array(1 << 20)
+    assert proven_float_form(factor_of(1.7), -far, far, -(1 << 20), 1 << 20) is None

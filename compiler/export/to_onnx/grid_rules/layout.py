@@ -1,0 +1,56 @@
+"""Scaling and rounding as depthwise convolutions, which stay in onnxruntime's blocked layout.
+
+Between convolutions onnxruntime keeps tensors in blocks of channels (NCHWc), and every other kind
+of node makes it copy them back and forth. A convolution of one tap per channel stays:
+
+    Conv(x, a, bias 3 * 2^22) = rint(x * a) + 3 * 2^22      a float32 there has no fraction left
+    Clip(·, low + 3 * 2^22, high + 3 * 2^22)                part of the same node
+    Conv(·, 1, bias -3 * 2^22)                              exact
+
+Measured on EfficientNet-Lite0 shapes: a third of the cost of Mul, Round, Clip between convolutions.
+Source of the rounding: the usual addition of 1.5 * 2^23.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.export.to_onnx.grid_emitter import Array, GridEmitter
+from compiler.ir.ty import TensorType
+
+ROUNDER = 3 << 22
+LAYOUT_LIMIT = 1 << 22
+"""Magnitudes below this keep x + ROUNDER between 2^23 and 2^24, where float32 are the integers."""
+
+# Widest block of channels in onnxruntime; other numbers of channels leave the blocked layout.
+_BLOCK = 16
+
+
+def blocked_layout(ty: TensorType) -> bool:
+    """True for the (N, C, H, W) tensors that onnxruntime keeps in blocks of channels."""
+    return len(ty.shape) == 4 and ty.concrete_shape[1] % _BLOCK == 0
+
+
+def rounded_in_layout(
+    name: str, factor: Array, limits: tuple[int, int], ty: TensorType, grid: GridEmitter
+) -> str:
+    """rint(x * factor) limited to ``limits``; halves to even, after one rounding or two.
+
+    Args:
+        name: float32 tensor of type ``ty``, whose scaled magnitudes are below LAYOUT_LIMIT.
+        factor: one value, or one per channel.
+        limits: smallest and largest result.
+    """
+    channels = ty.concrete_shape[1]
+
+    def per_channel(values: Array | float, *shape: int) -> str:
+        spread = np.broadcast_to(np.asarray(values, "float32").reshape(-1), channels)
+        return grid.writer.constant(spread.reshape(channels, *shape).copy())
+
+    def depthwise(source: str, weight: Array | float, bias: float) -> str:
+        inputs = [source, per_channel(weight, 1, 1, 1), per_channel(bias)]
+        return grid.node("Conv", inputs, group=channels, kernel_shape=[1, 1])
+
+    rounded = depthwise(name, factor, ROUNDER)
+    bounds = [grid.float_constant(limit + ROUNDER) for limit in limits]
+    return depthwise(grid.node("Clip", [rounded, *bounds]), 1.0, -ROUNDER)

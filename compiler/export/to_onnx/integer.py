@@ -1,0 +1,67 @@
+"""A fully integral module as ONNX whose tensors have the module's own integer dtypes.
+
+    nn.conv2d(q: int8, W: int8) -> int32     ConvInteger
+    nn.dense, nn.batch_matmul                MatMulInteger
+    fixed_point_multiply(x: int64)           Mul, Add, BitShift right on uint64, Cast int32
+    avg_pool2d(x: int32)                     Slice and Add of every tap in int64, Div
+
+Nothing is approximated and nothing is assumed about ranges: where the reference wraps, so does the
+exported graph. It shares no numeric code with the reference or the grid, so it is the independent
+oracle of a proof and an interchange form; it runs an order of magnitude slower than the grid.
+Source: notes/engine.md, section c.
+"""
+
+from __future__ import annotations
+
+import onnx
+
+import compiler.export.to_onnx.convert
+import compiler.export.to_onnx.integer_rules  # noqa: F401  (fills the table)
+from compiler.export.to_onnx.dataflow import Step, dataflow
+from compiler.export.to_onnx.emitter import emit_step
+from compiler.export.to_onnx.float_model import write_outputs
+from compiler.export.to_onnx.graph_writer import GraphWriter
+from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.ir.module import IRModule
+from compiler.ir.ty import is_integer
+
+
+def to_integer_onnx(mod: IRModule, function: str = "main") -> onnx.ModelProto:
+    """Export a realised module, partitioned or not, with its integers as they are.
+
+    Float operators, such as those of quantize_inputs and dequantize_outputs, are exported as
+    ``float_model.to_onnx`` does. Inputs and outputs have the dtypes of the function's own.
+
+    Args:
+        mod: a typed module after QuantizeRealize.
+        function: "main", or another function such as "quantized_main".
+    Raises:
+        OnnxExportError: an operator or dtype without an exact integer form.
+    """
+    flow = dataflow(mod, function)
+    emitter = IntegerEmitter(GraphWriter(function))
+    for value in flow.inputs:
+        emitter.bind(value, emitter.writer.input(value.name, value.type))
+    for step in flow.steps:
+        _emit(step, emitter)
+    write_outputs(flow, emitter)
+    return emitter.writer.finish()
+
+
+def _emit(step: Step, emitter: IntegerEmitter) -> None:
+    """Write one step by its integer rule; float steps by the plain one."""
+    whole = [v for v in (*step.args, *step.results) if is_integer(v.type.dtype)]
+    rule = FToInteger.get(step.op) if whole else None
+    if rule is not None:
+        names = rule(step, emitter)
+        names = [names] if isinstance(names, str) else names
+        for value, name in zip(step.results, names, strict=True):
+            emitter.bind(value, name)
+        return
+    if any(is_integer(v.type.dtype) for v in step.results):
+        raise emitter.refuse(
+            step,
+            "it has no exact integer rule",
+            "write one in compiler/export/to_onnx/integer_rules",
+        )
+    emit_step(step, emitter)

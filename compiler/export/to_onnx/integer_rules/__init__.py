@@ -1,0 +1,12 @@
+"""Exact integer forms, by what they compute; importing this fills the table FToInteger."""
+
+from compiler.export.to_onnx.integer_rules import (
+    arithmetic,
+    cast,
+    fixed_point,
+    movement,
+    pool,
+    product,
+)
+
+__all__ = ["arithmetic", "cast", "fixed_point", "movement", "pool", "product"]

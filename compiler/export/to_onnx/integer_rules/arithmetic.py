@@ -1,0 +1,79 @@
+"""Sums, products, limits and comparisons: the plain ONNX operator in int32 or int64."""
+
+from __future__ import annotations
+
+from compiler.export.to_onnx.dataflow import Step
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.ir.ty import is_integer
+from compiler.ops.number_format import integer_range
+from compiler.ops.tensor.clip import integer_bound
+
+
+@FToInteger.register(
+    "add",
+    "subtract",
+    "multiply",
+    "maximum",
+    "minimum",
+    "squared_difference",
+    "nn.bias_add",
+    "where",
+    "max",
+    "min",
+    "sum",
+    "nn.pad",
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+)
+def plain(step: Step, e: IntegerEmitter) -> list[str]:
+    """The operator's plain form on widened operands; a bool condition stays bool."""
+    work = e.working_dtype(step)
+    inner = Emitter(e.writer)
+    for value in step.args:
+        whole = is_integer(value.type.dtype)
+        inner.bind(value, e.widened(value, work) if whole else e.name(value))
+    names = FToOnnx.require(step.op)(step, inner)
+    names = [names] if isinstance(names, str) else names
+    return [
+        e.cast(name, work, value.type.dtype) if is_integer(value.type.dtype) else name
+        for value, name in zip(step.results, names, strict=True)
+    ]
+
+
+def limited(name: str, low: int, high: int, dtype: str, e: IntegerEmitter) -> str:
+    """max(min(x, high), low), also where low > high."""
+    upper = e.node("Min", [name, e.scalar(high, dtype)])
+    return e.node("Max", [upper, e.scalar(low, dtype)])
+
+
+@FToInteger.register("clip")
+def clip(step: Step, e: IntegerEmitter) -> str:
+    """Bounds are truncated toward zero, then limited to the dtype."""
+    dtype, work = step.result.type.dtype, e.working_dtype(step)
+    low, high = (integer_bound(bound, dtype) for bound in (step.attrs.a_min, step.attrs.a_max))
+    return e.cast(limited(e.widened(step.args[0], work), low, high, work, e), work, dtype)
+
+
+@FToInteger.register("nn.relu")
+def relu(step: Step, e: IntegerEmitter) -> str:
+    """max(x, 0)."""
+    work = e.working_dtype(step)
+    kept = e.node("Max", [e.widened(step.args[0], work), e.scalar(0, work)])
+    return e.cast(kept, work, step.result.type.dtype)
+
+
+@FToInteger.register("negative", "abs")
+def negative(step: Step, e: IntegerEmitter) -> str:
+    """The smallest value has no counterpart and goes to the largest."""
+    dtype, work = step.result.type.dtype, e.working_dtype(step)
+    low, high = integer_range(dtype)
+    name = e.widened(step.args[0], work)
+    if low < 0:
+        name = limited(name, -high, high, work, e)
+    op_type = "Neg" if step.name == "negative" else "Abs"
+    return e.cast(e.node(op_type, [name]), work, dtype)

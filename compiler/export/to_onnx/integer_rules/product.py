@@ -1,0 +1,167 @@
+"""conv2d, dense, matmul and batch_matmul as ConvInteger and MatMulInteger.
+
+Both take 8-bit operands and add into int32. Wider operands are cut into digits of 8 bits:
+
+    x * w = sum over digits of (x_i * w_j) * 2^(8 (i + j))      modulo 2^32
+
+Operands are given as uint8 with zero point 128: kernels for uint8 and int8 mixed add pairs in 16
+bits, with saturation, on processors without VNNI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from compiler.export.to_onnx.dataflow import Step, Value
+from compiler.export.to_onnx.emitter import Array
+from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.ir.ty import bits
+
+Digit = tuple[str, int, int]
+"""uint8 tensor, its zero point, and the place (power of 256) it counts at."""
+
+_SIGN = 128
+
+
+def digits(value: Value, e: IntegerEmitter) -> list[Digit]:
+    """A tensor of at most 32 bits as digits of 8; all but the last are in [0, 255]."""
+    dtype = value.type.dtype
+    zero_point = 0 if dtype.startswith("u") else _SIGN
+    places = bits(dtype) // 8
+    if value.data is not None:
+        return _constant_digits(value.data, places, zero_point, e)
+    found: list[Digit] = []
+    rest = e.widened(value, "int64")
+    base = e.scalar(256, "int64")
+    for place in range(places - 1):
+        digit = e.node("Mod", [rest, base], fmod=0)
+        found.append((e.writer.cast(digit, "uint8"), 0, place))
+        # The remainder is taken off first: Div truncates, and the quotient must be a floor.
+        rest = e.node("Div", [e.node("Sub", [rest, digit]), base])
+    moved = e.node("Add", [rest, e.scalar(zero_point, "int64")])
+    return [*found, (e.writer.cast(moved, "uint8"), zero_point, places - 1)]
+
+
+def _constant_digits(data: Array, places: int, zero_point: int, e: IntegerEmitter) -> list[Digit]:
+    rest = data.astype(np.int64)
+    found: list[Digit] = []
+    for place in range(places):
+        if place and not rest.any():
+            break
+        last = place == places - 1 or (rest.min(initial=0) >= -128 and rest.max(initial=0) < 128)
+        if last:
+            found.append((e.array(rest + zero_point, "uint8"), zero_point, place))
+            break
+        found.append((e.array(rest % 256, "uint8"), 0, place))
+        rest = rest >> 8
+    return found
+
+
+def product(step: Step, e: IntegerEmitter, terms: int, emit: Callable[[Digit, Digit], str]) -> str:
+    """The sum over pairs of digits, in the dtype of the result.
+
+    Args:
+        terms: products per sum.
+        emit: writes the int32 product of two digits.
+    Raises:
+        OnnxExportError: operands or a result of a dtype that has no exact form.
+    """
+    dtype = step.result.type.dtype
+    wide = bits(dtype) > 32
+    if any(bits(value.type.dtype) > 32 for value in step.args[:2]):
+        raise e.refuse(step, "an operand has more than 32 bits")
+    if wide and terms * 255 * 255 >= 1 << 31:
+        raise e.refuse(step, f"sums of {terms} products leave int32 before they are widened")
+    work = "int64" if wide else "int32"
+    lhs, rhs = (digits(value, e) for value in step.args[:2])
+    total: str | None = None
+    for left in lhs:
+        for right in rhs:
+            place = 8 * (left[2] + right[2])
+            if place >= bits(dtype):
+                continue
+            part = e.cast(emit(left, right), "int32", work)
+            if place:
+                factor = np.asarray(1 << place, "int64").astype(work)
+                part = e.node("Mul", [part, e.writer.constant(factor)])
+            total = part if total is None else e.node("Add", [total, part])
+    assert total is not None, "the digits of place 0 always count"
+    return e.cast(total, work, dtype)
+
+
+def _zero(digit: Digit, e: IntegerEmitter) -> str:
+    return e.scalar(digit[1], "uint8")
+
+
+def to_nchw(name: str, layout: str, e: IntegerEmitter, wanted: str = "NCHW") -> str:
+    """A tensor of ``layout`` in the order ``wanted``."""
+    if layout == wanted:
+        return name
+    return e.node("Transpose", [name], perm=[layout.index(letter) for letter in wanted])
+
+
+def from_nchw(name: str, layout: str, e: IntegerEmitter) -> str:
+    """An NCHW tensor in ``layout``."""
+    if layout == "NCHW":
+        return name
+    return e.node("Transpose", [name], perm=["NCHW".index(letter) for letter in layout])
+
+
+@FToInteger.register("nn.conv2d")
+def conv2d(step: Step, e: IntegerEmitter) -> str:
+    """ConvInteger; padding reads the zero point, which stands for 0."""
+    attrs, shape = step.attrs, step.args[1].type.concrete_shape
+    kernel = [shape[attrs.kernel_layout.index(letter)] for letter in "HW"]
+    terms = int(np.prod(kernel)) * shape[attrs.kernel_layout.index("I")]
+
+    def emit(data: Digit, weight: Digit) -> str:
+        inputs = [
+            to_nchw(data[0], attrs.data_layout, e),
+            to_nchw(weight[0], attrs.kernel_layout, e, "OIHW"),
+            _zero(data, e),
+            _zero(weight, e),
+        ]
+        return e.node(
+            "ConvInteger",
+            inputs,
+            strides=list(attrs.strides),
+            pads=list(attrs.padding),
+            dilations=list(attrs.dilation),
+            group=attrs.groups,
+            kernel_shape=kernel,
+        )
+
+    return from_nchw(product(step, e, terms, emit), attrs.out_layout or attrs.data_layout, e)
+
+
+@FToInteger.register("nn.dense")
+def dense(step: Step, e: IntegerEmitter) -> str:
+    """MatMulInteger with the transposed weight."""
+    return _matmul(step, e, (False, True))
+
+
+@FToInteger.register("nn.matmul", "nn.batch_matmul")
+def matmul(step: Step, e: IntegerEmitter) -> str:
+    """MatMulInteger behind the transpositions the attributes ask for."""
+    return _matmul(step, e, (step.attrs.transpose_a, step.attrs.transpose_b))
+
+
+def _matmul(step: Step, e: IntegerEmitter, turns: Sequence[bool]) -> str:
+    shape = step.args[0].type.concrete_shape
+    terms = shape[-2] if turns[0] else shape[-1]
+
+    def emit(lhs: Digit, rhs: Digit) -> str:
+        names = [
+            _turned(digit[0], value, e) if turn else digit[0]
+            for digit, value, turn in zip((lhs, rhs), step.args, turns)
+        ]
+        return e.node("MatMulInteger", [*names, _zero(lhs, e), _zero(rhs, e)])
+
+    return product(step, e, terms, emit)
+
+
+def _turned(name: str, value: Value, e: IntegerEmitter) -> str:
+    rank = len(value.type.shape)
+    return e.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
