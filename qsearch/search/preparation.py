@@ -19,7 +19,7 @@ from compiler.quantize import prerequisite_optimize
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_source import ModelSource
-from qsearch.search.judging import COLLAPSE_AFTER
+from qsearch.search.judging import COLLAPSE_AFTER, JUDGE_OF_FLAG
 from qsearch.search.space import PERCENTILES, Space, content_hash, default_space
 from qsearch.settings import Settings
 from workers.datasets.protocol import InputSpec
@@ -116,7 +116,7 @@ def prepare_study(
         "eval_sha256": eval_data.sha256,
         "labels": has_labels,
         "metric": metric,
-        "judge": settings.judge,
+        "judge": JUDGE_OF_FLAG[settings.judge],
         "seed": settings.seed,
         "sampler": settings.sampler,
         "batch": settings.batch,

@@ -23,7 +23,7 @@ from qsearch.search.calibration import SCALES, STATISTICS, Calibrator
 from qsearch.search.driver import TIMEOUT, Driver
 from qsearch.search.finalize import build_winner, check_winner
 from qsearch.search.handover import hand_over
-from qsearch.search.judging import Judging
+from qsearch.search.judging import JUDGE_OF_FLAG, Judging
 from qsearch.search.objectives import Objective
 from qsearch.search.preparation import PreparedStudy
 from qsearch.search.proposals import Proposer
@@ -149,7 +149,7 @@ class Session:
             blob=self._blob,
             dataset=prepared.evaluation.ref,
             samples=prepared.evaluation.samples,
-            judge="grid" if self._settings.judge == "grid" else "simulated",
+            judge=JUDGE_OF_FLAG[self._settings.judge],
             metrics=metric_names(prepared.has_labels),
             reference=self._pool.put(reference),
             score_of=score_of,
@@ -199,7 +199,7 @@ class Session:
             self._pool,
             judging,
             self._baseline.outputs(),
-            best.qconfig,
+            best,
             self._calibrator.scales_for(QConfig.from_dict(best.qconfig)),
             self._progress,
         )
