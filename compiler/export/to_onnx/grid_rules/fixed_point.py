@@ -109,7 +109,12 @@ class FloatForm:
 
 
 def proven_float_form(
-    factor: Factor, x_low: Ints, x_high: Ints, low: int, high: int
+    factor: Factor,
+    x_low: Ints,
+    x_high: Ints,
+    low: int,
+    high: int,
+    prefer_round: bool = False,
 ) -> FloatForm | None:
     """A float32 form that equals the definition for every x in [x_low, x_high] after a clip to
     [low, high]; None when none of the tried ones does.
@@ -120,6 +125,7 @@ def proven_float_form(
         x_high: largest operand, likewise.
         low: bound that the result is clipped to, or cannot leave.
         high: likewise.
+        prefer_round: Floor costs more than Round with an addend.
     """
     if high - low > MAX_STEPS or max(-low, high) >= MAX_STEPS:
         return None
@@ -129,14 +135,12 @@ def proven_float_form(
     if any(not 1 <= n <= largest_shift or m <= 0 for m, n in pairs):
         return None
     search = _Search(factor, _steps(factor, low, high), low, x_low, x_high)
-    # Cheapest first. Floor suits limits at 0, Round symmetric ones.
-    for floor, addends, fused in (
-        (False, None, True),
-        (False, None, False),
-        (True, _FLOOR_ADDENDS, False),
-        (False, _ROUND_ADDENDS, False),
-    ):
-        form = search.run(floor, addends, fused)
+    form = search.run(False, None, True) or search.run(False, None, False)
+    if form is not None:
+        return form
+    tries = [(True, _FLOOR_ADDENDS), (False, _ROUND_ADDENDS)]
+    for floor, addends in reversed(tries) if prefer_round else tries:
+        form = search.run(floor, addends, False)
         if form is not None:
             return form
     return None

@@ -3,6 +3,7 @@
 Between convolutions onnxruntime keeps tensors in blocks of channels (NCHWc), and every other kind
 of node makes it copy them back and forth. A convolution of one tap per channel stays:
 
+    Conv(x, a), Conv(·, 1, bias c)                          where one rounding each was proven
     Conv(x, a, bias 3 * 2^22) = rint(x * a) + 3 * 2^22      a float32 there has no fraction left
     Clip(·, low + 3 * 2^22, high + 3 * 2^22)                part of the same node
     Conv(·, 1, bias -3 * 2^22)                              exact
@@ -16,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.export.to_onnx.grid_emitter import Array, GridEmitter
+from compiler.export.to_onnx.grid_rules.fixed_point import FloatForm
 from compiler.ir.ty import TensorType
 
 ROUNDER = 3 << 22
@@ -32,25 +34,35 @@ def blocked_layout(ty: TensorType) -> bool:
 
 
 def rounded_in_layout(
-    name: str, factor: Array, limits: tuple[int, int], ty: TensorType, grid: GridEmitter
+    name: str, form: FloatForm, limits: tuple[int, int], ty: TensorType, grid: GridEmitter
 ) -> str:
-    """rint(x * factor) limited to ``limits``; halves to even, after one rounding or two.
+    """The whole numbers of a form without Floor, limited to ``limits``.
 
     Args:
         name: float32 tensor of type ``ty``, whose scaled magnitudes are below LAYOUT_LIMIT.
-        factor: one value, or one per channel.
+        form: factors and addends, one for all channels or one per channel.
         limits: smallest and largest result.
     """
+    assert not form.floor
     channels = ty.concrete_shape[1]
 
     def per_channel(values: Array | float, *shape: int) -> str:
         spread = np.broadcast_to(np.asarray(values, "float32").reshape(-1), channels)
         return grid.writer.constant(spread.reshape(channels, *shape).copy())
 
-    def depthwise(source: str, weight: Array | float, bias: float) -> str:
-        inputs = [source, per_channel(weight, 1, 1, 1), per_channel(bias)]
+    def depthwise(source: str, weight: Array | float, bias: Array | float | None) -> str:
+        inputs = [source, per_channel(weight, 1, 1, 1)]
+        if bias is not None:
+            inputs.append(per_channel(bias))
         return grid.node("Conv", inputs, group=channels, kernel_shape=[1, 1])
 
+    factor: Array | float = form.factor
+    if not form.fused:
+        # Whether a convolution rounds its product before the bias is up to the machine; a
+        # convolution without bias and one without factor round once on all of them.
+        name, factor = depthwise(name, factor, None), 1.0
+    if form.addend is not None:
+        name = depthwise(name, 1.0, form.addend)
     rounded = depthwise(name, factor, ROUNDER)
     bounds = [grid.float_constant(limit + ROUNDER) for limit in limits]
     return depthwise(grid.node("Clip", [rounded, *bounds]), 1.0, -ROUNDER)

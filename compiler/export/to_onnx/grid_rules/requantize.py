@@ -104,16 +104,16 @@ def _scaled(
         shifted = shifted_right(source, half, bits, low, high, grid)
         if shifted is not None:
             return shifted
-    form = None
+    form, blocked = None, False
     if source.carrier == "float32" and max(abs(low), abs(high)) < FLOAT_LIMIT:
         x_low, x_high = _operand_bounds(source, factor)
-        form = proven_float_form(factor, x_low, x_high, *limits)
+        blocked = blocked_layout(step.result.type) and max(abs(low), abs(high)) < LAYOUT_LIMIT
+        form = proven_float_form(factor, x_low, x_high, *limits, prefer_round=blocked)
         if form is None and not grid.exact:
             form = nearest_float_form(factor, source.magnitude)
     if form is not None:
-        wide = max(abs(low), abs(high))
-        if form.fused and wide < LAYOUT_LIMIT and blocked_layout(step.result.type):
-            name = rounded_in_layout(source.name, form.factor, limits, step.result.type, grid)
+        if blocked and not form.floor:
+            name = rounded_in_layout(source.name, form, limits, step.result.type, grid)
             return Carried(name, "float32", *limits)
         return Carried(_float_product(source, form, grid), "float32", low, high)
     if source.magnitude.bit_length() + factor.significant_bits <= DOUBLE_BITS:
