@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -238,3 +243,35 @@ def test_types() -> None:
     assert text(TensorType((Any(), 2), "int8")) == "Tensor[(?, 2), int8]"
     assert text(TupleType()) == "()"
     assert text(FuncType((), TensorType((3,)))) == "fn () -> Tensor[(3), float32]"
+
+
+PROGRAM = """
+import compiler
+source = '''#[version = "0.0.5"]
+def @f(%x: float32, b=1, a=2) { exp(%x) }
+def @main(%c: bool, %x: float32) {
+  %0 = exp(%x);
+  %1 = tanh(%0);
+  %2 = if (%c) { add(%0, %1) } else { subtract(%1, %0) };
+  %3 = fn (%y: float32) { multiply(%y, add(%0, %1)) };
+  (%2, %3(%2), @f(%x))
+}'''
+mod = compiler.transform.InferType()(compiler.parse(source))
+print(compiler.text(compiler.transform.EliminateCommonSubexpr()(mod)))
+"""
+
+
+def test_the_same_bytes_in_every_interpreter() -> None:
+    found = set()
+    for seed in ("1", "2"):
+        ran = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).resolve().parents[3],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(ran.stdout)
+    assert len(found) == 1
+    assert "%0 = exp(%x)" in found.pop()
