@@ -80,6 +80,7 @@ def infer_expr(expr: Expr, mod: IRModule | None = None) -> Expr:
     return _infer(expr, in_module, _global_types(in_module, {}), trust, describe(expr))
 
 
+# Relay's name for the same thing.
 infer_type = infer_expr
 
 
