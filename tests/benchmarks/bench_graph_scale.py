@@ -10,6 +10,7 @@ in a process of its own. The goal: at 100k at most 1.5 times the time per node o
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -74,47 +75,120 @@ def residual_chain(operators: int, seed: int = 0) -> bytes:
     return bytes(model.SerializeToString())
 
 
+class Stopwatch:
+    """CPU seconds of each stage: the least of several runs, garbage collected before each."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def time(self, stage: str, run: Callable[[Any], Any], *given: Any) -> Any:
+        """Result of ``run(*given)``; a callable given is called anew before each run, untimed."""
+        best, spent, runs = float("inf"), 0.0, 0
+        while runs == 0 or (spent < TARGET_SECONDS and runs < MOST_RUNS):
+            values = [value() if callable(value) else value for value in given]
+            gc.collect()
+            start = time.process_time()
+            result = run(*values)
+            took = time.process_time() - start
+            best, spent, runs = min(best, took), spent + took, runs + 1
+        self.seconds[stage] = best
+        return result
+
+
 def measure(operators: int) -> dict[str, float]:
     """CPU seconds of every stage on one chain, by stage name."""
     import compiler
     from compiler import transform
     from compiler.frontend.from_onnx.load import load
     from compiler.ir.blob import ModuleBlob
+    from compiler.ir.infer_type import infer_module
     from compiler.quantize import prerequisite_optimize
 
-    seconds: dict[str, float] = {}
-
-    def timed(stage: str, run: Callable[[], Any]) -> Any:
-        best, spent, runs = float("inf"), 0.0, 0
-        while runs == 0 or (spent < TARGET_SECONDS and runs < MOST_RUNS):
-            start = time.process_time()
-            result = run()
-            took = time.process_time() - start
-            best, spent, runs = min(best, took), spent + took, runs + 1
-        seconds[stage] = best
-        return result
-
-    data = residual_chain(operators)
-    mod, params = timed("import", lambda: load(data))
-    text = timed("print", lambda: compiler.text(mod))
-    timed("parse", lambda: compiler.parse(text))
-    untyped = [compiler.parse(text) for _ in range(1)][0]
-    timed("InferType", lambda: transform.InferType()(strip_types(untyped)))
-    blob = timed("transport: pack", lambda: ModuleBlob.pack(mod))
-    again = timed("transport: unpack", lambda: blob.unpack())
-    timed("structural_equal", lambda: compiler.structural_equal(mod, again))
-    timed("structural_hash", lambda: compiler.structural_hash(mod))
-    bound = bind_params(mod, params)
-    simplified = timed("SimplifyInference", lambda: transform.SimplifyInference()(bound))
-    folded = timed("FoldConstant", lambda: transform.FoldConstant()(simplified))
-    scaled = timed("FoldScaleAxis", lambda: transform.FoldScaleAxis()(folded))
+    watch = Stopwatch()
+    mod, params = watch.time("import", load, residual_chain(operators))
+    text = watch.time("print", compiler.text, mod)
+    watch.time("parse", compiler.parse, text)
+    # Parsing leaves types open, so every run has all of them to infer.
+    again = watch.time("InferType", infer_module, lambda: compiler.parse(text))
+    watch.time("structural_equal", compiler.structural_equal, mod, again)
+    watch.time("structural_hash", compiler.structural_hash, mod)
+    blob = watch.time("transport, pack", ModuleBlob.pack, mod)
+    watch.time("transport, unpack", ModuleBlob.unpack, blob)
+    optimized = watch.time(
+        "prerequisite_optimize", lambda m: prerequisite_optimize(m, params, opt_level=3), mod
+    )
+    bound = prerequisite_optimize(mod, params, opt_level=0)
     for name in (
+        "SimplifyInference",
+        "FoldConstant",
+        "FoldScaleAxis",
         "CanonicalizeOps",
-        "CanonicalizeCast",
         "SimplifyExpr",
         "EliminateCommonSubexpr",
+        "CanonicalizeCast",
         "DeadCodeElimination",
     ):
-        timed(name, lambda name=name: getattr(transform, name)()(scaled))  # type: ignore[misc]
-    timed("prerequisite_optimize", lambda: prerequisite_optimize(mod, params))
-    return seconds
+        given = mod if name == "SimplifyInference" else bound
+        watch.time(name, getattr(transform, name)(), given)
+    del optimized
+    return watch.seconds
+
+
+def machine() -> dict[str, Any]:
+    """Facts the figures depend on."""
+    model = ""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
+    return {
+        "cpu": model or platform.processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "onnx": onnx.__version__,
+        "system": platform.platform(),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--json", type=Path, help="file for the figures and the machine's facts")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one is not None:
+        print(json.dumps(measure(options.one)))
+        return 0
+    runs: dict[int, dict[str, float]] = {}
+    for size in options.sizes:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.benchmarks.bench_graph_scale", "--one", str(size)],
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        runs[size] = json.loads(done.stdout)
+    first, last = min(runs), max(runs)
+    header = "  ".join(f"{f'{size:,}':>10}" for size in runs)
+    print(f"{'CPU us per operator':<24} {header}   ratio")
+    missed: list[str] = []
+    for stage in runs[first]:
+        per_node = {size: run[stage] / size * 1e6 for size, run in runs.items()}
+        ratio = per_node[last] / per_node[first]
+        print(f"{stage:<24} {'  '.join(f'{v:>10.2f}' for v in per_node.values())}   {ratio:5.2f}")
+        if ratio > GOAL_RATIO:
+            missed.append(f"{stage}: {ratio:.2f} times the time per operator of {first:,}")
+    seconds = runs[last]["prerequisite_optimize"]
+    print(f"prerequisite_optimize of {last:,}: {seconds:.1f} s CPU")
+    if seconds > GOAL_PREREQUISITE_SECONDS:
+        missed.append(f"prerequisite_optimize takes {seconds:.1f} s")
+    if options.json:
+        record = {"machine": machine(), "cpu_seconds": {str(k): v for k, v in runs.items()}}
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+    for line in missed:
+        print(f"missed: {line}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
