@@ -40,6 +40,7 @@ Sample = tuple[dict[str, Array], list[Array]]
 EXECUTOR_FACTORIES = {
     "reference": "compiler.targets.reference.executor:ReferenceExecutor",
     "grid": "compiler.targets.ort.grid_executor:GridExecutor",
+    "integer": "compiler.targets.ort.integer_executor:IntegerExecutor",
 }
 
 
@@ -86,7 +87,8 @@ class QModule:
         Args:
             inputs: an array per input name. Where the leading axis is longer than the module's, the
                 samples are run one after the other and the outputs joined along their first axis.
-            executor: "reference", the exact integers on numpy; "grid", the same on onnxruntime.
+            executor: "reference", the exact integers on numpy; "grid", the same on onnxruntime;
+                "integer", the same there without floats (slow; an independent check).
         Raises:
             EvaluationError: names, shapes or dtypes do not fit; both sides are named.
         """

@@ -131,13 +131,14 @@ def _power_of_two(data: Array, shift: Array) -> Array:
     """data * 2^(shift - 1): a left shift, or a right shift with half added, in the data's dtype."""
     width = data.dtype.itemsize * 8
     kind = data.dtype.type
-    left = shift - 1
+    # Not in the int32 that shifts come in: half of a shift by 32 has more bits.
+    left = shift.astype(np.int64) - 1
     if (left >= 0).all():
         return np.asarray(np.left_shift(data, np.minimum(left, width).astype(kind)))
     right = np.maximum(-left, 0)
     # Past the width the true quotient, half added, is 0 for every value the dtype holds.
     held = np.minimum(right, width - 1)
-    half = np.where(held > 0, np.left_shift(1, np.maximum(held, 1) - 1), 0).astype(kind)
+    half = np.where(held > 0, np.left_shift(np.int64(1), np.maximum(held, 1) - 1), 0).astype(kind)
     result = np.asarray(np.add(data, half))
     np.right_shift(result, held.astype(kind), out=result)
     if (right >= width).any():

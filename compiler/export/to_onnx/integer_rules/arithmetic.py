@@ -21,7 +21,6 @@ from compiler.ops.tensor.clip import integer_bound
     "where",
     "max",
     "min",
-    "sum",
     "nn.pad",
     "equal",
     "not_equal",

@@ -1,4 +1,4 @@
-"""Pools as their taps: one strided Slice per window element, combined pairwise."""
+"""Pools as their taps, one strided Slice per window element, and other sums and averages."""
 
 from __future__ import annotations
 
@@ -93,6 +93,13 @@ def global_avg_pool2d(step: Step, e: IntegerEmitter) -> str:
 def mean(step: Step, e: IntegerEmitter) -> str:
     """Sum over the axes in int64, divided by their size."""
     return _mean(step, e, reduced_axes(step), bool(step.attrs.keepdims))
+
+
+@FToInteger.register("sum")
+def reduce_sum(step: Step, e: IntegerEmitter) -> str:
+    """ReduceSum in int64, because onnxruntime's own in int32 saturates."""
+    total = _reduced(step, e, reduced_axes(step), bool(step.attrs.keepdims))
+    return e.cast(total, "int64", step.result.type.dtype)
 
 
 @FToInteger.register("nn.global_max_pool2d")

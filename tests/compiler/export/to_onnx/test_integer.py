@@ -1,0 +1,316 @@
+"""Exact integer ONNX against the reference executor: the same bits, wrapping included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler import relay
+from compiler.errors import OnnxExportError
+from compiler.export.to_onnx.integer import to_integer_onnx
+from compiler.export.to_onnx.integer_emitter import FToInteger
+from compiler.ir.expr import Expr
+from compiler.ir.module import IRModule
+from compiler.ops.number_format import integer_range
+from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.pipeline import evaluate
+from compiler.targets.ort.integer_executor import IntegerExecutor
+
+op = relay.op
+DTYPES = ("int8", "uint8", "int16", "int32", "int64")
+
+
+def constant(values: Any, dtype: str = "int32") -> Expr:
+    return relay.const(np.asarray(values, dtype))
+
+
+def module(params: Any, body: Expr) -> IRModule:
+    return relay.module(relay.Function(tuple(params), body))
+
+
+def whole(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Uniform over the dtype, its ends made likely."""
+    low, high = integer_range(dtype)
+    drawn = rng.integers(low, high, shape, dtype=dtype, endpoint=True)
+    ends = rng.choice(np.array([low, high, 0], dtype), shape)
+    return np.where(rng.random(shape) < 0.2, ends, drawn).astype(dtype)
+
+
+def assert_same_bits(mod: IRModule, inputs: dict[str, np.ndarray]) -> None:
+    expected = evaluate(mod, inputs)
+    found = IntegerExecutor(mod).run(inputs)
+    for a, b in zip(expected, found, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+seeds = st.integers(0, 1 << 30)
+
+
+@given(
+    seed=seeds,
+    name=st.sampled_from(["add", "subtract", "multiply", "maximum", "minimum"]),
+    dtype=st.sampled_from(DTYPES),
+    constant_side=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_arithmetic_wraps_as_the_reference_does(
+    seed: int, name: str, dtype: str, constant_side: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    x, y = relay.var("x", (2, 3, 4), dtype), relay.var("y", (3, 1), dtype)
+    inputs = {"x": whole(rng, (2, 3, 4), dtype), "y": whole(rng, (3, 1), dtype)}
+    if constant_side:
+        call = getattr(op, name)(x, constant(inputs.pop("y"), dtype))
+        assert_same_bits(module([x], call), inputs)
+    else:
+        assert_same_bits(module([x, y], getattr(op, name)(x, y)), inputs)
+
+
+@given(seed=seeds, dtype=st.sampled_from(DTYPES), target=st.sampled_from((*DTYPES, "bool")))
+@settings(max_examples=40, deadline=None)
+def test_casts_wrap_and_limits_are_truncated(seed: int, dtype: str, target: str) -> None:
+    rng = np.random.default_rng(seed)
+    low, high = sorted(rng.uniform(-300, 300, 2))
+    x = relay.var("x", (40,), dtype)
+    limited = op.nn.relu(op.clip(x, a_min=low, a_max=high))
+    body = relay.Tuple((op.cast(x, dtype=target), limited, op.negative(x), op.abs(x)))
+    if dtype == "uint8":
+        body = relay.Tuple(body.fields[:2])
+    assert_same_bits(module([x], body), {"x": whole(rng, (40,), dtype)})
+
+
+@given(seed=seeds, dtype=st.sampled_from(("int8", "int16", "int32")))
+@settings(max_examples=20, deadline=None)
+def test_floats_are_truncated_and_saturated(seed: int, dtype: str) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (60,))
+    values = rng.normal(0, 10.0 ** rng.integers(0, 12), 60).astype("float32")
+    values[:4] = [np.nan, np.inf, -np.inf, -0.0]
+    assert_same_bits(module([x], op.cast(x, dtype=dtype)), {"x": values})
+
+
+@given(
+    seed=seeds,
+    name=st.sampled_from(["right_shift", "left_shift"]),
+    dtype=st.sampled_from(("int8", "int32", "int64")),
+    computed=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_shifts_are_arithmetic(seed: int, name: str, dtype: str, computed: bool) -> None:
+    rng = np.random.default_rng(seed)
+    x, n = relay.var("x", (5, 7), dtype), relay.var("n", (7,), dtype)
+    amount = rng.integers(0, np.dtype(dtype).itemsize * 8, 7).astype(dtype)
+    inputs = {"x": whole(rng, (5, 7), dtype)}
+    if computed:
+        call = getattr(op, name)(x, n)
+        assert_same_bits(module([x, n], call), {**inputs, "n": amount})
+    else:
+        assert_same_bits(module([x], getattr(op, name)(x, constant(amount, dtype))), inputs)
+
+
+# Within the operator's contract, |x * 2^max(shift, 0)| < 2^32.
+shifts = st.integers(-40, 12)
+multipliers = st.one_of(st.just(1 << 30), st.just(0), st.integers((1 << 30) + 1, (1 << 31) - 1))
+
+
+def within_contract(rng: np.random.Generator, shape: tuple[int, ...], shift: int) -> np.ndarray:
+    bound = 1 << min(31, 32 - max(shift, 0))
+    return rng.integers(-bound, bound, shape)
+
+
+@given(seed=seeds, multiplier=multipliers, shift=shifts, dtype=st.sampled_from(("int32", "int64")))
+@settings(max_examples=80, deadline=None)
+def test_a_fixed_point_product_is_the_definition(
+    seed: int, multiplier: int, shift: int, dtype: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (300,), dtype)
+    call = op.fixed_point_multiply(x, multiplier=multiplier, shift=shift)
+    values = within_contract(rng, (300,), shift).astype(dtype)
+    assert_same_bits(module([x], call), {"x": values})
+
+
+@given(
+    seed=seeds,
+    pairs=st.lists(st.tuples(multipliers, shifts), min_size=1, max_size=5),
+    axis=st.sampled_from((1, -1)),
+    dtype=st.sampled_from(("int32", "int64")),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_fixed_point_product_per_channel_is_the_definition(
+    seed: int, pairs: list[tuple[int, int]], axis: int, dtype: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (2, len(pairs), 6) if axis == 1 else (3, 4, len(pairs))
+    x = relay.var("x", shape, dtype)
+    m, e = (constant([pair[i] for pair in pairs]) for i in (0, 1))
+    call = op.fixed_point_multiply_per_axis(x, m, e, axis=axis)
+    values = within_contract(rng, shape, max(e for _, e in pairs)).astype(dtype)
+    assert_same_bits(module([x], call), {"x": values})
+
+
+@given(
+    seed=seeds,
+    groups=st.sampled_from((1, 2, 4)),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    strides=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    padding=st.tuples(*[st.integers(0, 2)] * 4),
+    dilation=st.integers(1, 2),
+    dtypes=st.sampled_from(
+        [
+            ("int8", "int8"),
+            ("uint8", "int8"),
+            ("int16", "int8"),
+            ("int16", "int16"),
+            ("int8", "int32"),
+        ]
+    ),
+    layouts=st.sampled_from([("NCHW", "OIHW"), ("NHWC", "HWIO")]),
+)
+@settings(max_examples=60, deadline=None)
+def test_convolutions_accumulate_every_input_exactly(
+    seed: int,
+    groups: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: int,
+    dtypes: tuple[str, str],
+    layouts: tuple[str, str],
+) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = {"N": 1, "C": 4, "H": 7, "W": 6}
+    shape = tuple(sizes[letter] for letter in layouts[0])
+    taps = {"O": 4, "I": 4 // groups, "H": kernel[0], "W": kernel[1]}
+    weight = whole(rng, tuple(taps[letter] for letter in layouts[1]), dtypes[1])
+    x = relay.var("x", shape, dtypes[0])
+    call = op.nn.conv2d(
+        x,
+        constant(weight, dtypes[1]),
+        groups=groups,
+        strides=strides,
+        padding=padding,
+        dilation=(dilation, dilation),
+        data_layout=layouts[0],
+        kernel_layout=layouts[1],
+        out_dtype="int32",
+    )
+    assert_same_bits(module([x], call), {"x": whole(rng, shape, dtypes[0])})
+
+
+@given(
+    seed=seeds,
+    dtype=st.sampled_from(("int8", "uint8", "int16", "int32")),
+    k=st.integers(1, 40),
+    turns=st.tuples(st.booleans(), st.booleans()),
+)
+@settings(max_examples=40, deadline=None)
+def test_products_of_matrices_are_exact(
+    seed: int, dtype: str, k: int, turns: tuple[bool, bool]
+) -> None:
+    rng = np.random.default_rng(seed)
+    lhs, rhs = ((2, k, 3) if turns[0] else (2, 3, k)), ((2, 5, k) if turns[1] else (2, k, 5))
+    x, y = relay.var("x", lhs, dtype), relay.var("y", rhs, "int8")
+    call = op.nn.batch_matmul(x, y, transpose_a=turns[0], transpose_b=turns[1], out_dtype="int32")
+    inputs = {"x": whole(rng, lhs, dtype), "y": whole(rng, rhs, "int8")}
+    assert_same_bits(module([x, y], call), inputs)
+    z = relay.var("z", (3, k), dtype)
+    weight = constant(whole(rng, (4, k), "int8"), "int8")
+    dense = op.nn.dense(z, weight, out_dtype="int32")
+    assert_same_bits(module([z], dense), {"z": whole(rng, (3, k), dtype)})
+
+
+@given(
+    seed=seeds,
+    name=st.sampled_from(["max_pool2d", "avg_pool2d"]),
+    window=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(*[st.integers(0, 3)] * 4),
+    ceil_mode=st.booleans(),
+    include=st.booleans(),
+    dtype=st.sampled_from(("int8", "int16", "int32")),
+    layout=st.sampled_from(("NCHW", "NHWC")),
+)
+@settings(max_examples=80, deadline=None)
+def test_pools_are_exact_and_averages_truncate(
+    seed: int,
+    name: str,
+    window: tuple[int, int],
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    ceil_mode: bool,
+    include: bool,
+    dtype: str,
+    layout: str,
+) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = {"N": 2, "C": 3, "H": 7, "W": 8}
+    shape = tuple(sizes[letter] for letter in layout)
+    x = relay.var("x", shape, dtype)
+    more = {"count_include_pad": include} if name == "avg_pool2d" else {}
+    pooled = getattr(op.nn, name)(
+        x,
+        pool_size=window,
+        strides=strides,
+        padding=padding,
+        ceil_mode=ceil_mode,
+        layout=layout,
+        **more,
+    )
+    everything = op.nn.global_avg_pool2d(x, layout=layout)
+    body = relay.Tuple((pooled, everything, op.nn.global_max_pool2d(x, layout=layout)))
+    assert_same_bits(module([x], body), {"x": whole(rng, shape, dtype)})
+
+
+@given(seed=seeds, dtype=st.sampled_from(("int8", "int16", "int32")))
+@settings(max_examples=20, deadline=None)
+def test_movements_keep_every_integer(seed: int, dtype: str) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (2, 4, 6), dtype)
+    table = constant(whole(rng, (256,), dtype), dtype)
+    moved = op.transpose(op.reshape(x, newshape=(4, 2, 6)), axes=(1, 2, 0))
+    body = relay.Tuple(
+        (
+            moved,
+            op.concatenate(relay.Tuple((x, x)), axis=1),
+            op.strided_slice(x, begin=(0, 1, 0), end=(2, 4, 6), strides=(1, 2, 3)),
+            op.nn.pad(x, constant(-7, dtype), pad_width=((0, 0), (1, 2), (0, 0))),
+            op.take(table, op.cast(x, dtype="int32")),
+            op.mean(x, axis=(1, 2)),
+            op.sum(x, axis=(0,)),
+            op.max(x, axis=(2,), keepdims=True),
+            op.where(op.greater_equal(x, constant(0, dtype)), x, constant(3, dtype)),
+        )
+    )
+    assert_same_bits(module([x], body), {"x": whole(rng, (2, 4, 6), dtype)})
+
+
+def test_the_core_holds_no_float_tensor() -> None:
+    x = relay.var("x", (1, 2, 6, 6), "int8")
+    weight = constant(np.arange(-18, 18).reshape(2, 2, 3, 3), "int8")
+    acc = op.cast(op.nn.conv2d(x, weight, out_dtype="int32"), dtype="int64")
+    scaled = op.fixed_point_multiply(acc, multiplier=1288490240, shift=-4)
+    body = op.nn.avg_pool2d(op.cast(scaled, dtype="int32"), pool_size=(2, 2))
+    model = to_integer_onnx(module([x], body))
+    floats = [t.name for t in model.graph.initializer if t.data_type in (1, 10, 11, 16)]
+    assert floats == []
+    casts = {a.i for n in model.graph.node if n.op_type == "Cast" for a in n.attribute}
+    assert not casts & {1, 10, 11, 16}
+
+
+def test_every_operator_that_realisation_emits_has_an_integer_form() -> None:
+    arithmetic = {"cast", "left_shift", "right_shift", "fixed_point_multiply", "where"}
+    arithmetic |= {"fixed_point_multiply_per_axis", "greater_equal", "maximum", "minimum"}
+    emitted = set(FQRealizeRewrite.names()) - {"relay.op.annotation.simulated_quantize"}
+    assert (emitted | arithmetic) - set(FToInteger.names()) == set()
+
+
+def test_an_operator_without_an_exact_form_is_refused_by_name() -> None:
+    x = relay.var("x", (4,), "int32")
+    with pytest.raises(OnnxExportError, match="bitwise_and has no ONNX form here"):
+        to_integer_onnx(module([x], op.bitwise_and(x, constant(3))))
