@@ -19,6 +19,7 @@ from qsearch.result import SearchResult
 from qsearch.settings import Resolved, resolve
 
 if TYPE_CHECKING:
+    from compiler.difference import Difference
     from compiler.runtime.artifact import QModule
 
     from compiler.qtypes.qconfig import QConfig
@@ -150,6 +151,52 @@ def show_text(path: PathLike, *, after: str | None = None, dim: Sequence[str] = 
     from qsearch.single import text_of
 
     return text_of(Path(path), after, dim)
+
+
+def draw(
+    path: PathLike, format: str = "html", *, after: str | None = None, dim: Sequence[str] = ()
+) -> str:
+    """A drawing of what ``show_text`` would print: "dot", "svg", or "html" to click through."""
+    from qsearch.single import drawing_of
+
+    return drawing_of(Path(path), format, after, dim)
+
+
+def diff(
+    a: PathLike,
+    b: PathLike,
+    data: Any = None,
+    *,
+    samples: int = 4,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    preprocess: str | None = None,
+    dim: Mapping[str, int] | Sequence[str] = (),
+) -> Difference:
+    """Run two modules on the same inputs; which node differs first, and how far each is off.
+
+    Args:
+        a: .onnx, .qmod or .relay, taken as right.
+        b: the one that is judged.
+        data: as for ``launch``; None is synthetic inputs.
+        samples: how many of the data are used.
+        rtol: |a-b| <= atol + rtol·|a| counts as equal; zero asks for the same bits.
+        atol: see ``rtol``.
+    Raises:
+        CompilerError: a file or the data cannot be used, or inputs and outputs do not match.
+    """
+    from qsearch.comparison import compare
+
+    return compare(
+        Path(a),
+        Path(b),
+        data,
+        samples=samples,
+        rtol=rtol,
+        atol=atol,
+        preprocess=preprocess,
+        dim=dim,
+    )
 
 
 def status(

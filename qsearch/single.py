@@ -15,19 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CompilerError
+from compiler.drawing import draw
 from compiler.frontend.from_onnx.load import load as load_onnx
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
-from compiler.ir.pass_infra import Sequential
-from compiler.ir.pass_text import split_passes
 from compiler.ir.printer import text
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import activation_scales, calibration_stats, mark, prerequisite_optimize
-from compiler.runtime.artifact import QModule, load_qmod
+from compiler.runtime.artifact import QModule
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_source import ModelSource, find_model
+from qsearch.module_file import read_module
 from qsearch.search.finalize import build_winner
 from qsearch.search.preparation import PREREQUISITE_LEVEL
 from qsearch.search.winner_file import samples_of
@@ -200,14 +199,9 @@ def run_on_data(
 
 def text_of(path: Path, after: str | None, dim: Any) -> str:
     """See ``qsearch.api.show_text``."""
-    if path.suffix == ".qmod":
-        module = load_qmod(path).module
-    else:
-        module, _ = load_onnx(find_model(path).path, dims=named_dims(dim))
-    if after:
-        try:
-            module = Sequential(split_passes(after), name="show")(module)
-        except CompilerError as error:
-            error.add_note(f"while running --after {after}")
-            raise
-    return text(module)
+    return text(read_module(path, dims=named_dims(dim), after=after))
+
+
+def drawing_of(path: Path, format: str, after: str | None, dim: Any) -> str:
+    """See ``qsearch.api.draw``."""
+    return draw(read_module(path, dims=named_dims(dim), after=after), format)

@@ -1,10 +1,14 @@
-"""``qsearch show``: the text of a model, of a module, or of a model after some passes."""
+"""``qsearch show``: a model, a module, or a model after some passes, as text or as a drawing."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
 from qsearch.cli.arguments import Parser, add_verbosity
+
+TEXT = "text"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -13,12 +17,37 @@ def add_arguments(parser: Parser) -> None:
     add("file", metavar="M.onnx|M.qmod", help="what to print")
     add("--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}")
     add("--dim", metavar="NAME=N", action="append", help="size of a named dimension; repeatable")
+    add("--format", default=TEXT, metavar="F", help="text, dot, svg or html (text)")
+    add("-o", "--out", metavar="FILE", help="write it there instead of printing it")
     add_verbosity(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print IR text."""
+    """Print or write; text is coloured on a terminal only."""
     from qsearch import api
 
-    print(api.show_text(args.file, after=args.after, dim=args.dim or ()))
+    dim = args.dim or ()
+    if args.format == TEXT:
+        shown = api.show_text(args.file, after=args.after, dim=dim)
+    else:
+        shown = api.draw(args.file, args.format, after=args.after, dim=dim)
+    if args.out is not None:
+        _write(Path(args.out), shown)
+    elif args.format == TEXT and sys.stdout.isatty():
+        from qsearch.cli.colours import print_coloured
+
+        print_coloured(shown)
+    else:
+        print(shown)
     return 0
+
+
+def _write(path: Path, shown: str) -> None:
+    from qsearch.errors import SettingsError
+
+    try:
+        path.write_text(shown, encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            f"{path} cannot be written: {error.strerror}", where="--out", fix="choose another path"
+        ) from error

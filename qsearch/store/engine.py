@@ -18,6 +18,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from qsearch.errors import StoreError
 from qsearch.file_lock import file_lock
+from qsearch.store.migrate import head_revision, upgrade_to_head
 from qsearch.store.models import VERSION_TABLE
 
 BUSY_TIMEOUT_MS = 30_000
@@ -42,8 +43,9 @@ def open_engine(storage: str, *, create: bool = True) -> Engine:
             )
     try:
         engine = _create(url)
-        with engine.connect() as connection:
-            _check_schema(connection, url, create)
+        if not _is_current(engine, url, create):
+            with engine.connect() as connection:
+                upgrade_to_head(connection)
     except (SQLAlchemyError, OSError, ImportError) as error:
         raise unreachable(url, error) from error
     return engine
@@ -122,31 +124,31 @@ def _on_sqlite_begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN" if reader else "BEGIN IMMEDIATE")
 
 
-def _check_schema(connection: Connection, url: URL, create: bool) -> None:
-    from qsearch.store.migrate import head_revision, upgrade_to_head
+def _is_current(engine: Engine, url: URL, create: bool) -> bool:
+    """Whether the schema is there; False means that it may be made.
 
-    tables = set(inspect(connection).get_table_names())
-    connection.rollback()
-    if VERSION_TABLE not in tables:
-        if not create:
-            raise StoreError(
-                "the database holds no study",
-                where=masked(url),
-                fix="give the storage of a `qsearch launch`",
-            )
-        upgrade_to_head(connection)
-        return
-    row = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").first()
-    connection.rollback()
-    found, head = (row[0] if row else None), head_revision()
-    if found is None and create:
-        upgrade_to_head(connection)
-    elif found != head:
+    Raises:
+        StoreError: it is another version's, or missing and not to be made.
+    """
+    with engine.connect().execution_options(reader=True) as connection:
+        found = None
+        if inspect(connection).has_table(VERSION_TABLE):
+            row = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").first()
+            found = row[0] if row else None
+    if found is None and not create:
+        raise StoreError(
+            "the database holds no study",
+            where=masked(url),
+            fix="give the storage of a `qsearch launch`",
+        )
+    head = head_revision()
+    if found is not None and found != head:
         raise StoreError(
             f"the database has schema {found!r}, this version of qsearch needs {head!r}",
             where=masked(url),
             fix="use the version of qsearch that wrote it, or another storage",
         )
+    return found is not None
 
 
 @contextlib.contextmanager

@@ -9,6 +9,9 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
+# Any number that no other program uses for its advisory locks.
+_MIGRATION_LOCK = 0x71735F6D6967
+
 
 def _config() -> Config:
     config = Config()
@@ -22,7 +25,13 @@ def head_revision() -> str:
 
 
 def upgrade_to_head(connection: Connection) -> None:
-    """Bring the database behind ``connection`` to the newest schema and commit."""
+    """Bring the database behind ``connection`` to the newest schema and commit.
+
+    Processes that arrive together take turns: SQLite by BEGIN IMMEDIATE, PostgreSQL by a lock that
+    ends with the transaction. Those that come later find nothing to do.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

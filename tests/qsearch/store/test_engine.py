@@ -82,6 +82,17 @@ def test_sqlite_writers_wait_for_each_other(tmp_path: Path) -> None:
     engine.dispose()
 
 
+def test_processes_that_create_a_database_together_take_turns(storage_url: str) -> None:
+    code = "import sys; from qsearch.store.engine import open_engine; open_engine(sys.argv[1])"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, storage_url], stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    for process in processes:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err.decode()
+
+
 def test_one_study_has_one_driver(storage_url: str) -> None:
     engine, other = open_engine(storage_url), open_engine(storage_url)
     with (
