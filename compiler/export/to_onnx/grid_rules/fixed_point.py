@@ -156,8 +156,8 @@ def nearest_float_form(factor: Factor, magnitude: int) -> FloatForm:
 
 def _offsets(center: float) -> Floats:
     """``center`` and values around it, nearest first; float32 at 64 .. 127 is 2^-17 apart."""
-    distances = sorted(range(-24, 25), key=lambda d: (abs(d), -d))
-    return np.asarray([center + d * 2.0**-20 for d in distances], np.float32)
+    distances = sorted(range(-12, 13), key=lambda d: (abs(d), -d))
+    return np.asarray([center + d * 2.0**-19 for d in distances], np.float32)
 
 
 _FLOOR_ADDENDS = _offsets(0.5)
@@ -165,8 +165,8 @@ _ROUND_ADDENDS = _offsets(0.0)
 # Neighbours tried on either side of the factor; further ones only move other steps.
 _NEIGHBOURS = 4
 # Only steps this close to a tie can be moved by a neighbour or an addend; counted per channel.
-_CRITICAL_STEPS = 48
-_CHANNELS_AT_ONCE = 64
+_CRITICAL_STEPS = 24
+_CHANNELS_AT_ONCE = 16
 
 
 class _Search:

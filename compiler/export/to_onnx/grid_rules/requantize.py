@@ -40,6 +40,7 @@ from compiler.export.to_onnx.grid_rules.layout import (
     blocked_layout,
     rounded_in_layout,
 )
+from compiler.export.to_onnx.grid_rules.to_nearest import to_nearest_chain
 from compiler.ops.tensor.clip import integer_bound
 
 DOUBLE_BITS = 53
@@ -227,7 +228,7 @@ def shifted_right(
 @FToGrid.register("right_shift")
 def right_shift(step: Step, grid: GridEmitter) -> Carried:
     """floor(x * 2^-n) for constant n; the TONEAREST chain of section 7.3 is seen as a whole."""
-    to_nearest = _to_nearest_chain(step)
+    to_nearest = to_nearest_chain(step)
     if to_nearest is not None:
         value, factor = to_nearest
         return _requantized(value, factor, step, grid)
@@ -253,45 +254,6 @@ def right_shift(step: Step, grid: GridEmitter) -> Carried:
     mapped = (low_limit + addend) >> bits, (high_limit + addend) >> bits
     floor, ceiling = _mapped(*mapped, low_limit, high_limit, inner, (low, high))
     return clamped(result, floor, ceiling, grid)
-
-
-def _to_nearest_chain(step: Step) -> tuple[Value, Factor] | None:
-    """(x, factor) of right_shift(p + where(p >= 0, 2^(n-1), 2^(n-1) - 1), n), p = (x << L) * M."""
-    bits = step.args[1].data
-    total = step.args[0].producer
-    if bits is None or total is None or total.name != "add":
-        return None
-    product, addend = total.args
-    choice = addend.producer
-    if choice is None or choice.name != "where" or product.producer is None:
-        return None
-    half = np.left_shift(np.int64(1), bits.astype(np.int64) - 1)
-    condition = choice.args[0].producer
-    fits = (
-        condition is not None
-        and condition.name == "greater_equal"
-        and condition.args[0] is product
-        and condition.args[1].data is not None
-        and not np.any(condition.args[1].data)
-        and choice.args[1].data is not None
-        and choice.args[2].data is not None
-        and np.array_equal(choice.args[1].data, half)
-        and np.array_equal(choice.args[2].data, half - 1)
-    )
-    scaling = product.producer
-    if not fits or scaling.name != "multiply" or scaling.args[1].data is None:
-        return None
-    source, multiplier = scaling.args[0], scaling.args[1].data
-    if np.any(multiplier < 0):
-        return None
-    widening = source.producer
-    left = np.zeros((), np.int64)
-    if widening is not None and widening.name == "left_shift" and widening.args[1].data is not None:
-        source, left = widening.args[0], widening.args[1].data.astype(np.int64)
-    shift = bits.astype(np.int64) - left
-    if np.any(shift < 1):
-        return None
-    return source, Factor(objects(multiplier), objects(shift), half_away=True)
 
 
 @FToGrid.register("left_shift")
