@@ -71,6 +71,17 @@ def _import_path_in_environment() -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
+def _keep_stdout_clean(ray: Any) -> None:
+    """Ray prints notes of its daemons on stdout, where ``--json`` has its one line.
+
+    No public switch reaches them (``log_to_driver`` does not); ray's own debugger uses this one.
+    Lost workers are in our log all the same.
+    """
+    module = getattr(getattr(ray, "_private", None), "worker", None)
+    if hasattr(module, "_worker_logs_enabled"):
+        module._worker_logs_enabled = False
+
+
 class _RayWorker:
     """What runs inside an actor."""
 
@@ -238,6 +249,7 @@ class RayPool:
             ours = not ray.is_initialized()
             if ours:
                 self._connect(ray)
+                _keep_stdout_clean(ray)
             cpus = ray.cluster_resources().get("CPU", 0.0)
             if cpus < self._count:
                 raise WorkerError(
