@@ -7,6 +7,7 @@ import numpy as np
 from compiler.export.to_onnx.convert.tensor import fits_int32, rounded_half_away, rounded_small
 from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.ops.rules.numpy_compute import FNumpyCompute
 
 
 @FToOnnx.register(
@@ -34,6 +35,11 @@ def simulated_quantize(step: Step, e: Emitter) -> str:
     name = e.name(data)
     if int(step.attrs.kind) == _IDENTITY_KIND:
         return name
+    if all(value.data is not None for value in step.args):
+        # A quantized weight: onnxruntime would compute it as well, only later and in seven nodes.
+        arrays = [value.data for value in step.args if value.data is not None]
+        compute = FNumpyCompute.require(step.op)
+        return e.writer.constant(compute(step.attrs, arrays, step.result.type)[0])
     scale_name = _scale(scale, step.attrs.axis, len(data.type.shape), e)
     divided = e.node("Div", [name, scale_name])
     clipped = e.node("Clip", [divided, _scalar(low, e), _scalar(high, e)])
