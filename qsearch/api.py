@@ -20,9 +20,8 @@ from qsearch.settings import Resolved, resolve
 
 if TYPE_CHECKING:
     from compiler.difference import Difference
-    from compiler.runtime.artifact import QModule
-
     from compiler.qtypes.qconfig import QConfig
+    from compiler.runtime.artifact import QModule
 
 PathLike = str | os.PathLike[str]
 

@@ -32,7 +32,7 @@ class RelayHighlighter(RegexHighlighter):
         r"(?P<operator>\b[a-z_][\w.]*)(?=\()",
         r"(?P<keyword>\b(?:def|fn|let|if|else|match|type|free_var|ref|ref_read|ref_write|meta)\b)",
         r"(?P<global>@[\w.\"]+)",
-        r"(?P<local>%(?:\"[^\"]*\"|[\w./:]+))",
+        r"(?P<local>%(?:\"[^\"]*\"|[\w./]+))",
         r"(?P<type>\bTensor\[[^\]]*\])",
         r"(?P<quantized>\bu?int[48]\b)",
         r"(?P<string>\"[^\"]*\")",

@@ -1,10 +1,27 @@
-"""When a search stops: enough trials, or no time left."""
+"""When a search stops: enough trials, or no time left; and what time it took."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+
+class Stopwatch:
+    """Wall and CPU seconds of this process since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.monotonic(), time.process_time()
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds passed."""
+        return time.monotonic() - self._wall
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of all threads."""
+        return time.process_time() - self._cpu
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from qsearch.model_source import ModelSource, find_model
 from qsearch.progress import Progress
 from qsearch.result import SearchResult
 from qsearch.run_folder import RunFolder
+from qsearch.search.budget import Stopwatch
 from qsearch.search.preparation import PreparedStudy, prepare_study
 from qsearch.search.session import Session
 from qsearch.search.study_row import study_name
@@ -44,6 +45,7 @@ def run_search(
     Raises:
         CompilerError: see ``qsearch.launch``.
     """
+    watch = Stopwatch()
     settings = resolved.settings
     source = _source(settings)
     folder = run_folder(settings, source)
@@ -62,7 +64,7 @@ def run_search(
                         evaluation=evaluation,
                         spool_folder=folder.data,
                     )
-                    return _search(resolved, prepared, folder, storage, pool, progress)
+                    return _search(resolved, prepared, folder, storage, pool, progress, watch)
                 except Exception:
                     log.info("the search ended with an error", exc_info=True)
                     raise
@@ -77,6 +79,7 @@ def _search(
     storage: str,
     pool: WorkerPool,
     progress: Progress,
+    watch: Stopwatch,
 ) -> SearchResult:
     settings = resolved.settings
     for warning in prepared.warnings:
@@ -85,7 +88,7 @@ def _search(
     try:
         with exclusive(engine, study_name(settings, folder)):
             repository = Repository(engine)
-            session = Session(settings, prepared, folder, repository, pool, progress)
+            session = Session(settings, prepared, folder, repository, pool, progress, watch)
             write_config(folder, resolved, prepared)
             return session.run()
     finally:

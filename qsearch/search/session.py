@@ -18,7 +18,7 @@ from qsearch.report.build import Costs
 from qsearch.result import SearchResult
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline
-from qsearch.search.budget import Budget
+from qsearch.search.budget import Budget, Stopwatch
 from qsearch.search.calibration import SCALES, STATISTICS, Calibrator
 from qsearch.search.driver import TIMEOUT, Driver
 from qsearch.search.finalize import build_winner, check_winner
@@ -52,6 +52,7 @@ class Session:
         repository: the store.
         pool: workers; closed by whoever made it.
         progress: what the user sees.
+        watch: started with the command.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class Session:
         repository: Repository,
         pool: WorkerPool,
         progress: Progress,
+        watch: Stopwatch,
     ) -> None:
-        self._start, self._start_cpu = time.monotonic(), time.process_time()
+        self._watch = watch
+        self._budget = Budget(settings.trials, settings.timeout)
         self._settings = settings
         self._prepared = prepared
         self._folder = folder
@@ -178,7 +181,7 @@ class Session:
                 **{k: prepared.spec[k] for k in (*decides, "percentiles", "collapse_after")},
                 "code": code_version(),
             },
-            budget=Budget(settings.trials, settings.timeout),
+            budget=self._budget,
             progress=self._progress,
         )
 
@@ -243,12 +246,12 @@ class Session:
     def _costs(self, trials: list[Trial]) -> Costs:
         kept = self._repository.artifacts_of(self._study.id)
         driver = self._driver
-        cpu_s = time.process_time() - self._start_cpu
+        cpu_s = self._watch.cpu_s
         if self._settings.pool != "inline":  # there our own clock holds the work already
             cpu_s += self._calibrator.worker_cpu_s + self._baseline.cpu_s + self._check_cpu_s
             cpu_s += driver.worker_cpu_s if driver is not None else 0.0
         return Costs(
-            wall_s=time.monotonic() - self._start,
+            wall_s=self._watch.wall_s,
             cpu_s=cpu_s,
             calibration_cpu_s=sum(a.cpu_s for a in kept if a.kind in (STATISTICS, SCALES)),
             trials_here=driver.finished_here if driver is not None else 0,

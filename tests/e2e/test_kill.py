@@ -94,13 +94,14 @@ def test_a_killed_worker_is_as_if_nothing_happened(
     assert search.story() == unbroken.story()
 
 
-def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
-    unbroken: Any, launch: Callable[..., Any]
+@pytest.mark.parametrize("request_to_stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_to_stop_writes_the_best_so_far_and_the_same_command_goes_on(
+    unbroken: Any, launch: Callable[..., Any], request_to_stop: signal.Signals
 ) -> None:
     search = launch("digits", "--trials", "12", "--pool", "inline")
     process = search.start()
     search.wait_for(3, process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(request_to_stop)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "Traceback" not in err

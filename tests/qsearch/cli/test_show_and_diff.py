@@ -1,0 +1,129 @@
+"""``qsearch show`` and ``qsearch diff`` as a user meets them."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from rich.console import Console
+
+import compiler
+from qsearch.cli.colours import THEME, print_coloured
+from qsearch.cli.main import run
+from qsearch.model_source import find_model
+
+Output = pytest.CaptureFixture[str]
+
+
+def changed_digits(tmp_path: Path) -> Path:
+    """The shipped model with the weights of its last layer a little off."""
+    model = onnx.load(find_model("digits").path)
+    last = model.graph.node[-1]
+    for tensor in model.graph.initializer:
+        if tensor.name == last.input[1]:
+            data = numpy_helper.to_array(tensor) * np.float32(1.01)
+            tensor.CopyFrom(numpy_helper.from_array(data, tensor.name))
+    path = tmp_path / "changed.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_text_is_what_the_parser_reads(capfd: Output) -> None:
+    assert run(["show", "digits"]) == 0
+    shown = capfd.readouterr().out
+    assert "nn.conv2d" in shown
+    assert compiler.parse(shown)
+
+
+def test_passes_run_before(capfd: Output) -> None:
+    assert run(["show", "digits", "--after", "SimplifyInference,FoldConstant"]) == 0
+    assert "nn.conv2d" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("format", ["svg", "html", "dot"])
+def test_a_drawing_goes_to_a_file(format: str, tmp_path: Path, capfd: Output) -> None:
+    path = tmp_path / f"m.{format}"
+    assert run(["show", "digits", "--format", format, "-o", str(path)]) == 0
+    assert capfd.readouterr().out == ""
+    text = path.read_text("utf-8")
+    assert "nn.conv2d" in text
+    if format == "svg":
+        ET.fromstring(text)
+
+
+def test_an_unknown_format_is_bad_input(capfd: Output) -> None:
+    assert run(["show", "digits", "--format", "svgz"]) == 2
+    assert "did you mean 'svg'" in capfd.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_bad_input(tmp_path: Path, capfd: Output) -> None:
+    path = tmp_path / "missing" / "m.svg"
+    assert run(["show", "digits", "--format", "svg", "-o", str(path)]) == 2
+    assert "cannot be written" in capfd.readouterr().err
+
+
+def test_no_colour_where_nobody_looks(capfd: Output) -> None:
+    assert run(["show", "digits"]) == 0
+    assert "\x1b[" not in capfd.readouterr().out
+
+
+def test_a_terminal_gets_colours_and_every_character() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, theme=THEME, force_terminal=True, width=40, highlight=False)
+    line = '  %0 = nn.relu(%x) /* ty=Tensor[(1, 8), int8] */; [bold]"a"[/bold]'
+    print_coloured(line, console)
+    shown = stream.getvalue()
+    assert "\x1b[" in shown
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert plain == line + "\n"
+
+
+def test_diff_of_a_model_with_itself(capfd: Output) -> None:
+    assert run(["diff", "digits", "digits"]) == 0
+    assert "outputs equal; no node differs" in capfd.readouterr().out
+
+
+def test_diff_names_the_node_that_was_changed(tmp_path: Path, capfd: Output) -> None:
+    path = changed_digits(tmp_path)
+    assert run(["diff", "digits", str(path), "--json", "--samples", "2"]) == 1
+    found = json.loads(capfd.readouterr().out)
+    assert found["first"]["name"] == "gemm_0"
+    assert found["first"]["snr_db"] == pytest.approx(40, abs=0.1)
+    assert not found["equal"]
+    assert run(["diff", "digits", str(path), "--rtol", "0.1", "--atol", "1"]) == 0
+
+
+def test_diff_takes_ir_text_and_data(tmp_path: Path, capfd: Output) -> None:
+    source = find_model("digits")
+    text = tmp_path / "m.relay"
+    text.write_text("def @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }", "utf-8")
+    data = tmp_path / "x.npz"
+    np.savez(data, x=np.ones((3, 4), np.float32))
+    assert run(["diff", str(text), str(text), "--eval", str(data)]) == 0
+    assert source.eval is not None
+    assert run(["diff", "digits", "digits", "--eval", str(source.eval), "--samples", "3"]) == 0
+    capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    "words", [["nothere.onnx", "digits"], ["digits", "nothere.qmod"], ["nothere.relay", "digits"]]
+)
+def test_diff_of_a_missing_file_is_bad_input(words: list[str], capfd: Output) -> None:
+    assert run(["diff", *words]) == 2
+    err = capfd.readouterr().err
+    assert "nothere" in err
+    assert "Traceback" not in err
+
+
+def test_diff_of_modules_with_other_inputs_is_bad_input(tmp_path: Path, capfd: Output) -> None:
+    text = tmp_path / "m.relay"
+    text.write_text("def @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }", "utf-8")
+    assert run(["diff", "digits", str(text)]) == 2
+    assert "Traceback" not in capfd.readouterr().err
