@@ -210,7 +210,7 @@ def _best_scale(x: Array, y: Array) -> float:
 
 def _row(match: Match, total: _Total) -> NodeDifference:
     return NodeDifference(
-        name=match.b.onnx_name or f"step {match.b.index}",
+        name=match.b.onnx_name or match.a.onnx_name or f"step {match.b.index}",
         operator_a=match.a.operator,
         operator_b=match.b.operator,
         shape=match.b.shape,

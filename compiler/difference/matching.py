@@ -78,8 +78,10 @@ def match_steps(a: Sequence[Step], b: Sequence[Step]) -> list[Match]:
         x = last_a.get(name)
         if x is not None and name not in matched_nodes and x.shape == y.shape:
             take(x, y, BY_NODE)
-    left_a = [s for s in a if s.index not in taken_a and s.onnx_name is None]
-    left_b = [s for s in b if s.index not in taken_b and s.onnx_name is None]
+    # A module read back from a .qmod has no ONNX names; then only the place is left to go by.
+    all_named = bool(last_a) and any(step.onnx_name for step in b)
+    left_a = [s for s in a if s.index not in taken_a and not (all_named and s.onnx_name)]
+    left_b = [s for s in b if s.index not in taken_b and not (all_named and s.onnx_name)]
     for x, y in _pairs_by_place(left_a, left_b):
         take(x, y, BY_PLACE)
     return sorted(found, key=lambda m: m.b.index)

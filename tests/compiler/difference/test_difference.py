@@ -1,0 +1,150 @@
+"""compare_modules: equal modules are equal, and the first wrong node is the one that is named."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import compiler.ops  # noqa: F401  (registers the operators)
+from compiler.difference import compare_modules, random_inputs
+from compiler.errors import EvaluationError
+from compiler.ir.expr import Constant, Expr, Function, Var
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.span import Span
+from compiler.ir.ty import TensorType
+from compiler.ops.op_call import op_call
+
+RNG = np.random.default_rng(0)
+
+
+def network(
+    wrong: str = "", *, names: bool = True, offset: float = 0.01, extra: bool = False
+) -> IRModule:
+    """relu, times 2, plus 1, tanh; the node called ``wrong`` is a little off."""
+    x = Var("x", TensorType((1, 4, 3)))
+
+    def span(name: str) -> Span | None:
+        return Span(f"onnx:{name}") if names else None
+
+    def constant(name: str, value: float) -> Constant:
+        return Constant(np.float32(value + (offset if name == wrong else 0)))
+
+    body: Expr = op_call("nn.relu", x, span=span("a"))
+    if extra:
+        body = op_call("copy", body)
+    body = op_call("multiply", body, constant("b", 2), span=span("b"))
+    body = op_call("add", body, constant("c", 1), span=span("c"))
+    body = op_call("tanh", body, span=span("d"))
+    return infer_module(IRModule({"main": Function((x,), body)}))
+
+
+def batches(mod: IRModule, count: int = 2) -> list[dict[str, np.ndarray]]:  # type: ignore[type-arg]
+    return [random_inputs(mod, RNG) for _ in range(count)]
+
+
+def test_a_module_equals_itself_bit_for_bit() -> None:
+    mod = network()
+    found = compare_modules(mod, network(), batches(mod))
+    assert found.equal
+    assert found.first is None
+    assert [node.name for node in found.nodes] == ["a", "b", "c", "d"]
+    assert all(node.snr_db == math.inf for node in found.nodes)
+    assert found.sentence() == "no node differs"
+
+
+@pytest.mark.parametrize("wrong", ["b", "c"])
+def test_the_first_node_that_differs_is_named(wrong: str) -> None:
+    mod = network()
+    found = compare_modules(mod, network(wrong), batches(mod))
+    assert not found.equal
+    assert found.first is not None
+    assert found.first.name == wrong
+    assert f"first difference: {wrong}" in found.sentence()
+
+
+def test_the_ratio_is_that_of_signal_to_error() -> None:
+    mod = network()
+    inputs = batches(mod, 3)
+    found = compare_modules(mod, network("c", offset=0.5), inputs)
+    exact = np.stack([2 * np.maximum(batch["x"], 0) + 1 for batch in inputs])
+    wanted = 10 * np.log10(np.sum(exact**2) / (0.25 * exact.size))
+    assert found.first is not None
+    assert found.first.snr_db == pytest.approx(wanted, rel=1e-6)
+    assert found.first.max_abs_error == pytest.approx(0.5, rel=1e-6)
+
+
+def test_tolerances_are_of_the_module_taken_as_right() -> None:
+    mod = network()
+    inputs = batches(mod)
+    assert compare_modules(mod, network("c", offset=1e-6), inputs, rtol=1e-3).equal
+    assert not compare_modules(mod, network("c", offset=1e-2), inputs, rtol=1e-3).equal
+    assert compare_modules(mod, network("c", offset=1e-2), inputs, atol=1e-1).equal
+
+
+def test_nodes_without_names_are_matched_by_their_place() -> None:
+    mod = network(names=False)
+    found = compare_modules(mod, network("c", names=False, extra=True), batches(mod))
+    assert [node.matched_by for node in found.nodes] == ["position"] * 4
+    assert found.only_in_b == 1
+    assert found.first is not None
+    assert found.first.operator_b == "add"
+
+
+def test_names_are_enough_on_one_side() -> None:
+    mod = network()
+    found = compare_modules(mod, network("b", names=False), batches(mod))
+    assert found.first is not None
+    assert found.first.name == "b"
+
+
+def test_integers_are_compared_up_to_their_scale() -> None:
+    x = Var("x", TensorType((1, 64)))
+    real = op_call("nn.relu", x, span=Span("onnx:r"))
+    scaled = op_call("round", op_call("multiply", x, Constant(np.float32(20))))
+    integer = op_call("cast", op_call("nn.relu", scaled), dtype="int8", span=Span("onnx:r"))
+    a = infer_module(IRModule({"main": Function((x,), real)}))
+    back = op_call(
+        "multiply", op_call("cast", integer, dtype="float32"), Constant(np.float32(0.05))
+    )
+    b = infer_module(IRModule({"main": Function((x,), back)}))
+    found = compare_modules(a, b, batches(a))
+    node = found.nodes[0]
+    assert (node.dtype_a, node.dtype_b) == ("float32", "int8")
+    assert node.scale == pytest.approx(0.05, rel=0.02)
+    assert 20 < node.snr_db < 60
+
+
+def test_nan_agrees_with_nan_only() -> None:
+    mod = network()
+    inputs = [{"x": np.full((1, 4, 3), np.nan, np.float32)}]
+    assert compare_modules(mod, network(), inputs).equal
+    x = Var("x", TensorType((1, 4, 3)))
+    zero = infer_module(
+        IRModule({"main": Function((x,), op_call("multiply", op_call("zeros_like", x), x))})
+    )
+    clean = infer_module(IRModule({"main": Function((x,), op_call("zeros_like", x))}))
+    found = compare_modules(clean, zero, inputs)
+    assert not found.equal
+    assert found.outputs[0].snr_db == -math.inf
+
+
+def test_the_result_is_plain_json() -> None:
+    mod = network()
+    plain = compare_modules(mod, network("b"), batches(mod)).to_dict()
+    assert json.loads(json.dumps(plain, allow_nan=False))["first"]["name"] == "b"
+
+
+def test_without_inputs_there_is_nothing_to_compare() -> None:
+    with pytest.raises(EvaluationError, match="no inputs"):
+        compare_modules(network(), network(), [])
+
+
+def test_other_inputs_are_refused() -> None:
+    x, y = Var("x", TensorType((1,))), Var("y", TensorType((1,)))
+    two = infer_module(IRModule({"main": Function((x, y), op_call("add", x, y))}))
+    with pytest.raises(EvaluationError, match="2 inputs and 1"):
+        compare_modules(network(), two, batches(network()))
