@@ -33,9 +33,11 @@ def add_operands(node: Expr) -> tuple[tuple[Expr, Expr], ...]:
     return ()
 
 
-def weights_with_bias(nodes: list[Expr], biases: Set[Expr]) -> dict[Expr, tuple[Call, Constant]]:
-    """Weight point → the product it belongs to, and the constant bias added to that."""
-    found: dict[Expr, tuple[Call, Constant]] = {}
+def weights_with_bias(
+    nodes: list[Expr], biases: Set[Expr]
+) -> dict[Expr, list[tuple[Call, Constant]]]:
+    """Weight point → the products it belongs to, each with the constant bias added to it."""
+    found: dict[Expr, list[tuple[Call, Constant]]] = {}
     for node in nodes:
         for bias, other in add_operands(node):
             if bias not in biases or not isinstance(other, Call):
@@ -45,7 +47,7 @@ def weights_with_bias(nodes: list[Expr], biases: Set[Expr]) -> dict[Expr, tuple[
             weight = other.args[1]
             assert isinstance(bias, Call)
             if quantize_kind(weight) == QAnnotateKind.WEIGHT and isinstance(bias.args[0], Constant):
-                found[weight] = (other, bias.args[0])
+                found.setdefault(weight, []).append((other, bias.args[0]))
     return found
 
 

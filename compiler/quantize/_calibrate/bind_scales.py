@@ -23,6 +23,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Var, describe
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
+from compiler.ir.ty import bits
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale
 from compiler.ops.rules.product_shape import FQProductShape
@@ -120,12 +121,14 @@ class _Binder:
             if node in self.bound:
                 scales[node] = self.bound[node].scale
             elif quantize_kind(node) == QAnnotateKind.WEIGHT:
-                floor = None
+                floor: NDArray[np.float32] | None = None
                 axis = axes.get(node)
-                if node in biased:
-                    product, bias_data = biased[node]
+                for product, bias_data in biased.get(node, ()):
                     data = scales.get(product.args[0])
-                    floor = range_for_bias(product, bias_data, data, axis is not None, self.qconfig)
+                    needed = range_for_bias(
+                        product, bias_data, data, axis is not None, self.qconfig
+                    )
+                    floor = needed if floor is None else np.maximum(floor, needed)
                 scales[node] = self._bind_weight(node, axis, consumer.get(node), floor)
             else:
                 for bias, other in add_operands(node):
@@ -216,7 +219,7 @@ class _Binder:
         if scale is None or not scale.wide:
             return self._bind_weight(point, None, consumer)
         data = _constant(point, consumer)
-        levels = 2.0 ** (self.qconfig.nbit_activation - 1)
+        levels = 2.0 ** (bits(self.qconfig.dtype_activation) - 1)
         if scale.trailing is not None:
             shape = (scale.values.size, *(1,) * scale.trailing)
             spread = np.broadcast_shapes(data.data.shape, shape)
@@ -232,9 +235,10 @@ class _Binder:
             bound = self.bound[point]
             kind = quantize_kind(point)
             assert kind is not None
+            nbit = self.qconfig.get_nbit_by_kind(kind)
             if bound.data is not None:
-                kind = QAnnotateKind.ACTIVATION
-            limit = 2.0 ** (self.qconfig.get_nbit_by_kind(kind) - 1) - 1
+                nbit = bits(self.qconfig.dtype_activation)
+            limit = 2.0 ** (nbit - 1) - 1
             constants = (
                 Constant(bound.scale.values),
                 Constant(np.array(-limit, np.float32)),

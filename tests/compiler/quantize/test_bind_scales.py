@@ -291,3 +291,32 @@ def @main(%x: (1,2,4,4) float32) {
     inputs = {"x": rng.normal(0, 2, (1, 2, 4, 4)).astype(np.float32)}
     exact = evaluate(mod, inputs)[0]
     assert np.abs(evaluate(candidate.integer, inputs)[0] - exact).max() < 0.2
+
+
+def test_a_bias_in_the_accumulator_is_not_clipped_to_fewer_bits(graph: Graph) -> None:
+    few = {**ACCUMULATOR, "nbit_activation": 12}
+    candidate, mod, inputs = biased(graph, [3.0, -1.7, 0.4], **few)
+    exact = evaluate(mod, inputs)[0]
+    assert np.abs(evaluate(candidate.integer, inputs)[0] - exact).max() < 0.2
+
+
+def test_a_shared_weight_leaves_room_for_the_larger_of_two_biases(graph: Graph) -> None:
+    mod = graph(
+        """
+def @main(%x: (1,4) float32) {
+  %0 = nn.dense(%x, const<A (3,4) float32>);
+  %1 = add(%0, const<b (3,) float32>);
+  %2 = nn.relu(%1);
+  %3 = nn.dense(%x, const<A (3,4) float32>);
+  %4 = add(%3, const<c (3,) float32>);
+  (%2, %4)
+}
+""",
+        A=np.full((3, 4), 1e-12, np.float32),
+        b=np.array([5.0, -5.0, 5.0], np.float32),
+        c=np.array([1e-3, 1e-3, 1e-3], np.float32),
+    )
+    candidate = build_candidate(mod, QConfig.recommended(calibrate_mode="global_scale"), None)
+    inputs = {"x": np.ones((1, 4), np.float32)}
+    for found, exact in zip(evaluate(candidate.integer, inputs), evaluate(mod, inputs)):
+        np.testing.assert_allclose(found, exact, atol=1e-4)
