@@ -84,12 +84,7 @@ def prepare_data(
             raise DataError(f"{name} data given as objects has no place to be written to")
         path = spool(given, tuple(inputs), spool_folder, name)
         described = f"{type(given).__name__} from Python"
-    if not path.exists():
-        raise DataError(
-            f"the {name} data {described} does not exist",
-            where=str(path.absolute()),
-            fix="give an .npz, an .npy or a folder of images",
-        )
+    check_exists(path, name)
     if path.is_dir():
         options = {"path": str(path.absolute()), "preprocess": preprocess}
         ref = DatasetRef("image_folder", options)
@@ -100,6 +95,20 @@ def prepare_data(
     for start in range(0, data.count, _SCAN):
         dataset.batch(Range(start, min(start + _SCAN, data.count)))  # refuses what is not finite
     return data
+
+
+def check_exists(path: str | Path | None, name: str) -> None:
+    """Refuse a path that leads nowhere, before anything costly begins.
+
+    Raises:
+        DataError: there is nothing; None is fine.
+    """
+    if path is not None and not Path(path).exists():
+        raise DataError(
+            f"the {name} data {path} does not exist",
+            where=str(Path(path).absolute()),
+            fix="give an .npz, an .npy or a folder of images",
+        )
 
 
 def read_preprocess(path: str | None) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from qsearch.data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.log import logging_to
 from qsearch.model_source import ModelSource, find_model
@@ -51,6 +52,9 @@ def run_search(
     folder = run_folder(settings, source)
     storage = storage_url(settings, folder)
     parse_url(storage)
+    check_exists(settings.calib, "calib")
+    check_exists(settings.eval, "eval")
+    read_preprocess(settings.preprocess)
     try:
         with folder.in_use():
             folder.prepare(source.sha256, fresh=settings.fresh)
