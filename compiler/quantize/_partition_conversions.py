@@ -117,7 +117,7 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
     problems: list[str] = []
     for name in (PREFIX, SUFFIX):
         foreign = [
-            describe(node)
+            _named(node)
             for node in post_order(functions[name].body)
             if isinstance(node, Call) and not is_conversion(node)
         ]
@@ -131,7 +131,7 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
     ]
     if floats:
         dtypes = ", ".join(sorted({dtype for _, dtype in floats if dtype.startswith("float")}))
-        culprits = [describe(n) for n, _ in floats if not isinstance(n, Constant)]
+        culprits = [_named(n) for n, _ in floats if not isinstance(n, Constant)]
         problems.append(f"@{CORE} computes in {dtypes}: {_counted(culprits or ['a constant'])}")
     if problems:
         raise NotFullyIntegralError(
@@ -139,6 +139,11 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
             fix="QuantizeContext.report says what stayed float and why; QConfig.recommended() "
             "skips no layer; partition_conversions='enabled' allows float",
         )
+
+
+def _named(node: Expr) -> str:
+    """The node and where it came from."""
+    return describe(node) if node.span is None else f"{describe(node)} ({node.span})"
 
 
 def _counted(names: list[str]) -> str:

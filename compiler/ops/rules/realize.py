@@ -48,7 +48,8 @@ class QRealizeIntExpr(TempExpr):
         dom_scale: float32 constant, rank 0, or rank 1 with one scale per channel.
         dtype: of ``data``.
         trailing: number of axes behind the channel axis; None when dom_scale has rank 0.
-        low, high: bounds that ``data`` keeps for every input of the model.
+        low, high: bounds that ``data`` keeps for every input of the model; what a rule of one's
+            own makes without saying is taken to be an accumulator within 2^30.
         channel_clip: set when ``data`` is a clip with a bound per channel.
     """
 
@@ -56,8 +57,8 @@ class QRealizeIntExpr(TempExpr):
     dom_scale: Constant
     dtype: str
     trailing: int | None = None
-    low: int = -(1 << 31)
-    high: int = (1 << 31) - 1
+    low: int = -(1 << 30)
+    high: int = 1 << 30
     channel_clip: ChannelClip | None = None
 
     def realize(self) -> Expr:
