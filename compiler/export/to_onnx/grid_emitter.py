@@ -87,6 +87,14 @@ class Carried:
         """Largest absolute value."""
         return max(abs(self.low), abs(self.high))
 
+    @property
+    def reach(self) -> int:
+        """Largest absolute value of the tensor and of the partial sums it is made of."""
+        if self.product is None:
+            return self.magnitude
+        bias = 0 if self.product.bias is None else int(np.abs(self.product.bias).max(initial=0))
+        return max(self.magnitude, self.product.partial + bias)
+
 
 class GridEmitter(Emitter):
     """Emitter whose integer values are Carried; float values are plain tensors.
