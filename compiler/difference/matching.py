@@ -74,10 +74,10 @@ def match_steps(a: Sequence[Step], b: Sequence[Step]) -> list[Match]:
         take(x, y, BY_NODE)
     matched_nodes = {m.a.onnx_name for m in found}
     last_a = _last_by_node(a)
-    for name, y in _last_by_node(b).items():
-        x = last_a.get(name)
-        if x is not None and name not in matched_nodes and x.shape == y.shape:
-            take(x, y, BY_NODE)
+    for name, last in _last_by_node(b).items():
+        other = last_a.get(name)
+        if other is not None and name not in matched_nodes and other.shape == last.shape:
+            take(other, last, BY_NODE)
     # A module read back from a .qmod has no ONNX names; then only the place is left to go by.
     all_named = bool(last_a) and any(step.onnx_name for step in b)
     left_a = [s for s in a if s.index not in taken_a and not (all_named and s.onnx_name)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.convert.window import read_window
 from compiler.frontend.from_onnx.node import OnnxNode
@@ -38,7 +39,7 @@ def max_pool_with_indices(node: OnnxNode) -> list[Expr]:
     if math.prod(sizes) * math.prod(window.kernel) > MAX_TAPS:
         raise node.error("indices of a window this large are not supported")
     # Position of tap k of output o along each axis, and whether it lies inside the data.
-    position: list[np.ndarray] = []  # type: ignore[type-arg]
+    position: list[NDArray[np.int64]] = []
     for size, s, before, k, d in zip(
         sizes, window.strides, window.begins, window.kernel, window.dilations
     ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from compiler.frontend.from_onnx.convert.indexing import scatter_elements
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
@@ -9,7 +11,7 @@ from compiler.ir.expr import Expr
 
 
 @from_onnx("Scatter", since=9)
-def scatter(node: OnnxNode) -> Expr:
+def scatter(node: OnnxNode) -> Expr | Sequence[Expr]:
     """What ScatterElements was called before opset 11."""
     return scatter_elements(node)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.node import OnnxNode
@@ -163,7 +166,7 @@ def cast_like(node: OnnxNode) -> Expr:
 @from_onnx("Constant")
 def constant(node: OnnxNode) -> Expr:
     """A tensor literal in any of its spellings."""
-    readers: dict[str, Callable[[object], np.ndarray]] = {  # type: ignore[type-arg]
+    readers: dict[str, Callable[[object], NDArray[Any]]] = {
         "value": np.asarray,
         "value_float": lambda v: np.asarray(v, "float32"),
         "value_floats": lambda v: np.asarray(v, "float32"),
@@ -193,18 +196,23 @@ def eye_like(node: OnnxNode) -> Expr:
     shape = node.shape(node.arg(0))
     to = node.attr("dtype", None)
     dtype = node.arg(0).tensor_type.dtype if to is None else dtype_of(to, node.label)
-    if shape[0] * shape[1] * bits(dtype) > 1 << 33:
-        raise node.error(f"shape {shape} is too large")
-    return node.const(np.eye(*shape, k=node.attr("k", 0), dtype=dtype))
+    if len(shape) != 2 or shape[0] * shape[1] * bits(dtype) > 1 << 31:
+        raise node.error(f"shape {shape} is not that of a matrix of up to 256 MB")
+    offset = max(-shape[0], min(shape[1], node.attr("k", 0)))
+    return node.const(np.eye(shape[0], shape[1], k=offset, dtype=np.dtype(dtype)))
 
 
 @from_onnx("Range", since=11)
 def arange(node: OnnxNode) -> Expr:
     """A sequence between constants."""
-    start, limit, delta = (node.require_known(i, "the range") for i in range(3))
-    if not delta or (limit - start) / delta > 1 << 24:
+    parts = [node.require_known(i, "the range") for i in range(3)]
+    if any(part.size != 1 for part in parts):
+        raise node.error("start, limit and delta must be scalars")
+    start, limit, delta = (part.reshape(()).item() for part in parts)
+    count = (limit - start) / delta if delta else math.inf
+    if not count <= 1 << 24:
         raise node.error(f"range from {start} to {limit} by {delta} is not possible")
-    return node.const(np.arange(start, limit, delta, dtype=start.dtype))
+    return node.const(np.arange(start, limit, delta, dtype=parts[0].dtype))
 
 
 @from_onnx("Shape")
