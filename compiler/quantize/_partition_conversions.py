@@ -12,13 +12,12 @@ Source: spec/quantize.md section 8 with rulings R-20 … R-29.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from compiler.errors import NotFullyIntegralError
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import (
     Call,
-    Constant,
     Expr,
     Function,
     GlobalVar,
@@ -31,7 +30,7 @@ from compiler.ir.expr import (
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
-from compiler.ir.ty import tensor_fields
+from compiler.ir.ty import is_float, tensor_fields
 from compiler.qtypes.errors import ModuleShapeError
 from compiler.quantize._conversion_ops import holds_float, is_conversion
 from compiler.quantize._conversion_prefix import split_prefix
@@ -116,23 +115,21 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
     """
     problems: list[str] = []
     for name in (PREFIX, SUFFIX):
-        foreign = [
-            _named(node)
-            for node in post_order(functions[name].body)
-            if isinstance(node, Call) and not is_conversion(node)
-        ]
+        body = functions[name].body
+        foreign = [n for n in post_order(body) if isinstance(n, Call) and not is_conversion(n)]
         if foreign:
-            problems.append(f"@{name} holds {_counted(foreign)}, which are no conversions")
+            problems.append(f"@{name} holds {_kinds(foreign)}, no conversion")
     floats = [
-        (node, tensor.dtype)
+        node
         for node in post_order(functions[CORE])
         if not isinstance(node, (Op, GlobalVar, Function)) and holds_float(node.checked_type)
-        for tensor in tensor_fields(node.checked_type)
     ]
     if floats:
-        dtypes = ", ".join(sorted({dtype for _, dtype in floats if dtype.startswith("float")}))
-        culprits = [_named(n) for n, _ in floats if not isinstance(n, Constant)]
-        problems.append(f"@{CORE} computes in {dtypes}: {_counted(culprits or ['a constant'])}")
+        tensors = (t.dtype for node in floats for t in tensor_fields(node.checked_type))
+        dtypes = ", ".join(sorted({dtype for dtype in tensors if is_float(dtype)}))
+        # Dequantization around a float operator is a consequence; the operator is the cause.
+        causes = [n for n in floats if isinstance(n, Call) and not is_conversion(n)]
+        problems.append(f"@{CORE} computes in {dtypes}: {_kinds(causes or floats)}")
     if problems:
         raise NotFullyIntegralError(
             "the module is not fully integral: " + "; ".join(problems),
@@ -141,16 +138,17 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
         )
 
 
-def _named(node: Expr) -> str:
-    """The node and where it came from."""
-    return describe(node) if node.span is None else f"{describe(node)} ({node.span})"
-
-
-def _counted(names: list[str]) -> str:
-    """``3 x call of sigmoid, %x`` of at most five kinds."""
-    kinds = list(dict.fromkeys(names))
-    shown = [f"{names.count(k)} x {k}" if names.count(k) > 1 else k for k in kinds[:5]]
-    return ", ".join(shown) + (f" and {len(kinds) - 5} more" if len(kinds) > 5 else "")
+def _kinds(nodes: Sequence[Expr]) -> str:
+    """``3 x call of sigmoid (first: ONNX node 'Sigmoid_4')``, for at most five kinds of node."""
+    groups: dict[str, list[Expr]] = {}
+    for node in nodes:
+        groups.setdefault(describe(node), []).append(node)
+    shown = []
+    for kind, members in list(groups.items())[:5]:
+        count = f"{len(members)} x " if len(members) > 1 else ""
+        source = next((f" (first: {m.span})" for m in members if m.span is not None), "")
+        shown.append(f"{count}{kind}{source}")
+    return ", ".join(shown) + (f" and {len(groups) - 5} more" if len(groups) > 5 else "")
 
 
 def _module(function: Function) -> IRModule:
