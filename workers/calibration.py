@@ -21,8 +21,9 @@ from compiler.quantize._calibrate.collectors import (
 from compiler.quantize._calibrate.profile_function import profile_function
 from compiler.quantize._calibrate.stats import CalibrationStats
 from compiler.runtime.executor import Executor
+from workers.datasets.open_datasets import OpenDatasets
 from workers.datasets.protocol import Dataset, InputSpec
-from workers.datasets.registry import input_specs, open_dataset
+from workers.datasets.registry import input_specs
 from workers.errors import DatasetError, WorkerError
 from workers.feeding import model_batches
 from workers.large_values import LargeValues
@@ -56,6 +57,7 @@ class CalibrationActor:
     def __init__(self, values: LargeValues) -> None:
         self._values = values
         self._profiles: Recent[_Profile] = Recent(2)
+        self._datasets = OpenDatasets()
 
     def forget(self) -> None:
         """Release the networks; a study calibrates once and then evaluates."""
@@ -74,7 +76,7 @@ class CalibrationActor:
         profile = self._profiles.get(
             key, lambda: _Profile(self._values.value(request.blob), request.qconfig)
         )
-        dataset = open_dataset(request.dataset, profile.inputs)
+        dataset = self._datasets.open(request.dataset, profile.inputs)
         if len(request.samples) == 0:
             raise DatasetError("no sample to calibrate on", where=str(request.samples))
         collector = self._collector(request, profile)

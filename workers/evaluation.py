@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from workers.calibration import no_handles
 from workers.candidates import Builder, Runnable
+from workers.datasets.open_datasets import OpenDatasets
 from workers.datasets.protocol import Dataset
-from workers.datasets.registry import open_dataset
 from workers.errors import DatasetError, WorkerError
 from workers.feeding import ModelBatch, batch_size, model_batches
 from workers.large_values import LargeValues
@@ -34,6 +34,7 @@ class EvaluationActor:
     def __init__(self, values: LargeValues) -> None:
         self._values = values
         self._builder = Builder(values)
+        self._datasets = OpenDatasets()
 
     def run(self, request: EvaluationRequest) -> EvaluationResult:
         """Sums of all metrics over the samples, or over the first few of a collapsed candidate.
@@ -44,7 +45,7 @@ class EvaluationActor:
         """
         runnable, compile_cpu_s = self._builder.runnable(request)
         clock = CpuClock()
-        dataset = open_dataset(request.dataset, runnable.inputs)
+        dataset = self._datasets.open(request.dataset, runnable.inputs)
         if len(request.samples) == 0:
             raise DatasetError("no sample to evaluate", where=str(request.samples))
         reference = self._values.value(request.reference)

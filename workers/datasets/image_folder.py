@@ -19,6 +19,9 @@ IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tif
 
 _MAX_PIXELS = 1 << 28
 
+_DECODED_BYTES = 128 << 20
+"""What decoded images may occupy; the rest is decoded again each time."""
+
 
 class ImageFolderDataset:
     """Images in the order of their paths.
@@ -35,6 +38,8 @@ class ImageFolderDataset:
         self._files = tuple(files)
         self._preprocess = preprocess
         self._spec = spec
+        self._decoded: dict[int, NDArray[np.uint8]] = {}
+        self._decoded_bytes = 0
         self.has_labels = self._files[0][1] is not None
 
     def __len__(self) -> int:
@@ -48,12 +53,25 @@ class ImageFolderDataset:
         """
         check_range(samples, len(self), str(self._files[0][0].parent))
         part = self._files[samples.start : samples.stop]
-        images = [self._decode(path) for path, _ in part]
+        images = [
+            self._preprocess.model_input(self._pixels(samples.start + offset))
+            for offset in range(len(part))
+        ]
         stacked = np.stack(images) if images else np.zeros((0, *self._spec.shape[1:]), np.float32)
         labels = np.asarray([c for _, c in part], np.int64) if self.has_labels else None
         return Batch({self._spec.name: stacked}, labels)
 
-    def _decode(self, path: Path) -> NDArray[np.float32]:
+    def _pixels(self, index: int) -> NDArray[np.uint8]:
+        """Decoded once while there is room: every trial of a study asks for the same images."""
+        held = self._decoded.get(index)
+        if held is None:
+            held = self._decode(self._files[index][0])
+            if self._decoded_bytes + held.nbytes <= _DECODED_BYTES:
+                self._decoded[index] = held
+                self._decoded_bytes += held.nbytes
+        return held
+
+    def _decode(self, path: Path) -> NDArray[np.uint8]:
         from PIL import Image, UnidentifiedImageError
 
         try:
@@ -63,7 +81,7 @@ class ImageFolderDataset:
                         f"an image of {image.width}x{image.height} pixels is too large",
                         where=str(path),
                     )
-                return self._preprocess.apply(image, str(path))
+                return self._preprocess.pixels(image, str(path))
         except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
             raise DatasetError(f"cannot decode the image: {error}", where=str(path)) from error
 

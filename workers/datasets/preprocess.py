@@ -92,8 +92,8 @@ class Preprocess:
             raise DatasetError("preprocess std holds 0", fix="use 1 to leave a channel as it is")
         return made
 
-    def apply(self, image: Image, where: str) -> NDArray[np.float32]:
-        """One image as float32 in the input's layout, without batch.
+    def pixels(self, image: Image, where: str) -> NDArray[np.uint8]:
+        """One image resized and cropped: (height, width, channels), values 0..255.
 
         Raises:
             DatasetError: the image is smaller than the crop.
@@ -116,16 +116,19 @@ class Preprocess:
                 )
             left, top = (image.width - width) // 2, (image.height - height) // 2
             image = image.crop((left, top, left + width, top + height))
-        pixels = np.asarray(image, np.float32)
-        if pixels.ndim == 2:
-            pixels = pixels[:, :, None]
-        if self.channel_order == "BGR":
-            pixels = pixels[:, :, ::-1]
-        pixels = pixels - np.asarray(self.mean, np.float32)
-        pixels /= np.asarray(self.std, np.float32)
+        levels = np.asarray(image, np.uint8)
+        if levels.ndim == 2:
+            levels = levels[:, :, None]
+        return np.ascontiguousarray(levels[:, :, ::-1] if self.channel_order == "BGR" else levels)
+
+    def model_input(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """What ``pixels`` gave, as float32 in the input's layout, without batch."""
+        values = pixels.astype(np.float32)
+        values -= np.asarray(self.mean, np.float32)
+        values /= np.asarray(self.std, np.float32)
         if self.layout == "NCHW":
-            pixels = pixels.transpose(2, 0, 1)
-        return np.ascontiguousarray(pixels)
+            values = values.transpose(2, 0, 1)
+        return np.ascontiguousarray(values)
 
 
 def _layout_of(spec: InputSpec) -> str:

@@ -8,15 +8,12 @@ measured; see the README of this package.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import sys
 import threading
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from workers.code_version import code_version
@@ -31,13 +28,11 @@ from workers.pool.jobs import (
     load_factory,
 )
 from workers.pool.protocol import Finished
+from workers.pool.ray_cluster import connect, require_cpus
 from workers.worker import Answer, answer
 
 START_TIMEOUT_S = 180.0
 """How long Ray may take to start or connect, and an actor to answer its first call."""
-
-OBJECT_STORE_BYTES = 300 << 20
-"""Shared memory of a local cluster: models, reference outputs, merged statistics."""
 
 _RESTART_PAUSE_S = 0.2
 _FAILED_STARTS = 3
@@ -54,32 +49,6 @@ def _import_ray() -> Any:
     import ray
 
     return ray
-
-
-@contextlib.contextmanager
-def _import_path_in_environment() -> Iterator[None]:
-    """Actors of a local cluster find the packages that this process found, installed or not."""
-    before = os.environ.get("PYTHONPATH")
-    home = str(Path(__file__).resolve().parents[2])
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([home, *filter(None, sys.path)]))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-
-
-def _keep_stdout_clean(ray: Any) -> None:
-    """Ray prints notes of its daemons on stdout, where ``--json`` has its one line.
-
-    No public switch reaches them (``log_to_driver`` does not); ray's own debugger uses this one.
-    Lost workers are in our log all the same.
-    """
-    module = getattr(getattr(ray, "_private", None), "worker", None)
-    if hasattr(module, "_worker_logs_enabled"):
-        module._worker_logs_enabled = False
 
 
 class _RayWorker:
@@ -248,15 +217,8 @@ class RayPool:
             ray = _import_ray()
             ours = not ray.is_initialized()
             if ours:
-                self._connect(ray)
-                _keep_stdout_clean(ray)
-            cpus = ray.cluster_resources().get("CPU", 0.0)
-            if cpus < self._count:
-                raise WorkerError(
-                    f"{self._count} workers need {self._count} CPUs, the Ray cluster has {cpus:g}",
-                    where=f"address {self._address or 'local'}",
-                    fix=f"use --workers {max(int(cpus), 1)} or add nodes",
-                )
+                connect(ray, self._address, self._count)
+            require_cpus(ray, self._count, self._address)
             self._ray = ray
         except Exception as error:  # handed to the caller's thread, which raises it
             self._start_error = error
@@ -264,26 +226,6 @@ class RayPool:
         self._stopping.wait()
         if ours and self._ray is not None:
             self._ray.shutdown()
-
-    def _connect(self, ray: Any) -> None:
-        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        if self._address is not None:
-            try:
-                ray.init(address=self._address, **quiet)
-            except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-                raise WorkerError(
-                    f"cannot connect to Ray at {self._address}: {error}",
-                    fix="check the address, and that RAY_AUTH_MODE=token and the cluster's token "
-                    "(RAY_AUTH_TOKEN or ~/.ray/auth_token) are set here too",
-                ) from error
-            return
-        with _import_path_in_environment():
-            ray.init(
-                num_cpus=self._count,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                **quiet,
-            )
 
     def _step(self, timeout_s: float) -> None:
         """Hand out jobs, wait for news, take them in."""

@@ -1,0 +1,84 @@
+"""Start or join a Ray cluster: quiet, bounded, with authentication; ray comes as an argument."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from workers.errors import WorkerError
+
+OBJECT_STORE_BYTES = 300 << 20
+"""Shared memory of a local cluster: models, reference outputs, merged statistics."""
+
+
+def connect(ray: Any, address: str | None, num_workers: int) -> None:
+    """Join the cluster at ``address``, or start one on this machine with a CPU per worker.
+
+    Raises:
+        WorkerError: nobody answers there, or refuses us.
+    """
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        with _import_path_in_environment():
+            ray.init(
+                num_cpus=num_workers,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                **quiet,
+            )
+    else:
+        try:
+            ray.init(address=address, **quiet)
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise WorkerError(
+                f"cannot connect to Ray at {address}: {error}",
+                fix="check the address, and that RAY_AUTH_MODE=token and the cluster's token "
+                "(RAY_AUTH_TOKEN or ~/.ray/auth_token) are set here too",
+            ) from error
+    _keep_stdout_clean(ray)
+
+
+def require_cpus(ray: Any, num_workers: int, address: str | None) -> None:
+    """Refuse more workers than CPUs: Ray would wait for ever, in silence.
+
+    Raises:
+        WorkerError: the cluster has fewer.
+    """
+    cpus = ray.cluster_resources().get("CPU", 0.0)
+    if cpus < num_workers:
+        raise WorkerError(
+            f"{num_workers} workers need {num_workers} CPUs, the Ray cluster has {cpus:g}",
+            where=f"address {address or 'local'}",
+            fix=f"use --workers {max(int(cpus), 1)} or add nodes",
+        )
+
+
+@contextlib.contextmanager
+def _import_path_in_environment() -> Iterator[None]:
+    """Actors of a local cluster find the packages that this process found, installed or not."""
+    before = os.environ.get("PYTHONPATH")
+    home = str(Path(__file__).resolve().parents[2])
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([home, *filter(None, sys.path)]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def _keep_stdout_clean(ray: Any) -> None:
+    """Ray prints notes of its daemons on stdout, where ``--json`` has its one line.
+
+    No public switch reaches them (``log_to_driver`` does not); ray's own debugger uses this one.
+    Lost workers are in our log all the same.
+    """
+    module: Any = getattr(getattr(ray, "_private", None), "worker", None)
+    if hasattr(module, "_worker_logs_enabled"):
+        module._worker_logs_enabled = False
