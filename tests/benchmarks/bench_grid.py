@@ -3,7 +3,7 @@
     python -m tests.benchmarks.bench_grid [--data ../shared/data] [--models NAME …] [--json FILE]
 
 For every model: the recommended configuration, calibrated on random inputs; then the exact grid,
-the fast grid and the simulated module, each alternated with the float model, one process, one thread,
+the fast grid and the simulated module, each alternated with the float model, on one thread,
 ``time.thread_time``, the median of the ratios. Also what export and session creation cost, and how
 many output bits differ from the reference. The goal: exact grid of EfficientNet-Lite0 at most 1.7;
 the command exits 1 where it is missed or a bit differs.

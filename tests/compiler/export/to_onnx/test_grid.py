@@ -163,7 +163,7 @@ def test_a_limit_before_requantization_vanishes_in_the_clip_behind_it() -> None:
 @given(
     seed=st.integers(0, 2**32 - 1),
     channels=st.integers(1, 5),
-    outputs=st.integers(1, 6),
+    outputs=st.sampled_from([1, 2, 5, 16, 32]),
     kernel=st.integers(1, 3),
     stride=st.integers(1, 2),
     padding=st.integers(0, 1),
@@ -205,6 +205,45 @@ def test_random_convolutions_agree(
         x, dequantized(scalar), dequantized(vector), dequantized(second), dequantized(wide)
     )
     assert_same_integers(mod, images(seed, 1, channels, 7, 6))
+
+
+@pytest.mark.parametrize("factor", [0.0004, 0.0017, 0.005, 0.03])
+@pytest.mark.parametrize("limit", [0, -127])
+def test_requantization_stays_in_the_blocked_layout(factor: float, limit: int) -> None:
+    """Sixteen channels: scaling and rounding are convolutions, with one rounding or several."""
+    rng = np.random.default_rng(int(factor * 1e4))
+    x = relay.var("x", (1, 8, 20, 20))
+    total = op.add(
+        conv(quantized(x), rng, (16, 8, 3, 3)), constant(rng.integers(-999, 999, (16, 1, 1)))
+    )
+    wide = op.cast(op.nn.relu(total) if limit == 0 else total, dtype="int64")
+    pairs = [multiplier_and_shift(f) for f in factor * rng.uniform(0.5, 1, 16)]
+    m, e = (constant([p[i] for p in pairs]) for i in (0, 1))
+    narrowed = narrow(op.fixed_point_multiply_per_axis(wide, m, e, axis=1), limit)
+    mod = module(x, dequantized(narrowed))
+    assert_same_integers(mod, images(9, 1, 8, 20, 20), forms=(True,))
+    if factor > 0.001:
+        types = op_types(mod, exact=True)
+        assert types.count("Conv") >= 3
+        assert not {"Round", "Floor"} & set(types)
+
+
+def test_a_dead_channel_does_not_cost_the_others_their_form() -> None:
+    """Bounds are known per channel: one that hardly moves has few places where it steps."""
+    rng = np.random.default_rng(1)
+    x = relay.var("x", (1, 8, 10, 10))
+    weight = rng.integers(-127, 128, (16, 8, 1, 1))
+    weight[3] = 0
+    bias = rng.integers(-999, 999, (16, 1, 1))
+    bias[3] = 1 << 22
+    total = op.nn.conv2d(quantized(x), constant(weight, "int8"), out_dtype="int32")
+    factors = rng.uniform(0.004, 0.01, 16)
+    factors[3] = 3e-6
+    mod = module(x, dequantized(requantized_per_axis(op.add(total, constant(bias)), factors)))
+    assert_same_integers(mod, images(10, 1, 8, 10, 10))
+    casts = [n for n in to_grid_onnx(mod).graph.node if n.op_type == "Cast"]
+    assert all(n.attribute[0].i != onnx.TensorProto.DOUBLE for n in casts)
+    assert not {"Round", "Floor"} & set(op_types(mod, exact=True))
 
 
 def test_the_fast_form_differs_in_less_than_one_of_a_hundred_thousand() -> None:
