@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CompilerError
+from compiler.ir.garbage import collector_rests
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
@@ -35,6 +36,7 @@ class ModuleBlob:
     data: bytes
 
     @staticmethod
+    @collector_rests
     def pack(mod: IRModule) -> ModuleBlob:
         """Flatten ``mod``.
 
@@ -56,6 +58,7 @@ class ModuleBlob:
         head = MAGIC + _LENGTHS.pack(len(source), len(listed), at)
         return ModuleBlob(b"".join([head, source, listed, *chunks]))
 
+    @collector_rests
     def unpack(self) -> IRModule:
         """The module with types; constants are read-only views of ``data``.
 

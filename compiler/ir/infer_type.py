@@ -17,6 +17,7 @@ from typing import Any
 from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Constructor, TypeData
 from compiler.ir.expr import Expr, Function, GlobalVar, Var, describe
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.ir.ty import FuncType, Type
@@ -40,6 +41,7 @@ class InferType(ModulePass):
         return infer_module(mod)
 
 
+@collector_rests
 def infer_module(mod: IRModule) -> IRModule:
     """``mod`` with types; the same object when every type was there.
 

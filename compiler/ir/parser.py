@@ -12,6 +12,7 @@ from typing import Any
 from compiler.errors import CompilerError
 from compiler.ir.adt import Constructor, TypeData
 from compiler.ir.expr import Expr, Function, GlobalVar
+from compiler.ir.garbage import collector_rests
 from compiler.ir.lexer import Source, Token, TokenStream
 from compiler.ir.metadata import Arrays, MetadataReader
 from compiler.ir.module import IRModule
@@ -28,6 +29,7 @@ class MissingVersionWarning(UserWarning):
     """A text without ``#[version = …]``: it is read as the current version."""
 
 
+@collector_rests
 def parse(
     text: str, *, source_name: str = ANONYMOUS, external_data: ExternalArrays | None = None
 ) -> IRModule:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from compiler.errors import CompilerError, PassError, WellFormedError, legal_names
 from compiler.ir.expr import Function
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.pass_context import PassContext, PassInfo, register_config
 from compiler.ir.pass_text import format_value, split_options, split_passes
@@ -42,6 +43,7 @@ class Pass:
     __slots__ = ()
     info: ClassVar[PassInfo]
 
+    @collector_rests
     def __call__(self, mod: IRModule) -> IRModule:
         """Run the required passes, then this one; ``mod`` itself when there is nothing to do.
 

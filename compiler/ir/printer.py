@@ -12,6 +12,7 @@ from compiler.ir import literals
 from compiler.ir.adt import TypeData
 from compiler.ir.attrs import Attrs, DictAttrs
 from compiler.ir.expr import Expr, Function
+from compiler.ir.garbage import collector_rests
 from compiler.ir.metadata import ExternalData, MetadataWriter
 from compiler.ir.module import IRModule
 from compiler.ir.printer_body import BodyPrinter
@@ -22,6 +23,7 @@ VERSION = "0.0.5"
 HEADER = f'#[version = "{VERSION}"]'
 
 
+@collector_rests
 def text(
     obj: IRModule | Expr | Type | Any,
     show_types: bool = True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from compiler.ir.expr import Expr
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.structural_compare import Comparison, Mismatch
 from compiler.ir.structural_digest import structural_hash
@@ -19,6 +20,7 @@ __all__ = ["assert_structural_equal", "structural_equal", "structural_hash"]
 Subject = Expr | Type | IRModule | Any
 
 
+@collector_rests
 def structural_equal(a: Subject, b: Subject, map_free_vars: bool = False) -> bool:
     """True when the two are the same up to names of local variables, spans and checked types.
 
