@@ -149,6 +149,10 @@ class ArtifactError(CompilerError):
     """A .qmod file that is damaged, foreign or of another version."""
 
 
+class ArtifactHashError(ArtifactError):
+    """A .qmod file whose members are not those that its manifest was written for."""
+
+
 class QuantizeError(CompilerError):
     """Base of what the quantization flow raises."""
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compiler.errors import ArtifactError
+from compiler.errors import ArtifactError, ArtifactHashError
 
 FORMAT = "qmod"
 FORMAT_VERSION = 1
@@ -70,7 +70,8 @@ def read_archive(
         path: the file.
         max_bytes: bound on the unpacked size, checked before anything is unpacked and while.
     Raises:
-        ArtifactError: missing, damaged, changed, of another kind or version, or too large.
+        ArtifactError: missing, damaged, of another kind or version, or too large.
+        ArtifactHashError: a member was changed, added or taken away.
     """
     file = Path(path)
     if not file.is_file():
@@ -128,12 +129,12 @@ def _check_manifest(members: dict[str, bytes], file: Path) -> None:
         )
     if set(digests) != set(members):
         odd = sorted(set(digests) ^ set(members))
-        raise ArtifactError(
+        raise ArtifactHashError(
             f"{file} lacks members or has others than its manifest says", where=", ".join(odd[:5])
         )
     for name, data in members.items():
         if hashlib.sha256(data).hexdigest() != digests[name]:
-            raise ArtifactError(
+            raise ArtifactHashError(
                 f"{file} is damaged: {name!r} is not what its manifest says",
                 fix="copy it again, or write it anew",
             )

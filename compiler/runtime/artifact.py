@@ -6,6 +6,7 @@ tensors/*.npy     its constants
 qconfig.json      the QConfig it was made with
 provenance.json   hashes of model and data, versions, seed; no time, host or path
 samples/*.npy     a few inputs with their outputs
+proof.json        what was proved of the module when it was written (compiler.proof), if it was
 """
 
 from __future__ import annotations
@@ -53,12 +54,14 @@ class QModule:
         qconfig: what it was made with, or None when unknown.
         provenance: plain JSON values.
         samples: a few inputs with their outputs.
+        proof: what ``compiler.proof`` recorded, as plain JSON values; None where it did not.
     """
 
     module: IRModule
     qconfig: QConfig | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     samples: Sequence[Sample] = ()
+    proof: Mapping[str, Any] | None = None
     _executors: dict[str, Executor] = field(default_factory=dict, repr=False)
 
     @property
@@ -147,6 +150,7 @@ class QModule:
             qconfig=self.qconfig,
             provenance=self.provenance,
             samples=self.samples,
+            proof=self.proof,
         )
 
 
@@ -157,6 +161,7 @@ def save_qmod(
     qconfig: QConfig | None = None,
     provenance: Mapping[str, Any] | None = None,
     samples: Sequence[Sample] = (),
+    proof: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a module as one file; equal arguments write equal bytes.
 
@@ -166,6 +171,7 @@ def save_qmod(
         qconfig: what it was made with.
         provenance: plain JSON values; no time, host or path, which would differ between equal runs.
         samples: inputs by name with the outputs of the exact reference.
+        proof: plain JSON values; see ``compiler.proof``.
     Raises:
         ArtifactError: the file cannot be written.
     """
@@ -176,6 +182,8 @@ def save_qmod(
     members.update({f"tensors/{key}.npy": npy_bytes(array) for key, array in tensors.items()})
     members["qconfig.json"] = json_bytes({} if qconfig is None else qconfig.to_dict())
     members["provenance.json"] = json_bytes(dict(provenance or {}))
+    if proof is not None:
+        members["proof.json"] = json_bytes(dict(proof))
     names = [p.name_hint for p in module["main"].params]
     for number, (inputs, outputs) in enumerate(samples):
         # Input names may hold any character; members are numbered in the order of the parameters.
@@ -214,7 +222,8 @@ def load_qmod(path: str | os.PathLike[str]) -> QModule:
         ) from error
     provenance = read_json(members["provenance.json"], "provenance.json")
     samples = _samples(members, [p.name_hint for p in module["main"].params])
-    return QModule(module, qconfig, provenance, samples)
+    proof = read_json(members["proof.json"], "proof.json") if "proof.json" in members else None
+    return QModule(module, qconfig, provenance, samples, proof)
 
 
 def _samples(members: Mapping[str, bytes], names: Sequence[str]) -> tuple[Sample, ...]:

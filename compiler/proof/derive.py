@@ -1,0 +1,211 @@
+"""derive: everything that is proved or tested of a module, from the module alone.
+
+Proved, for every input: dtypes and ranges. Tested, on the inputs that are named: that the stored
+samples give their stored outputs, and that two independent executors agree. Nothing that the
+search wrote down is believed; what it recorded is compared with what is derived here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import CompilerError
+from compiler.ir.blob import ModuleBlob
+from compiler.ir.module import IRModule
+from compiler.ops.number_format import integer_range
+from compiler.proof.dtypes import CORE, check_dtypes, count_values
+from compiler.proof.finding import Finding
+from compiler.proof.input_ranges import input_ranges
+from compiler.proof.ranges import Ranges, ValueRange, analyse
+from compiler.proof.replay import Comparison, replay_core, replay_samples
+from compiler.runtime.artifact import Sample
+
+FORMAT = 1
+_SEED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One statement, whether it holds for every input, and the numbers behind it."""
+
+    name: str
+    holds: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was found out about one module.
+
+    Attributes:
+        module_sha256: over the packed module.
+        inputs: name, lowest and highest value of each parameter of quantized_main.
+        claims: proved for every input, or refuted.
+        comparisons: tested on the inputs they name.
+        findings: why the module is refuted; empty when it is proved.
+        values: every value of quantized_main with its bounds.
+    """
+
+    module_sha256: str
+    inputs: tuple[tuple[str, int, int], ...]
+    claims: tuple[Claim, ...]
+    comparisons: tuple[Comparison, ...]
+    findings: tuple[Finding, ...]
+    values: tuple[ValueRange, ...]
+
+    @property
+    def holds(self) -> bool:
+        """True when there is nothing against the module."""
+        return not self.findings
+
+    def with_findings(self, *findings: Finding) -> Proof:
+        """The same with more against it."""
+        return replace(self, findings=(*self.findings, *findings))
+
+    def with_comparison(self, comparison: Comparison, check: str) -> Proof:
+        """The same with one more test."""
+        return replace(
+            self,
+            comparisons=(*self.comparisons, comparison),
+            findings=(*self.findings, *comparison.finding(check)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """proof.json: plain JSON values, equal for equal modules."""
+        return {
+            "format": FORMAT,
+            "verdict": "proved" if self.holds else "refuted",
+            "module_sha256": self.module_sha256,
+            "inputs": [{"name": name, "low": low, "high": high} for name, low, high in self.inputs],
+            "proved": [
+                {"claim": c.name, "holds": c.holds, "detail": c.detail} for c in self.claims
+            ],
+            "tested": [
+                {
+                    "what": c.what,
+                    "runs": c.runs,
+                    "elements": c.elements,
+                    "differing": c.differing,
+                }
+                for c in self.comparisons
+            ],
+            "findings": [
+                {"check": f.check, "node": f.node, "what": f.what, "bound": f.bound}
+                for f in self.findings
+            ],
+            "values": [value_record(value) for value in self.values],
+        }
+
+
+def value_record(value: ValueRange) -> dict[str, Any]:
+    """One row of proof.json's values; totals are text, as many readers hold numbers in doubles."""
+    return {
+        "name": value.name,
+        "op": value.op,
+        "dtype": value.dtype,
+        "shape": list(value.shape),
+        "low": value.low,
+        "high": value.high,
+        "total": [str(total) for total in value.total],
+        "reads": list(value.reads),
+    }
+
+
+def derive(mod: IRModule, samples: Sequence[Sample]) -> Proof:
+    """Prove what can be proved and test the rest.
+
+    Args:
+        mod: typed; partitioned, or it is refuted for that.
+        samples: inputs of main with the outputs that were recorded for them.
+    """
+    sha256 = ModuleBlob.pack(mod).sha256
+    findings = list(check_dtypes(mod))
+    if any(f.what.startswith("is missing") for f in findings):
+        claim = Claim("integers only", False, f"there is no @{CORE} to look at")
+        return Proof(sha256, (), (claim,), (), tuple(findings), ())
+    whole = not findings
+    counts = count_values(mod)
+    shown = ", ".join(f"{count} {dtype}" for dtype, count in counts.items())
+    claims = [Claim("integers only", whole, f"tensors of @{CORE}: {shown}")]
+    try:
+        bounds = input_ranges(mod)
+        ranges = analyse(mod, CORE, bounds)
+    except CompilerError as error:
+        findings.append(Finding("ranges", f"@{CORE}", f"cannot be analysed: {error}"))
+        claims.append(Claim("no overflow", False, "ranges could not be derived"))
+        return Proof(sha256, (), tuple(claims), (), tuple(findings), ())
+    findings.extend(ranges.findings)
+    claims.append(_no_overflow(ranges))
+    names = [p.name_hint for p in mod[CORE].params]
+    inputs = tuple((n, low, high) for n, (low, high) in zip(names, bounds, strict=True))
+    proof = Proof(sha256, inputs, tuple(claims), (), tuple(findings), ranges.values)
+    return _tested(proof, mod, bounds, samples, whole)
+
+
+def _tested(
+    proof: Proof,
+    mod: IRModule,
+    bounds: Sequence[tuple[int, int]],
+    samples: Sequence[Sample],
+    whole: bool,
+) -> Proof:
+    try:
+        proof = proof.with_comparison(replay_samples(mod, samples), "samples")
+        if not whole:
+            # Floats need not agree to the last bit, so there is nothing to compare.
+            return proof
+        rng = np.random.default_rng(_SEED)
+        comparisons, findings = replay_core(mod, bounds, samples, rng)
+    except CompilerError as error:
+        return proof.with_findings(Finding("samples", "a stored sample", f"cannot be run: {error}"))
+    return replace(
+        proof,
+        comparisons=(*proof.comparisons, *comparisons),
+        findings=(*proof.findings, *findings),
+    )
+
+
+def _no_overflow(ranges: Ranges) -> Claim:
+    """How near the widest value comes to the end of its dtype."""
+    computed = [value for value in ranges.values if value.op and value.dtype == "int32"]
+    detail = f"{len(ranges.values)} values bounded"
+    if computed:
+        limit = integer_range("int32")[1]
+        worst = max(computed, key=lambda value: max(-value.low, value.high))
+        reach = max(-worst.low, worst.high)
+        detail += f"; the widest int32 is {worst.name} {worst.op}, |x| <= {reach}"
+        detail += f" ({100 * reach / limit:.2f} % of the range)"
+    return Claim("no overflow", not ranges.findings, detail)
+
+
+def compare_record(record: Mapping[str, Any], proof: Proof) -> tuple[Finding, ...]:
+    """What an earlier proof.json says otherwise than ``proof``; at most the first ten values."""
+    findings: list[Finding] = []
+    if record.get("module_sha256") != proof.module_sha256:
+        findings.append(
+            Finding("record", "the module", "is not the one that the recorded proof is about")
+        )
+    if record.get("verdict") != "proved":
+        findings.append(Finding("record", "the recorded proof", "does not say that it holds"))
+    recorded = record.get("values")
+    derived = [value_record(value) for value in proof.values]
+    if not isinstance(recorded, list) or len(recorded) != len(derived):
+        findings.append(
+            Finding("record", f"@{CORE}", f"has {len(derived)} values, not as many as recorded")
+        )
+        return tuple(findings)
+    different = [(old, new) for old, new in zip(recorded, derived) if old != new]
+    for old, new in different[:10]:
+        findings.append(Finding("record", f"{new['name']} {new['op']}".strip(), _change(old, new)))
+    return tuple(findings)
+
+
+def _change(old: Any, new: Mapping[str, Any]) -> str:
+    if not isinstance(old, dict):
+        return "is not recorded as a value"
+    changed = [key for key in new if old.get(key) != new[key]]
+    return "; ".join(f"{key} is {new[key]}, recorded as {old.get(key)}" for key in changed)

@@ -1,0 +1,165 @@
+"""No float between entry and exit: the dtypes of everything in quantized_main, and what may stand
+around it.
+
+quantize_inputs and dequantize_outputs may hold conversions only, and main may only call the three
+functions in this order. Inside quantized_main there are operators on integer and bool tensors,
+nothing else: no float constant, no float result, no closure, no branch. Scales are integer
+multipliers and shifts there; the only float attributes are bounds of clip, which count as the
+integers they are truncated to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+    describe,
+)
+from compiler.ir.module import IRModule
+from compiler.ir.ty import TensorType, TupleType, Type, is_integer
+from compiler.proof.finding import Finding
+
+PREFIX, CORE, SUFFIX = "quantize_inputs", "quantized_main", "dequantize_outputs"
+
+CONVERSIONS = frozenset(
+    (
+        "add",
+        "annotation.cast_hint",
+        "annotation.stop_fusion",
+        "cast",
+        "clip",
+        "fixed_point_multiply",
+        "left_shift",
+        "multiply",
+        "reshape",
+        "right_shift",
+        "round",
+        "subtract",
+        "transpose",
+    )
+)
+"""What quantize_inputs and dequantize_outputs may be made of (spec/quantize.md 8, R-27)."""
+
+# Bounds of clip are truncated to integers when they run.
+_FLOAT_ATTRS = {"clip": ("a_min", "a_max")}
+
+_PLAIN = (Call, Constant, Function, Let, Op, Tuple, TupleGetItem, Var)
+
+
+def check_dtypes(mod: IRModule) -> tuple[Finding, ...]:
+    """Everything in a partitioned module that is not integers between conversions.
+
+    Args:
+        mod: typed.
+    """
+    functions = {gv.name_hint: function for gv, function in mod.functions.items()}
+    missing = [name for name in (PREFIX, CORE, SUFFIX, "main") if name not in functions]
+    if missing:
+        return tuple(
+            Finding("dtypes", f"@{name}", "is missing, so the module is not partitioned")
+            for name in missing
+        )
+    findings = list(_check_core(functions[CORE]))
+    for name in (PREFIX, SUFFIX):
+        findings.extend(_check_conversions(name, functions[name]))
+    findings.extend(_check_main(functions["main"]))
+    return tuple(findings)
+
+
+def _check_core(core: Function) -> Iterator[Finding]:
+    number = 0
+    for node in post_order(core):
+        name = describe(node)
+        if isinstance(node, Call):
+            name = f"%{number} {name}"
+            number += 1
+            if not isinstance(node.op, Op):
+                yield Finding("dtypes", name, "calls something that is no operator")
+            else:
+                yield from _check_attrs(name, node.op.name, node.attrs)
+        elif not isinstance(node, _PLAIN):
+            yield Finding("dtypes", name, f"a {type(node).__name__} is no arithmetic on tensors")
+            continue
+        if isinstance(node, (Op, Function)):
+            continue
+        for dtype in dtypes_of(node.checked_type):
+            if not _is_whole(dtype):
+                yield Finding("dtypes", name, f"is {dtype}, not an integer")
+
+
+def _check_attrs(name: str, op: str, attrs: Any) -> Iterator[Finding]:
+    if attrs is None:
+        return
+    for key, value in attrs.items():
+        entries = value if isinstance(value, tuple) else (value,)
+        floats = any(isinstance(entry, float) for entry in entries)
+        if floats and key not in _FLOAT_ATTRS.get(op, ()):
+            yield Finding("dtypes", name, f"has the float attribute {key}={value}")
+
+
+def _check_conversions(name: str, function: Function) -> Iterator[Finding]:
+    for node in post_order(function.body):
+        if isinstance(node, Call):
+            if not isinstance(node.op, Op) or node.op.name not in CONVERSIONS:
+                what = "is no conversion; it belongs into @quantized_main, on integers"
+                yield Finding("dtypes", f"@{name}, {describe(node)}", what)
+        elif not isinstance(node, _PLAIN):
+            yield Finding("dtypes", f"@{name}, {describe(node)}", "is no conversion")
+
+
+def _check_main(main: Function) -> Iterator[Finding]:
+    called: list[str] = []
+    for node in post_order(main.body):
+        if isinstance(node, Call) and isinstance(node.op, GlobalVar):
+            called.append(node.op.name_hint)
+        elif not isinstance(node, (Var, Let, Tuple, TupleGetItem, GlobalVar)):
+            yield Finding("dtypes", f"@main, {describe(node)}", "stands outside the three parts")
+    if called != [PREFIX, CORE, SUFFIX]:
+        calls = ", ".join(f"@{name}" for name in called) or "nothing"
+        wanted = ", ".join(f"@{name}" for name in (PREFIX, CORE, SUFFIX))
+        yield Finding("dtypes", "@main", f"calls {calls} instead of {wanted}")
+
+
+def dtypes_of(ty: Type) -> list[str]:
+    """Dtypes of all tensors in a type; the type's own text where it is neither tensor nor tuple."""
+    found: list[str] = []
+    stack: list[Type] = [ty]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, TensorType):
+            found.append(one.dtype)
+        elif isinstance(one, TupleType):
+            stack.extend(reversed(one.fields))
+        else:
+            found.append(str(one))
+    return found
+
+
+def _is_whole(dtype: str) -> bool:
+    return dtype == "bool" or is_integer(dtype)
+
+
+def count_values(mod: IRModule, function: str = CORE) -> dict[str, int]:
+    """How many tensors of each dtype a function holds: parameters, constants and results."""
+    counts: dict[str, int] = {}
+    for node in post_order(mod[function]):
+        if isinstance(node, (Var, Constant, Call)) and _is_tensor_node(node):
+            for dtype in dtypes_of(node.checked_type):
+                counts[dtype] = counts.get(dtype, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def _is_tensor_node(node: Expr) -> bool:
+    return not isinstance(node, (Op, Function, GlobalVar))

@@ -1,0 +1,107 @@
+"""Interval: bounds on every element of an integer tensor, per channel where that matters.
+
+Bounds are Python integers in object arrays: they never wrap, whatever the tensor's dtype does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Arrays of Python integers: numpy types their elements as object.
+Bound = NDArray[Any]
+
+MAX_BOUNDS = 1 << 14
+"""Longer arrays of bounds are merged along their longest axes: still true, less sharp."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Interval:
+    """low <= x <= high for every element; both arrays broadcast against the tensor and have its
+    rank, so that an axis is either 1 long or as long as the tensor's."""
+
+    low: Bound
+    high: Bound
+
+    @property
+    def lowest(self) -> int:
+        """Smallest lower bound; 0 for a tensor without elements."""
+        return int(self.low.min()) if self.low.size else 0
+
+    @property
+    def highest(self) -> int:
+        """Largest upper bound; 0 for a tensor without elements."""
+        return int(self.high.max()) if self.high.size else 0
+
+    @property
+    def magnitude(self) -> int:
+        """Largest absolute value."""
+        return max(abs(self.lowest), abs(self.highest))
+
+    def along(self, axes: Sequence[int]) -> Interval:
+        """One pair of bounds for everything along ``axes``, which become 1 long."""
+        if not self.low.size:
+            return constant_interval(0, 0, self.low.ndim)
+        kept = tuple(axis % self.low.ndim for axis in axes)
+        return Interval(
+            np.asarray(self.low.min(axis=kept, keepdims=True), dtype=object),
+            np.asarray(self.high.max(axis=kept, keepdims=True), dtype=object),
+        )
+
+    def per(self, axis: int, size: int) -> tuple[Bound, Bound]:
+        """Bounds per index of one axis, as two vectors of ``size``."""
+        rank = self.low.ndim
+        merged = self.along([a for a in range(rank) if a != axis % rank])
+        return (
+            np.broadcast_to(merged.low.reshape(-1), (size,)),
+            np.broadcast_to(merged.high.reshape(-1), (size,)),
+        )
+
+    def union(self, other: Interval) -> Interval:
+        """The smallest interval that holds both."""
+        return interval(np.minimum(self.low, other.low), np.maximum(self.high, other.high))
+
+    def with_value(self, number: int) -> Interval:
+        """The smallest interval that also holds ``number``."""
+        return Interval(np.minimum(self.low, number), np.maximum(self.high, number))
+
+    def scalar(self, rank: int) -> Interval:
+        """One pair of bounds for the whole tensor."""
+        return constant_interval(self.lowest, self.highest, rank)
+
+
+def exact(values: Any) -> Bound:
+    """An array of Python integers."""
+    array = np.asarray(values)
+    if array.dtype == object:
+        return array
+    found = np.empty(array.shape, dtype=object)
+    found[...] = array.astype(object)
+    return found
+
+
+def interval(low: Any, high: Any) -> Interval:
+    """Bounds as an Interval of a bearable size."""
+    low, high = np.broadcast_arrays(exact(low), exact(high))
+    while low.size > MAX_BOUNDS:
+        axis = int(np.argmax(low.shape))
+        low, high = low.min(axis=axis, keepdims=True), high.max(axis=axis, keepdims=True)
+    return Interval(low, high)
+
+
+def constant_interval(low: int, high: int, rank: int) -> Interval:
+    """The same bounds for every element of a tensor of ``rank`` axes."""
+    return Interval(exact(low).reshape((1,) * rank), exact(high).reshape((1,) * rank))
+
+
+def interval_of(data: NDArray[Any]) -> Interval:
+    """The values of a constant; merged along its longest axes where there are many."""
+    low = high = data.astype(np.int64) if data.dtype != np.uint64 else data
+    while low.size > MAX_BOUNDS:
+        axis = int(np.argmax(low.shape))
+        low, high = low.min(axis=axis, keepdims=True), high.max(axis=axis, keepdims=True)
+    return Interval(exact(low), exact(high))

@@ -1,0 +1,142 @@
+"""Sums, products, limits, comparisons and casts."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from compiler.export.to_onnx.dataflow import Step
+from compiler.ops.number_format import integer_range
+from compiler.ops.tensor.clip import integer_bound
+from compiler.proof.interval import Bound, Interval, constant_interval, interval
+from compiler.proof.ranges import FRange, RangeContext
+
+
+def corners(bounds: list[Bound]) -> Interval:
+    """The interval that holds all of several candidate bounds."""
+    return interval(np.minimum.reduce(np.broadcast_arrays(*bounds)), _largest(bounds))
+
+
+def _largest(bounds: list[Bound]) -> Bound:
+    found: Bound = np.maximum.reduce(np.broadcast_arrays(*bounds))
+    return found
+
+
+@FRange.register("add")
+def add(step: Step, ctx: RangeContext) -> Interval:
+    """Bounds add up."""
+    a, b = (ctx.of(v) for v in step.args)
+    return interval(a.low + b.low, a.high + b.high)
+
+
+@FRange.register("nn.bias_add")
+def bias_add(step: Step, ctx: RangeContext) -> Interval:
+    """add, with the bias along one axis."""
+    data, bias = (ctx.of(v) for v in step.args)
+    rank = len(step.args[0].type.shape)
+    shape = [1] * rank
+    shape[step.attrs.axis % rank] = -1
+    return interval(data.low + bias.low.reshape(shape), data.high + bias.high.reshape(shape))
+
+
+@FRange.register("subtract")
+def subtract(step: Step, ctx: RangeContext) -> Interval:
+    """The far ends of the two."""
+    a, b = (ctx.of(v) for v in step.args)
+    return interval(a.low - b.high, a.high - b.low)
+
+
+@FRange.register("multiply")
+def multiply(step: Step, ctx: RangeContext) -> Interval:
+    """The extreme corners."""
+    a, b = (ctx.of(v) for v in step.args)
+    return corners([x * y for x, y in product((a.low, a.high), (b.low, b.high))])
+
+
+@FRange.register("maximum")
+def maximum(step: Step, ctx: RangeContext) -> Interval:
+    """Bound by bound."""
+    a, b = (ctx.of(v) for v in step.args)
+    return interval(np.maximum(a.low, b.low), np.maximum(a.high, b.high))
+
+
+@FRange.register("minimum")
+def minimum(step: Step, ctx: RangeContext) -> Interval:
+    """Bound by bound."""
+    a, b = (ctx.of(v) for v in step.args)
+    return interval(np.minimum(a.low, b.low), np.minimum(a.high, b.high))
+
+
+@FRange.register("clip")
+def clip(step: Step, ctx: RangeContext) -> Interval:
+    """max(min(x, high), low), on the truncated bounds."""
+    source, dtype = ctx.of(step.args[0]), step.args[0].type.dtype
+    low, high = (integer_bound(bound, dtype) for bound in (step.attrs.a_min, step.attrs.a_max))
+    return interval(
+        np.maximum(np.minimum(source.low, high), low),
+        np.maximum(np.minimum(source.high, high), low),
+    )
+
+
+@FRange.register("nn.relu")
+def relu(step: Step, ctx: RangeContext) -> Interval:
+    """max(x, 0)."""
+    source = ctx.of(step.args[0])
+    return interval(np.maximum(source.low, 0), np.maximum(source.high, 0))
+
+
+@FRange.register("negative")
+def negative(step: Step, ctx: RangeContext) -> Interval:
+    """The smallest value of the dtype saturates."""
+    source = ctx.of(step.args[0])
+    top = integer_range(step.result.type.dtype)[1]
+    return interval(np.minimum(-source.high, top), np.minimum(-source.low, top))
+
+
+@FRange.register("abs")
+def absolute(step: Step, ctx: RangeContext) -> Interval:
+    """The smallest value of the dtype saturates."""
+    source = ctx.of(step.args[0])
+    top = integer_range(step.result.type.dtype)[1]
+    ends = [np.minimum(abs(source.low), top), np.minimum(abs(source.high), top)]
+    crosses = (source.low <= 0) & (source.high >= 0)
+    low = np.where(crosses.astype(bool), 0, np.minimum(*ends))
+    return interval(low, np.maximum(*ends))
+
+
+@FRange.register("where")
+def where(step: Step, ctx: RangeContext) -> Interval:
+    """Either branch."""
+    return ctx.of(step.args[1]).union(ctx.of(step.args[2]))
+
+
+@FRange.register("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+def compare(step: Step, ctx: RangeContext) -> Interval:
+    """A bool."""
+    return constant_interval(0, 1, len(step.result.type.shape))
+
+
+@FRange.register("cast")
+def cast(step: Step, ctx: RangeContext) -> Interval:
+    """The value itself, which must fit; a bool says whether it is not 0."""
+    if step.result.type.dtype == "bool":
+        return constant_interval(0, 1, len(step.result.type.shape))
+    return ctx.of(step.args[0])
+
+
+@FRange.register(
+    "annotation.stop_fusion",
+    "annotation.cast_hint",
+    "annotation.on_device",
+    "device_copy",
+    "copy",
+    "round",
+    "round_even",
+    "floor",
+    "ceil",
+    "trunc",
+)
+def pass_through(step: Step, ctx: RangeContext) -> Interval:
+    """The value itself."""
+    return ctx.of(step.args[0])

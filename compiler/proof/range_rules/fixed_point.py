@@ -1,0 +1,116 @@
+"""Shifts and fixed-point products, with the 64-bit numbers inside them.
+
+All are monotone in the data, so the bounds of the result are the results of the bounds.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from compiler.export.to_onnx.dataflow import Step
+from compiler.ir.ty import bits
+from compiler.proof.interval import Bound, Interval, constant_interval, exact
+from compiler.proof.range_rules.arithmetic import corners
+from compiler.proof.ranges import FRange, RangeContext, dtype_range
+
+POWER_OF_TWO = 1 << 30
+# A right shift beyond this leaves nothing of a product below 2^63.
+MAX_RIGHT = 32
+
+
+@FRange.register("right_shift", "left_shift")
+def shift(step: Step, ctx: RangeContext) -> Interval:
+    """x >> n or x << n at the extremes of both."""
+    data, amount = (ctx.of(v) for v in step.args)
+    width = bits(step.result.type.dtype)
+    if amount.lowest < 0 or amount.highest >= width:
+        ctx.report(
+            step,
+            f"shifts by {amount.lowest} to {amount.highest} bits, legal are 0 to {width - 1}",
+            bound=amount.highest,
+        )
+        low, high = dtype_range(step.result.type.dtype)
+        return constant_interval(low, high, len(step.result.type.shape))
+    pairs = product((data.low, data.high), (amount.low, amount.high))
+    if step.name == "right_shift":
+        return corners([x >> n for x, n in pairs])
+    return corners([x << n for x, n in pairs])
+
+
+@FRange.register("fixed_point_multiply")
+def fixed_point_multiply(step: Step, ctx: RangeContext) -> Interval:
+    """One multiplier and shift."""
+    attrs = step.attrs
+    return _scaled(step, ctx, exact(attrs.multiplier), exact(attrs.shift))
+
+
+@FRange.register("fixed_point_multiply_per_axis")
+def fixed_point_multiply_per_axis(step: Step, ctx: RangeContext) -> Interval:
+    """A multiplier and shift per channel."""
+    rank = len(step.args[0].type.shape)
+    shape = [1] * rank
+    shape[step.attrs.axis % rank] = -1
+    constants = [value.data for value in step.args[1:]]
+    if any(data is None for data in constants):
+        ctx.report(step, "its multipliers or shifts are computed, so it cannot be bounded")
+        low, high = dtype_range(step.result.type.dtype)
+        return constant_interval(low, high, rank)
+    multiplier, amount = (exact(data).reshape(shape) for data in constants)
+    return _scaled(step, ctx, multiplier, amount)
+
+
+def _scaled(step: Step, ctx: RangeContext, multiplier: Bound, amount: Bound) -> Interval:
+    data, dtype = ctx.of(step.args[0]), step.result.type.dtype
+    rank = len(step.result.type.shape)
+    worst = _Worst(rank)
+    results = [
+        np.asarray(_each(worst, x, multiplier, amount, bits(dtype)), dtype=object)
+        for x in (data.low, data.high)
+    ]
+    ctx.fits(step, "the shifted data", worst.seen["shifted"], "int64")
+    ctx.fits(step, "the 64-bit product", worst.seen["product"], "int64")
+    ctx.fits(step, "the data with half added", worst.seen["halved"], dtype)
+    ctx.fits(step, "the product brought back to 32 bits", worst.seen["result"], "int32")
+    return corners([r.reshape((1,) * (rank - r.ndim) + r.shape) for r in results])
+
+
+class _Worst:
+    """Extremes of the numbers that a fixed-point product computes on its way."""
+
+    def __init__(self, rank: int) -> None:
+        nothing = constant_interval(0, 0, rank)
+        self.rank = rank
+        self.seen = dict.fromkeys(("shifted", "product", "halved", "result"), nothing)
+
+    def meet(self, what: str, number: int) -> int:
+        held = self.seen[what]
+        if not held.lowest <= number <= held.highest:
+            self.seen[what] = held.with_value(number)
+        return number
+
+
+def _each(worst: _Worst, x: Bound, multiplier: Bound, amount: Bound, width: int) -> Any:
+    def one(value: int, m: int, e: int) -> int:
+        if m == POWER_OF_TWO:
+            return _power_of_two(worst, value, e, width)
+        left, right = max(e, 0), max(-e, 0)
+        if right > MAX_RIGHT:
+            return 0
+        shifted = worst.meet("shifted", value << left)
+        rounded = worst.meet("product", shifted * m + (1 << (30 + right)))
+        return worst.meet("result", rounded >> (31 + right))
+
+    return np.frompyfunc(one, 3, 1)(x, multiplier, amount)
+
+
+def _power_of_two(worst: _Worst, value: int, e: int, width: int) -> int:
+    if e >= 1:
+        # The caller compares the result with the dtype.
+        return value << (e - 1)
+    right = 1 - e
+    if right >= width:
+        return 0
+    return worst.meet("halved", value + (1 << (right - 1))) >> right

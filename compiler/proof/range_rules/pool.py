@@ -1,0 +1,109 @@
+"""Pools and reductions. An average lies between the bounds of what it averages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from compiler.export.to_onnx.convert.reduce import reduced_axes
+from compiler.export.to_onnx.dataflow import Step
+from compiler.ir.ty import bits
+from compiler.ops.number_format import integer_range
+from compiler.proof.interval import Interval
+from compiler.proof.ranges import FRange, RangeContext
+
+
+def _image_axes(step: Step) -> list[int]:
+    return [step.attrs.layout.index(letter) for letter in "HW"]
+
+
+def _in_layout(step: Step, bounds: Interval) -> Interval:
+    """Bounds in the layout of the result."""
+    source = step.attrs.layout
+    target = getattr(step.attrs, "out_layout", "") or source
+    order = [source.index(letter) for letter in target]
+    return Interval(bounds.low.transpose(order), bounds.high.transpose(order))
+
+
+def _check_sum(step: Step, ctx: RangeContext, bounds: Interval, count: int) -> None:
+    """The sum of ``count`` elements, in any order, in the dtype of the data but at least int32."""
+    dtype = step.result.type.dtype
+    wide = dtype if bits(dtype) >= 32 else "int32"
+    total = bounds.with_value(0)
+    partial = Interval(total.low * count, total.high * count)
+    ctx.fits(step, f"the sum of {count} elements", partial, wide)
+
+
+@FRange.register("nn.max_pool2d")
+def max_pool2d(step: Step, ctx: RangeContext) -> Interval:
+    """One of the elements; a window of padding only gives the smallest value of the dtype."""
+    attrs = step.attrs
+    bounds = ctx.of(step.args[0]).along(_image_axes(step))
+    if any(p >= k for p, k in zip(attrs.padding, (*attrs.pool_size, *attrs.pool_size))):
+        bounds = bounds.with_value(integer_range(step.result.type.dtype)[0])
+    return _in_layout(step, bounds)
+
+
+@FRange.register("nn.global_max_pool2d")
+def global_max_pool2d(step: Step, ctx: RangeContext) -> Interval:
+    """One of the elements."""
+    return ctx.of(step.args[0]).along(_image_axes(step))
+
+
+@FRange.register("nn.avg_pool2d")
+def avg_pool2d(step: Step, ctx: RangeContext) -> Interval:
+    """Between the elements' bounds, and 0 where padding counts or fills a window."""
+    bounds = ctx.of(step.args[0]).along(_image_axes(step))
+    _check_sum(step, ctx, bounds, math.prod(step.attrs.pool_size))
+    if any(step.attrs.padding) or step.attrs.ceil_mode:
+        bounds = bounds.with_value(0)
+    return _in_layout(step, bounds)
+
+
+@FRange.register("nn.global_avg_pool2d")
+def global_avg_pool2d(step: Step, ctx: RangeContext) -> Interval:
+    """Between the elements' bounds."""
+    return _mean(step, ctx, _image_axes(step))
+
+
+def _mean(step: Step, ctx: RangeContext, axes: Sequence[int]) -> Interval:
+    bounds = ctx.of(step.args[0]).along(axes)
+    _check_sum(step, ctx, bounds, _count(step, axes))
+    return bounds
+
+
+def _count(step: Step, axes: Sequence[int]) -> int:
+    shape = step.args[0].type.concrete_shape
+    return math.prod(shape[axis] for axis in axes)
+
+
+def _dropped(step: Step, bounds: Interval, axes: Sequence[int]) -> Interval:
+    """Without the reduced axes, unless they are kept."""
+    if step.attrs.keepdims:
+        return bounds
+    shape = tuple(size for axis, size in enumerate(bounds.low.shape) if axis not in axes)
+    return Interval(bounds.low.reshape(shape), bounds.high.reshape(shape))
+
+
+@FRange.register("mean")
+def mean(step: Step, ctx: RangeContext) -> Interval:
+    """Between the elements' bounds."""
+    axes = reduced_axes(step)
+    return _dropped(step, _mean(step, ctx, axes), axes)
+
+
+@FRange.register("sum")
+def reduce_sum(step: Step, ctx: RangeContext) -> Interval:
+    """All elements at once; the result is the accumulator."""
+    axes = reduced_axes(step)
+    bounds = ctx.of(step.args[0]).along(axes)
+    count = _count(step, axes)
+    _check_sum(step, ctx, bounds, count)
+    return _dropped(step, Interval(bounds.low * count, bounds.high * count), axes)
+
+
+@FRange.register("max", "min")
+def extremum(step: Step, ctx: RangeContext) -> Interval:
+    """One of the elements."""
+    axes = reduced_axes(step)
+    return _dropped(step, ctx.of(step.args[0]).along(axes), axes)

@@ -1,0 +1,124 @@
+"""conv2d, dense and matrix products: sums bounded per output channel with the actual weights.
+
+    out[o] = sum_k w[o,k] x[k]        high[o] = sum_k max(w, 0) high[k] + min(w, 0) low[k]
+
+A partial sum may hold any subset of the terms, so its bound counts only terms of one sign:
+
+    partial[o] = sum_k max(w, 0) max(high[k], 0) + min(w, 0) min(low[k], 0)
+
+Padding reads 0 in place of some x[k], which is one of these subsets.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.export.to_onnx.dataflow import Step, Value
+from compiler.export.to_onnx.emitter import Array
+from compiler.proof.interval import Bound, Interval, constant_interval, exact, interval
+from compiler.proof.ranges import FRange, RangeContext
+
+Ints = NDArray[np.int64]
+_INT64_ROOM = 1 << 62
+
+
+def weighted_sum(positive: Ints, negative: Ints, on_positive: Bound, on_negative: Bound) -> Bound:
+    """sum_k positive[g,o,k] * on_positive[g,k] + negative[g,o,k] * on_negative[g,k], exactly.
+
+    Args:
+        positive: (G, O, K), sums of the weights above 0.
+        negative: the same of those below 0.
+        on_positive: (G, K), the bound that each positive weight meets.
+        on_negative: (G, K), the bound that each negative weight meets.
+    Returns:
+        (G * O,) Python integers.
+    """
+    reach = max(map(abs, (*on_positive.flat, *on_negative.flat)), default=0)
+    weight = int(np.max((positive - negative).sum(axis=2, dtype=np.float64), initial=0.0)) + 1
+    kind = np.int64 if reach * weight < _INT64_ROOM else object
+    total = np.einsum("gok,gk->go", positive.astype(kind), on_positive.astype(kind))
+    total = total + np.einsum("gok,gk->go", negative.astype(kind), on_negative.astype(kind))
+    return exact(total).reshape(-1)
+
+
+def _bounded(
+    step: Step, ctx: RangeContext, weight: Array, low: Bound, high: Bound, padded: bool
+) -> tuple[Bound, Bound]:
+    """Bounds per output channel; weight is (G, O, K, taps), low and high are (G, K)."""
+    wide = weight.astype(np.int64)
+    positive, negative = np.maximum(wide, 0).sum(axis=3), np.minimum(wide, 0).sum(axis=3)
+    bottom, top = np.minimum(low, 0), np.maximum(high, 0)
+    partial = Interval(
+        weighted_sum(positive, negative, bottom, top),
+        weighted_sum(positive, negative, top, bottom),
+    )
+    ctx.fits(step, "the accumulator", partial, step.result.type.dtype)
+    if padded:
+        return partial.low, partial.high
+    return (
+        weighted_sum(positive, negative, low, high),
+        weighted_sum(positive, negative, high, low),
+    )
+
+
+@FRange.register("nn.conv2d")
+def conv2d(step: Step, ctx: RangeContext) -> Interval:
+    """Per output channel; spatial positions share their bounds."""
+    data, kernel = step.args
+    attrs = step.attrs
+    axes = [attrs.kernel_layout.index(letter) for letter in "OIHW"]
+    shape = kernel.type.concrete_shape
+    out_layout = attrs.out_layout or attrs.data_layout
+    result_shape = [-1 if letter == "C" else 1 for letter in out_layout]
+    if kernel.data is None:
+        terms = int(np.prod([shape[a] for a in axes[1:]]))
+        return _of_two(step, ctx, terms)
+    weight = kernel.data.transpose(axes)
+    groups, outputs, inputs = attrs.groups, shape[axes[0]], shape[axes[1]]
+    weight = weight.reshape(groups, outputs // groups, inputs, -1)
+    low, high = ctx.of(data).per(attrs.data_layout.index("C"), groups * inputs)
+    bounds = _bounded(
+        step,
+        ctx,
+        weight,
+        low.reshape(groups, inputs),
+        high.reshape(groups, inputs),
+        any(attrs.padding),
+    )
+    return interval(bounds[0].reshape(result_shape), bounds[1].reshape(result_shape))
+
+
+@FRange.register("nn.dense")
+def dense(step: Step, ctx: RangeContext) -> Interval:
+    """Per output feature."""
+    data, kernel = step.args
+    units, features = kernel.type.concrete_shape
+    if kernel.data is None:
+        return _of_two(step, ctx, features)
+    low, high = ctx.of(data).per(-1, features)
+    weight = kernel.data.reshape(1, units, features, 1)
+    bounds = _bounded(step, ctx, weight, low.reshape(1, -1), high.reshape(1, -1), False)
+    shape = (*[1] * (len(step.result.type.shape) - 1), units)
+    return interval(bounds[0].reshape(shape), bounds[1].reshape(shape))
+
+
+@FRange.register("nn.matmul", "nn.batch_matmul")
+def matmul(step: Step, ctx: RangeContext) -> Interval:
+    """Every product at its worst."""
+    shape = step.args[0].type.concrete_shape
+    return _of_two(step, ctx, shape[-2] if step.attrs.transpose_a else shape[-1])
+
+
+def _of_two(step: Step, ctx: RangeContext, terms: int) -> Interval:
+    """Sums of products of two computed tensors."""
+    a, b = (ctx.of(v) for v in _operands(step))
+    ends = [x * y for x in (a.lowest, a.highest) for y in (b.lowest, b.highest)]
+    low, high = terms * min(*ends, 0), terms * max(*ends, 0)
+    bounds = constant_interval(low, high, len(step.result.type.shape))
+    ctx.fits(step, "the accumulator", bounds, step.result.type.dtype)
+    return bounds
+
+
+def _operands(step: Step) -> tuple[Value, Value]:
+    return step.args[0], step.args[1]

@@ -1,0 +1,236 @@
+"""Bounds on every value of quantized_main, for any input, from the weights that are really there.
+
+    %0 = nn.conv2d(%input, W)    per output channel: sum of w * (its input's bound with w's sign)
+    %1 = add(%0, B)              bounds add up, channel by channel
+    %2 = cast(%1, int8)          must fit, or the value may wrap
+
+Every accumulator is bounded for partial sums in any order, and every intermediate that an operator
+computes inside (the 64-bit product of a fixed-point multiplication, the sum of a pool) has its own
+bound. What may leave its dtype is a finding that names node, channel and bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from compiler.export.to_onnx.dataflow import Dataflow, Step, Value, dataflow
+from compiler.ir.module import IRModule
+from compiler.ir.op import OpRule
+from compiler.ir.ty import is_float, is_integer
+from compiler.ops.number_format import integer_range
+from compiler.proof.finding import Finding
+from compiler.proof.interval import Bound, Interval, constant_interval, interval_of
+
+CORE = "quantized_main"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRange:
+    """What is known of one value.
+
+    Attributes:
+        name: ``%7`` as ``qsearch show`` numbers it, a parameter's name, or ``constant 3``.
+        op: what computes it; "" for parameters and constants.
+        dtype, shape: of the tensor.
+        low, high: bounds over all elements.
+        total: sum of the lower and of the upper bounds over the channels that are told apart; for
+            a constant, sum of its elements and of its elements times their positions. A weight
+            that changes moves it even where it does not move the extremes.
+        reads: names of the operands, in order.
+    """
+
+    name: str
+    op: str
+    dtype: str
+    shape: tuple[int, ...]
+    low: int
+    high: int
+    total: tuple[int, int]
+    reads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Every value of the core with its bounds, and what may overflow."""
+
+    values: tuple[ValueRange, ...]
+    findings: tuple[Finding, ...]
+
+
+class RangeContext:
+    """What a range rule sees: bounds of operands, and where to report what may not fit."""
+
+    def __init__(self, names: Mapping[Value, str]) -> None:
+        self._names = names
+        self._known: dict[Value, Interval] = {}
+        self.findings: list[Finding] = []
+
+    def of(self, value: Value) -> Interval:
+        """Bounds of a value that has been computed before, or of a constant."""
+        held = self._known.get(value)
+        if held is None:
+            if value.data is None:
+                low, high = dtype_range(value.type.dtype)
+                held = constant_interval(low, high, len(value.type.shape))
+            else:
+                held = interval_of(value.data)
+            self._known[value] = held
+        return held
+
+    def set(self, value: Value, bounds: Interval) -> None:
+        """Record the bounds of a value."""
+        self._known[value] = bounds
+
+    def fits(self, step: Step, what: str, bounds: Interval, dtype: str) -> bool:
+        """True when ``bounds`` lie inside ``dtype``; otherwise a finding is recorded.
+
+        Args:
+            what: the quantity, such as "the accumulator".
+        """
+        low, high = dtype_range(dtype)
+        below, above = bounds.lowest < low, bounds.highest > high
+        if not below and not above:
+            return True
+        reach = bounds.lowest if below and -bounds.lowest >= bounds.highest else bounds.highest
+        limit = low if reach < 0 else high
+        self.report(
+            step,
+            f"{what}{_place(bounds, reach)} may reach {reach}, {dtype} ends at {limit}",
+            bound=reach,
+        )
+        return False
+
+    def report(self, step: Step, what: str, bound: int | None = None) -> None:
+        """Record a finding about one step."""
+        node = f"{self._names.get(step.results[0], '?')} {step.name}"
+        self.findings.append(Finding("ranges", node, what, bound))
+
+
+RangeRule = Callable[[Step, RangeContext], Interval | Sequence[Interval]]
+"""``rule(step, ctx)``: bounds of every integer result for all operands within theirs; what the
+operator computes on the way is checked by ``ctx.fits``, the results themselves by the caller."""
+
+FRange: OpRule[RangeRule] = OpRule(
+    "FRange", asked_by="proof.ranges", defined_in="compiler/proof/range_rules"
+)
+
+
+def dtype_range(dtype: str) -> tuple[int, int]:
+    """Smallest and largest value of an integer dtype or bool."""
+    return (0, 1) if dtype == "bool" else integer_range(dtype)
+
+
+def _place(bounds: Interval, reach: int) -> str:
+    """Which channel of several reaches the bound."""
+    array: Bound = bounds.low if reach < 0 else bounds.high
+    long = [axis for axis, size in enumerate(array.shape) if size > 1]
+    if not long:
+        return ""
+    at = np.argwhere(array == reach)[0]
+    if len(long) == 1:
+        return f" of channel {at[long[0]]}"
+    return f" of element {tuple(int(k) for k in at)}"
+
+
+@dataclass(slots=True)
+class _Names:
+    """Names of values in the order of the printed text."""
+
+    of: dict[Value, str] = field(default_factory=dict)
+    constants: list[Value] = field(default_factory=list)
+
+    def collect(self, flow: Dataflow) -> None:
+        for value in flow.inputs:
+            self.of[value] = f"%{value.name}"
+        for index, step in enumerate(flow.steps):
+            for arg in step.args:
+                if arg.data is not None and arg not in self.of:
+                    self.of[arg] = f"constant {len(self.constants)}"
+                    self.constants.append(arg)
+            for value in step.results:
+                last = f".{value.index}" if len(step.results) > 1 else ""
+                self.of[value] = f"%{index}{last}"
+
+
+def analyse(
+    mod: IRModule,
+    function: str = CORE,
+    inputs: Sequence[tuple[int, int]] | None = None,
+) -> Ranges:
+    """Bounds of every value of one function.
+
+    Args:
+        mod: a typed module.
+        function: its name.
+        inputs: bounds of each parameter; None means everything its dtype holds.
+    Raises:
+        OnnxExportError: control flow, closures or unknown dimensions.
+    """
+    import compiler.proof.range_rules  # noqa: F401  (fills the table, which needs this file)
+
+    flow = dataflow(mod, function)
+    names = _Names()
+    names.collect(flow)
+    ctx = RangeContext(names.of)
+    if inputs is not None:
+        for value, (low, high) in zip(flow.inputs, inputs, strict=True):
+            ctx.set(value, constant_interval(low, high, len(value.type.shape)))
+    rows = [_row(value, names.of, ctx) for value in flow.inputs if _whole(value)]
+    rows += [_constant_row(value, names.of[value]) for value in names.constants if _whole(value)]
+    for step in flow.steps:
+        _analyse_step(step, ctx)
+        rows += [_row(value, names.of, ctx) for value in step.results if _whole(value)]
+    return Ranges(tuple(rows), tuple(ctx.findings))
+
+
+def _whole(value: Value) -> bool:
+    return is_integer(value.type.dtype) or value.type.dtype == "bool"
+
+
+def _analyse_step(step: Step, ctx: RangeContext) -> None:
+    if any(is_float(value.type.dtype) for value in (*step.args, *step.results)):
+        # The check of dtypes refuses it; integers that come out of it may be anything.
+        return
+    rule = FRange.get(step.op)
+    if rule is None:
+        ctx.report(step, "no range rule is known for this operator, so nothing can be proved of it")
+        return
+    before = len(ctx.findings)
+    found = rule(step, ctx)
+    bounds = [found] if isinstance(found, Interval) else found
+    for value, one in zip(step.results, bounds, strict=True):
+        sound = len(ctx.findings) == before
+        if sound and ctx.fits(step, "its result", one, value.type.dtype):
+            ctx.set(value, one)
+        # Otherwise it wraps, and from here on it may be anything its dtype holds.
+
+
+def _row(value: Value, names: Mapping[Value, str], ctx: RangeContext) -> ValueRange:
+    bounds = ctx.of(value)
+    total = (int(sum(bounds.low.flat)), int(sum(bounds.high.flat)))
+    step = value.producer
+    reads = () if step is None else tuple(names[arg] for arg in step.args)
+    return ValueRange(
+        names[value],
+        "" if step is None else step.name,
+        value.type.dtype,
+        value.type.concrete_shape,
+        bounds.lowest,
+        bounds.highest,
+        total,
+        reads,
+    )
+
+
+def _constant_row(value: Value, name: str) -> ValueRange:
+    assert value.data is not None
+    data = value.data.reshape(-1)
+    low, high = (int(data.min()), int(data.max())) if data.size else (0, 0)
+    # uint64 arithmetic wraps without complaint; two sums tell apart what one cannot.
+    wide = data.astype(np.int64).astype(np.uint64)
+    places = np.arange(1, data.size + 1, dtype=np.uint64)
+    total = (int(wide.sum(dtype=np.uint64)), int((wide * places).sum(dtype=np.uint64)))
+    return ValueRange(name, "", value.type.dtype, value.type.concrete_shape, low, high, total)
