@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from compiler.errors import TypeNotInferredError
 from compiler.ir.attrs import NO_ATTRS, Attrs, DictAttrs
 from compiler.ir.span import AnySpan
-from compiler.ir.ty import FuncType, TensorType, Type, TypeVar
+from compiler.ir.ty import DTYPES, FuncType, TensorType, Type, TypeVar
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 
 Array = NDArray[Any]
@@ -151,6 +151,10 @@ class GlobalVar(Expr):
     name_hint: str
 
 
+# numpy computes a dtype's name anew each time, which takes longer than all else a Constant does.
+_DTYPE_NAMES = {np.dtype(name): name for name in DTYPES if name in np.sctypeDict}
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Constant(Expr):
     """A tensor literal: a C-contiguous, read-only array."""
@@ -164,7 +168,8 @@ class Constant(Expr):
             data.flags.writeable = False
         _set(self, "data", data)
         if self._checked_type is None:
-            _set(self, "_checked_type", TensorType(data.shape, str(data.dtype)))
+            name = _DTYPE_NAMES.get(data.dtype) or str(data.dtype)
+            _set(self, "_checked_type", TensorType(data.shape, name))
 
     @property
     def is_scalar(self) -> bool:

@@ -129,6 +129,9 @@ class ForwardFoldScaleAxis(FunctionPass):
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The folded function, itself when no scale moves."""
         messages = _forward_messages(fn)
+        # Every scale sets out from a multiply whose consumers all take it.
+        if not any(message and is_op_call(node, "multiply") for node, message in messages.items()):
+            return fn
         rewriter = ForwardRewriter(FScaleAxisForwardRewrite, fcontext=messages.get)
         new = rewriter.rewrite(fn)
         assert isinstance(new, Function)

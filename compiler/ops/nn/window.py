@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any as AnyValue
 
 import numpy as np
@@ -33,6 +34,7 @@ def full_padding(record: str, padding: tuple[int, ...]) -> tuple[int, int, int, 
     )
 
 
+@cache
 def axes_of(op: str, layout: str, wanted: str, what: str) -> tuple[int, ...]:
     """Positions of the letters ``wanted`` (such as "NCHW") in ``layout`` (such as "NHWC").
 
