@@ -138,7 +138,7 @@ class Driver:
                     params=proposal.params,
                     qconfig=fields,
                     config_hash=proposal.config_hash,
-                    work_hash=content_hash({**self.work_key, "qconfig": canonical_fields(fields)}),
+                    work_hash=self._work_hash(proposal.qconfig),
                 )
             )
         self.repository.add_trials(self.study.id, new)
@@ -149,8 +149,31 @@ class Driver:
             self._remember(trial)
         return queued
 
+    def _work_hash(self, qconfig: QConfig) -> str:
+        """Equal for configurations that make the same module: ranges count, not their origin.
+
+        On few samples, the maximum and a high percentile are often the same number.
+        """
+        fields = canonical_fields(qconfig.to_dict())
+        try:
+            scales = self.scales.scales_for(qconfig)
+        except CompilerError:
+            scales = None  # told when the trial is run
+        if scales is not None:
+            for name in ("calibrate_mode", "percentile"):
+                fields.pop(name, None)
+            fields["activation_scales"] = list(scales)
+        return content_hash({**self.work_key, "qconfig": fields})
+
     def _run_batch(self, trials: Sequence[Trial]) -> bool:
-        """Run trials to their end; True when time ran out first."""
+        """Run trials to their end, equal work once; True when time ran out first."""
+        first: dict[str, Trial] = {}
+        for trial in trials:
+            first.setdefault(trial.work_hash, trial)
+        twins = [trial for trial in trials if first[trial.work_hash] is not trial]
+        return self._run(list(first.values())) or self._run(twins)
+
+    def _run(self, trials: Sequence[Trial]) -> bool:
         answers = self.repository.answered_work([trial.work_hash for trial in trials])
         started: dict[int, tuple[Trial, float]] = {}
         for trial in trials:

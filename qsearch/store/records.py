@@ -11,6 +11,8 @@ StudyState = Literal["running", "complete", "stopped", "failed"]
 
 UNFINISHED: Final[tuple[TrialState, ...]] = ("waiting", "running")
 FINISHED: Final[tuple[TrialState, ...]] = ("complete", "pruned", "failed", "infeasible")
+REPEATABLE: Final[tuple[TrialState, ...]] = ("complete", "pruned", "infeasible")
+"""How the same work would end again."""
 
 
 @dataclass(frozen=True, slots=True)

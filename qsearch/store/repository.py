@@ -14,6 +14,7 @@ from qsearch.errors import StoreError
 from qsearch.store.engine import masked, unreachable
 from qsearch.store.models import ArtifactRow, EventRow, StudyRow, TrialRow
 from qsearch.store.records import (
+    REPEATABLE,
     UNFINISHED,
     Counts,
     Event,
@@ -225,12 +226,15 @@ class Repository:
         )
 
     def answered_work(self, work_hashes: Sequence[str]) -> dict[str, Trial]:
-        """Complete trials of any study that did exactly this work, by work hash."""
+        """Trials of any study that did exactly this work, by work hash.
+
+        Those that failed do not count: a second try may end otherwise.
+        """
         if not work_hashes:
             return {}
         rows = self._read(
             select(*TrialRow.__table__.columns)
-            .where(TrialRow.work_hash.in_(list(work_hashes)), TrialRow.state == "complete")
+            .where(TrialRow.work_hash.in_(list(work_hashes)), TrialRow.state.in_(REPEATABLE))
             .order_by(TrialRow.id)
         )
         answers: dict[str, Trial] = {}

@@ -39,8 +39,10 @@ SMALL = Space(
 
 
 def made_up(request: EvaluationRequest) -> EvaluationResult:
-    """A score that depends on the configuration alone."""
-    digest = hashlib.sha256(config_hash(request.qconfig).encode()).hexdigest()
+    """A score that depends on the module alone: what the weights and ranges are."""
+    names = ("weight_scale", "weight_granularity", "global_scale")
+    made_of = [request.activation_scales, *(request.qconfig[name] for name in names)]
+    digest = hashlib.sha256(repr(made_of).encode()).hexdigest()
     noise = int(digest[:6], 16) / 2**24
     return EvaluationResult(
         sums={"agreement": {"right": 300 - round(30 * noise), "n": 300}},
@@ -112,15 +114,20 @@ class KilledError(BaseException):
 
 
 class Scales:
-    """Scales of any configuration, or a refusal."""
+    """Scales that tell configurations apart, or a refusal; ``equal`` modes find the same ones."""
 
-    def __init__(self, refuse: str | None = None) -> None:
+    def __init__(self, refuse: str | None = None, equal: tuple[str, ...] = ()) -> None:
         self.refuse = refuse
+        self.equal = equal
 
     def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
         if qconfig.calibrate_mode == self.refuse:
             raise CalibrationError("no scale", where="%3", fix="use another mode")
-        return None if qconfig.calibrate_mode == "global_scale" else (1.0, 2.0)
+        if qconfig.calibrate_mode == "global_scale":
+            return None
+        if qconfig.calibrate_mode in self.equal:
+            return (1.0, 2.0)
+        return (float(len(qconfig.calibrate_mode)), qconfig.percentile)
 
 
 def score_of(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
@@ -281,14 +288,27 @@ def test_work_known_to_the_storage_is_answered_without_a_worker(repository: Repo
     search(repository, FakePool(), name="first")
     pool = FakePool()
     search(repository, pool, name="second")
-    first, second = trials_of(repository, "first"), trials_of(repository, "second")
-    answered = [t.number for t in first if t.state == "complete"]
-    assert [t.number for t in second if t.outcome.from_store] == answered
+    assert pool.ran == []
+    assert all(t.outcome.from_store for t in trials_of(repository, "second"))
     assert story(repository, "first") == story(repository, "second")
-    assert len(pool.ran) == 14 - len(answered)
-    study = repository.find_study("second")
-    assert study is not None
-    assert repository.count_trials(study.id).from_store == len(answered)
+    counts = repository.count_trials(repository.study("second").id)
+    assert counts.pruned > 0, "the made-up landscape has configurations that collapse"
+    assert counts.from_store == counts.complete == 14 - counts.pruned
+
+
+def test_configurations_with_equal_ranges_are_one_piece_of_work(repository: Repository) -> None:
+    pool = FakePool()
+    scales = Scales(equal=("max", "mse", "kl_divergence", "percentile"))
+    search(repository, pool, scales=scales, trials=66)
+    trials = trials_of(repository)
+    works = {t.work_hash for t in trials}
+    assert len({t.config_hash for t in trials}) == 66
+    # 6 ways for the weights; ranges are one set for all modes, and 4 global scales.
+    assert len(works) == 6 * (1 + 4)
+    assert len(pool.ran) == len(works)
+    for trial in trials:
+        same = next(t for t in trials if t.work_hash == trial.work_hash)
+        assert trial.outcome.score == same.outcome.score
 
 
 def test_other_code_is_other_work(repository: Repository) -> None:
