@@ -11,7 +11,7 @@ from compiler.quantize._calibrate.modes import calibrate_modes
 from compiler.quantize._calibrate.stats import TensorStats
 
 _STEPS = 200
-"""Thresholds tried: max|x| * j / 200, j = 1 … 200."""
+"""Thresholds tried: max|x| * j / 200, j = 1 … 200, and the one with max|x| on the last level."""
 
 _NOTHING_TO_CLIP = 13
 """From this many bits on a level is finer than a histogram bin, so clipping cannot help."""
@@ -34,7 +34,9 @@ def mse_threshold(hist: NDArray[np.int64], largest: float, nbit: int) -> np.floa
     filled = np.flatnonzero(counts)
     counts = counts[filled]
     centre = filled * (2.0 * largest / hist.size)
-    thresholds = largest * np.arange(1, _STEPS + 1) / _STEPS
+    # A grid over max|x| ends one level below it; this one reaches it, with a slightly wider step.
+    reaching = largest * 2 ** (nbit - 1) / (2 ** (nbit - 1) - 1)
+    thresholds = np.append(largest * np.arange(1, _STEPS + 1) / _STEPS, reaching)
     step = (thresholds / 2 ** (nbit - 1))[:, None]
     error = np.minimum(np.floor(centre / step + 0.5), 2 ** (nbit - 1) - 1)
     error *= step

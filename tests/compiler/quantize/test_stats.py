@@ -12,6 +12,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._calibrate.activation_scales import activation_scales
 from compiler.quantize._calibrate.collectors import HistogramCollector, PointMap, RangeCollector
 from compiler.quantize._calibrate.kl_divergence import find_scale_by_kl
+from compiler.quantize._calibrate.mse import mse_threshold
 from compiler.quantize._calibrate.percentile import find_scale_by_percentile
 from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats, percentile_rank
 
@@ -169,6 +170,14 @@ def test_mse_threshold_errs_less_than_its_neighbours_on_the_real_data() -> None:
 
     top = float(np.abs(x).max())
     assert error(scale) <= min(error(top), error(scale + top / 40), error(scale - top / 40))
+
+
+def test_mse_threshold_puts_values_that_pile_up_at_the_maximum_on_the_last_level() -> None:
+    hist = np.zeros(8001, np.int64)
+    hist[-1] = 90  # a relu6 that saturates
+    hist[4000:-1:400] = 1
+
+    assert mse_threshold(hist, 6.0, 8) == np.float32(6.0 * 128 / 127)
 
 
 def test_values_that_are_not_finite_are_reported_with_the_tensor() -> None:
