@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from compiler.errors import CompilerError
 from workers.errors import WorkerError
 from workers.messages import (
     CalibrationRequest,
@@ -55,10 +56,21 @@ class Worker:
         Raises:
             CompilerError: and its subclasses; see the two actors.
         """
-        if isinstance(request, CalibrationRequest):
-            return self._calibration.run(request)
-        self._calibration.forget()
-        return self._evaluation.run(request)
+        try:
+            if isinstance(request, CalibrationRequest):
+                return self._calibration.run(request)
+            self._calibration.forget()
+            return self._evaluation.run(request)
+        except CompilerError as error:
+            error.add_note(_part_of(request))
+            raise
+
+
+def _part_of(request: CalibrationRequest | EvaluationRequest) -> str:
+    samples = f"samples {request.samples.start} to {request.samples.stop - 1}"
+    if isinstance(request, CalibrationRequest):
+        return f"in calibration round {request.round}, {samples}"
+    return f"in evaluation by {request.judge}, {samples}"
 
 
 def answer(runner: RequestRunner, request: Any, where: str) -> Answer:

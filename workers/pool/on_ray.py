@@ -72,7 +72,13 @@ def _fetch_object(handle: Handle) -> Any:
 
     if handle.ref is None:
         raise WorkerError(f"the handle {handle.key[:12]} was put into another pool")
-    return ray.get(handle.ref, timeout=START_TIMEOUT_S)
+    try:
+        return ray.get(handle.ref, timeout=START_TIMEOUT_S)
+    except ray.exceptions.GetTimeoutError as error:
+        raise WorkerError(
+            f"a stored value did not arrive from Ray within {START_TIMEOUT_S:.0f} s",
+            where=f"handle {handle.key[:12]}",
+        ) from error
 
 
 @dataclass(slots=True, eq=False)
