@@ -15,29 +15,14 @@ neighbours nearly always holds. What is proven here is what the exported graph c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-# Arrays of Python integers: numpy types their elements as object.
-Objects = NDArray[Any]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 MAX_STEPS = 1 << 12
-
-
-def odd_part(number: int) -> int:
-    """``number`` without its factors of two; 0 for 0."""
-    return number // (number & -number) if number else 0
-
-
-def objects(array: Any, shape: tuple[int, ...] = ()) -> Objects:
-    """Integers as Python integers, so that nothing overflows."""
-    converted = np.empty(np.shape(array), dtype=object)
-    converted[...] = np.asarray(array).astype(object)
-    return converted.reshape(shape) if shape else converted
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,56 +30,68 @@ class Factor:
     """x → round(x * multiplier * 2^-shift), per channel.
 
     Ties go toward plus infinity, or away from zero with ``half_away``. Both arrays have one shape,
-    which broadcasts against the tensor.
+    which broadcasts against the tensor; multipliers lie in [0, 2^31).
     """
 
-    multiplier: Objects
-    shift: Objects
+    multiplier: Ints
+    shift: Ints
     half_away: bool = False
 
-    def apply(self, x: Any) -> Ints:
-        """f of whole numbers, in exact arithmetic."""
-        product = np.asarray(x).astype(object) * self.multiplier
-        return np.asarray(np.frompyfunc(self._one, 2, 1)(product, self.shift), dtype="int64")
+    @staticmethod
+    def of(multiplier: ArrayLike, shift: ArrayLike, half_away: bool = False) -> Factor:
+        """A factor from numbers or arrays whose shapes broadcast."""
+        m, n = np.broadcast_arrays(np.asarray(multiplier, np.int64), np.asarray(shift, np.int64))
+        return Factor(m, n, half_away)
 
-    def _one(self, product: int, shift: int) -> int:
-        if shift <= 0:
-            return product << -shift
-        half = 1 << (shift - 1)
-        if self.half_away and product < 0:
-            return -((-product + half) >> shift)
-        return (product + half) >> shift
+    def apply(self, x: ArrayLike) -> Ints:
+        """f of whole numbers, in exact arithmetic.
+
+        Raises:
+            OverflowError: a product of 2^62 or more.
+        """
+        wide = np.asarray(x, np.int64)
+        if int(np.abs(wide).max(initial=0)) * int(self.multiplier.max(initial=0)) >= 1 << 62:
+            raise OverflowError("a fixed-point product leaves 64 bits")
+        product = wide * self.multiplier
+        half = np.left_shift(np.int64(1), np.clip(self.shift - 1, 0, 62))
+        sign = np.where(self.half_away & (product < 0), -1, 1)
+        rounded = sign * ((sign * product + half) >> np.clip(self.shift, 0, 63))
+        exact = product << np.clip(-self.shift, 0, 62)
+        return np.asarray(np.where(self.shift > 0, rounded, exact))
 
     def bounds(self, low: int, high: int) -> tuple[int, int]:
         """Smallest and largest result for low <= x <= high."""
         return int(self.apply(low).min()), int(self.apply(high).max())
 
     @property
+    def odd_parts(self) -> Ints:
+        """The multipliers without their factors of two; 0 for 0."""
+        return np.asarray(self.multiplier // np.maximum(self.multiplier & -self.multiplier, 1))
+
+    @property
     def significant_bits(self) -> int:
         """Largest width of an odd part of a multiplier."""
-        return max((odd_part(m).bit_length() for m in self.multiplier.flat), default=0)
+        return int(self.odd_parts.max(initial=0)).bit_length()
 
     @property
     def powers_of_two(self) -> Ints | None:
         """k where every factor is 2^-k with k >= 0, else None."""
-        if self.half_away or any(odd_part(m) != 1 for m in self.multiplier.flat):
+        if self.half_away or np.any(self.odd_parts != 1):
             return None
-        exponents = np.frompyfunc(lambda m: m.bit_length() - 1, 1, 1)(self.multiplier)
-        bits = np.asarray(self.shift - exponents, dtype="int64")
+        _, exponents = np.frexp(self.multiplier.astype(np.float64))
+        bits = np.asarray(self.shift - (exponents - 1))
         return bits if bits.min() >= 0 else None
 
     def may_tie(self, magnitude: int) -> bool:
         """True when x * multiplier * 2^-shift can end in exactly one half for |x| <= magnitude."""
-        for m, n in np.broadcast(self.multiplier, self.shift):
-            zeros = (m & -m).bit_length() - 1
-            if m and n - 1 >= zeros and magnitude >= 1 << (n - 1 - zeros):
-                return True
-        return False
+        _, exponents = np.frexp((self.multiplier & -self.multiplier).astype(np.float64))
+        bits = self.shift - 1 - (exponents - 1)
+        needed = np.left_shift(np.int64(1), np.clip(bits, 0, 62))
+        return bool(np.any((self.multiplier > 0) & (bits >= 0) & (needed <= magnitude)))
 
     def real(self) -> NDArray[np.float64]:
-        """The factors as double, exact for multipliers of up to 53 bits."""
-        scale = np.frompyfunc(lambda m, n: float(m) * 2.0 ** float(-n), 2, 1)
-        return np.asarray(scale(self.multiplier, self.shift), dtype="float64")
+        """The factors as double, exactly."""
+        return np.ldexp(self.multiplier.astype(np.float64), -self.shift.astype(np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +128,7 @@ def proven_float_form(
         return None
     # Steps are found in int64: (2 k - 1) 2^(n - 1) has to fit.
     largest_shift = 63 - (2 * max(-low, high) + 1).bit_length()
-    pairs = zip(factor.multiplier.flat, factor.shift.flat)
-    if any(not 1 <= n <= largest_shift or m <= 0 for m, n in pairs):
+    if factor.shift.min() < 1 or factor.shift.max() > largest_shift or factor.multiplier.min() <= 0:
         return None
     search = _Search(factor, _steps(factor, low, high), low, x_low, x_high)
     form = search.run(False, None, True) or search.run(False, None, False)
@@ -265,8 +261,7 @@ def _stepped(x: Floats, factor: Floats, addend: Floats, floor: bool, exact: bool
 def _steps(factor: Factor, low: int, high: int) -> Ints:
     """(channels, steps): the smallest x with result >= k, for k = low + 1 .. high."""
     k = np.arange(low + 1, high + 1, dtype=np.int64)
-    multiplier = factor.multiplier.reshape(-1, 1).astype(np.int64)
-    shift = factor.shift.reshape(-1, 1).astype(np.int64)
+    multiplier, shift = factor.multiplier.reshape(-1, 1), factor.shift.reshape(-1, 1)
     edges = (2 * k - 1) << (shift - 1)
     if not factor.half_away:
         return np.asarray(-(-edges // multiplier))

@@ -25,16 +25,13 @@ from compiler.export.to_onnx.grid_emitter import (
 )
 
 
-def _weight(step: Step) -> Array | None:
-    data = step.args[1].data
-    return None if data is None else data.astype(np.int64)
-
-
 def _channel_bounds(weight: Array, x: Carried) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Bounds of sum_k x[k] w[o,k] per output channel o, zero padding included."""
     flat = weight.reshape(weight.shape[0], -1)
-    positive = np.maximum(flat, 0).sum(axis=1)
-    negative = np.minimum(flat, 0).sum(axis=1)
+    total = flat.sum(axis=1, dtype=np.int64)
+    # int32: the magnitude of -128 does not fit in int8.
+    magnitude = np.abs(flat, dtype=np.int32).sum(axis=1, dtype=np.int64)
+    positive, negative = (total + magnitude) // 2, (total - magnitude) // 2
     low, high = min(x.low, 0), max(x.high, 0)
     return positive * low + negative * high, positive * high + negative * low
 
@@ -42,7 +39,7 @@ def _channel_bounds(weight: Array, x: Carried) -> tuple[NDArray[np.int64], NDArr
 @FToGrid.register("nn.conv2d")
 def conv2d(step: Step, grid: GridEmitter) -> Carried:
     """Conv, exact in float32 below 2^24."""
-    weight = _weight(step)
+    weight = step.args[1].data
     if weight is None:
         raise grid.refuse(step, "its integer weight is not constant")
     x = grid.carried(step.args[0])
@@ -92,7 +89,7 @@ def _digits(weight: Array, x: Carried) -> list[tuple[Array, int]]:
     while largest * base < FLOAT_LIMIT:
         base *= 2
     digits: list[tuple[Array, int]] = []
-    rest, place = weight, 1
+    rest, place = weight.astype(np.int64), 1
     while np.any(rest):
         # Balanced digits, -base/2 .. base/2 - 1: half the magnitude of unsigned ones.
         digit = (rest + base // 2) % base - base // 2
@@ -105,7 +102,7 @@ def _digits(weight: Array, x: Carried) -> list[tuple[Array, int]]:
 @FToGrid.register("nn.dense")
 def dense(step: Step, grid: GridEmitter) -> Carried:
     """Gemm, or MatMul for more than two axes."""
-    weight = _weight(step)
+    weight = step.args[1].data
     if weight is None:
         return _matmul(step, grid, False, True)
     x = grid.carried(step.args[0])

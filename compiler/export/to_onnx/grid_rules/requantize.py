@@ -32,7 +32,6 @@ from compiler.export.to_onnx.grid_rules.fixed_point import (
     Factor,
     FloatForm,
     nearest_float_form,
-    objects,
     proven_float_form,
 )
 from compiler.export.to_onnx.grid_rules.layout import (
@@ -44,12 +43,13 @@ from compiler.export.to_onnx.grid_rules.to_nearest import to_nearest_chain
 from compiler.ops.tensor.clip import integer_bound
 
 DOUBLE_BITS = 53
+_FAR = 1 << 30
 
 
 @FToGrid.register("fixed_point_multiply")
 def fixed_point_multiply(step: Step, grid: GridEmitter) -> Carried:
     """One factor for the whole tensor."""
-    factor = Factor(objects(step.attrs.multiplier), objects(31 - step.attrs.shift))
+    factor = Factor.of(step.attrs.multiplier, 31 - step.attrs.shift)
     return _requantized(step.args[0], factor, step, grid)
 
 
@@ -62,19 +62,22 @@ def fixed_point_multiply_per_axis(step: Step, grid: GridEmitter) -> Carried:
     rank = len(data.type.shape)
     # Leading axes of size 1 are left out, so that bounds and biases keep the shape (C, 1, 1).
     shape = (-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
-    factor = Factor(
-        objects(multiplier.data, shape), objects(31 - shift.data.astype(np.int64), shape)
-    )
+    shifts = 31 - shift.data.astype(np.int64)
+    factor = Factor.of(multiplier.data.reshape(shape), shifts.reshape(shape))
     return _requantized(data, factor, step, grid)
 
 
 def _requantized(value: Value, factor: Factor, step: Step, grid: GridEmitter) -> Carried:
     """f(clamp(x)) as clamp(f(x)), which the next clip often makes unnecessary."""
     source = grid.carried(value)
+    if source.magnitude * int(factor.multiplier.max(initial=0)) >= 1 << 62:
+        raise grid.refuse(step, f"its product leaves 64 bits for operands up to {source.magnitude}")
     if source.clamp is None or source.clamp[0].carrier != "float32":
         limits = factor.bounds(source.low, source.high)
         return _scaled(source, factor, _next_clip(step, *limits), step, grid)
     inner, low, high = source.clamp
+    # Limits far outside the float32 carrier bind nothing, and their products would overflow.
+    low, high = np.clip(low, -_FAR, _FAR), np.clip(high, -_FAR, _FAR)
     reach = factor.bounds(inner.low, inner.high)
     floor, ceiling = _mapped(factor.apply(low), factor.apply(high), low, high, inner, reach)
     limits = _next_clip(step, int(floor.min()), int(ceiling.max()))
@@ -176,13 +179,11 @@ def _in_int64(
     source: Carried, factor: Factor, low: int, high: int, step: Step, grid: GridEmitter
 ) -> Carried:
     """The definition, on int64."""
-    if any(n <= 0 or n > 62 for n in factor.shift.flat):
+    if factor.shift.min() <= 0 or factor.shift.max() > 62:
         raise grid.refuse(step, f"shift {factor.shift.tolist()} is out of range")
-    if source.magnitude * max(factor.multiplier.flat) >= 1 << 62:
-        raise grid.refuse(step, "its product leaves 64 bits")
-    multiplier = grid.writer.constant(factor.multiplier.astype("int64"))
+    multiplier = grid.writer.constant(factor.multiplier)
     product = grid.node("Mul", [grid.as_int64(source), multiplier])
-    half = (np.int64(1) << (factor.shift.astype("int64") - 1)).astype("int64")
+    half = np.left_shift(np.int64(1), factor.shift - 1)
     addend = grid.writer.constant(half)
     if factor.half_away:
         positive = grid.node("GreaterOrEqual", [product, grid.ints([0])])

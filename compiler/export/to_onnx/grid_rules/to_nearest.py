@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.export.to_onnx.dataflow import Step, Value
-from compiler.export.to_onnx.grid_rules.fixed_point import Factor, objects
+from compiler.export.to_onnx.grid_rules.fixed_point import Factor
 
 
 def to_nearest_chain(step: Step) -> tuple[Value, Factor] | None:
@@ -51,4 +51,4 @@ def to_nearest_chain(step: Step) -> tuple[Value, Factor] | None:
     shift = bits.astype(np.int64) - left
     if np.any(shift < 1):
         return None
-    return source, Factor(objects(multiplier), objects(shift), half_away=True)
+    return source, Factor.of(multiplier, shift, half_away=True)

@@ -11,7 +11,6 @@ from compiler.export.to_onnx.grid_rules.fixed_point import (
     Factor,
     FloatForm,
     nearest_float_form,
-    objects,
     proven_float_form,
 )
 from compiler.ops.tensor.fixed_point_multiply import scale_by
@@ -26,7 +25,7 @@ def multiplier_and_shift(value: float) -> tuple[int, int]:
 
 def factor_of(*values: float, half_away: bool = False) -> Factor:
     pairs = [multiplier_and_shift(v) for v in values]
-    return Factor(objects([m for m, _ in pairs]), objects([31 - e for _, e in pairs]), half_away)
+    return Factor.of([m for m, _ in pairs], [31 - e for _, e in pairs], half_away)
 
 
 def compute(form: FloatForm, x: np.ndarray) -> np.ndarray:

@@ -447,3 +447,12 @@ def test_the_exported_model_passes_the_onnx_checker() -> None:
     mod = module(x, dequantized(requantized(conv(quantized(x), rng, (5, 3, 3, 3)), 0.003)))
     for exact in (False, True):
         onnx.checker.check_model(to_grid_onnx(mod, exact), full_check=True)
+
+
+def test_limits_that_are_infinite_bind_nothing() -> None:
+    x = relay.var("x", (1, 64), "int32")
+    wide = op.cast(op.clip(x, a_min=-5000, a_max=5000), dtype="int64")
+    open_ended = op.clip(wide, a_min=-3.0, a_max=float("inf"))
+    mod = module(x, dequantized(requantized(open_ended, 0.013)))
+    values = np.random.default_rng(0).integers(-9000, 9000, (1, 64)).astype("int32")
+    assert_same_integers(mod, {"x": values})
