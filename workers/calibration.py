@@ -60,8 +60,9 @@ class CalibrationActor:
         self._datasets = OpenDatasets()
 
     def forget(self) -> None:
-        """Release the networks; a study calibrates once and then evaluates."""
+        """Release networks and data; a study calibrates once and then evaluates."""
         self._profiles.clear()
+        self._datasets = OpenDatasets()
 
     def run(self, request: CalibrationRequest) -> CalibrationResult:
         """Statistics of one shard and one round.
