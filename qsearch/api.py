@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from compiler.difference import Difference
     from compiler.qtypes.qconfig import QConfig
     from compiler.runtime.artifact import QModule
+    from qsearch.verification import Verification
 
 PathLike = str | os.PathLike[str]
 
@@ -143,6 +144,23 @@ def run_module(path: PathLike, data: Any, *, preprocess: str | None = None) -> d
     from qsearch.single import run_on_data
 
     return run_on_data(load(path), data, preprocess=preprocess)
+
+
+def verify(path: PathLike, eval: Any = None, *, preprocess: str | None = None) -> Verification:
+    """Derive again that a .qmod is integers only and cannot overflow, and test what it says.
+
+    Args:
+        path: a .qmod, or a run folder that holds one.
+        eval: data on which two independent executors are compared and the module is scored; the
+            samples in the file serve without it.
+        preprocess: how an image becomes the input; the run folder's own where there is one.
+    Raises:
+        ArtifactError: the file cannot be read at all.
+        DataError: the data does not fit the module.
+    """
+    from qsearch.verification import verify_file
+
+    return verify_file(Path(path), eval, preprocess)
 
 
 def show_text(path: PathLike, *, after: str | None = None, dim: Sequence[str] = ()) -> str:

@@ -29,7 +29,7 @@ from qsearch.model_source import ModelSource, find_model
 from qsearch.module_file import read_module
 from qsearch.search.finalize import build_winner
 from qsearch.search.preparation import PREREQUISITE_LEVEL
-from qsearch.search.winner_file import samples_of
+from qsearch.search.winner_file import recorded_proof, samples_of
 from qsearch.settings import parse_dims
 from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
@@ -91,6 +91,7 @@ def quantize_once(
                 "code_version": code_version(),
             },
             samples=samples_of(shipped, data, inputs),
+            proof=recorded_proof(shipped),
         )
 
 

@@ -7,20 +7,22 @@ search wrote down is believed; what it recorded is compared with what is derived
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from compiler.errors import CompilerError
+from compiler.ir.analysis import post_order
 from compiler.ir.blob import ModuleBlob
+from compiler.ir.expr import Call, Constant, describe
 from compiler.ir.module import IRModule
 from compiler.ops.number_format import integer_range
-from compiler.proof.dtypes import CORE, check_dtypes, count_values
+from compiler.proof.dtypes import CORE, PREFIX, SUFFIX, check_dtypes, count_values
 from compiler.proof.finding import Finding
 from compiler.proof.input_ranges import input_ranges
-from compiler.proof.ranges import Ranges, ValueRange, analyse
+from compiler.proof.ranges import Ranges, ValueRange, analyse, attr_texts
 from compiler.proof.replay import Comparison, replay_core, replay_samples
 from compiler.runtime.artifact import Sample
 
@@ -48,6 +50,7 @@ class Proof:
         comparisons: tested on the inputs they name.
         findings: why the module is refuted; empty when it is proved.
         values: every value of quantized_main with its bounds.
+        conversions: what quantize_inputs and dequantize_outputs are made of, scales included.
     """
 
     module_sha256: str
@@ -56,6 +59,7 @@ class Proof:
     comparisons: tuple[Comparison, ...]
     findings: tuple[Finding, ...]
     values: tuple[ValueRange, ...]
+    conversions: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -97,6 +101,7 @@ class Proof:
                 {"check": f.check, "node": f.node, "what": f.what, "bound": f.bound}
                 for f in self.findings
             ],
+            "conversions": list(self.conversions),
             "values": [value_record(value) for value in self.values],
         }
 
@@ -112,6 +117,7 @@ def value_record(value: ValueRange) -> dict[str, Any]:
         "high": value.high,
         "total": [str(total) for total in value.total],
         "reads": list(value.reads),
+        "attrs": list(value.attrs),
     }
 
 
@@ -122,15 +128,30 @@ def derive(mod: IRModule, samples: Sequence[Sample]) -> Proof:
         mod: typed; partitioned, or it is refuted for that.
         samples: inputs of main with the outputs that were recorded for them.
     """
+    proof = derive_static(mod)
+    if not proof.values:
+        return proof
+    bounds = [(low, high) for _, low, high in proof.inputs]
+    whole = not any(finding.check == "dtypes" for finding in proof.findings)
+    return _tested(proof, mod, bounds, samples, whole)
+
+
+def derive_static(mod: IRModule) -> Proof:
+    """What holds for every input: dtypes and ranges, without running anything.
+
+    This is what a search records in the file it writes; ``compare_record`` reads it.
+
+    Args:
+        mod: typed; partitioned, or it is refuted for that.
+    """
     sha256 = ModuleBlob.pack(mod).sha256
     findings = list(check_dtypes(mod))
     if any(f.what.startswith("is missing") for f in findings):
         claim = Claim("integers only", False, f"there is no @{CORE} to look at")
         return Proof(sha256, (), (claim,), (), tuple(findings), ())
-    whole = not findings
     counts = count_values(mod)
     shown = ", ".join(f"{count} {dtype}" for dtype, count in counts.items())
-    claims = [Claim("integers only", whole, f"tensors of @{CORE}: {shown}")]
+    claims = [Claim("integers only", not findings, f"tensors of @{CORE}: {shown}")]
     try:
         bounds = input_ranges(mod)
         ranges = analyse(mod, CORE, bounds)
@@ -139,11 +160,23 @@ def derive(mod: IRModule, samples: Sequence[Sample]) -> Proof:
         claims.append(Claim("no overflow", False, "ranges could not be derived"))
         return Proof(sha256, (), tuple(claims), (), tuple(findings), ())
     findings.extend(ranges.findings)
-    claims.append(_no_overflow(ranges))
+    claims.append(_no_overflow(ranges, not findings))
     names = [p.name_hint for p in mod[CORE].params]
     inputs = tuple((n, low, high) for n, (low, high) in zip(names, bounds, strict=True))
-    proof = Proof(sha256, inputs, tuple(claims), (), tuple(findings), ranges.values)
-    return _tested(proof, mod, bounds, samples, whole)
+    conversions = (*conversion_record(mod, PREFIX), *conversion_record(mod, SUFFIX))
+    return Proof(sha256, inputs, tuple(claims), (), tuple(findings), ranges.values, conversions)
+
+
+def conversion_record(mod: IRModule, function: str) -> Iterator[str]:
+    """Every operator and constant of a function in post-order; floats to the last bit."""
+    for node in post_order(mod[function].body):
+        if isinstance(node, Constant):
+            numbers = node.data.reshape(-1).tolist()
+            shown = (n.hex() if isinstance(n, float) else str(n) for n in numbers)
+            yield f"@{function}: {node.tensor_type} {' '.join(shown)}"
+        elif isinstance(node, Call):
+            name = getattr(node.op, "name", describe(node.op))
+            yield " ".join((f"@{function}: {name}", *attr_texts(node.attrs)))
 
 
 def _tested(
@@ -169,7 +202,7 @@ def _tested(
     )
 
 
-def _no_overflow(ranges: Ranges) -> Claim:
+def _no_overflow(ranges: Ranges, holds: bool) -> Claim:
     """How near the widest value comes to the end of its dtype."""
     computed = [value for value in ranges.values if value.op and value.dtype == "int32"]
     detail = f"{len(ranges.values)} values bounded"
@@ -179,7 +212,7 @@ def _no_overflow(ranges: Ranges) -> Claim:
         reach = max(-worst.low, worst.high)
         detail += f"; the widest int32 is {worst.name} {worst.op}, |x| <= {reach}"
         detail += f" ({100 * reach / limit:.2f} % of the range)"
-    return Claim("no overflow", not ranges.findings, detail)
+    return Claim("no overflow", holds, detail)
 
 
 def compare_record(record: Mapping[str, Any], proof: Proof) -> tuple[Finding, ...]:
@@ -191,6 +224,10 @@ def compare_record(record: Mapping[str, Any], proof: Proof) -> tuple[Finding, ..
         )
     if record.get("verdict") != "proved":
         findings.append(Finding("record", "the recorded proof", "does not say that it holds"))
+    if record.get("conversions") != list(proof.conversions):
+        findings.append(
+            Finding("record", f"@{PREFIX}, @{SUFFIX}", "convert otherwise than recorded")
+        )
     recorded = record.get("values")
     derived = [value_record(value) for value in proof.values]
     if not isinstance(recorded, list) or len(recorded) != len(derived):

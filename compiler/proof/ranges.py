@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class ValueRange:
             a constant, sum of its elements and of its elements times their positions. A weight
             that changes moves it even where it does not move the extremes.
         reads: names of the operands, in order.
+        attrs: attributes of the operator.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ValueRange:
     high: int
     total: tuple[int, int]
     reads: tuple[str, ...] = ()
+    attrs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +215,11 @@ def _row(value: Value, names: Mapping[Value, str], ctx: RangeContext) -> ValueRa
     bounds = ctx.of(value)
     total = (int(sum(bounds.low.flat)), int(sum(bounds.high.flat)))
     step = value.producer
-    reads = () if step is None else tuple(names[arg] for arg in step.args)
+    reads: tuple[str, ...] = ()
+    attrs: tuple[str, ...] = ()
+    if step is not None:
+        reads = tuple(names[arg] for arg in step.args)
+        attrs = attr_texts(step.attrs)
     return ValueRange(
         names[value],
         "" if step is None else step.name,
@@ -222,7 +229,13 @@ def _row(value: Value, names: Mapping[Value, str], ctx: RangeContext) -> ValueRa
         bounds.highest,
         total,
         reads,
+        attrs,
     )
+
+
+def attr_texts(attrs: Any) -> tuple[str, ...]:
+    """Attributes as ``name=value``."""
+    return () if attrs is None else tuple(f"{key}={value}" for key, value in attrs.items())
 
 
 def _constant_row(value: Value, name: str) -> ValueRange:

@@ -20,6 +20,7 @@ COMMANDS = {
     "launch": "search for the best quantization of a model; the same command resumes",
     "compile": "quantize a model with one configuration, without a search",
     "run": "run a .qmod on data and score it",
+    "verify": "derive again that a .qmod is integers only and cannot overflow",
     "show": "print the text of a model or module, or draw it",
     "diff": "run two modules on the same inputs and name the first node that differs",
     "status": "how the studies of a run folder or storage stand",

@@ -34,16 +34,22 @@ class Emitted:
     Attributes:
         score: as for trials.
         equal_outputs: fraction of samples all of whose outputs equal the judge's, bit for bit.
+        outputs_sha256: over these outputs; `qsearch verify --eval` computes it again.
         cpu_s: what the check cost.
     """
 
     score: Mapping[str, float | None]
     equal_outputs: float
+    outputs_sha256: str
     cpu_s: float
 
-    def report(self) -> dict[str, float | None]:
+    def report(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
-        return {**self.score, "equal_outputs": self.equal_outputs}
+        return {
+            **self.score,
+            "equal_outputs": self.equal_outputs,
+            "outputs_sha256": self.outputs_sha256,
+        }
 
 
 def build_winner(
@@ -135,11 +141,12 @@ def check_winner(
     judge = judging.judge_of(best.qconfig)
     exact = run("reference")
     equal, cpu_s = 1.0, exact.cpu_s
-    if outputs_sha256(exact.outputs) != best.outcome.outputs_sha256:
+    digest = outputs_sha256(exact.outputs)
+    if digest != best.outcome.outputs_sha256:
         judged = run(judge)
         equal = equal_fraction(exact.outputs, judged.outputs)
         cpu_s += judged.cpu_s
-    return Emitted(score=score_of(exact.sums), equal_outputs=equal, cpu_s=cpu_s)
+    return Emitted(score_of(exact.sums), equal, digest, cpu_s)
 
 
 def outputs_sha256(outputs: Sequence[NDArray[Any]]) -> str:

@@ -228,8 +228,9 @@ class Session:
             qconfig = QConfig.from_dict(best.qconfig)
             scales = self._calibrator.scales_for(qconfig)
             module, float_ops = build_winner(self._prepared.module, qconfig, scales)
-            write_winner(self._folder, module, qconfig, self._prepared)
             emitted = self._checked(best)
+            digest = None if emitted is None else emitted.get("outputs_sha256")
+            write_winner(self._folder, module, qconfig, self._prepared, digest)
         self._progress.close()
         return hand_over(
             self._repository,

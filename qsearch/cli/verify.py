@@ -1,0 +1,80 @@
+"""``qsearch verify``: is this module integers only, without overflow, and what it claims to be?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qsearch.cli.arguments import Parser, add_verbosity
+from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
+
+if TYPE_CHECKING:
+    from qsearch.verification import Verification
+
+_SHOWN = 20
+
+
+def add_arguments(parser: Parser) -> None:
+    """Flags of verify."""
+    parser.epilog = "exit codes: 0 proved, 1 refuted, 2 the file cannot be read"
+    add = parser.add_argument
+    add("module", metavar="M.qmod", help="what `launch` or `compile` wrote, or a run folder")
+    add("--eval", metavar="E", help="also compare and score on data: .npz, .npy, folder of images")
+    add("--preprocess", metavar="P", help="how an image becomes the input")
+    add("-o", "--out", "--output", metavar="FILE", help="where proof.json goes (beside the module)")
+    add("--json", action="store_true", help="print proof.json instead of the report")
+    add_verbosity(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify, write proof.json, say what was found."""
+    from qsearch import api
+    from qsearch.verification import PROOF_FILE
+
+    found = api.verify(args.module, args.eval, preprocess=args.preprocess)
+    target = Path(args.out) if args.out else found.path.with_name(PROOF_FILE)
+    found.save(target)
+    if args.json:
+        print(json.dumps(found.to_dict()))
+    else:
+        print("\n".join([*_report(found), f"written: {target}"]))
+    return EXIT_OK if found.proved else EXIT_TARGET_MISSED
+
+
+def _report(found: Verification) -> list[str]:
+    """The outcome in lines: verdict, what speaks against it, what is proved, what is tested."""
+    lines = [f"{found.path}: {'proved' if found.proved else 'REFUTED'}"]
+    lines += [f"  {f.check:<10} {f}" for f in found.findings[:_SHOWN]]
+    if len(found.findings) > _SHOWN:
+        lines.append(f"  and {len(found.findings) - _SHOWN} more; all are in the JSON")
+    if found.proof is None:
+        return lines
+    lines.append("for every input")
+    for claim in found.proof.claims:
+        lines.append(f"  {'proved' if claim.holds else 'REFUTED':<8} {claim.name}: {claim.detail}")
+    inputs = ", ".join(f"%{name} in [{low}, {high}]" for name, low, high in found.proof.inputs)
+    lines.append(f"  with the inputs of @quantized_main: {inputs or 'unknown'}")
+    lines.append("tested")
+    for test in found.proof.comparisons:
+        differing = f"{test.differing} of {test.elements} elements differ"
+        lines.append(f"  {test.what}: {test.runs} runs, {differing}")
+    recorded = "agrees" if not any(f.check == "record" for f in found.findings) else "DIFFERS"
+    lines.append(f"  record of the writer: {recorded if found.recorded else 'none in the file'}")
+    if found.evaluation is not None:
+        lines.append(_score(found))
+    return lines
+
+
+def _score(found: Verification) -> str:
+    assert found.evaluation is not None
+    values = found.evaluation
+    top1 = "no labels" if values["top1"] is None else f"top-1 {values['top1']:.4f}"
+    stored = values["stored_outputs_sha256"]
+    same = "other data than the search judged on"
+    if stored is not None:
+        same = "as stored" if stored == values["outputs_sha256"] else "NOT as stored"
+    return (
+        f"  {values['samples']} samples, {top1}, outputs {values['outputs_sha256'][:16]} ({same})"
+    )
