@@ -11,8 +11,8 @@ from typing import Protocol, TextIO
 class Progress(Protocol):
     """What the service says while it works; phases follow one another."""
 
-    def phase(self, name: str, total: int) -> None:
-        """A phase of ``total`` steps begins; the one before is over."""
+    def phase(self, name: str, total: int, done: int = 0) -> None:
+        """A phase of ``total`` steps begins, ``done`` of them before; the last phase is over."""
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """``steps`` more are done; ``note`` says what is worth knowing (best so far)."""
@@ -27,7 +27,7 @@ class Progress(Protocol):
 class SilentProgress:
     """Says nothing but messages that matter (there are none with ``-q``)."""
 
-    def phase(self, name: str, total: int) -> None:
+    def phase(self, name: str, total: int, done: int = 0) -> None:
         """Nothing."""
 
     def advance(self, steps: int = 1, note: str = "") -> None:
@@ -59,14 +59,14 @@ class PlainProgress:
         self._every_s = every_s
         self._clock = clock
         self._name = ""
-        self._total = self._done = 0
+        self._total = self._done = self._before = 0
         self._start = self._last = 0.0
 
-    def phase(self, name: str, total: int) -> None:
+    def phase(self, name: str, total: int, done: int = 0) -> None:
         """Print that the phase begins."""
-        self._name, self._total, self._done = name, total, 0
+        self._name, self._total, self._done, self._before = name, total, done, done
         self._start = self._last = self._clock()
-        self.message(f"{name}: 0/{total}")
+        self.message(f"{name}: {done}/{total}")
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """Print a line if the phase is over or the last line is old enough."""
@@ -77,10 +77,11 @@ class PlainProgress:
         self._last = now
         elapsed = now - self._start
         parts = [f"{self._name}: {self._done}/{self._total}", f"{elapsed:.0f} s"]
-        if 0 < self._done < self._total:
-            parts.append(f"ETA {elapsed / self._done * (self._total - self._done):.0f} s")
+        here = self._done - self._before
+        if here and self._done < self._total:
+            parts.append(f"ETA {elapsed / here * (self._total - self._done):.0f} s")
         if self._name == TRIALS and elapsed > 0:
-            parts.append(f"{60 * self._done / elapsed:.1f} trials/min")
+            parts.append(f"{60 * here / elapsed:.1f} trials/min")
         if note:
             parts.append(note)
         self.message(", ".join(parts))
@@ -127,10 +128,10 @@ class BarProgress:
         self._start = 0.0
         self._done = 0
 
-    def phase(self, name: str, total: int) -> None:
+    def phase(self, name: str, total: int, done: int = 0) -> None:
         """Add a bar."""
         self._name, self._start, self._done = name, time.monotonic(), 0
-        self._task = int(self._bars.add_task(name, total=total, rate="", note=""))
+        self._task = int(self._bars.add_task(name, total=total, completed=done, rate="", note=""))
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """Move the newest bar."""

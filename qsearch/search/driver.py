@@ -88,8 +88,7 @@ class Driver:
             self._remember(trial)
         batch = max((trial.batch for trial in self._trials.values()), default=0)
         self.proposer.add_history([t for t in self._trials.values() if t.batch < batch])
-        self.progress.phase(TRIALS, self.budget.trials)
-        self.progress.advance(self._finished, self._best_note())
+        self.progress.phase(TRIALS, self.budget.trials, self._finished)
         try:
             return self._batches(batch)
         except BaseException:
@@ -114,7 +113,8 @@ class Driver:
             todo = [t for t in rows if not t.finished and t.number < self.budget.trials]
             if self._run_batch(todo):
                 return TIMEOUT
-            self.proposer.add_history([self._trials[row.number] for row in rows])
+            told = [self._trials[row.number] for row in rows]
+            self.proposer.add_history([trial for trial in told if trial.finished])
             batch, rows = batch + 1, []
         return None
 

@@ -24,6 +24,19 @@ def test_plain_lines_have_count_time_eta_rate_and_best() -> None:
     ]
 
 
+def test_the_rate_of_a_resumed_phase_counts_what_was_done_now() -> None:
+    now = [0.0]
+    out = io.StringIO()
+    progress = PlainProgress(out, every_s=5, clock=lambda: now[0])
+    progress.phase(TRIALS, 20, 16)
+    now[0] = 6.0
+    progress.advance(2)
+    assert out.getvalue().splitlines() == [
+        "trials: 16/20",
+        "trials: 18/20, 6 s, ETA 6 s, 20.0 trials/min",
+    ]
+
+
 def test_bars_go_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     progress = BarProgress()
     progress.phase("calibration", 2)

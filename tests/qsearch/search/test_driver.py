@@ -271,6 +271,18 @@ def test_nothing_is_done_when_the_study_has_its_trials(repository: Repository) -
     assert len(trials_of(repository)) == 14
 
 
+def test_a_smaller_target_leaves_what_lies_beyond_it_waiting(repository: Repository) -> None:
+    with pytest.raises(KilledError):
+        search(repository, FakePool(num_workers=1, on_finish=fake_interrupt(after=4)))
+    assert search(repository, FakePool(), trials=5) is None
+    states = [t.state for t in trials_of(repository)]
+    assert "waiting" in states
+    assert sum(state != "waiting" for state in states) == 5
+    search(repository, FakePool())
+    search(repository, FakePool(), name="unbroken", code="v2")
+    assert story(repository) == story(repository, "unbroken")
+
+
 def test_a_space_smaller_than_the_budget_is_enumerated_and_ends_the_study(
     repository: Repository,
 ) -> None:
