@@ -109,8 +109,8 @@ class EvaluationRequest:
         metrics: names of ``workers.metrics.registry``.
         reference: outputs of the float model for exactly these samples, one array per output with
             the samples on axis 0, or their handle; None for the baseline itself.
-        collapse_after: look at the metrics once after so many samples and stop when the candidate
-            collapsed; None never stops.
+        collapse_after: look at the metrics once after so many samples, spread evenly over the
+            range, and stop when the candidate collapsed; None never stops.
         collapse_below: agreement (or top-1 relative to the baseline) that counts as collapse.
         return_outputs: send the outputs back (baseline and final check).
     """
@@ -137,7 +137,8 @@ class EvaluationResult:
         sums: metric name → accumulated state (see the metric), plain floats.
         samples: how many were judged (fewer than asked when the candidate collapsed).
         collapsed: stopped early.
-        outputs_sha256: over the little-endian float32 outputs, sample after sample, batch 1.
+        outputs_sha256: over the little-endian float32 outputs, sample after sample, batch 1; of a
+            collapsed candidate over those that were looked at.
         outputs: one array per model output, samples on axis 0, or None.
         compile_cpu_s, run_cpu_s: CPU seconds of building and of running the candidate.
         fully_integral: no float inside quantized_main; None where nothing was realised or cut.

@@ -7,6 +7,7 @@ written beside their place and renamed, so that many processes may build at the 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import logging
@@ -61,7 +62,9 @@ def cache_dir() -> Path:
             return folder
     except (OSError, RuntimeError) as error:
         _log.debug("no cache in %s: %s", folder, error)
-    return Path(tempfile.mkdtemp(prefix="qsearch-kernels-"))
+    private = Path(tempfile.mkdtemp(prefix="qsearch-kernels-"))
+    atexit.register(shutil.rmtree, private, ignore_errors=True)
+    return private
 
 
 def build_library(name: str, sources: Sequence[Path], flags: Sequence[str] = EXACT_FLAGS) -> Path:
