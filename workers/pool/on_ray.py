@@ -105,8 +105,9 @@ class RayPool:
 
     Args:
         num_workers: actors, one CPU each.
-        address: of a running cluster ("auto", "host:port"); None starts a local one, or uses the
-            one this process is connected to.
+        address: of a running cluster ("auto", "host:port"), by default the environment variable
+            RAY_ADDRESS; without both, a local one is started, or the one this process is
+            connected to is used.
         max_attempts: runs of a request whose workers die, before it ends with LostWorkerError.
         request_timeout_s: an actor busy longer is killed and counts as dead; None waits for ever.
         start_timeout_s: for Ray to start and actors to answer.
@@ -126,7 +127,8 @@ class RayPool:
             raise WorkerError(f"a pool of {num_workers} workers", fix="at least 1")
         self._jobs = JobQueue(max_attempts)
         self._count = num_workers
-        self._address = address
+        # Ray itself would take the variable, and then refuse the options of a local cluster.
+        self._address = address or os.environ.get("RAY_ADDRESS") or None
         self._request_timeout_s = request_timeout_s
         self._start_timeout_s = start_timeout_s
         self._runner = runner
