@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from compiler.difference import Difference
     from compiler.qtypes.qconfig import QConfig
     from compiler.runtime.artifact import QModule
+    from qsearch.diagnosis import ModelDiagnosis
     from qsearch.verification import Verification
 
 PathLike = str | os.PathLike[str]
@@ -132,6 +133,26 @@ def compile_model(
 ) -> QModule:
     """What ``qsearch compile`` does: ``quantize`` under the name of the command."""
     return quantize(model, calib, qconfig, **options)
+
+
+def doctor(
+    model: PathLike,
+    qconfig: QConfig | Mapping[str, Any] | str | None = None,
+    *,
+    dim: Mapping[str, int] | Sequence[str] = (),
+) -> ModelDiagnosis:
+    """Which operators of a model will be integer, which not, why, and what to do; needs no data.
+
+    Args:
+        qconfig: as for ``quantize``.
+        dim: sizes of named dimensions.
+    Raises:
+        CompilerError: the model or configuration cannot be used; operators that cannot be imported
+            are all named in one message.
+    """
+    from qsearch.diagnosis import diagnose_model
+
+    return diagnose_model(model, qconfig, dim)
 
 
 def run_module(path: PathLike, data: Any, *, preprocess: str | None = None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from compiler.quantize._calibrate.percentile import find_scale_by_percentile
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate, calibrate
 from compiler.quantize._candidate import Candidate, build_candidate, mark
 from compiler.quantize._conversion_ops import has_only_conversion_ops
+from compiler.quantize._diagnosis import Diagnosis, OperatorDiagnosis, diagnose
 from compiler.quantize._flow import quantize
 from compiler.quantize._partition import QuantizePartition, partition
 from compiler.quantize._partition_conversions import (
@@ -40,6 +41,8 @@ from compiler.quantize._registration import (
 __all__ = [
     "CallRecord",
     "Candidate",
+    "Diagnosis",
+    "OperatorDiagnosis",
     "PointRecord",
     "QAnnotateExpr",
     "QAnnotateKind",
@@ -62,6 +65,7 @@ __all__ = [
     "calibration_stats",
     "collect_stats",
     "current_qconfig",
+    "diagnose",
     "find_scale_by_kl",
     "find_scale_by_percentile",
     "fuse_partitions",

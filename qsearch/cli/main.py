@@ -18,6 +18,7 @@ from qsearch.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
 
 COMMANDS = {
     "launch": "search for the best quantization of a model; the same command resumes",
+    "doctor": "which operators of a model will be integer, which not, and what to do",
     "compile": "quantize a model with one configuration, without a search",
     "run": "run a .qmod on data and score it",
     "verify": "derive again that a .qmod is integers only and cannot overflow",

@@ -1,0 +1,259 @@
+"""diagnose: which operators of a float module become integer, which do not, why, and what helps.
+
+Needs no data: every activation range is ``global_scale``, because ranges decide numbers and never
+which operator has an integer form. Source: spec/quantize.md sections 8.4 and 11.3.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from compiler.errors import QuantizeError
+from compiler.ir.expr import Call, Expr
+from compiler.ir.module import IRModule
+from compiler.ir.span import AnySpan, SequentialSpan
+from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.report import CallRecord, float_calls
+from compiler.quantize._candidate import build_candidate, mark
+from compiler.quantize._flow import partitioned
+
+OPERAND_FLOAT = "operand_float"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDiagnosis:
+    """What becomes of one operator.
+
+    Attributes:
+        op: Relay name.
+        onnx_nodes: ONNX nodes it came from; empty when not known.
+        conv_index: what skip_conv_layers calls this nn.conv2d, else None.
+        status: "integer" or "float".
+        reason: for float, as ``CallRecord.reason``; else "".
+        because_of: for operand_float: place in ``Diagnosis.operators`` of the operator that made
+            the operands float; None when a model input or weight did.
+        advice: for float: what would make it integer; else "".
+    """
+
+    op: str
+    onnx_nodes: tuple[str, ...]
+    conv_index: int | None
+    status: str
+    reason: str
+    because_of: int | None
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What ``diagnose`` found; operators in visiting order of the float graph.
+
+    Attributes:
+        fully_integral: this configuration gives a module that computes on integers only.
+        operators: one entry per call of the float graph.
+        obstacles: errors that stopped the build, or the verdict of the fully_integral check.
+    """
+
+    fully_integral: bool
+    operators: tuple[OperatorDiagnosis, ...]
+    obstacles: tuple[str, ...]
+
+    @property
+    def integer_count(self) -> int:
+        """Operators that become integer."""
+        return sum(entry.status == "integer" for entry in self.operators)
+
+    @property
+    def float_count(self) -> int:
+        """Operators that stay float."""
+        return len(self.operators) - self.integer_count
+
+    def causes(self) -> list[dict[str, Any]]:
+        """Float operators that are no consequence of another, grouped by operator and advice.
+
+        Each row: op, reason, advice, count, onnx_nodes, and how many more operators are float
+        because of them; those with the widest effect first.
+        """
+        follow = Counter(e.because_of for e in self.operators if e.because_of is not None)
+        rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for place, entry in enumerate(self.operators):
+            if entry.status == "integer" or entry.because_of is not None:
+                continue
+            row = rows.setdefault(
+                (entry.op, entry.reason, entry.advice),
+                {
+                    "op": entry.op,
+                    "reason": entry.reason,
+                    "advice": entry.advice,
+                    "count": 0,
+                    "onnx_nodes": [],
+                    "consequences": 0,
+                },
+            )
+            row["count"] += 1
+            row["onnx_nodes"] += [n for n in entry.onnx_nodes if n not in row["onnx_nodes"]]
+            row["consequences"] += follow[place]
+        return sorted(rows.values(), key=lambda r: (-r["count"] - r["consequences"], r["op"]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "fully_integral": self.fully_integral,
+            "integer": self.integer_count,
+            "float": self.float_count,
+            "causes": self.causes(),
+            "obstacles": list(self.obstacles),
+            "operators": [{**asdict(e), "onnx_nodes": list(e.onnx_nodes)} for e in self.operators],
+        }
+
+
+def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
+    """Say of every operator whether it will be integer, without data.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+        qconfig: its partition_conversions and do_simulation are not looked at.
+    """
+    plain = qconfig.with_overrides(partition_conversions="disabled", do_simulation=False)
+    records, obstacles = _built(mod, plain)
+    operators = _operators(list(float_calls(mod["main"])), records, plain)
+    return Diagnosis(not obstacles, operators, obstacles)
+
+
+def _built(mod: IRModule, qconfig: QConfig) -> tuple[list[CallRecord], tuple[str, ...]]:
+    """The report's calls, and what stands against a fully integral module."""
+    try:
+        candidate = build_candidate(mod, qconfig, None)
+    except QuantizeError as error:
+        return mark(mod, qconfig)[1].report.calls, (str(error),)
+    assert candidate.integer is not None
+    whole = qconfig.with_overrides(partition_conversions="fully_integral")
+    try:
+        partitioned(candidate.integer, whole)
+    except QuantizeError as error:
+        return candidate.report.calls, (error.what,)
+    return candidate.report.calls, ()
+
+
+def _operators(
+    calls: Sequence[Call], records: Sequence[CallRecord], qconfig: QConfig
+) -> tuple[OperatorDiagnosis, ...]:
+    places: dict[Expr, int] = {call: place for place, call in enumerate(calls)}
+    roots: list[int | None] = []
+    found: list[OperatorDiagnosis] = []
+    for place, (call, record) in enumerate(zip(calls, records, strict=True)):
+        root = _root(call, record, places, roots)
+        roots.append(root)
+        because_of = None if root == place else root
+        found.append(
+            OperatorDiagnosis(
+                op=record.op,
+                onnx_nodes=onnx_nodes(call.span),
+                conv_index=record.conv_index,
+                status=record.status,
+                reason=record.reason,
+                because_of=because_of,
+                advice=_advice(record, because_of, found, qconfig),
+            )
+        )
+    return tuple(found)
+
+
+def _root(
+    call: Call, record: CallRecord, places: Mapping[Expr, int], roots: Sequence[int | None]
+) -> int | None:
+    """Place of the operator that is to blame for this call being float; None for integer ones."""
+    if record.status == "integer":
+        return None
+    if record.reason == OPERAND_FLOAT:
+        for operand in _producers(call):
+            place = places.get(operand)
+            if place is not None and roots[place] is not None:
+                return roots[place]
+    return places[call]
+
+
+def _producers(call: Call) -> list[Expr]:
+    """Operands, looking through tuples and their fields."""
+    found: list[Expr] = []
+    stack: list[Expr] = list(reversed(call.args))
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Call):
+            found.append(node)
+        else:
+            stack.extend(reversed(node.operands()))
+    return found
+
+
+def onnx_nodes(span: AnySpan | None) -> tuple[str, ...]:
+    """Names of the ONNX nodes that a span points to."""
+    spans = span.spans if isinstance(span, SequentialSpan) else () if span is None else (span,)
+    names = (s.source_name for s in spans)
+    return tuple(n.removeprefix("onnx:") for n in names if n.startswith("onnx:"))
+
+
+def _advice(
+    record: CallRecord,
+    because_of: int | None,
+    before: Sequence[OperatorDiagnosis],
+    qconfig: QConfig,
+) -> str:
+    if record.status == "integer":
+        return ""
+    if because_of is not None:
+        cause = before[because_of]
+        node = f" ({cause.onnx_nodes[0]})" if cause.onnx_nodes else ""
+        return f"follows once {cause.op}{node} is integer"
+    kind, _, pass_name = record.reason.partition(":")
+    return _ADVICE.get(kind, _unknown)(record, pass_name, qconfig)
+
+
+def _skipped_layer(record: CallRecord, _pass: str, qconfig: QConfig) -> str:
+    kept = [i for i in qconfig.skip_conv_layers or () if i != record.conv_index]
+    return f"set skip_conv_layers={kept}"
+
+
+def _guard(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
+    return f"add {record.op} to debug_enabled_ops, or set debug_enabled_ops=None"
+
+
+def _no_rule(record: CallRecord, pass_name: str, _qconfig: QConfig) -> str:
+    return (
+        f"{record.op} has no rule in {pass_name}: register one (compiler/quantize/README.md), "
+        "replace it in the model, or leave it float with partition_conversions=enabled"
+    )
+
+
+def _rule_aborted(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
+    return (
+        f"the rule of {record.op} declines these operands (weights that are no constants, a form "
+        "it does not handle, or float beside integers): change them in the model, or leave it "
+        "float with partition_conversions=enabled"
+    )
+
+
+def _operand_float(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
+    return (
+        f"no operand of {record.op} is quantized: it lies outside the integer part of the model; "
+        "move it into the pre- or postprocessing, or leave it float with "
+        "partition_conversions=enabled"
+    )
+
+
+def _unknown(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
+    return f"leave it float with partition_conversions=enabled ({record.reason})"
+
+
+_ADVICE: dict[str, Callable[[CallRecord, str, QConfig], str]] = {
+    "skipped_layer": _skipped_layer,
+    "skipped_dense": lambda *_: "set skip_dense_layer=False",
+    "stopped": lambda *_: "set stop_after_global_pool=False",
+    "guard": _guard,
+    "no_rule": _no_rule,
+    "rule_aborted": _rule_aborted,
+    OPERAND_FLOAT: _operand_float,
+}

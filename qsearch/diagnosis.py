@@ -1,0 +1,74 @@
+"""What ``qsearch doctor`` says of a model before a search, without data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.frontend.from_onnx.declared_inputs import DeclaredInput, declared_inputs
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Diagnosis, diagnose
+from qsearch.model_source import find_model
+from qsearch.single import import_model, resolve_qconfig
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import input_specs
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDiagnosis:
+    """A diagnosis and the inputs it holds for.
+
+    Attributes:
+        model: what the user called it.
+        declared: the inputs as the file declares them.
+        inputs: the inputs with the sizes the diagnosis was made for.
+        diagnosis: operator by operator.
+    """
+
+    model: str
+    declared: tuple[DeclaredInput, ...]
+    inputs: tuple[InputSpec, ...]
+    diagnosis: Diagnosis
+
+    def hints(self) -> list[str]:
+        """One line per dimension that the file leaves open: what was assumed, how to change it."""
+        shapes = {spec.name: spec.shape for spec in self.inputs}
+        lines: dict[str, None] = {}
+        for entry in self.declared:
+            for axis in entry.unknown_axes:
+                name, size = entry.dims[axis], shapes[entry.name][axis]
+                if name == "?":
+                    change = "the file gives it no name, so no option changes it"
+                else:
+                    change = f"--dim {name}=… changes it"
+                lines[f"axis {axis} of {entry.name} ({name}) was taken as {size}; {change}"] = None
+        return list(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "model": self.model,
+            "inputs": [
+                {"name": s.name, "dtype": s.dtype, "shape": list(s.shape), "declared": list(d.dims)}
+                for s, d in zip(self.inputs, self.declared)
+            ],
+            "hints": self.hints(),
+            **self.diagnosis.to_dict(),
+        }
+
+
+def diagnose_model(
+    model: str | os.PathLike[str], qconfig: QConfig | Mapping[str, Any] | str | None, dim: Any
+) -> ModelDiagnosis:
+    """See ``qsearch.api.doctor``."""
+    config = resolve_qconfig(qconfig)
+    source = find_model(model)
+    module = import_model(source, dim)
+    return ModelDiagnosis(
+        source.name,
+        declared_inputs(source.path),
+        tuple(input_specs(module)),
+        diagnose(module, config),
+    )

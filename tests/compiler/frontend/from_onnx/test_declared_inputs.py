@@ -1,0 +1,37 @@
+"""declared_inputs: names, sizes and open dimensions as the file has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.declared_inputs import DeclaredInput, declared_inputs
+
+
+def test_open_dimensions_keep_their_names_and_weights_are_no_inputs() -> None:
+    weight = numpy_helper.from_array(np.ones((4, 2), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w"], ["y"])],
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4]),
+            helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 2]),
+            helper.make_tensor_value_info("mask", TensorProto.INT64, [None, 3]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2])],
+        [weight],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    found = declared_inputs(model.SerializeToString())
+    assert found == (
+        DeclaredInput("x", "float32", ("N", 4)),
+        DeclaredInput("mask", "int64", ("?", 3)),
+    )
+    assert [entry.unknown_axes for entry in found] == [(0,), (0,)]
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(OnnxImportError):
+        declared_inputs(b"no model")

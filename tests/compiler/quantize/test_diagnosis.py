@@ -1,0 +1,117 @@
+"""diagnose: what becomes integer, what does not, and what it says to do about it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from compiler import relay
+from compiler.ir.expr import Expr, Function
+from compiler.ir.module import IRModule
+from compiler.ir.span import SequentialSpan, Span
+from compiler.quantize import Diagnosis, QConfig, diagnose, prerequisite_optimize
+from compiler.quantize._diagnosis import onnx_nodes
+from compiler.testing import models
+
+
+def _diagnosed(model: tuple[IRModule, dict[str, Any]], **fields: Any) -> Diagnosis:
+    mod = prerequisite_optimize(*model, 3)
+    return diagnose(mod, QConfig.recommended(**fields))
+
+
+def _around(middle: Any) -> tuple[IRModule, dict[str, Any]]:
+    """Convolution, ``middle``, convolution."""
+    x = relay.var("x", (1, 3, 8, 8))
+    first, second = relay.var("first", (4, 3, 3, 3)), relay.var("second", (4, 4, 3, 3))
+    rng = np.random.default_rng(0)
+    params = {
+        "first": rng.standard_normal((4, 3, 3, 3)).astype(np.float32),
+        "second": rng.standard_normal((4, 4, 3, 3)).astype(np.float32),
+    }
+    attrs = {"channels": 4, "kernel_size": (3, 3), "padding": 1}
+    value: Expr = relay.op.nn.conv2d(x, first, **attrs)
+    value = relay.op.nn.conv2d(middle(value), second, **attrs)
+    return relay.module(Function((x, first, second), value)), params
+
+
+def test_a_convolutional_network_is_integer_throughout() -> None:
+    found = _diagnosed(models.conv_chain())
+    assert found.fully_integral
+    assert found.float_count == 0
+    assert found.integer_count == len(found.operators) == 9
+    assert found.causes() == []
+    assert found.obstacles == ()
+
+
+def test_an_operator_without_rules_is_the_cause_and_what_reads_it_the_consequence() -> None:
+    found = _diagnosed(_around(lambda v: relay.op.nn.relu(relay.op.nn.lrn(v))))
+    assert not found.fully_integral
+    by_name = {entry.op: entry for entry in found.operators}
+    assert by_name["nn.lrn"].reason == "no_rule:QuantizeAnnotate"
+    assert by_name["nn.relu"].reason == "operand_float"
+    place = next(i for i, entry in enumerate(found.operators) if entry.op == "nn.lrn")
+    assert by_name["nn.relu"].because_of == place
+    assert "nn.lrn" in by_name["nn.relu"].advice
+    (cause,) = found.causes()
+    assert (cause["op"], cause["count"], cause["consequences"]) == ("nn.lrn", 1, 1)
+    assert "nn.lrn" in found.obstacles[0]
+
+
+def test_the_advice_for_a_skipped_layer_is_the_list_without_it() -> None:
+    found = _diagnosed(models.conv_chain(), skip_conv_layers=[0, 2])
+    skipped = [entry for entry in found.operators if entry.reason == "skipped_layer"]
+    assert [entry.conv_index for entry in skipped] == [0, 2]
+    assert [entry.advice for entry in skipped] == [
+        "set skip_conv_layers=[2]",
+        "set skip_conv_layers=[0]",
+    ]
+
+
+def test_following_the_advice_for_the_reference_defaults_makes_it_integral() -> None:
+    mod = prerequisite_optimize(*models.mlp(), 3)
+    found = diagnose(mod, QConfig())
+    assert not found.fully_integral
+    assert {cause["advice"] for cause in found.causes()} >= {"set skip_dense_layer=False"}
+    assert diagnose(mod, QConfig(skip_dense_layer=False, skip_conv_layers=[])).fully_integral
+
+
+def test_the_guard_names_the_field_that_enables_the_operator() -> None:
+    found = _diagnosed(models.conv_chain(), debug_enabled_ops=["nn.relu"])
+    advice = {entry.advice for entry in found.operators if entry.reason == "guard"}
+    assert any("nn.conv2d" in text and "debug_enabled_ops" in text for text in advice)
+
+
+def test_a_weight_that_is_an_input_is_an_obstacle_with_its_operator() -> None:
+    mod, params = models.conv_chain(depth=1)
+    del params["conv0_w"]
+    found = _diagnosed((mod, params))
+    assert not found.fully_integral
+    assert "nn.conv2d" in found.obstacles[0]
+    assert "constant" in found.obstacles[0]
+
+
+def test_everything_is_plain_json() -> None:
+    found = _diagnosed(_around(relay.op.nn.lrn))
+    values = json.loads(json.dumps(found.to_dict()))
+    assert values["fully_integral"] is False
+    assert values["integer"] + values["float"] == len(values["operators"])
+
+
+def test_twenty_thousand_operators_are_no_depth() -> None:
+    def chain(value: Expr) -> Expr:
+        value = relay.op.nn.lrn(value)
+        for _ in range(20_000):
+            value = relay.op.tan(value)
+        return value
+
+    found = _diagnosed(_around(chain))
+    assert found.float_count >= 20_000
+
+
+def test_names_of_onnx_nodes_come_from_spans() -> None:
+    text, node = Span("file.relay", 3), Span("onnx:Conv_1")
+    assert onnx_nodes(None) == ()
+    assert onnx_nodes(text) == ()
+    assert onnx_nodes(SequentialSpan((node, text, Span("onnx:Add_2")))) == ("Conv_1", "Add_2")

@@ -1,0 +1,96 @@
+"""``qsearch doctor`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qsearch.cli.main import run
+
+Output = pytest.CaptureFixture[str]
+
+
+def model_with_an_island(path: Path) -> Path:
+    """Two convolutions with an LRN in between; batch and width are open."""
+    weights = [
+        numpy_helper.from_array(np.full((2, 2, 1, 1), 0.5, np.float32), name) for name in "ab"
+    ]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "a"], ["t"], name="first"),
+            helper.make_node("LRN", ["t"], ["u"], name="island", size=1),
+            helper.make_node("Conv", ["u", "b"], ["y"], name="second"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2, 4, "width"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2, 4, "width"])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def test_a_model_that_can_be_integer_exits_zero(capfd: Output) -> None:
+    assert run(["doctor", "--model", "digits"]) == 0
+    shown = capfd.readouterr().out
+    assert "14 operators integer, 0 float" in shown
+    assert "fully integral: yes" in shown
+    assert "conv_0" in shown
+    assert "--dim N=…" in shown
+
+
+def test_a_model_with_an_island_names_it_and_exits_one(tmp_path: Path, capfd: Output) -> None:
+    path = model_with_an_island(tmp_path / "m.onnx")
+    assert run(["doctor", "--model", str(path), "--dim", "width=4"]) == 1
+    shown = capfd.readouterr().out
+    assert "island" in shown
+    assert "nn.lrn has no rule in QuantizeAnnotate" in shown
+    assert "fully integral: no" in shown
+
+
+def test_json_holds_every_operator_and_the_open_dimensions(tmp_path: Path, capfd: Output) -> None:
+    path = model_with_an_island(tmp_path / "m.onnx")
+    assert run(["doctor", "--model", str(path), "--dim", "width=4", "--json"]) == 1
+    found = json.loads(capfd.readouterr().out)
+    assert found["fully_integral"] is False
+    assert [entry["op"] for entry in found["operators"]] == ["nn.conv2d", "nn.lrn", "nn.conv2d"]
+    assert found["operators"][1]["onnx_nodes"] == ["island"]
+    assert found["inputs"] == [
+        {
+            "name": "x",
+            "dtype": "float32",
+            "shape": [1, 2, 4, 4],
+            "declared": ["N", 2, 4, "width"],
+        }
+    ]
+    assert len(found["hints"]) == 2
+
+
+def test_the_configuration_counts(capfd: Output) -> None:
+    assert run(["doctor", "--model", "digits", "--qconfig", "skip_dense_layer=True"]) == 1
+    assert "set skip_dense_layer=False" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--model", "none.onnx"], "there is no model"),
+        (["--model", "digits", "--qconfig", "weight_scal=max"], "did you mean 'weight_scale'"),
+        (["--model", "digits", "--dim", "N"], "NAME=N"),
+        ([], "--model"),
+    ],
+)
+def test_what_cannot_be_used_exits_two(words: list[str], says: str, capfd: Output) -> None:
+    assert run(["doctor", *words]) == 2
+    assert says in capfd.readouterr().err
+
+
+def test_a_dimension_that_is_not_given_names_its_option(tmp_path: Path, capfd: Output) -> None:
+    path = model_with_an_island(tmp_path / "m.onnx")
+    assert run(["doctor", "--model", str(path)]) == 2
+    assert "--dim width=" in capfd.readouterr().err
