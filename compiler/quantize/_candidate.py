@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import compiler.passes.fold_constant  # noqa: F401  (named below)
-from compiler.ir.collector import collector_paused
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.qtypes.context import QuantizeContext
@@ -53,6 +53,7 @@ def mark(mod: IRModule, qconfig: QConfig) -> tuple[IRModule, QuantizeContext]:
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
 
 
+@collector_rests
 def build_candidate(
     mod: IRModule,
     qconfig: QConfig,
@@ -70,15 +71,6 @@ def build_candidate(
         NotFullyIntegralError: "fully_integral" was asked for and float is left.
         IntegerOverflowError: a sum may leave its dtype.
     """
-    with collector_paused():
-        return _build(mod, qconfig, activation_scales)
-
-
-def _build(
-    mod: IRModule,
-    qconfig: QConfig,
-    activation_scales: Sequence[float] | NDArray[np.float32] | None,
-) -> Candidate:
     annotated, run = mark(mod, qconfig)
     simulated = bind_scales(annotated, run, activation_scales)
     if qconfig.do_simulation:
