@@ -21,7 +21,7 @@ import onnxruntime
 from compiler.errors import ArtifactError, ArtifactHashError, TypeInferenceError
 from compiler.ir.module import IRModule
 from compiler.ir.printer import text
-from compiler.proof.derive import Proof, compare_record, derive
+from compiler.proof.derive import FORMAT, Proof, compare_record, derive
 from compiler.proof.finding import Finding
 from compiler.proof.replay import Comparison, differing_elements
 from compiler.runtime.archive import json_bytes, read_archive
@@ -50,7 +50,7 @@ class Verification:
         file_sha256: of its bytes.
         findings: why it is refuted; empty when it is proved.
         proof: what was derived; None where the module could not be read for its findings.
-        recorded: whether the file holds a record that its writer made, which was compared.
+        recorded: whether the file holds a record of its writer, which was compared.
         evaluation: score and output hash on the data that was given; None without data.
     """
 
@@ -119,16 +119,18 @@ def verify_file(given: Path, data: Any, preprocess: str | None) -> Verification:
     types = declared_types(source, module.module)
     proof = derive(module.module, module.samples)
     against = [*types, *proof.findings]
-    if module.proof is not None:
+    # A record of another format was written by another version, and cannot be compared.
+    recorded = module.proof is not None and module.proof.get("format") == FORMAT
+    if module.proof is not None and recorded:
         against.extend(compare_record(module.proof, proof))
-    if not module.samples:
-        against.append(Finding("samples", path.name, "holds no sample to compute again"))
+    if not module.samples and data is None:
+        against.append(Finding("samples", path.name, "holds no sample; give data with --eval"))
     evaluation = None
     if data is not None:
         comparison, evaluation, found = _evaluate(path, module, data, preprocess)
         proof = proof.with_comparison(comparison, "eval")
         against.extend([*comparison.finding("eval"), *found])
-    return Verification(path, digest, tuple(against), proof, module.proof is not None, evaluation)
+    return Verification(path, digest, tuple(against), proof, recorded, evaluation)
 
 
 def declared_types(source: str, module: IRModule) -> tuple[Finding, ...]:

@@ -61,7 +61,7 @@ def _report(found: Verification) -> list[str]:
         differing = f"{test.differing} of {test.elements} elements differ"
         lines.append(f"  {test.what}: {test.runs} runs, {differing}")
     recorded = "agrees" if not any(f.check == "record" for f in found.findings) else "DIFFERS"
-    lines.append(f"  record of the writer: {recorded if found.recorded else 'none in the file'}")
+    lines.append(f"  record of the writer: {recorded if found.recorded else 'none'}")
     if found.evaluation is not None:
         lines.append(_score(found))
     return lines

@@ -1,0 +1,101 @@
+"""A proof says what is proved and what is tested, and finds what was changed."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.parser import parse
+from compiler.ir.printer import text
+from compiler.proof.derive import compare_record, derive, derive_static
+from compiler.quantize import QConfig, build_candidate
+from compiler.runtime.artifact import Sample
+
+
+def changed(mod: IRModule, old: str, new: str) -> IRModule:
+    """The module with the first match of a pattern replaced in its text."""
+    tensors: dict[str, np.ndarray] = {}
+    source = text(mod, show_types=False, external_data=tensors)
+    edited, count = re.subn(old, new, source, count=1)
+    assert count == 1
+    return infer_module(parse(edited, external_data=tensors))
+
+
+def test_a_module_of_the_flow_is_proved(integral: IRModule, samples: list[Sample]) -> None:
+    proof = derive(integral, samples)
+    assert proof.findings == ()
+    assert [claim.name for claim in proof.claims] == ["integers only", "no overflow"]
+    assert all(claim.holds for claim in proof.claims)
+    assert [test.differing for test in proof.comparisons] == [0, 0, 0, 0]
+    assert [test.runs for test in proof.comparisons] == [2, 4, 5, 2]
+    assert proof.inputs == (("x", -127, 127),)
+
+
+def test_proof_json_is_plain_and_equal_for_equal_modules(
+    integral: IRModule, samples: list[Sample]
+) -> None:
+    first, again = (json.dumps(derive(integral, samples).to_dict()) for _ in range(2))
+    assert first == again
+    record = json.loads(first)
+    assert record["verdict"] == "proved"
+    assert {"proved", "tested", "findings", "values", "inputs"} <= set(record)
+    assert all({"dtype", "low", "high"} <= set(value) for value in record["values"])
+    assert not any(value["dtype"].startswith("float") for value in record["values"])
+
+
+def test_the_record_of_a_module_agrees_with_what_is_derived_after_it_was_read_again(
+    integral: IRModule,
+) -> None:
+    record = json.loads(json.dumps(derive_static(integral).to_dict()))
+    tensors: dict[str, np.ndarray] = {}
+    source = text(integral, external_data=tensors)
+    read = infer_module(parse(source, external_data=tensors))
+    assert compare_record(record, derive_static(read)) == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r"add\(%(\d+), %(\d+)\)", r"add(%\1, %\1)"),
+        (r"a_max=127f", "a_max=126f"),
+        (r" round\(%0\)", " annotation.stop_fusion(%0)"),
+        (r"padding=\[1, 1, 1, 1\]", "padding=[2, 0, 1, 1]"),
+        (r"multiply\(%x, [^)]*\)", "multiply(%x, 42f)"),
+    ],
+)
+def test_a_changed_edge_or_attribute_is_not_what_was_recorded(
+    integral: IRModule, old: str, new: str
+) -> None:
+    record = json.loads(json.dumps(derive_static(integral).to_dict()))
+    found = compare_record(record, derive_static(changed(integral, old, new)))
+    assert [f.check for f in found][:1] == ["record"]
+
+
+def test_a_changed_sample_is_found(integral: IRModule, samples: list[Sample]) -> None:
+    inputs, outputs = samples[0]
+    wrong = [np.nextafter(outputs[0], np.float32(np.inf))]
+    finding = derive(integral, [(inputs, wrong), samples[1]]).findings[0]
+    assert finding.check == "samples"
+    assert finding.what == "10 of 20 elements differ in 2 runs"
+
+
+def test_a_float_network_is_refused_for_having_no_core(float_network: IRModule) -> None:
+    proof = derive(float_network, [])
+    assert not proof.holds
+    assert "is missing, so the module is not partitioned" in proof.findings[0].what
+
+
+def test_a_float_layer_inside_is_found_by_name(float_network: IRModule) -> None:
+    config = QConfig.recommended(
+        calibrate_mode="global_scale", partition_conversions="enabled", skip_conv_layers=[1]
+    )
+    mixed = build_candidate(float_network, config, None).partitioned
+    assert mixed is not None
+    proof = derive(mixed, [])
+    assert not proof.claims[0].holds
+    assert any("nn.conv2d" in f.node and "is float32" in f.what for f in proof.findings)

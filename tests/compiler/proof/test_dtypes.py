@@ -1,0 +1,87 @@
+"""What may stand in quantized_main and around it."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.ir.infer_type import infer_module
+from compiler.ir.parser import parse
+from compiler.proof.dtypes import check_dtypes, count_values
+from compiler.proof.input_ranges import input_ranges
+
+TEXT = """#[version = "0.0.5"]
+def @quantize_inputs(%x: Tensor[(4), float32]) {
+  %0 = multiply(%x, 16f);
+  %1 = PREFIX;
+  %2 = clip(%1, a_min=-127f, a_max=127f);
+  (cast(%2, dtype="int8"),)
+}
+def @quantized_main(%q: Tensor[(4), int8]) {
+  %0 = cast(%q, dtype="int32");
+  %1 = CORE;
+  clip(%1, a_min=-99.5f, a_max=100f)
+}
+def @dequantize_outputs(%r: Tensor[(4), int32]) {
+  %0 = cast(%r, dtype="float32");
+  SUFFIX
+}
+def @main(%x: Tensor[(4), float32]) {
+  let %a = @quantize_inputs(%x);
+  %0 = %a.0;
+  let %b = @quantized_main(%0);
+  let %c = @dequantize_outputs(%b);
+  MAIN
+}
+"""
+PLAIN = {
+    "PREFIX": "round(%0)",
+    "CORE": "nn.relu(%0)",
+    "SUFFIX": "multiply(%0, 0.5f)",
+    "MAIN": "%c",
+}
+
+
+def module(**parts: str):  # type: ignore[no-untyped-def]
+    source = TEXT
+    for key, value in {**PLAIN, **parts}.items():
+        source = source.replace(key, value)
+    return infer_module(parse(source))
+
+
+def test_integers_between_conversions_pass() -> None:
+    assert check_dtypes(module()) == ()
+    assert count_values(module()) == {"int32": 3, "int8": 1}
+
+
+@pytest.mark.parametrize(
+    ("parts", "node", "what"),
+    [
+        ({"CORE": 'cast(exp(cast(%0, dtype="float32")), dtype="int32")'}, "exp", "is float32"),
+        ({"PREFIX": "sqrt(%0)"}, "@quantize_inputs, call of sqrt", "is no conversion"),
+        ({"SUFFIX": "exp(%0)"}, "@dequantize_outputs, call of exp", "is no conversion"),
+        ({"MAIN": "nn.relu(%c)"}, "@main, call of nn.relu", "stands outside the three parts"),
+    ],
+)
+def test_float_and_foreign_operators_are_named(parts: dict[str, str], node: str, what: str) -> None:
+    findings = check_dtypes(module(**parts))
+    assert any(node in f.node and what in f.what for f in findings)
+
+
+def test_main_must_call_the_three_parts_in_order() -> None:
+    source = TEXT.replace("let %c = @dequantize_outputs(%b);\n  MAIN", "%b")
+    for key, value in PLAIN.items():
+        source = source.replace(key, value)
+    (finding,) = check_dtypes(infer_module(parse(source)))
+    assert finding.what.startswith("calls @quantize_inputs, @quantized_main instead of")
+
+
+def test_inputs_are_bounded_by_their_conversion() -> None:
+    assert input_ranges(module()) == ((-127, 127),)
+    assert input_ranges(module(PREFIX="clip(%0, a_min=3.2f, a_max=90.5f)")) == ((0, 91),)
+
+
+def test_an_unclipped_conversion_may_give_all_of_its_dtype() -> None:
+    source = TEXT.replace("clip(%1, a_min=-127f, a_max=127f)", "round(%1)")
+    for key, value in PLAIN.items():
+        source = source.replace(key, value)
+    assert input_ranges(infer_module(parse(source))) == ((-128, 127),)

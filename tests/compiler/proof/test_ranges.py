@@ -1,0 +1,232 @@
+"""Ranges hold for every input, are reached where that can be shown, and name what overflows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler import relay
+from compiler.ir.expr import Expr
+from compiler.ir.module import IRModule
+from compiler.ops.number_format import integer_range
+from compiler.pipeline import evaluate
+from compiler.proof.ranges import Ranges, analyse
+
+op = relay.op
+
+
+def constant(values: Any, dtype: str = "int32") -> Expr:
+    return relay.const(np.asarray(values, dtype))
+
+
+def module(params: Any, body: Expr) -> IRModule:
+    return relay.module(relay.Function(tuple(params), body))
+
+
+def ranges(mod: IRModule, *inputs: tuple[int, int]) -> Ranges:
+    return analyse(mod, "main", inputs or None)
+
+
+def result(mod: IRModule, *inputs: tuple[int, int]) -> tuple[int, int]:
+    found = ranges(mod, *inputs)
+    assert found.findings == ()
+    return found.values[-1].low, found.values[-1].high
+
+
+def only_finding(mod: IRModule, *inputs: tuple[int, int]) -> Any:
+    (finding,) = ranges(mod, *inputs).findings
+    return finding
+
+
+@given(seed=st.integers(0, 1 << 30), groups=st.sampled_from((1, 2, 4)))
+@settings(max_examples=25, deadline=None)
+def test_the_bound_of_a_convolution_is_reached_by_the_worst_input(seed: int, groups: int) -> None:
+    rng = np.random.default_rng(seed)
+    weight = rng.integers(-127, 128, (4, 4 // groups, 3, 2)).astype("int8")
+    low, high = sorted(rng.integers(-128, 128, 2).tolist())
+    x = relay.var("x", (1, 4, 3, 2), "int8")
+    call = op.nn.conv2d(x, constant(weight, "int8"), groups=groups, out_dtype="int32")
+    mod = module([x], call)
+    reached = []
+    for channel in range(4):
+        worst = np.zeros((1, 4, 3, 2), "int8")
+        first = channel // (4 // groups) * (4 // groups)
+        worst[0, first : first + 4 // groups] = np.where(weight[channel] > 0, high, low)
+        reached.append(int(evaluate(mod, {"x": worst})[0][0, channel, 0, 0]))
+    assert result(mod, (low, high))[1] == max(reached)
+
+
+@given(seed=st.integers(0, 1 << 30))
+@settings(max_examples=30, deadline=None)
+def test_no_value_ever_leaves_its_bounds(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (1, 3, 6, 6), "int8")
+    mod = module([x], random_network(x, rng))
+    found = ranges(mod, (-127, 127))
+    assert found.findings == ()
+    bounds = [(v.low, v.high) for v in found.values if v.op]
+    for values in (
+        rng.integers(-127, 128, (1, 3, 6, 6)),
+        rng.choice([-127, 127], (1, 3, 6, 6)),
+        np.full((1, 3, 6, 6), 127),
+        np.full((1, 3, 6, 6), -127),
+    ):
+        seen: list[tuple[int, int]] = []
+
+        def tap(node: Expr, value: Any, seen: list[tuple[int, int]] = seen) -> None:
+            if isinstance(node, relay.Call):
+                seen.append((int(value.min()), int(value.max())))
+
+        evaluate(mod, {"x": values.astype("int8")}, tap=tap)
+        assert len(seen) == len(bounds)
+        for (low, high), (smallest, largest) in zip(bounds, seen, strict=True):
+            assert low <= smallest
+            assert largest <= high
+
+
+def random_network(x: Expr, rng: np.random.Generator) -> Expr:
+    """Every kind of step that realisation emits, with random numbers."""
+
+    def conv(data: Expr, channels: int, **attrs: Any) -> Expr:
+        weight = constant(rng.integers(-127, 128, (channels, 3, 3, 3)), "int8")
+        return op.nn.conv2d(data, weight, padding=(1, 1), out_dtype="int32", **attrs)
+
+    def requantized(data: Expr, channels: int) -> Expr:
+        m = constant(rng.integers(1 << 30, 1 << 31, channels))
+        e = constant(rng.integers(-9, -3, channels))
+        wide = op.fixed_point_multiply_per_axis(op.cast(data, dtype="int64"), m, e, axis=1)
+        return op.cast(op.clip(wide, a_min=-127, a_max=127), dtype="int8")
+
+    def to_nearest(data: Expr) -> Expr:
+        wide = op.multiply(
+            op.cast(data, dtype="int64"), constant(rng.integers(1, 1 << 31), "int64")
+        )
+        half = op.where(
+            op.greater_equal(wide, constant(0, "int64")),
+            constant(1 << 33, "int64"),
+            constant((1 << 33) - 1, "int64"),
+        )
+        down = op.right_shift(op.add(wide, half), constant(34, "int64"))
+        return op.cast(op.clip(op.cast(down, dtype="int32"), a_min=-90, a_max=99.7), dtype="int8")
+
+    total = op.add(conv(x, 3), constant(rng.integers(-9999, 9999, (3, 1, 1))))
+    first = requantized(op.nn.relu(total), 3)
+    second = to_nearest(conv(first, 3))
+    shifted = op.left_shift(op.cast(second, dtype="int32"), constant(rng.integers(0, 5)))
+    joined = op.add(shifted, op.multiply(op.cast(first, dtype="int32"), constant(5)))
+    pooled = op.nn.avg_pool2d(
+        joined, pool_size=(2, 2), strides=(2, 2), padding=(1, 1), count_include_pad=True
+    )
+    largest = op.nn.max_pool2d(second, pool_size=(2, 2), strides=(2, 2), padding=(1, 1))
+    both = op.concatenate(relay.Tuple((pooled, op.cast(largest, dtype="int32"))), axis=1)
+    turned = op.reshape(op.transpose(both, axes=(0, 2, 3, 1)), newshape=(1, 16, 6))
+    narrow = op.cast(op.right_shift(turned, constant(6)), dtype="int8")
+    table = constant(rng.integers(-128, 128, 256), "int8")
+    looked = op.take(table, op.add(op.cast(narrow, dtype="int32"), constant(128)))
+    product = op.nn.batch_matmul(looked, narrow, out_dtype="int32")
+    return op.subtract(op.mean(product, axis=(1,)), op.max(product, axis=(2,)))
+
+
+def test_an_accumulator_that_may_overflow_is_named_with_its_channel_and_bound() -> None:
+    weight = np.zeros((5, 140_000), "int8")
+    weight[3] = 127
+    x = relay.var("x", (1, 140_000), "int8")
+    mod = module([x], op.nn.dense(x, constant(weight, "int8"), out_dtype="int32"))
+    finding = only_finding(mod, (-127, 127))
+    assert finding.node == "%0 nn.dense"
+    assert finding.bound == -127 * 127 * 140_000
+    assert finding.what == (
+        "the accumulator of channel 3 may reach -2258060000, int32 ends at -2147483648"
+    )
+
+
+def test_the_actual_weights_decide_and_not_their_dtype() -> None:
+    x = relay.var("x", (1, 140_000), "int8")
+    light = constant(np.ones((1, 140_000)), "int8")
+    assert result(module([x], op.nn.dense(x, light, out_dtype="int32"))) == (
+        -128 * 140_000,
+        127 * 140_000,
+    )
+
+
+def test_partial_sums_count_even_where_the_whole_sum_is_small() -> None:
+    weight = constant([[127] * 3 + [-127] * 3], "int8")
+    x = relay.var("x", (1, 6), "int8")
+    mod = module([x], op.nn.dense(x, weight, out_dtype="int16"))
+    assert only_finding(mod, (120, 127)).bound == -3 * 127 * 127
+    assert result(mod, (0, 20)) == (-3 * 127 * 20, 3 * 127 * 20)
+
+
+@pytest.mark.parametrize(
+    ("build", "bound"),
+    [
+        (lambda x: op.cast(x, dtype="int8"), 1000),
+        (lambda x: op.add(x, constant(2147483000)), 2147484000),
+        (lambda x: op.subtract(constant(-2147483000), x), -2147484000),
+        (lambda x: op.multiply(x, constant(3_000_000)), 3_000_000_000),
+        (lambda x: op.left_shift(x, constant(22)), 1000 << 22),
+        (lambda x: op.sum(op.multiply(x, constant(1_000_000)), axis=(0,)), 4_000_000_000),
+        (lambda x: op.fixed_point_multiply(x, multiplier=1 << 30, shift=24), 1000 << 23),
+        (lambda x: op.fixed_point_multiply(x, multiplier=(1 << 30) + 1, shift=24), 1000 << 23),
+    ],
+)
+def test_every_way_out_of_a_dtype_is_found(build: Any, bound: int) -> None:
+    x = relay.var("x", (4,), "int32")
+    findings = ranges(module([x], build(x)), (0, 1000)).findings
+    assert any(abs(f.bound - bound) <= 8 for f in findings)
+    assert ranges(module([x], build(x)), (0, 1)).findings == ()
+
+
+def test_the_64_bit_product_of_a_fixed_point_multiplication_is_bounded_too() -> None:
+    x = relay.var("x", (4,), "int64")
+    call = op.fixed_point_multiply(x, multiplier=(1 << 31) - 1, shift=-20)
+    mod = module([x], op.clip(call, a_min=-127, a_max=127))
+    finding = ranges(mod, (0, 1 << 33)).findings[0]
+    assert "the 64-bit product may reach" in finding.what
+    assert ranges(mod, (0, 1 << 31)).findings == ()
+
+
+def test_a_shift_by_more_bits_than_there_are_is_found() -> None:
+    x = relay.var("x", (4,), "int32")
+    finding = only_finding(module([x], op.right_shift(x, constant(32))))
+    assert "shifts by 32 to 32 bits, legal are 0 to 31" in finding.what
+
+
+def test_what_wraps_may_be_anything_afterwards() -> None:
+    x = relay.var("x", (4,), "int32")
+    mod = module([x], op.nn.relu(op.cast(x, dtype="int8")))
+    assert (ranges(mod).values[-1].low, ranges(mod).values[-1].high) == (0, 127)
+
+
+def test_an_operator_without_a_rule_leaves_the_module_unproved() -> None:
+    x = relay.var("x", (4,), "int32")
+    finding = only_finding(module([x], op.bitwise_and(x, constant(3))))
+    assert finding.node == "%0 bitwise_and"
+    assert "no range rule" in finding.what
+
+
+def test_parameters_without_stated_bounds_may_be_all_of_their_dtype() -> None:
+    x = relay.var("x", (4,), "int16")
+    assert result(module([x], op.nn.relu(x))) == (0, integer_range("int16")[1])
+
+
+def test_a_swapped_pair_of_weights_and_a_changed_one_move_the_sums_of_a_constant() -> None:
+    def totals(values: list[int]) -> tuple[int, int]:
+        x = relay.var("x", (1, 4), "int8")
+        call = op.nn.dense(x, constant([values], "int8"), out_dtype="int32")
+        found = ranges(module([x], call))
+        return next(v.total for v in found.values if v.name == "constant 0")
+
+    assert len({totals(v) for v in ([1, 2, 3, 4], [1, 2, 4, 3], [1, 2, 3, 5])}) == 3
+
+
+def test_a_long_chain_needs_no_recursion() -> None:
+    x = relay.var("x", (2,), "int32")
+    body: Expr = x
+    for _ in range(5000):
+        body = op.clip(op.add(body, constant(1)), a_min=-9, a_max=9)
+    assert result(module([x], body), (-9, 9)) == (9, 9)
