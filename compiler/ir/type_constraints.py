@@ -23,6 +23,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.match_types import constructor_type
 from compiler.ir.ty import FuncType, IncompleteType, RefType, TensorType, TupleType, Type
+from compiler.ir.type_relation import ResultRelation
 from compiler.ir.type_scopes import ENTER, LEAVE, VALUE_DONE, ScopeConstraints
 from compiler.ir.type_solver import instantiate, op_type
 
@@ -94,6 +95,11 @@ class Constraints(ScopeConstraints):
     def _leave_call(self, call: Call) -> None:
         solver, types = self.solver, self.types
         args = [types[a] for a in call.args]
+        if type(call.op) is Op:
+            known = self._known_result(call, call.op, args)
+            if known is not None:
+                types[call] = known
+                return
         result: Type = solver.hole()
         if type(call.op) is Op:
             wanted = call.op.num_inputs
@@ -111,6 +117,20 @@ class Constraints(ScopeConstraints):
             types[call] = solver.find(result)
         else:
             types[call] = self._call_function(call, args)
+
+    def _known_result(self, call: Call, op: Op, args: list[Type]) -> Type | None:
+        """The result where it follows from tensor types at hand; None leaves it to the solver."""
+        rel = op.rel
+        if type(rel) is not ResultRelation or len(args) != op.num_inputs:
+            return None
+        for ty in args:
+            if type(ty) is not TensorType:
+                return None
+        try:
+            return rel.infer(args, call.attrs)
+        except (TypeInferenceError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+            # The solver meets the same mistake and reports it with its context.
+            return None
 
     def _call_function(self, call: Call, args: list[Type]) -> Type:
         solver = self.solver

@@ -32,22 +32,33 @@ def is_known(ty: Type) -> bool:
     return True
 
 
-def result_rel(infer: Callable[[Sequence[Any], Any], Type]) -> TypeRelation:
-    """A relation from a plain function ``infer(argument types, attrs) -> result type``.
+InferResult = Callable[[Sequence[Any], Any], Type]
 
-    It waits until every argument type is known.
+
+class ResultRelation:
+    """A relation that computes the result from the arguments, once all of them are known.
+
+    Where they are known at once, inference calls ``infer`` itself and needs no unknown to solve.
     """
 
-    def rel(types: Sequence[Type], num_inputs: int, attrs: Any, reporter: Reporter) -> bool:
+    def __init__(self, infer: InferResult) -> None:
+        self.infer = infer
+        self.__name__ = infer.__name__
+        self.__doc__ = infer.__doc__
+
+    def __call__(
+        self, types: Sequence[Type], num_inputs: int, attrs: Any, reporter: Reporter
+    ) -> bool:
         args = types[:num_inputs]
         if not all(is_known(t) for t in args):
             return False
-        reporter.assign(types[num_inputs], infer(args, attrs))
+        reporter.assign(types[num_inputs], self.infer(args, attrs))
         return True
 
-    rel.__name__ = infer.__name__
-    rel.__doc__ = infer.__doc__
-    return rel
+
+def result_rel(infer: InferResult) -> ResultRelation:
+    """A relation from a plain function ``infer(argument types, attrs) -> result type``."""
+    return ResultRelation(infer)
 
 
 def identity_infer(types: Sequence[Any], attrs: Any) -> Type:

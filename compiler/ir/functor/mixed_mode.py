@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from compiler.errors import RewriteLoopError
 from compiler.ir.expr import Call, Expr, Let, Tuple, TupleGetItem, describe
 from compiler.ir.functor.expr_functor import Handler, handler_table
-from compiler.ir.functor.mutator import ExprMutator
+from compiler.ir.functor.mutator import ExprMutator, rebuild_call
 from compiler.ir.functor.traversal import dataflow_children, expand_anf, expand_dataflow
 from compiler.ir.functor.visitor import ExprVisitor
 
@@ -162,9 +162,12 @@ class MixedModeMutator(ExprMutator):
         return post
 
     def visit_call(self, call: Call, *args: Any) -> Expr:
-        post = super().visit_call(call)
-        assert isinstance(post, Call)
-        return self.rewrite_call(call, post)
+        # As ExprMutator.visit_call, but operands are looked up, which is most of a rewrite's time.
+        memo = self.memo
+        op = memo.get(call.op) or self.visit(call.op)
+        new_args = [memo.get(a) or self.visit(a) for a in call.args]
+        types = tuple([self.visit_type(t) for t in call.type_args]) if call.type_args else ()
+        return self.rewrite_call(call, rebuild_call(call, op, tuple(new_args), types))
 
     def visit_tuple(self, tup: Tuple, *args: Any) -> Expr:
         post = super().visit_tuple(tup)

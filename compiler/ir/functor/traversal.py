@@ -59,9 +59,14 @@ def expand_dataflow(
             stack.pop()
         else:
             stack[-1] = (node, True)
+            depth = len(stack)
             for child in expand_expr(node):
                 if not check_visited(child):
                     stack.append((child, False))
+            # Most nodes are leaves or read what was visited before: no second look at them.
+            if len(stack) == depth:
+                visit_leaf(node)
+                stack.pop()
 
 
 def expand_anf(
