@@ -1,0 +1,306 @@
+"""qsearch verify: what ships is proved, and whatever was changed in it is refuted."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import relay
+from compiler.errors import ArtifactError
+from compiler.ir.blob import ModuleBlob
+from compiler.pipeline import evaluate
+from compiler.runtime.archive import MANIFEST, json_bytes, write_archive
+from compiler.runtime.artifact import QModule, load_qmod, npy_bytes
+from qsearch import api
+from qsearch.cli.main import run
+
+Members = dict[str, bytes]
+Change = Callable[[Members], None]
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits model, quantized with its own calibration data."""
+    path = tmp_path_factory.mktemp("shipped") / "digits.qmod"
+    api.quantize("digits").save(path)
+    return path
+
+
+def members_of(path: Path) -> Members:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def write_stale(path: Path, members: Members) -> None:
+    """All members as they are, the manifest of before among them."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(members):
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), members[name])
+
+
+def write_rehashed(path: Path, members: Members) -> None:
+    """Every hash made to match: the manifest's, and the module's in the recorded proof."""
+    members = {name: data for name, data in members.items() if name != MANIFEST}
+    write_archive(path, members)
+    if "proof.json" not in members:
+        return
+    record = json.loads(members["proof.json"])
+    with contextlib.suppress(ArtifactError):  # an ill-typed module has no hash
+        record["module_sha256"] = ModuleBlob.pack(load_qmod(path).module).sha256
+    write_archive(path, {**members, "proof.json": json_bytes(record)})
+
+
+def edit_array(name: str, edit: Callable[[np.ndarray], np.ndarray]) -> Change:
+    def change(members: Members) -> None:
+        array = np.load(io.BytesIO(members[name]))
+        members[name] = npy_bytes(edit(array))
+
+    return change
+
+
+def edit_text(old: str, new: str) -> Change:
+    def change(members: Members) -> None:
+        source = members["module.relay"].decode()
+        edited, count = re.subn(old, new, source, count=1)
+        assert count == 1
+        members["module.relay"] = edited.encode()
+
+    return change
+
+
+def tensor_named(members: Members, op: str, argument: int) -> str:
+    """The member that holds a constant argument of the first call of an operator."""
+    source = members["module.relay"].decode()
+    call = next(line for line in source.splitlines() if f" {op}(" in line)
+    number = re.findall(r"relay\.Constant\]\[(\d+)", call)[argument]
+    return f"tensors/k{number}.npy"
+
+
+def edit_constant(op: str, argument: int, edit: Callable[[np.ndarray], np.ndarray]) -> Change:
+    def change(members: Members) -> None:
+        edit_array(tensor_named(members, op, argument), edit)(members)
+
+    return change
+
+
+def moved(index: int, step: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """One element changed by ``step``."""
+
+    def edit(array: np.ndarray) -> np.ndarray:
+        flat = array.copy().reshape(-1)
+        flat[index] = flat[index] - step if flat[index] > 0 else flat[index] + step
+        return flat.reshape(array.shape)
+
+    return edit
+
+
+FIXED_POINT = "fixed_point_multiply_per_axis"
+CHANGES: dict[str, Change] = {
+    "one weight by one step": edit_constant("nn.conv2d", 0, moved(40, 1)),
+    "one weight by much": edit_constant("nn.conv2d", 0, moved(40, 100)),
+    "one weight of the classifier": edit_constant("nn.dense", 0, moved(7, 1)),
+    "two weights exchanged": edit_constant("nn.dense", 0, lambda w: w[:, ::-1].copy()),
+    "one bias": edit_constant("add", 0, moved(3, 50)),
+    "dtype of a weight": edit_constant("nn.conv2d", 0, lambda w: w.astype("int16")),
+    "dtype of a result": edit_text(r'cast\((%\d+), dtype="int8"\)', r'cast(\1, dtype="int16")'),
+    "dtype of an accumulator": edit_text(r'out_dtype="int32"', 'out_dtype="int16"'),
+    "one multiplier by one": edit_constant(FIXED_POINT, 0, moved(2, 1)),
+    "one multiplier by half": edit_constant(FIXED_POINT, 0, moved(2, 1 << 29)),
+    "one shift": edit_constant(FIXED_POINT, 1, moved(2, 1)),
+    "scale of an output": edit_constant(
+        "multiply", 0, lambda s: np.nextafter(s, np.float32(np.inf)).astype("float32")
+    ),
+    "scale of the input": edit_text(r"multiply\(%input, [^ ]*f ", "multiply(%input, 130f "),
+    "bound of a clip": edit_text(
+        r"a_max=127f\) /\* ty=Tensor\[\(1, 24", "a_max=126f) /* ty=Tensor[(1, 24"
+    ),
+    "edge skips an operator": edit_text(r"nn\.relu\(%1\)", "nn.relu(%0)"),
+    "padding": edit_text(r"padding=\[1, 1, 1, 1\]", "padding=[2, 0, 1, 1]"),
+    "an output of a sample": edit_array("samples/s1_output0.npy", moved(3, np.float32(0.001))),
+    "an input of a sample": edit_array("samples/s2_input0.npy", moved(30, np.float32(1.0))),
+}
+# Too small for the outputs of four samples: only the record of the values shows these.
+NEEDS_THE_RECORD = {"one multiplier by one", "one weight by one step", "bound of a clip"}
+
+
+def test_what_compile_writes_is_proved(shipped: Path) -> None:
+    found = api.verify(shipped)
+    assert found.findings == ()
+    assert found.proved
+    assert found.recorded
+    tested = found.to_dict()["tested"]
+    assert [row["differing"] for row in tested] == [0, 0, 0, 0]
+    assert found.evaluation is None
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_with_stale_hashes_is_refuted(
+    name: str, shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = members_of(shipped)
+    CHANGES[name](members)
+    write_stale(tmp_path / "m.qmod", members)
+    assert run(["verify", str(tmp_path / "m.qmod")]) == 1
+    assert "REFUTED" in capsys.readouterr().out
+    assert [f.check for f in api.verify(tmp_path / "m.qmod").findings] == ["hashes"]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_with_every_hash_rewritten_is_refuted(
+    name: str, shipped: Path, tmp_path: Path
+) -> None:
+    members = members_of(shipped)
+    CHANGES[name](members)
+    write_rehashed(tmp_path / "m.qmod", members)
+    found = api.verify(tmp_path / "m.qmod")
+    assert not found.proved
+    assert {f.check for f in found.findings} <= {"types", "ranges", "record", "samples"}
+
+
+@pytest.mark.parametrize("name", sorted(set(CHANGES) - NEEDS_THE_RECORD))
+def test_most_changes_show_without_the_record(name: str, shipped: Path, tmp_path: Path) -> None:
+    members = members_of(shipped)
+    CHANGES[name](members)
+    del members["proof.json"]
+    write_rehashed(tmp_path / "m.qmod", members)
+    found = api.verify(tmp_path / "m.qmod")
+    assert not found.recorded
+    assert not found.proved
+
+
+def test_a_module_that_could_overflow_is_refused_with_node_and_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wide.qmod"
+    overflowing_module(140_000).save(path)
+    assert run(["verify", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert "%0 nn.dense: the accumulator of channel 1 may reach -2258060000" in printed
+    assert "int32 ends at -2147483648" in printed
+    record = json.loads((tmp_path / "proof.json").read_text())
+    assert record["verdict"] == "refuted"
+    assert record["findings"][0]["bound"] == -2258060000
+
+
+def test_the_same_module_with_fewer_terms_is_proved(tmp_path: Path) -> None:
+    overflowing_module(130_000).save(tmp_path / "m.qmod")
+    assert api.verify(tmp_path / "m.qmod").findings == ()
+
+
+def overflowing_module(terms: int) -> QModule:
+    """A dense layer of that many products, whose outputs stay small on its only sample."""
+    op = relay.op
+    weight = np.zeros((2, terms), "int8")
+    weight[1] = 127
+    x = relay.var("x", (1, terms))
+    scaled = op.round(op.multiply(x, relay.const(np.float32(4.0))))
+    narrow = op.cast(op.clip(scaled, a_min=-127, a_max=127), dtype="int8")
+    q = relay.var("x", (1, terms), "int8")
+    r = relay.var("input", (1, 2), "int32")
+    parts = {
+        "quantize_inputs": relay.Function((x,), relay.Tuple((narrow,))),
+        "quantized_main": relay.Function(
+            (q,), op.nn.dense(q, relay.const(weight), out_dtype="int32")
+        ),
+        "dequantize_outputs": relay.Function(
+            (r,), op.multiply(op.cast(r, dtype="float32"), relay.const(np.float32(0.5)))
+        ),
+    }
+    module = partitioned(parts, terms)
+    inputs = {"x": np.zeros((1, terms), "float32")}
+    return QModule(module, samples=[(inputs, evaluate(module, inputs))])
+
+
+def partitioned(parts: dict[str, relay.Function], terms: int):  # type: ignore[no-untyped-def]
+    from compiler.ir.infer_type import infer_module
+    from compiler.ir.module import IRModule
+    from compiler.quantize._partition_conversions import fuse_partitions
+
+    pre, core, post = (
+        infer_module(IRModule({"main": parts[name]}))
+        for name in ("quantize_inputs", "quantized_main", "dequantize_outputs")
+    )
+    return fuse_partitions(pre, core, post)
+
+
+def test_data_is_scored_and_compared_on_both_executors(
+    shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    data = tmp_path / "data.npz"
+    images = rng.uniform(0, 1, (5, 1, 8, 8)).astype("float32")
+    np.savez(data, input=images, labels=np.arange(5))
+    out = tmp_path / "p.json"
+    words = ["verify", str(shipped), "--eval", str(data), "-o", str(out), "--json"]
+    assert run(words) == 0
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert printed == json.loads(out.read_text())
+    evaluation = printed["evaluation"]
+    assert evaluation["samples"] == 5
+    assert evaluation["outputs_sha256"] == api.run_module(shipped, data)["outputs_sha256"]
+    assert printed["tested"][-1]["elements"] == 50
+
+
+def test_the_hash_that_the_search_stored_is_computed_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = api.launch("digits", trials=1, pool="inline", out=folder)
+    data = result_data()
+    found = api.verify(folder, data)
+    assert found.proved
+    assert found.recorded
+    assert found.evaluation is not None
+    stored = found.evaluation["stored_outputs_sha256"]
+    assert stored == found.evaluation["outputs_sha256"]
+    assert stored == result.summary["emitted"]["outputs_sha256"]
+    members = members_of(folder / "best.qmod")
+    provenance = json.loads(members["provenance.json"])
+    provenance["outputs_sha256"] = hashlib.sha256(b"other outputs").hexdigest()
+    members["provenance.json"] = json_bytes(provenance)
+    write_rehashed(folder / "best.qmod", members)
+    assert [f.check for f in api.verify(folder, data).findings] == ["eval"]
+
+
+def result_data() -> Path:
+    from qsearch.model_source import find_model
+
+    data = find_model("digits").eval
+    assert data is not None
+    return Path(data)
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "not a zip", "other zip"])
+def test_what_is_no_module_cannot_be_read(
+    damage: str, shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.qmod"
+    if damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "cut":
+        path.write_bytes(shipped.read_bytes()[:5000])
+    elif damage == "not a zip":
+        path.write_text("hello")
+    elif damage == "other zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a.txt", "hello")
+    assert run(["verify", str(path)]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert not (tmp_path / "proof.json").exists()
+
+
+def test_a_module_with_float_left_in_it_is_refuted(tmp_path: Path) -> None:
+    path = tmp_path / "m.qmod"
+    config = {"partition_conversions": "enabled", "skip_conv_layers": [1]}
+    api.quantize("digits", qconfig=config).save(path)
+    found = api.verify(path)
+    assert not found.recorded
+    assert {f.check for f in found.findings} == {"dtypes"}
