@@ -126,7 +126,7 @@ int64_t qs_collect_low(const int32_t *bits, int64_t n, const int32_t *buckets, i
 }
 
 /* Natural logarithm of a positive normal double: x = m * 2^e with m in [sqrt(1/2), sqrt(2)),
- * ln m = 2 artanh((m-1)/(m+1)) as a series. Only + - * / in this order (kl_float32.log_series).
+ * ln m = 2 artanh((m-1)/(m+1)) as a series. Only + - * / in this order, as in numpy_kernels.py.
  */
 static inline double log_series(double x) {
     int64_t bits;
@@ -154,9 +154,7 @@ static inline double log_series(double x) {
     return e * 0.6931471805599453 + (s + s) * sum;
 }
 
-/* Groups of a candidate: inner counts of bins first..last inclusive of the whole histogram, without
- * bin `dropped`, from prefix sums (prefix[k] = sum of the first k).
- */
+/* Sum over bins begin .. end-1, from prefix sums (prefix[k] = sum of the first k bins). */
 static inline int64_t span_sum(const int64_t *prefix, int32_t begin, int32_t end) {
     return prefix[end] - prefix[begin];
 }
