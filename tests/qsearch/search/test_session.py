@@ -107,7 +107,8 @@ def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
     graph = helper.make_graph(
         [
             helper.make_node("MatMul", ["x", "w"], ["h"]),
-            helper.make_node("Sin", ["h"], ["s"], name="wave"),
+            helper.make_node("MatMul", ["x", "p"], ["g"]),
+            helper.make_node("Div", ["h", "g"], ["s"], name="quotient"),
             helper.make_node("MatMul", ["s", "v"], ["y"]),
         ],
         "g",
@@ -115,12 +116,13 @@ def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 8))],
         [
             onnx.numpy_helper.from_array(weight, "w"),
+            onnx.numpy_helper.from_array(np.abs(weight), "p"),
             onnx.numpy_helper.from_array(weight.T.copy(), "v"),
         ],
     )
-    path = tmp_path / "wave.onnx"
+    path = tmp_path / "quotient.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
-    data = np.random.default_rng(2).normal(size=(40, 8)).astype(np.float32)
+    data = (np.random.default_rng(2).random((40, 8)) + 0.5).astype(np.float32)
     options = {"calib": data, "eval": data, "trials": 4, "pool": "inline"}
     with pytest.raises(SearchFailedError, match="none of 4 trials was completed"):
         qsearch.launch(path, out=tmp_path / "strict", **options)
