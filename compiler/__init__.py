@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any
 import compiler.ops  # noqa: F401
 
 if TYPE_CHECKING:
-    from compiler import opt, quantize, relay, testing, transform
+    import compiler.opt as opt
+    import compiler.quantize as quantize
+    import compiler.relay as relay
+    import compiler.testing as testing
+    import compiler.transform as transform
     from compiler.ir.infer_type import infer_expr, infer_module
     from compiler.ir.module import IRModule
     from compiler.ir.parser import parse, parse_expr

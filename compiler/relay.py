@@ -102,17 +102,20 @@ __all__ = [
 
 
 def var(
-    name: str, shape: Type | Sequence[int | AnyDim] | None = None, dtype: str = "float32"
+    name: str, shape: Type | Sequence[int | AnyDim] | str | None = None, dtype: str = "float32"
 ) -> Var:
     """A local variable.
 
     Args:
         name: a hint; the object is the identity.
-        shape: elements per axis, or a complete type; None leaves the type to inference.
+        shape: elements per axis, a complete type, or the dtype of a scalar; None leaves the type
+            to inference.
         dtype: element type when ``shape`` is a shape.
     """
     if shape is None or isinstance(shape, Type):
         return Var(name, shape)
+    if isinstance(shape, str):
+        return Var(name, TensorType((), shape))
     return Var(name, TensorType(tuple(shape), dtype))
 
 

@@ -102,6 +102,18 @@ def _infer_function(
 
 
 def _infer(expr: Expr, mod: IRModule, global_type: GlobalType, trust: bool, name: str) -> Expr:
+    try:
+        return _inferred(expr, mod, global_type, trust, name)
+    except RecursionError:
+        # Graphs may be as deep as they like; types hold each other, and are read by recursion.
+        raise TypeInferenceError(
+            f"{name}: types are nested too deep for the interpreter's stack",
+            fix="tuples, functions and references may hold each other some hundred levels deep",
+            span=expr.span,
+        ) from None
+
+
+def _inferred(expr: Expr, mod: IRModule, global_type: GlobalType, trust: bool, name: str) -> Expr:
     definitions = _definitions(mod)
     try:
         return settle(Constraints(global_type, definitions, trust=trust).collect(expr), expr, name)

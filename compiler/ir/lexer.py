@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
 from compiler.errors import ParseError, nearest
@@ -128,6 +129,10 @@ def _comment_end(source: Source, start: int) -> int:
     return at
 
 
+# Types, attribute values and patterns are parsed by recursion, at most this deep.
+MAX_NESTING = 100
+
+
 class TokenStream:
     """Tokens with one position; every ``expect`` names what it wanted."""
 
@@ -135,6 +140,7 @@ class TokenStream:
         self.source = source
         self.tokens, self.metadata = tokenize(source)
         self.at = 0
+        self._depth = 0
 
     @property
     def token(self) -> Token:
@@ -182,6 +188,19 @@ class TokenStream:
         if self.token.kind != kind:
             self.fail(f"expected {what}, found {self.shown()}")
         return self.next()
+
+    @contextmanager
+    def nested(self, what: str) -> Iterator[None]:
+        """One level further inside ``what``.
+
+        Raises:
+            ParseError: that is deeper than MAX_NESTING.
+        """
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            self.fail(f"{what} is nested more than {MAX_NESTING} deep")
+        yield
+        self._depth -= 1
 
     def shown(self) -> str:
         """The current token as errors show it."""

@@ -105,7 +105,7 @@ class MetadataReader:
     def __init__(self, section: str, external_data: str | Path | Arrays | None = None) -> None:
         try:
             self._entries: dict[str, list[Any]] = json.loads(section) if section.strip() else {}
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise CompilerError(f"the metadata section is not JSON: {error}") from error
         self._external = external_data
         self._made: dict[tuple[str, int], Any] = {}

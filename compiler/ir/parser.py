@@ -132,7 +132,8 @@ class _ModuleParser:
                 warnings.warn(
                     f"the text has no version line; {HEADER} is assumed",
                     MissingVersionWarning,
-                    stacklevel=4,
+                    # Past _version, parse and its decorator.
+                    stacklevel=5,
                 )
             return
         self.stream.next()

@@ -260,7 +260,8 @@ class BodyParser(ExprParser):
     def _patterns(self) -> tuple[Pattern, ...]:
         found: list[Pattern] = []
         while not self._stream.take(")"):
-            found.append(self._pattern())
+            with self._stream.nested("a pattern"):
+                found.append(self._pattern())
             if not self._stream.is_mark(")"):
                 self._stream.expect(",")
         return tuple(found)

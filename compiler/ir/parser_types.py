@@ -66,7 +66,8 @@ class TypeParser:
         if word in DTYPES:
             return TensorType((), word)
         if word == "ref" and stream.take("("):
-            inner = self.parse()
+            with stream.nested("a type"):
+                inner = self.parse()
             stream.expect(")")
             return RefType(inner)
         if word == "fn":
@@ -83,7 +84,8 @@ class TypeParser:
         """Types separated by commas up to the mark ``close``, which is taken."""
         found = []
         while not self.stream.take(close):
-            found.append(self.parse())
+            with self.stream.nested("a type"):
+                found.append(self.parse())
             if not self.stream.is_mark(close):
                 self.stream.expect(",")
         return tuple(found)
@@ -122,7 +124,8 @@ class TypeParser:
         self.stream.expect("(")
         args = self.types_until(")")
         self.stream.expect("->")
-        result = self.parse()
+        with self.stream.nested("a type"):
+            result = self.parse()
         self.variables = outer
         return FuncType(args, result, params)
 
@@ -197,7 +200,8 @@ class ValueParser:
     def _list(self, close: str) -> tuple[Any, ...]:
         found = []
         while not self.stream.take(close):
-            found.append(self.parse())
+            with self.stream.nested("a value"):
+                found.append(self.parse())
             if not self.stream.is_mark(close):
                 self.stream.expect(",")
         return tuple(found)
@@ -207,7 +211,8 @@ class ValueParser:
         while not self.stream.take("}"):
             key = unquote(self.stream, self.stream.expect_kind("string", "a quoted key"))
             self.stream.expect("=")
-            found[key] = self.parse()
+            with self.stream.nested("a value"):
+                found[key] = self.parse()
             if not self.stream.is_mark("}"):
                 self.stream.expect(",")
         return found

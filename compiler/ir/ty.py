@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
+
+from compiler.errors import TypeInferenceError, legal_names
 
 FLOAT_DTYPES = ("float16", "float32", "float64")
 SIGNED_DTYPES = ("int8", "int16", "int32", "int64")
 UNSIGNED_DTYPES = ("uint8", "uint16", "uint32", "uint64")
 NARROW_DTYPES = ("int4", "uint4")
 DTYPES = ("bool", *SIGNED_DTYPES, *UNSIGNED_DTYPES, *FLOAT_DTYPES, *NARROW_DTYPES, "void")
+_KNOWN_DTYPES = frozenset(DTYPES)
 
 
 def bits(dtype: str) -> int:
@@ -50,6 +54,20 @@ Dim = int | Any
 Shape = tuple[Dim, ...]
 
 
+def _checked_dim(dim: object, shape: tuple[object, ...]) -> Dim:
+    if isinstance(dim, Any):
+        return dim
+    # numpy integers are dimensions too.
+    size = -1 if isinstance(dim, bool) or not hasattr(dim, "__index__") else operator.index(dim)
+    if size < 0:
+        raise TypeInferenceError(
+            f"{dim!r} is not a dimension of a tensor",
+            where=f"shape ({', '.join(map(str, shape))})",
+            fix="use non-negative integers, or Any() for an unknown size",
+        )
+    return size
+
+
 class Type:
     """Base of all types."""
 
@@ -58,13 +76,27 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class TensorType(Type):
-    """A dense array: ``shape`` in elements per axis, () for a scalar."""
+    """A dense array: ``shape`` in elements per axis, () for a scalar.
+
+    Raises:
+        TypeInferenceError: a dimension is neither a non-negative integer nor ``Any()``, or the
+            dtype is none of DTYPES.
+    """
 
     shape: Shape
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
+        shape = tuple(self.shape)
+        for dim in shape:
+            if type(dim) is not int or dim < 0:
+                shape = tuple(_checked_dim(d, shape) for d in shape)
+                break
+        object.__setattr__(self, "shape", shape)
+        if self.dtype not in _KNOWN_DTYPES:
+            raise TypeInferenceError(
+                f"unknown dtype {self.dtype!r}", fix=legal_names(str(self.dtype), DTYPES)
+            )
 
     @property
     def concrete_shape(self) -> tuple[int, ...]:

@@ -6,7 +6,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, describe
+from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    If,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    describe,
+)
+from compiler.ir.literals import scalar_literal
 from compiler.ir.ty import Type
 
 MAX_REPORTED = 10
@@ -30,9 +43,22 @@ def call_text(expr: Expr) -> str:
 
 def _text(expr: Expr, depth: int) -> str:
     if isinstance(expr, Constant):
-        return str(expr.data[()]) if expr.is_scalar else describe(expr)
+        literal = scalar_literal(expr.data) if expr.is_scalar else None
+        return literal or describe(expr)
     if isinstance(expr, Function):
         return "fn (…) {…}"
+    if isinstance(expr, If):
+        return f"if ({_text(expr.cond, 1)}) {{…}} else {{…}}"
+    if isinstance(expr, Match):
+        return f"match{'' if expr.complete else '?'} ({_text(expr.data, 1)}) {{…}}"
+    if isinstance(expr, Let):
+        return f"let {_text(expr.var, 1)} = {_text(expr.value, 1)}"
+    if isinstance(expr, RefCreate):
+        return f"ref({_text(expr.value, depth - 1)})" if depth else "…"
+    if isinstance(expr, RefRead):
+        return f"ref_read({_text(expr.ref, depth - 1)})" if depth else "…"
+    if isinstance(expr, RefWrite):
+        return f"ref_write({_list((expr.ref, expr.value), depth)})"
     if isinstance(expr, TupleGetItem):
         return f"{_text(expr.tuple, depth - 1)}.{expr.index}" if depth else "…"
     if isinstance(expr, Tuple):

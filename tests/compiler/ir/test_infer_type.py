@@ -389,3 +389,32 @@ def test_if_with_shared_operand_and_item_of_a_tuple_valued_branch() -> None:
     c = Var("c", TensorType((), "bool"))
     pair = If(c, Tuple((c, Constant(np.int8(1)))), Tuple((c, Constant(np.int8(2)))))
     assert infer_expr(TupleGetItem(pair, 1)).checked_type == TensorType((), "int8")
+
+
+def test_types_nested_beyond_the_stack_are_a_type_error() -> None:
+    value: Expr = Var("x", TensorType(()))
+    for _ in range(3000):
+        value = Tuple((value,))
+    with pytest.raises(TypeInferenceError, match="nested too deep"):
+        infer_expr(value)
+
+
+def test_negative_channels_are_a_type_error() -> None:
+    with pytest.raises(TypeInferenceError, match=r"nn\.conv2d.*-4"):
+        conv("channels=-4", 4)
+
+
+@pytest.mark.parametrize(
+    ("params", "body", "shown"),
+    [
+        ("%x: Tensor[(2), float32]", "add(%x, 1)", "in add(%x, 1)"),
+        ("%x: Tensor[(2), float32]", "if (%x) { 1f } else { 2f }", "in if (%x) {…} else {…}"),
+        ("%x: Tensor[(2), float32]", "ref_read(%x)", "in ref_read(%x)"),
+        ("%x: Tensor[(2), float32]", "ref_write(ref(%x), 1f)", "in ref_write(ref(%x), 1f)"),
+        ("%x: Tensor[(2), float32]", "let %y: int32 = %x; %y", "in let %y = %x"),
+    ],
+)
+def test_errors_show_the_expression_as_it_is_written(params: str, body: str, shown: str) -> None:
+    with pytest.raises(TypeInferenceError) as caught:
+        result_of(params, body)
+    assert shown in str(caught.value)

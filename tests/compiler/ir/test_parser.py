@@ -299,3 +299,28 @@ def test_ninety_thousand_calls_print_and_parse_at_the_default_recursion_limit() 
     assert parsed - printed < 15
     assert structural_equal(back, mod)
     assert text(back) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"def @main(%x: {'(' * 3000}int32{',)' * 3000}) {{ %x }}",
+        f"def @main(%x: {'ref(' * 3000}int32{')' * 3000}) {{ %x }}",
+        f"def @main(%x: {'fn () -> ' * 3000}int32) {{ %x }}",
+        f"def @main(%x: int32, a={'[' * 3000}{']' * 3000}) {{ %x }}",
+        f"type L {{ C(L), N, }} def @main(%x: L) "
+        f"{{ match? (%x) {{ {'C(' * 3000}N{')' * 3000} => {{ 1 }}, }} }}",
+        f"def @main(%x: int32) {{ {'(' * 3000}%x{')' * 3000} }}",
+        "def @main(%x: int32) { %x }\n#[metadata]\n" + "[" * 100_000,
+    ],
+    ids=["tuple type", "ref type", "function type", "value", "pattern", "parentheses", "metadata"],
+)
+def test_nesting_beyond_the_stack_is_a_parse_error(text: str) -> None:
+    with pytest.raises(ParseError, match=r"nested|not JSON"):
+        parse(HEAD + text)
+
+
+def test_the_warning_about_a_missing_version_points_at_the_caller() -> None:
+    with pytest.warns(MissingVersionWarning) as caught:
+        parse("def @main() { 1f }")
+    assert caught[0].filename == __file__
