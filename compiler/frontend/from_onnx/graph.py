@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 
 from compiler.errors import CompilerError, OnnxImportError, TypeInferenceError, legal_names
+from compiler.frontend.from_onnx.branches import is_branching, taken_branch
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import (
     STANDARD_DOMAINS,
@@ -79,7 +80,10 @@ def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> No
         )
     missing: dict[str, list[str]] = {}
     for index, node in enumerate(graph.node):
-        if find_converter(node.op_type, _opset(node, opsets), node.domain) is None:
+        if (
+            not is_branching(node)
+            and find_converter(node.op_type, _opset(node, opsets), node.domain) is None
+        ):
             domain = "" if node.domain in STANDARD_DOMAINS else f"{node.domain}::"
             missing.setdefault(f"{domain}{node.op_type}", []).append(_node_name(node, index))
     if missing:
@@ -191,13 +195,20 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
     """Convert every node; what depends on a failed node is left out so that all errors show."""
     errors: list[OnnxImportError] = []
     failed: set[str] = set()
-    for index, proto in enumerate(graph.node):
-        span = Span("onnx:" + _node_name(proto, index), 0, 0, 0, 0)
-        node = OnnxNode(proto, _opset(proto, opsets), span, values)
+    pending = deque((_node_name(proto, index), proto) for index, proto in enumerate(graph.node))
+    while pending:
+        name, proto = pending.popleft()
+        node = OnnxNode(proto, _opset(proto, opsets), Span("onnx:" + name, 0, 0, 0, 0), values)
         if failed.intersection(proto.input):
             failed.update(proto.output)
             continue
         try:
+            if is_branching(proto):
+                nodes, initializers = taken_branch(node, name)
+                values.add_initializers(initializers)
+                inlined = [(n.name or f"{name}/{n.op_type}", n) for n in nodes]
+                pending.extendleft(reversed(inlined))
+                continue
             results = _convert(node)
         except OnnxImportError as error:
             errors.append(error)
@@ -205,9 +216,9 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
             if len(errors) == MAX_ERRORS:
                 break
             continue
-        for name, result in zip(proto.output, results):
-            if name:
-                values.bind(name, result)
+        for output, result in zip(proto.output, results):
+            if output:
+                values.bind(output, result)
     if errors:
         first = errors[0]
         for other in errors[1:]:
@@ -231,7 +242,8 @@ def _convert(node: OnnxNode) -> Sequence[Expr]:
 
 def _run_converter(node: OnnxNode) -> list[Expr]:
     converter = find_converter(node.op_type, node.opset, node.proto.domain)
-    assert converter is not None
+    if converter is None:  # only inside a branch; the graph itself was looked through before
+        raise node.error("unsupported operator in the branch that is taken")
     try:
         result = converter(node)
     except OnnxImportError:

@@ -92,14 +92,18 @@ def _not_onnx(name: str) -> OnnxImportError:
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Initializers and tensor attributes of the graph and of its local functions."""
+    """Initializers and tensor attributes of the graph, its subgraphs and its local functions."""
     yield from model.graph.initializer
-    nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
-    for node in nodes:
+    pending = [*model.graph.node, *(n for f in model.functions for n in f.node)]
+    while pending:
+        node = pending.pop()
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
+            for graph in (attribute.g, *attribute.graphs):
+                yield from graph.initializer
+                pending.extend(graph.node)
 
 
 def _load_external_data(

@@ -38,6 +38,10 @@ class GraphValues:
         self._exprs: dict[str, Expr] = {}
         self._forms: dict[tuple[str, str], Var] = {}
 
+    def add_initializers(self, tensors: Sequence[onnx.TensorProto]) -> None:
+        """Stored tensors of a branch that is taken."""
+        self._initializers.update((tensor.name, tensor) for tensor in tensors)
+
     def bind(self, name: str, expr: Expr) -> None:
         """Name an expression after the ONNX tensor it computes."""
         self._exprs[name] = expr
@@ -69,6 +73,8 @@ class GraphValues:
         if key not in self._forms:
             alone = not form or (self._uses[name] == 1 and name not in self.params)
             title = name if alone else f"{name}.{form}"
+            if title in self.params:
+                title = f"{name}.as_stored"
             array = np.ascontiguousarray(array) if array.ndim else array
             ty = TensorType(array.shape, str(array.dtype))
             var = Var(title, ty)
@@ -92,6 +98,9 @@ def to_array(tensor: onnx.TensorProto) -> Array:
     """
     where = f"tensor {tensor.name!r}"
     dtype = dtype_of(tensor.data_type, where)
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        # onnx would read whatever file the location names.
+        raise OnnxImportError("external data of this tensor was not loaded", where=where)
     try:
         if any(d < 0 for d in tensor.dims):
             raise ValueError(f"negative dimension in {list(tensor.dims)}")

@@ -1,0 +1,80 @@
+"""If with a condition the importer knows: the branch taken stands in its place.
+
+Names inside a branch get the If's name in front, because two branches may use the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
+
+
+def is_branching(proto: onnx.NodeProto) -> bool:
+    """True for the standard If."""
+    return proto.op_type == "If" and proto.domain in STANDARD_DOMAINS
+
+
+def taken_branch(node: OnnxNode, name: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """Nodes and initializers that compute what the If ``node`` does.
+
+    Args:
+        node: an If; its condition must be constant.
+        name: a name no other node has.
+    Raises:
+        OnnxImportError: the condition depends on the inputs, or the branch does not fit the node.
+    """
+    condition = node.require_known(0, "the condition")
+    key = "then_branch" if condition.reshape(-1)[:1].any() else "else_branch"
+    branch = next((a.g for a in node.proto.attribute if a.name == key and a.HasField("g")), None)
+    if branch is None:
+        raise node.error(f"attribute {key!r} is missing")
+    if branch.sparse_initializer:
+        raise node.error("sparse initializers are not supported")
+    outputs = [info.name for info in branch.output]
+    if len(outputs) != len(node.proto.output):
+        raise node.error(f"{key} has {len(outputs)} outputs for {len(node.proto.output)}")
+    local = {tensor.name for tensor in branch.initializer}
+    local.update(output for inner in branch.node for output in inner.output if output)
+    renamed = {old: f"{name}/{old}" for old in local}
+    nodes = [_renamed(inner, renamed, name) for inner in branch.node]
+    # What the branch gives may be a tensor from outside, so the outputs are new names for it.
+    for inner_name, outer_name in zip(outputs, node.proto.output):
+        if outer_name:
+            given = renamed.get(inner_name, inner_name)
+            nodes.append(onnx.helper.make_node("Identity", [given], [outer_name], name=name))
+    return nodes, [_renamed_tensor(tensor, renamed) for tensor in branch.initializer]
+
+
+def _renamed_tensor(tensor: onnx.TensorProto, renamed: Mapping[str, str]) -> onnx.TensorProto:
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
+    copy.name = renamed[tensor.name]
+    return copy
+
+
+def _renamed(proto: onnx.NodeProto, renamed: Mapping[str, str], prefix: str) -> onnx.NodeProto:
+    """A copy that reads and writes the new names, in its subgraphs too."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(proto)
+    if copy.name:
+        copy.name = f"{prefix}/{copy.name}"
+    copy.output[:] = [renamed.get(name, name) for name in copy.output]
+    stack: list[tuple[onnx.NodeProto, Mapping[str, str]]] = [(copy, renamed)]
+    while stack:
+        node, names = stack.pop()
+        node.input[:] = [names.get(name, name) for name in node.input]
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                # What an inner graph defines itself hides the outer name.
+                own = {o for n in graph.node for o in n.output}
+                own.update(t.name for t in graph.initializer)
+                own.update(i.name for i in graph.input)
+                visible = {old: new for old, new in names.items() if old not in own}
+                for info in graph.output:
+                    info.name = visible.get(info.name, info.name)
+                stack.extend((inner, visible) for inner in graph.node)
+    return copy

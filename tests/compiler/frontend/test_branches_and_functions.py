@@ -1,0 +1,187 @@
+"""Functions and constant Ifs: gone after the import, whatever their inner names are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import compiler
+from compiler.errors import OnnxImportError
+from compiler.frontend.from_onnx.load import load
+from compiler.frontend.from_onnx.node import ConstantInputError
+
+X = np.array([[-1.0, 2.0]], np.float32)
+OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+
+
+def value(name: str, kind: int = TensorProto.FLOAT, shape: tuple[int, ...] = (1, 2)) -> object:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def branch(name: str, nodes: list[onnx.NodeProto], output: str, **weights: object) -> object:
+    stored = [numpy_helper.from_array(np.asarray(w, "f4"), n) for n, w in weights.items()]
+    return helper.make_graph(nodes, name, [], [value(output)], stored)
+
+
+def model(
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, object] | None = None,
+    inputs: tuple[object, ...] = (),
+    functions: tuple[object, ...] = (),
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("x"), *inputs],
+        [value("y")],
+        [numpy_helper.from_array(np.asarray(w), n) for n, w in (weights or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=OPSETS, ir_version=8, functions=functions)
+
+
+def run(proto: onnx.ModelProto, x: np.ndarray = X) -> np.ndarray:  # type: ignore[type-arg]
+    mod, params = load(proto.SerializeToString())
+    return compiler.evaluate(mod, {"x": x, **params})[0]
+
+
+def choice(name: str, cond: str, output: str = "y", offset: float = 10.0) -> onnx.NodeProto:
+    """An If over x whose branches use the same inner names."""
+    then = [helper.make_node("Mul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["r"])]
+    other = [helper.make_node("Add", ["x", "w"], ["t"])]
+    return helper.make_node(
+        "If",
+        [cond],
+        [output],
+        name=name,
+        then_branch=branch("then", then, "r", w=[[2.0, 2.0]]),
+        else_branch=branch("else", other, "t", w=[[offset, offset]]),
+    )
+
+
+@pytest.mark.parametrize(("cond", "wanted"), [(True, [[0, 4]]), (False, [[9, 12]])])
+def test_the_branch_of_a_constant_condition_stands_for_the_if(
+    cond: bool, wanted: list[list[float]]
+) -> None:
+    found = run(model([choice("if0", "c")], {"c": np.array(cond)}))
+    np.testing.assert_array_equal(found, np.array(wanted, np.float32))
+
+
+def test_a_condition_that_shapes_decide_is_constant() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "one"], ["n"]),
+        helper.make_node("Equal", ["n", "two"], ["c"]),
+        choice("if0", "c"),
+    ]
+    found = run(model(nodes, {"one": np.array(1), "two": np.array(2)}))
+    np.testing.assert_array_equal(found, [[0, 4]])
+
+
+def test_two_ifs_may_use_the_same_inner_names() -> None:
+    nodes = [
+        choice("if0", "c", "a"),
+        choice("if1", "c", "b", offset=20.0),
+        helper.make_node("Sub", ["b", "a"], ["y"]),
+    ]
+    found = run(model(nodes, {"c": np.array(False)}))
+    np.testing.assert_array_equal(found, [[10, 10]])
+
+
+def test_a_branch_may_pass_an_outer_tensor_and_hold_another_if() -> None:
+    inner = helper.make_node(
+        "If",
+        ["c"],
+        ["q"],
+        then_branch=branch("a", [helper.make_node("Neg", ["t"], ["n"])], "n"),
+        else_branch=branch("b", [helper.make_node("Abs", ["t"], ["n"])], "n"),
+    )
+    outer = helper.make_node(
+        "If",
+        ["c"],
+        ["y"],
+        name="outer",
+        then_branch=branch("o", [helper.make_node("Relu", ["x"], ["t"]), inner], "q"),
+        else_branch=branch("p", [], "x"),
+    )
+    np.testing.assert_array_equal(run(model([outer], {"c": np.array(True)})), [[0, -2]])
+    np.testing.assert_array_equal(run(model([outer], {"c": np.array(False)})), X)
+
+
+def test_a_condition_from_an_input_is_refused_by_name() -> None:
+    proto = model([choice("if0", "c")], inputs=(value("c", TensorProto.BOOL, ()),))
+    with pytest.raises(ConstantInputError, match="the condition") as caught:
+        load(proto.SerializeToString())
+    assert "if0" in str(caught.value)
+
+
+def test_only_the_branch_that_is_taken_must_be_supported() -> None:
+    node = helper.make_node(
+        "If",
+        ["c"],
+        ["y"],
+        then_branch=branch("a", [helper.make_node("Relu", ["x"], ["r"])], "r"),
+        else_branch=branch("b", [helper.make_node("NonZero", ["x"], ["r"])], "r"),
+    )
+    np.testing.assert_array_equal(run(model([node], {"c": np.array(True)})), [[0, 2]])
+    with pytest.raises(OnnxImportError, match="NonZero"):
+        run(model([node], {"c": np.array(False)}))
+
+
+def test_weights_of_a_branch_are_not_read_from_any_file(tmp_path: Path) -> None:
+    proto = model([choice("if0", "c")], {"c": np.array(True)})
+    for attribute in proto.graph.node[0].attribute:
+        for tensor in attribute.g.initializer:
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value="../secret.bin")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "secret.bin").write_bytes(bytes(8))
+    path = tmp_path / "m" / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(OnnxImportError, match="inside the model's folder"):
+        load(path)
+
+
+def test_functions_are_inlined_also_where_they_call_each_other() -> None:
+    double = helper.make_function(
+        "own", "Double", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], OPSETS
+    )
+    nodes = [
+        helper.make_node("Double", ["a"], ["t"], domain="own"),
+        helper.make_node("Double", ["t"], ["b"], domain="own"),
+    ]
+    four = helper.make_function("own", "Four", ["a"], ["b"], nodes, OPSETS)
+    call = helper.make_node("Four", ["x"], ["y"], domain="own")
+    np.testing.assert_array_equal(run(model([call], functions=(double, four))), 4 * X)
+
+
+def test_a_function_that_calls_itself_is_refused() -> None:
+    nodes = [helper.make_node("Loop", ["a"], ["b"], domain="own")]
+    loop = helper.make_function("own", "Loop", ["a"], ["b"], nodes, OPSETS)
+    call = helper.make_node("Loop", ["x"], ["y"], domain="own")
+    with pytest.raises(OnnxImportError, match="calls itself"):
+        run(model([call], functions=(loop,)))
+
+
+def test_functions_that_would_explode_are_measured_first() -> None:
+    functions = [
+        helper.make_function(
+            "own",
+            f"f{i}",
+            ["a"],
+            ["c"],
+            [
+                helper.make_node(f"f{i - 1}" if i else "Relu", [a], [b], domain="own" if i else "")
+                for a, b in (("a", "b"), ("b", "c"))
+            ],
+            OPSETS,
+        )
+        for i in range(40)
+    ]
+    call = helper.make_node("f39", ["x"], ["y"], domain="own")
+    with pytest.raises(OnnxImportError, match=str(2**40)):
+        run(model([call], functions=tuple(functions)))
