@@ -33,6 +33,7 @@ MAX_MOVED = 1 << 16
     "tile",
     "repeat",
     "nn.pad",
+    "nn.mirror_pad",
     "nn.depth_to_space",
     "nn.space_to_depth",
 )
@@ -56,6 +57,14 @@ def _moved(step: Step, bounds: Sequence[tuple[Bound, Value]]) -> list[Array]:
     types = tuple(result.type for result in step.results)
     out_type = types[0] if len(types) == 1 else TupleType(types)
     return FNumpyCompute.require(step.op)(step.attrs, arrays, out_type)
+
+
+@FRange.register("image.resize2d", "nn.upsampling")
+def resize(step: Step, ctx: RangeContext) -> Interval:
+    """The nearest neighbour is one of the elements; of anything between them nothing is known."""
+    if step.attrs.method != "nearest_neighbor":
+        ctx.report(step, f"{step.attrs.method} interpolation of integers cannot be bounded")
+    return ctx.of(step.args[0]).scalar(len(step.result.type.shape))
 
 
 @FRange.register("take", "gather", "gather_nd")

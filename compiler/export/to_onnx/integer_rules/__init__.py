@@ -7,6 +7,7 @@ from compiler.export.to_onnx.integer_rules import (
     movement,
     pool,
     product,
+    table,
 )
 
-__all__ = ["arithmetic", "cast", "fixed_point", "movement", "pool", "product"]
+__all__ = ["arithmetic", "cast", "fixed_point", "movement", "pool", "product", "table"]
