@@ -71,7 +71,11 @@ class ExprFunctor(Generic[R]):
         return self.dispatch(expr, *args)
 
     def dispatch(self, expr: Expr, *args: Any) -> R:
-        """Call the handler of this kind of expression."""
+        """Call the handler of this kind of expression.
+
+        Raises:
+            DeepGraphError: handlers that visit their operands used up the interpreter's stack.
+        """
         handler = self._handlers.get(type(expr))
         result: R
         if handler is None:
@@ -81,7 +85,15 @@ class ExprFunctor(Generic[R]):
                 else self.visit_default(expr, *args)
             )
         else:
-            result = handler(self, expr, *args)
+            try:
+                result = handler(self, expr, *args)
+            except RecursionError:
+                raise DeepGraphError(
+                    f"{type(self).__name__} recursed through a graph deeper than the stack",
+                    where=f"at a {type(expr).__name__}",
+                    fix="use MixedModeVisitor or MixedModeMutator, which keep a stack of their own",
+                    span=expr.span,
+                ) from None
         return result
 
     def visit_default(self, expr: Expr, *args: Any) -> R:

@@ -110,3 +110,22 @@ def test_pattern_visitor_and_mutator_reach_bound_variables() -> None:
     assert isinstance(new, PatternTuple)
     assert new.patterns[0] is pattern.patterns[0]
     assert new.patterns[1] is not pattern.patterns[1]
+
+
+@pytest.mark.parametrize("base", [ExprFunctor, MemoizedFunctor])
+def test_recursion_on_a_deep_graph_is_a_clear_error(base: type[Any]) -> None:
+    class Depth(base):  # type: ignore[misc]
+        def visit_call(self, call: Call) -> int:
+            return int(self.visit(call.args[0])) + 1
+
+        def visit_var(self, var: Var) -> int:
+            return 0
+
+    value: Expr = relay.var("x", ())
+    for _ in range(20):
+        value = relay.op.exp(value)
+    assert Depth().visit(value) == 20
+    for _ in range(20_000):
+        value = relay.op.exp(value)
+    with pytest.raises(DeepGraphError, match="Depth"):
+        Depth().visit(value)
