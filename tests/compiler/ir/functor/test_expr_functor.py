@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from compiler import relay
+from compiler.errors import DeepGraphError
 from compiler.ir.adt import Constructor, PatternConstructor, PatternTuple, PatternVar
-from compiler.ir.expr import Constant, Expr, Var
+from compiler.ir.expr import Call, Constant, Expr, Var
 from compiler.ir.functor import (
     ExprFunctor,
     MemoizedFunctor,
