@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from compiler.runtime.executor import Executor
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError, OnnxExportError
@@ -20,6 +19,7 @@ from compiler.quantize._calibrate.collectors import (
 from compiler.quantize._calibrate.kernels.protocol import Kernels
 from compiler.quantize._calibrate.profile_function import profile_function
 from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.runtime.executor import Executor
 
 Batch = Mapping[str, NDArray[Any]]
 """Input name → array; names that the network lacks are ignored."""
@@ -32,9 +32,8 @@ _log = logging.getLogger("compiler.quantize.calibrate")
 def float_executor(mod: IRModule) -> Executor:
     """Fastest executor of a float module: onnxruntime, else the numpy reference."""
     from compiler.export.to_onnx.float_model import to_onnx
-    from compiler.targets.reference.executor import ReferenceExecutor
-
     from compiler.targets.ort.session import OrtExecutor
+    from compiler.targets.reference.executor import ReferenceExecutor
 
     try:
         return OrtExecutor(to_onnx(mod), threads=1)
