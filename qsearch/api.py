@@ -9,7 +9,7 @@ no deeper than this file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from compiler.qtypes.qconfig import QConfig
     from compiler.runtime.artifact import QModule
     from qsearch.diagnosis import ModelDiagnosis
+    from qsearch.insight import ModelInsight
     from qsearch.verification import Verification
 
 PathLike = str | os.PathLike[str]
@@ -153,6 +154,46 @@ def doctor(
     from qsearch.diagnosis import diagnose_model
 
     return diagnose_model(model, qconfig, dim)
+
+
+def insight(
+    model: PathLike,
+    calib: Any = None,
+    eval: Any = None,
+    qconfig: QConfig | Mapping[str, Any] | str | None = None,
+    *,
+    samples: int = 16,
+    preprocess: str | None = None,
+    dim: Mapping[str, int] | Sequence[str] = (),
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+) -> ModelInsight:
+    """What every layer and every quantize point of one configuration costs.
+
+    Args:
+        calib: as for ``quantize``.
+        eval: data to examine on; None takes the calibration data.
+        qconfig: as for ``quantize``; the path of a .qmod means the configuration in it.
+        samples: how many of the data are examined.
+        dim: sizes of named dimensions.
+        seed: of synthetic inputs.
+        progress: called with (layers done, layers).
+    Raises:
+        CompilerError: the model, data or configuration cannot be used.
+    """
+    from qsearch.insight import insight_of
+
+    return insight_of(
+        model,
+        calib,
+        eval,
+        qconfig,
+        samples=samples,
+        preprocess=preprocess,
+        dim=dim,
+        seed=seed,
+        progress=progress,
+    )
 
 
 def run_module(path: PathLike, data: Any, *, preprocess: str | None = None) -> dict[str, Any]:

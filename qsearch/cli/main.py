@@ -20,6 +20,7 @@ COMMANDS = {
     "launch": "search for the best quantization of a model; the same command resumes",
     "doctor": "which operators of a model will be integer, which not, and what to do",
     "compile": "quantize a model with one configuration, without a search",
+    "insight": "which layers and tensors of a quantized model lose accuracy",
     "run": "run a .qmod on data and score it",
     "verify": "derive again that a .qmod is integers only and cannot overflow",
     "show": "print the text of a model or module, or draw it",

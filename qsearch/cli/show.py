@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from qsearch.cli.arguments import Parser, add_verbosity
+from qsearch.cli.output_file import write_text
 
 TEXT = "text"
 
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         shown = api.draw(args.file, args.format, after=args.after, dim=dim)
     if args.out is not None:
-        _write(Path(args.out), shown)
+        write_text(Path(args.out), shown)
     elif args.format == TEXT and sys.stdout.isatty():
         from qsearch.cli.colours import print_coloured
 
@@ -40,14 +41,3 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(shown)
     return 0
-
-
-def _write(path: Path, shown: str) -> None:
-    from qsearch.errors import SettingsError
-
-    try:
-        path.write_text(shown, encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"{path} cannot be written: {error.strerror}", where="--out", fix="choose another path"
-        ) from error

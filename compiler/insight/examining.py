@@ -1,0 +1,262 @@
+"""examine: one configuration of one model, measured point by point and layer by layer.
+
+Everything is derived from the simulated module: with all points taken out it is the float network,
+with the points of one layer left in it shows what that layer alone costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError, OnnxExportError
+from compiler.insight.layers import Layer, find_layers
+from compiler.insight.measuring import OutputSums, PointSums, results_of
+from compiler.insight.records import Insight, LayerInsight, OutputInsight, PointInsight
+from compiler.ir.analysis import free_vars, post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import with_operands
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.qtypes.kind import QAnnotateKind, kind2str
+from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.report import call_places
+from compiler.quantize import Candidate, activation_scales, build_candidate, quantize_points
+from compiler.quantize._calibrate.collect_stats import float_executor
+from compiler.quantize._calibrate.modes import calibrate_modes
+from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.quantize._diagnosis import onnx_nodes
+from compiler.runtime.executor import Executor
+
+Batch = Mapping[str, NDArray[Any]]
+ExecutorFactory = Callable[[IRModule], Executor]
+
+
+def examine(
+    mod: IRModule,
+    qconfig: QConfig,
+    stats: CalibrationStats,
+    batches: Iterable[Batch],
+    *,
+    executor: ExecutorFactory = float_executor,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+) -> Insight:
+    """Measure what every quantize point and every layer of a configuration costs.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+        qconfig: the configuration; float parts are allowed whatever it says.
+        stats: calibration of this module for ``qconfig.calibration_fields()``, both rounds.
+        batches: inputs of ``main`` by name, one run each; all are held in memory.
+        executor: makes what runs float modules.
+        progress: called with (layers done, layers).
+    Raises:
+        CalibrationError: no batch, or statistics that do not belong to the module.
+        IntegerOverflowError: the configuration cannot be realised.
+    """
+    samples = list(batches)
+    if not samples:
+        raise CalibrationError("there is no sample to examine", fix="give one sample or more")
+    scales = activation_scales(stats, qconfig)
+    candidate = build_candidate(
+        mod, qconfig.with_overrides(partition_conversions="disabled"), scales
+    )
+    network = _Network(candidate.simulated["main"], quantize_points(candidate.simulated), executor)
+    reference, sums = _through(network, samples)
+    layers = find_layers(network.main.body, network.points)
+    # Annotation keeps the order of the float graph's calls, which the report is in.
+    conv_indices = {
+        call: candidate.report.calls[place].conv_index
+        for call, place in call_places(network.main).items()
+    }
+    found = []
+    for index, layer in enumerate(layers):
+        progress(index, len(layers))
+        kept = {network.points[place] for place in layer.points}
+        outputs = _compared(network.run_with(kept), samples, reference)
+        found.append(_layer(index, layer, outputs, conv_indices))
+    progress(len(layers), len(layers))
+    return Insight(
+        samples=len(samples),
+        points=_points(network, sums, layers, candidate, _thresholds(stats, qconfig)),
+        layers=tuple(found),
+        simulated=_compared(executor(candidate.simulated), samples, reference),
+        integer=_integer(candidate, samples, reference),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """A simulated function, from which modules with fewer points are made."""
+
+    main: Function
+    points: list[Call]
+    executor: ExecutorFactory
+
+    def without(self, kept: Collection[Expr]) -> dict[Expr, Expr]:
+        """Every node over a graph in which points outside ``kept`` hand on what they read."""
+        points = set(self.points)
+        new: dict[Expr, Expr] = {}
+        for node in post_order(self.main.body):
+            if node in points and node not in kept:
+                assert isinstance(node, Call)
+                new[node] = new[node.args[0]]
+            else:
+                new[node] = with_operands(node, [new[child] for child in node.operands()])
+        return new
+
+    def run_with(self, kept: Collection[Expr]) -> Executor:
+        """The network quantized at these points only."""
+        return self.returning([self.without(kept)[self.main.body]])
+
+    def returning(self, results: Sequence[Expr]) -> Executor:
+        """A module that returns these nodes; the first may be a tuple, which is flattened."""
+        body, *more = results
+        if more:
+            body = Tuple((*results_of(body, self.main.body.checked_type), *more))
+        used = set(free_vars(body))
+        params = tuple(param for param in self.main.params if param in used)
+        return self.executor(infer_module(IRModule.from_expr(Function(params, body))))
+
+
+def _through(
+    network: _Network, samples: Sequence[Batch]
+) -> tuple[list[list[NDArray[Any]]], list[PointSums]]:
+    """The float outputs of every sample, and the sums of every point over all samples."""
+    sums = [PointSums(point) for point in network.points]
+    measured = []
+    for place, point in enumerate(network.points):
+        data = point.args[0]
+        if isinstance(data, Constant):
+            sums[place].add(data.data, None)
+        else:
+            measured.append(place)
+    plain = network.without(())
+    tensors = [plain[network.points[place]] for place in measured]
+    distinct = list(dict.fromkeys(tensors))
+    column = {tensor: index for index, tensor in enumerate(distinct)}
+    body = network.main.body
+    exact = network.returning([plain[body], *distinct])
+    simulated = network.returning([body, *(network.points[place] for place in measured)])
+    count = len(results_of(body, body.checked_type))
+    reference = []
+    for batch in samples:
+        floats, rounded = _run(exact, batch), _run(simulated, batch)
+        reference.append(floats[:count])
+        for place, tensor, value in zip(measured, tensors, rounded[count:], strict=True):
+            sums[place].add(floats[count + column[tensor]], value)
+    return reference, sums
+
+
+def _points(
+    network: _Network,
+    sums: Sequence[PointSums],
+    layers: Sequence[Layer],
+    candidate: Candidate,
+    thresholds: Sequence[Mapping[str, float]],
+) -> tuple[PointInsight, ...]:
+    readers: list[list[int]] = [[] for _ in network.points]
+    for index, layer in enumerate(layers):
+        for place in layer.points:
+            readers[place].append(index)
+    waiting = iter(thresholds)
+    found = []
+    for place, (point, total) in enumerate(zip(network.points, sums, strict=True)):
+        kind = quantize_kind(point)
+        assert kind is not None
+        producer = _producer(point.args[0])
+        scale = np.atleast_1d(total.scale)
+        weight = kind == QAnnotateKind.WEIGHT
+        found.append(
+            PointInsight(
+                index=place,
+                kind=kind2str(kind),
+                op=_name(producer),
+                onnx_nodes=() if producer is None else onnx_nodes(producer.span),
+                layers=tuple(readers[place]),
+                minimum=total.minimum,
+                maximum=total.maximum,
+                range_s=float(np.max(candidate.report.points[place].range_s)),
+                scale_min=float(scale.min()),
+                scale_max=float(scale.max()),
+                channels=scale.size,
+                thresholds={} if weight else next(waiting),
+                saturated=total.saturated,
+                local_db=total.local.db,
+                upstream_db=None if weight else total.upstream.db,
+            )
+        )
+    return tuple(found)
+
+
+def _layer(
+    index: int, layer: Layer, outputs: OutputInsight, conv_indices: Mapping[Expr, int | None]
+) -> LayerInsight:
+    return LayerInsight(
+        index=index,
+        op=layer.op,
+        onnx_nodes=() if layer.call is None else onnx_nodes(layer.call.span),
+        conv_index=None if layer.call is None else conv_indices[layer.call],
+        points=tuple(layer.points),
+        output_db=outputs.output_db,
+        agreement=outputs.agreement,
+    )
+
+
+def _thresholds(stats: CalibrationStats, qconfig: QConfig) -> list[dict[str, float]]:
+    """Per measured point, in binding order: what every calibrate_mode would choose."""
+    rows: list[dict[str, float]] = [{} for _ in stats.point_tensor]
+    for name in calibrate_modes.names():
+        chosen = activation_scales(stats, qconfig.with_overrides(calibrate_mode=name))
+        for row, value in zip(rows, chosen, strict=True):
+            row[name] = float(value)
+    return rows
+
+
+def _producer(node: Expr) -> Call | None:
+    """The operator call a point reads, through tuple fields; None for inputs and constants."""
+    while not isinstance(node, Call):
+        operands = node.operands()
+        if not operands:
+            return None
+        node = operands[0]
+    return node if isinstance(node.op, Op) else None
+
+
+def _name(call: Call | None) -> str:
+    return call.op.name if call is not None and isinstance(call.op, Op) else ""
+
+
+def _integer(
+    candidate: Candidate, samples: Sequence[Batch], reference: Sequence[Sequence[NDArray[Any]]]
+) -> OutputInsight | None:
+    from compiler.targets.ort.grid_executor import GridExecutor
+    from compiler.targets.reference.executor import ReferenceExecutor
+
+    if candidate.integer is None:
+        return None
+    run: Executor
+    try:
+        run = GridExecutor(candidate.integer)
+    except OnnxExportError:
+        run = ReferenceExecutor(candidate.integer)
+    return _compared(run, samples, reference)
+
+
+def _compared(
+    run: Executor, samples: Sequence[Batch], reference: Sequence[Sequence[NDArray[Any]]]
+) -> OutputInsight:
+    sums = OutputSums()
+    for batch, wanted in zip(samples, reference, strict=True):
+        sums.add(wanted, _run(run, batch))
+    return sums.result()
+
+
+def _run(run: Executor, batch: Batch) -> list[NDArray[Any]]:
+    """A network cut down may read fewer inputs than the model has."""
+    return run.run({name: batch[name] for name in run.input_names})

@@ -1,0 +1,82 @@
+"""Which operator reads which quantize points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Expr, Op, is_op_call
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.report import MARKER_OPS
+
+RESULT = "result"
+
+
+@dataclass(slots=True, eq=False)
+class Layer:
+    """An operator call and the places, in binding order, of the points it reads.
+
+    ``call`` is None for the points that only a function result reads.
+    """
+
+    call: Call | None
+    points: list[int] = field(default_factory=list)
+
+    @property
+    def op(self) -> str:
+        """Name of the operator."""
+        if self.call is None:
+            return RESULT
+        assert isinstance(self.call.op, Op)
+        return self.call.op.name
+
+
+def find_layers(body: Expr, points: Sequence[Call]) -> list[Layer]:
+    """The layers of a simulated function in visiting order; O(nodes).
+
+    Args:
+        body: of ``main`` after ``bind_scales``.
+        points: its simulated_quantize calls, as ``quantize_points`` gives them.
+    """
+    places: dict[Expr, int] = {point: place for place, point in enumerate(points)}
+    seen_through: dict[Expr, tuple[int, ...]] = {}
+    layer_of: dict[Expr, Layer] = {}
+    layers: list[Layer] = []
+    for node in post_order(body):
+        if node in places:
+            seen_through[node] = (places[node],)
+        elif is_op_call(node) and not is_op_call(node, *MARKER_OPS):
+            assert isinstance(node, Call)
+            read = _read(node.operands(), seen_through)
+            if read:
+                layer = _followed(node, read, points, layer_of)
+                if layer is None:
+                    layer = Layer(node)
+                    layers.append(layer)
+                layer.points += [place for place in read if place not in layer.points]
+                layer_of[node] = layer
+        else:  # markers, tuples and their fields hand on what they hold
+            seen_through[node] = _read(node.operands(), seen_through)
+    used = {place for layer in layers for place in layer.points}
+    rest = [place for place in range(len(points)) if place not in used]
+    if rest:
+        layers.append(Layer(None, rest))
+    return layers
+
+
+def _read(
+    operands: Iterable[Expr], seen_through: Mapping[Expr, tuple[int, ...]]
+) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(p for node in operands for p in seen_through.get(node, ())))
+
+
+def _followed(
+    call: Call, read: Iterable[int], points: Sequence[Call], layer_of: Mapping[Expr, Layer]
+) -> Layer | None:
+    """The layer that this call only adds a constant to."""
+    if any(quantize_kind(points[place]) != QAnnotateKind.WEIGHT for place in read):
+        return None
+    owners = [layer_of[arg] for arg in call.args if arg in layer_of]
+    return owners[0] if len(owners) == 1 else None

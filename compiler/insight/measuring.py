@@ -1,0 +1,121 @@
+"""Sums over samples: what one point loses, and how far the model's outputs move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.insight.records import OutputInsight, Ratio
+from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem
+from compiler.ir.ty import TupleType, Type
+from compiler.ops.rules.numpy_compute import FNumpyCompute
+
+Arrays = Sequence[NDArray[Any]]
+
+
+class PointSums:
+    """One quantize point with bound scales, fed with float tensors and what simulation made of it.
+
+    Args:
+        point: a simulated_quantize call of a simulated module.
+    """
+
+    def __init__(self, point: Call) -> None:
+        scale, low, high = (_value(arg) for arg in point.args[1:4])
+        self._point = point
+        self._bounds = (scale, low, high)
+        axis = getattr(point.attrs, "axis", None)
+        rank = len(point.args[0].tensor_type.shape)
+        self._spread = scale if axis is None else scale.reshape(_along(axis, rank))
+        self.minimum, self.maximum = math.inf, -math.inf
+        self.local, self.upstream = Ratio(), Ratio()
+        self._count = self._saturated = 0
+
+    @property
+    def scale(self) -> NDArray[Any]:
+        """The scale, or one per channel."""
+        return self._bounds[0]
+
+    @property
+    def saturated(self) -> float:
+        """Fraction of the values beyond the clip bounds by more than rounding."""
+        return self._saturated / self._count if self._count else 0.0
+
+    def add(self, exact: NDArray[Any], simulated: NDArray[Any] | None) -> None:
+        """Count one tensor.
+
+        Args:
+            exact: of the float network.
+            simulated: the point's result in the simulated module; None for a constant.
+        """
+        ty = self._point.checked_type
+        assert isinstance(self._point.op, Op)
+        rule = FNumpyCompute.require(self._point.op)
+        (local,) = rule(self._point.attrs, [exact, *self._bounds], ty)
+        self.minimum = min(self.minimum, float(exact.min(initial=math.inf)))
+        self.maximum = max(self.maximum, float(exact.max(initial=-math.inf)))
+        units = exact / self._spread
+        _, low, high = self._bounds
+        beyond = (units > high + 0.5) | (units < low - 0.5)
+        self._saturated += int(np.count_nonzero(beyond))
+        self._count += exact.size
+        add_to(self.local, exact, local)
+        if simulated is not None:
+            add_to(self.upstream, exact, simulated)
+
+
+class OutputSums:
+    """The outputs of a module against those of the float model."""
+
+    def __init__(self) -> None:
+        self._ratio = Ratio()
+        self._equal = self._count = 0
+
+    def add(self, reference: Arrays, outputs: Arrays) -> None:
+        """Count the outputs of one run."""
+        for wanted, found in zip(reference, outputs, strict=True):
+            add_to(self._ratio, wanted, found)
+        wanted, found = decisions(reference[0]), decisions(outputs[0])
+        self._equal += int(np.count_nonzero(wanted == found))
+        self._count += wanted.size
+
+    def result(self) -> OutputInsight:
+        """SQNR and agreement so far."""
+        return OutputInsight(self._ratio.db, self._equal / self._count if self._count else 1.0)
+
+
+def add_to(ratio: Ratio, wanted: NDArray[Any], found: NDArray[Any]) -> None:
+    """Add signal and noise of one pair of tensors, in float64."""
+    exact = np.asarray(wanted, np.float64).ravel()
+    noise = np.asarray(found, np.float64).ravel() - exact
+    ratio.signal += float(np.dot(exact, exact))
+    ratio.noise += float(np.dot(noise, noise))
+
+
+def decisions(output: NDArray[Any]) -> NDArray[np.intp]:
+    """Index of the highest value along the last axis."""
+    rows = np.atleast_2d(output)
+    highest: NDArray[np.intp] = np.argmax(rows.reshape(-1, rows.shape[-1]), axis=-1)
+    return highest
+
+
+def results_of(body: Expr, ty: Type) -> list[Expr]:
+    """The tensors that a function body of type ``ty`` returns, tuples flattened one level."""
+    if isinstance(body, Tuple):
+        return list(body.fields)
+    if isinstance(ty, TupleType):
+        return [TupleGetItem(body, index) for index in range(len(ty.fields))]
+    return [body]
+
+
+def _value(arg: Expr) -> NDArray[Any]:
+    assert isinstance(arg, Constant), "examine binds every scale"
+    return arg.data
+
+
+def _along(axis: int, rank: int) -> tuple[int, ...]:
+    return tuple(-1 if place == axis % rank else 1 for place in range(rank))

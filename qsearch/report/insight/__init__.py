@@ -1,0 +1,1 @@
+"""The insight page: one HTML file with its own plots; nothing is loaded from elsewhere."""
