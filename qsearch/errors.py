@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from compiler.errors import CompilerError
-from qsearch.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_SEARCH_FAILED
+from qsearch.exit_codes import (
+    EXIT_BAD_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_SEARCH_FAILED,
+    EXIT_TARGET_MISSED,
+)
 from workers.errors import DatasetError, MetricError, WorkerError
 
 
@@ -40,9 +45,15 @@ class ForeignPackageError(SearchError):
 
 
 class SearchFailedError(SearchError):
-    """No trial ended with a module that could be handed over."""
+    """The search broke: trials ended with errors, or a result is missing."""
 
     exit_code: ClassVar[int] = EXIT_SEARCH_FAILED
+
+
+class NoModuleError(SearchFailedError):
+    """Every trial was judged, and none gives a module that may be handed over."""
+
+    exit_code: ClassVar[int] = EXIT_TARGET_MISSED
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -7,7 +7,7 @@ from typing import Final
 EXIT_OK: Final = 0
 """Done; for a search, the emitted module keeps the promised accuracy."""
 EXIT_TARGET_MISSED: Final = 1
-"""Everything was written, but no trial stayed within ``--max-drop``."""
+"""The answer is no: no trial stayed within ``--max-drop``, or none became integers only."""
 EXIT_BAD_INPUT: Final = 2
 """Options, files or data that cannot be used; nothing was searched."""
 EXIT_SEARCH_FAILED: Final = 3

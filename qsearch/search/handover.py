@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qsearch.errors import SearchFailedError
+from qsearch.errors import NoModuleError, SearchFailedError
 from qsearch.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, summary
 from qsearch.result import SearchResult
@@ -91,7 +91,8 @@ def hand_over(
 def _nothing_found(trials: Sequence[Trial], folder: RunFolder) -> SearchFailedError:
     reasons = {t.outcome.failure.what for t in trials if t.outcome.failure is not None}
     states = sorted({t.state for t in trials})
-    return SearchFailedError(
+    kind = SearchFailedError if "failed" in states else NoModuleError
+    return kind(
         f"none of {len(trials)} trials was completed ({', '.join(states)})",
         where="; ".join(sorted(reasons)[:3]) or str(folder.report),
         fix="see `qsearch trials` for each one's reason; --allow-float admits modules with "

@@ -26,6 +26,7 @@ Params = dict[str, Value]
 
 PERCENTILES: Final = (0.999, 0.9999, 0.99999, 0.999999)
 GLOBAL_SCALES: Final = (4.0, 8.0, 16.0, 32.0)
+MEASURED: Final = ("percentile", "kl_divergence", "max", "mse")
 
 # Fields that change nothing about the numbers a module computes.
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
@@ -204,12 +205,11 @@ _ENUMERATE_AT_MOST: Final = 20_000
 
 
 def default_space(allow_float: bool = False) -> Space:
-    """What ``qsearch launch`` searches without being told otherwise: 66 points.
+    """What ``qsearch launch`` searches without being told otherwise: 108 points.
 
     Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
-    candidates too. ``rounding`` is left out: it decides ties of fixed-point products only, which do
-    not occur with the scales of a calibration (24 configurations of two models, 200 samples each:
-    no output differed), and a trial spent on it is a trial lost.
+    candidates too. ``rounding`` decides the ties of fixed-point products, so it waits for a
+    calibrate_mode whose ranges are no powers of two.
     """
     conversions: tuple[Value, ...] = ("fully_integral",)
     if allow_float:
@@ -218,11 +218,10 @@ def default_space(allow_float: bool = False) -> Space:
         (
             Parameter("weight_granularity", ("channel", "tensor")),
             Parameter("weight_scale", ("max", "power2", "mse")),
-            Parameter(
-                "calibrate_mode", ("percentile", "kl_divergence", "max", "mse", "global_scale")
-            ),
+            Parameter("calibrate_mode", (*MEASURED, "global_scale")),
             Parameter("percentile", PERCENTILES, (("calibrate_mode", ("percentile",)),)),
             Parameter("global_scale", GLOBAL_SCALES, (("calibrate_mode", ("global_scale",)),)),
+            Parameter("rounding", ("UPWARD", "TONEAREST"), (("calibrate_mode", MEASURED),)),
             Parameter("partition_conversions", conversions),
         )
     )

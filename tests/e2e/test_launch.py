@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import qsearch
@@ -208,3 +209,24 @@ def test_the_module_runs_as_python_dash_m() -> None:
         timeout=60,
     )
     assert found.stdout.strip() == f"qsearch {qsearch.__version__}"
+
+
+def test_a_model_that_cannot_become_integers_is_exit_code_1_and_names_the_operator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = onnx.helper.make_node("LpNormalization", ["x"], ["y"], name="keeps_float", axis=1, p=1)
+    shape = [1, 8]
+    graph = onnx.helper.make_graph(
+        [node],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, shape)],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "m.onnx")
+    words = ["launch", "--model", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "run")]
+    assert run([*words, "--trials", "2", "--pool", "inline"]) == 1
+    message = capsys.readouterr().err
+    assert "none of 2 trials was completed (infeasible)" in message
+    assert "--allow-float" in message
+    assert run([*words, "--trials", "2", "--pool", "inline", "--allow-float", "--fresh"]) == 0

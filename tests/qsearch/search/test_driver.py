@@ -311,12 +311,12 @@ def test_work_known_to_the_storage_is_answered_without_a_worker(repository: Repo
 def test_configurations_with_equal_ranges_are_one_piece_of_work(repository: Repository) -> None:
     pool = FakePool()
     scales = Scales(equal=("max", "mse", "kl_divergence", "percentile"))
-    search(repository, pool, scales=scales, trials=66)
+    search(repository, pool, scales=scales, trials=108)
     trials = trials_of(repository)
     works = {t.work_hash for t in trials}
-    assert len({t.config_hash for t in trials}) == 66
-    # 6 ways for the weights; ranges are one set for all modes, and 4 global scales.
-    assert len(works) == 6 * (1 + 4)
+    assert len({t.config_hash for t in trials}) == 108
+    # 6 ways for the weights; ranges are one set for all modes, rounded in 2 ways; 4 global scales.
+    assert len(works) == 6 * (2 + 4)
     assert len(pool.ran) == len(works)
     for trial in trials:
         same = next(t for t in trials if t.work_hash == trial.work_hash)

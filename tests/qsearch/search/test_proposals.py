@@ -86,8 +86,8 @@ def test_a_restarted_search_proposes_what_an_unbroken_one_does(sampler: str) -> 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_nothing_is_proposed_twice_until_the_space_ends(sampler: str) -> None:
-    hashes = play(17, sampler=sampler)
-    assert len(hashes) == len(set(hashes)) == 66
+    hashes = play(27, sampler=sampler)
+    assert len(hashes) == len(set(hashes)) == 108
 
 
 def test_a_small_space_is_enumerated_from_the_recommended_configuration() -> None:

@@ -55,7 +55,8 @@ def test_calibration_and_baseline_are_done_once_per_study(
     assert pools[0].asked["grid_exact trial"] == 4
     again = qsearch.launch("digits", trials=6, **options)
     assert pools[1].asked["calibration 1"] == pools[1].asked["float"] == 0
-    assert pools[1].asked["grid_exact trial"] == 2
+    fresh = [trial for trial in again.trials[4:] if not trial.outcome.from_store]
+    assert pools[1].asked["grid_exact trial"] == len(fresh) <= 2
     assert again.trials[:4] == first.trials
     assert again.summary["calibration_cpu_s"] >= first.summary["calibration_cpu_s"]
 

@@ -28,7 +28,7 @@ def hash_of(params: dict[str, object]) -> str:
 def test_the_default_space_has_66_different_configurations() -> None:
     points = list(default_space().points())
     hashes = {config_hash(to_qconfig(point, START).to_dict()) for point in points}
-    assert len(points) == len(hashes) == 66
+    assert len(points) == len(hashes) == 108
     assert all(point["partition_conversions"] == "fully_integral" for point in points)
 
 
@@ -82,7 +82,7 @@ def test_a_condition_on_a_later_parameter_is_refused() -> None:
 
 
 def test_size_stops_counting_at_its_limit() -> None:
-    assert default_space().size(1000) == 66
+    assert default_space().size(1000) == 108
     assert default_space().size(10) == 10
 
 
