@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import mark
+from compiler.quantize import ChannelStats, mark
+from compiler.quantize._calibrate.channel_stats import ChannelCollector
 from compiler.quantize._calibrate.collect_stats import float_executor, profile_outputs
 from compiler.quantize._calibrate.collectors import (
     HistogramCollector,
@@ -36,12 +37,15 @@ _CHUNK = 16
 
 
 class _Profile:
-    """The network of one request, ready to run; both rounds of a study share it."""
+    """The network of one request, ready to run; rounds 1 and 2 of a study share it."""
 
-    def __init__(self, blob: bytes, qconfig: Mapping[str, Any]) -> None:
+    def __init__(
+        self, blob: bytes, qconfig: Mapping[str, Any], channels: Mapping[str, NDArray[Any]] | None
+    ) -> None:
         mod = ModuleBlob(blob).unpack()
         self.inputs: tuple[InputSpec, ...] = input_specs(mod)
-        annotated, _ = mark(mod, QConfig.from_dict(dict(qconfig)))
+        measured = None if channels is None else ChannelStats.from_arrays(channels)
+        annotated, _ = mark(mod, QConfig.from_dict(dict(qconfig)), measured)
         profile, points = profile_function(annotated)
         self.points: PointMap = points
         self.executor: Executor = float_executor(profile)
@@ -73,9 +77,19 @@ class CalibrationActor:
             CalibrationError: values inside the network are not finite.
         """
         clock = CpuClock()
-        key = (self._values.key(request.blob), json.dumps(dict(request.qconfig), sort_keys=True))
+        if request.round == 0:
+            return self._channels(request, clock)
+        given = request.channels
+        key = (
+            self._values.key(request.blob),
+            json.dumps(dict(request.qconfig), sort_keys=True),
+            "" if given is None else self._values.key(given),
+        )
         profile = self._profiles.get(
-            key, lambda: _Profile(self._values.value(request.blob), request.qconfig)
+            key,
+            lambda: _Profile(
+                self._values.value(request.blob), request.qconfig, self._values.value(given)
+            ),
         )
         dataset = self._datasets.open(request.dataset, profile.inputs)
         if len(request.samples) == 0:
@@ -84,6 +98,19 @@ class CalibrationActor:
         for outputs in profile_outputs(
             profile.executor, _batches(dataset, request.samples, profile.inputs)
         ):
+            collector.update(outputs)
+        arrays = collector.result().to_arrays()
+        return CalibrationResult(arrays, len(request.samples), clock.seconds, peak_rss_bytes())
+
+    def _channels(self, request: CalibrationRequest, clock: CpuClock) -> CalibrationResult:
+        mod = ModuleBlob(self._values.value(request.blob)).unpack()
+        inputs = input_specs(mod)
+        dataset = self._datasets.open(request.dataset, inputs)
+        if len(request.samples) == 0:
+            raise DatasetError("no sample to calibrate on", where=str(request.samples))
+        collector = ChannelCollector(mod)
+        executor = float_executor(collector.profile)
+        for outputs in profile_outputs(executor, _batches(dataset, request.samples, inputs)):
             collector.update(outputs)
         arrays = collector.result().to_arrays()
         return CalibrationResult(arrays, len(request.samples), clock.seconds, peak_rss_bytes())
@@ -97,7 +124,7 @@ class CalibrationActor:
         if request.round != 2 or merged is None:
             raise WorkerError(
                 f"calibration round {request.round} without the merged ranges of round 1",
-                fix="rounds are 1 and 2; round 2 takes the merged result of round 1",
+                fix="rounds are 0, 1 and 2; round 2 takes the merged result of round 1",
             )
         return HistogramCollector(CalibrationStats.from_arrays(merged), request.percentiles)
 

@@ -9,7 +9,7 @@ from compiler.errors import NotFullyIntegralError, QuantizeError
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Candidate, build_candidate
+from compiler.quantize import Candidate, ChannelStats, build_candidate
 from compiler.quantize._calibrate.collect_stats import float_executor
 from compiler.quantize._partition_conversions import CORE, PREFIX, SUFFIX, check_fully_integral
 from compiler.runtime.executor import Executor
@@ -61,7 +61,8 @@ class Builder:
         clock = CpuClock()
         blob_key = self._values.key(request.blob)
         settings = "" if request.judge == "float" else repr(sorted(request.qconfig.items()))
-        key = (blob_key, settings, request.activation_scales, request.judge)
+        channels_key = "" if request.channels is None else self._values.key(request.channels)
+        key = (blob_key, settings, request.activation_scales, request.judge, channels_key)
         made = self._made.get(key, lambda: self._make(request, blob_key))
         return made, clock.seconds
 
@@ -74,7 +75,9 @@ class Builder:
         if request.judge == "float":
             return Runnable(inputs, float_executor(mod), None, (), clock.seconds)
         qconfig = QConfig.from_dict(dict(request.qconfig))
-        candidate = build_candidate(mod, qconfig, request.activation_scales)
+        arrays = self._values.value(request.channels)
+        channels = None if arrays is None else ChannelStats.from_arrays(arrays)
+        candidate = build_candidate(mod, qconfig, request.activation_scales, channels)
         executor = _JUDGES[request.judge](candidate)
         return Runnable(
             inputs, executor, _fully_integral(candidate), _float_ops(candidate), clock.seconds

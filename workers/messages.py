@@ -70,9 +70,11 @@ class CalibrationRequest:
         qconfig: fields of the QConfig, plain values; those that choose the quantize points matter.
         dataset: calibration inputs.
         samples: which of them.
-        round: 1 gathers ranges; 2 gathers histograms over the ranges of round 1.
+        round: 1 gathers ranges; 2 gathers histograms over the ranges of round 1. Round 0 gathers
+            statistics of single channels (``ChannelStats``), for a QConfig that needs them.
         merged: round-2 input: the merged result of round 1 as arrays, else None.
         percentiles: the fractions whose exact order statistics are wanted, fixed for the study.
+        channels: rounds 1 and 2: merged result of round 0, where ``qconfig.needs_channels``.
     """
 
     blob: bytes | Handle
@@ -82,11 +84,13 @@ class CalibrationRequest:
     round: int
     merged: Mapping[str, NDArray[Any]] | Handle | None
     percentiles: tuple[float, ...]
+    channels: Mapping[str, NDArray[Any]] | Handle | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
-    """Statistics of one shard as flat arrays (``CalibrationStats.to_arrays``), and their cost."""
+    """Statistics of one shard as flat arrays (``CalibrationStats.to_arrays``, after round 0
+    ``ChannelStats.to_arrays``), and their cost."""
 
     arrays: Mapping[str, NDArray[Any]]
     samples: int
@@ -113,6 +117,8 @@ class EvaluationRequest:
             range, and stop when the candidate collapsed; None never stops.
         collapse_below: agreement (or top-1 relative to the baseline) that counts as collapse.
         return_outputs: send the outputs back (baseline and final check).
+        channels: merged result of calibration round 0, or its handle, where the candidate's
+            ``needs_channels``.
     """
 
     blob: bytes | Handle
@@ -126,6 +132,7 @@ class EvaluationRequest:
     collapse_after: int | None = None
     collapse_below: float = 0.5
     return_outputs: bool = False
+    channels: Mapping[str, NDArray[Any]] | Handle | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ import compiler.ops.nn.product_dtype
 import compiler.ops.nn.relu
 import compiler.ops.nn.softmax
 import compiler.ops.nn.upsampling
+import compiler.ops.nn.weight_factors
 import compiler.ops.nn.weight_scaling
 import compiler.ops.nn.window
 import compiler.ops.reduce.arg_reduce
@@ -70,6 +71,7 @@ import compiler.ops.tensor.compare
 import compiler.ops.tensor.divide
 import compiler.ops.tensor.einsum
 import compiler.ops.tensor.error_function
+import compiler.ops.tensor.factor_passing
 import compiler.ops.tensor.fill
 import compiler.ops.tensor.fixed_point_multiply
 import compiler.ops.tensor.integer_division

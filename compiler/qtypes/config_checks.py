@@ -83,6 +83,14 @@ def _level(name: str, value: Any) -> int | None:
     return None if value is None else _integer(0, 3, name, value)
 
 
+def _share(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1:
+        return float(value)
+    raise _refuse(name, value, "None or a number from 0 to 1")
+
+
 def _dtype_input(name: str, value: Any) -> str:
     if value == "uint8":
         raise ConfigValueError(
@@ -117,6 +125,9 @@ CHECKS: dict[str, Check] = {
     "avg_pool_round": _flag,
     "weight_granularity": partial(_word, ("tensor", "channel")),
     "prerequisite_level": _level,
+    "equalize": _flag,
+    "smooth_alpha": _share,
+    "bias_correction": _flag,
 }
 
 
@@ -134,4 +145,9 @@ def check_fields(config: Any) -> dict[str, Any]:
                 f"QConfig.nbit_{kind}={nbit} does not fit dtype_{kind}={dtype!r}",
                 fix=f"lower nbit_{kind} to {bits(dtype)} or take a wider dtype",
             )
+    if values["bias_correction"] and values["bias_mode"] != "accumulator":
+        raise ConfigValueError(
+            f"QConfig.bias_correction needs finer biases than bias_mode={values['bias_mode']!r}",
+            fix='set bias_mode="accumulator", or bias_correction=False',
+        )
     return values

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.qconfig import QConfig, current_qconfig
 from compiler.qtypes.report import QuantizeReport
 
@@ -20,6 +21,8 @@ class QuantizeContext:
         qnode_map: (data, kind, sign, rounding) → simulated_quantize call.
         conv2d_counter: nn.conv2d calls seen by the annotate rules.
         stopped: an nn.global_avg_pool2d has ended quantization.
+        channel_ranges: data of each weighted operator in visiting order, where the QConfig asks
+            for them.
         report: what stays float and why, and the scales chosen.
     """
 
@@ -27,6 +30,7 @@ class QuantizeContext:
     qnode_map: dict[tuple[Expr, int, bool, str], Call] = field(default_factory=dict)
     conv2d_counter: int = 0
     stopped: bool = False
+    channel_ranges: tuple[ChannelRanges, ...] = ()
     report: QuantizeReport = field(default_factory=QuantizeReport)
 
     def check_to_skip(self, call: Call) -> bool:

@@ -49,6 +49,11 @@ class QConfig:
         avg_pool_round: average pooling loses nothing; the rounding happens in the requantization.
         weight_granularity: one weight scale per "tensor" or per output "channel".
         prerequisite_level: opt level of the passes before quantization; None takes the context's.
+        equalize: even out weight ranges between layers first (same function).
+        smooth_alpha: move this share, 0 to 1, of the spread between activation channels into the
+            weights first (same function); None moves nothing. Needs calibration data.
+        bias_correction: biases make up for the mean error of quantized weights. Needs calibration
+            data and bias_mode "accumulator".
 
     Raises:
         UnknownConfigKeyError: an unknown field (also a TypeError).
@@ -79,6 +84,9 @@ class QConfig:
     avg_pool_round: bool = False
     weight_granularity: str = "tensor"
     prerequisite_level: int | None = None
+    equalize: bool = False
+    smooth_alpha: float | None = None
+    bias_correction: bool = False
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Refuses unknown fields before the generated ``__init__`` does so less helpfully."""
@@ -116,6 +124,11 @@ class QConfig:
         """
         values = self.to_dict()
         return {name: values[name] for name in _CALIBRATION_FIELDS}
+
+    @property
+    def needs_channels(self) -> bool:
+        """True where statistics of single channels are needed, beside those of quantize points."""
+        return self.smooth_alpha is not None or self.bias_correction
 
     def get_nbit_by_kind(self, kind: int) -> int:
         """Bits of a quantize point.
@@ -182,6 +195,8 @@ _CALIBRATION_FIELDS = (
     "stop_after_global_pool",
     "avg_pool_round",
     "prerequisite_level",
+    "equalize",
+    "smooth_alpha",
 )
 
 

@@ -9,12 +9,14 @@ from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.qtypes.qconfig import QConfig, current_qconfig, qconfig, qconfig_from_text
 from compiler.qtypes.report import CallRecord, PointRecord, QuantizeReport
 from compiler.quantize._annotate import QuantizeAnnotate, annotate
+from compiler.quantize._bias_correction import correct_biases
 from compiler.quantize._calibrate.activation_scales import activation_scales
 from compiler.quantize._calibrate.bind_scales import (
     bind_scales,
     measured_points,
     quantize_points,
 )
+from compiler.quantize._calibrate.channel_stats import ChannelStats, channel_stats
 from compiler.quantize._calibrate.collect_stats import calibration_stats, collect_stats
 from compiler.quantize._calibrate.kl_divergence import find_scale_by_kl
 from compiler.quantize._calibrate.percentile import find_scale_by_percentile
@@ -22,6 +24,7 @@ from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate, c
 from compiler.quantize._candidate import Candidate, build_candidate, mark
 from compiler.quantize._conversion_ops import has_only_conversion_ops
 from compiler.quantize._diagnosis import Diagnosis, OperatorDiagnosis, diagnose
+from compiler.quantize._equalization import equalize
 from compiler.quantize._flow import quantize
 from compiler.quantize._partition import QuantizePartition, partition
 from compiler.quantize._partition_conversions import (
@@ -37,10 +40,12 @@ from compiler.quantize._registration import (
     register_partition_function,
     register_realize_function,
 )
+from compiler.quantize._smoothing import smooth
 
 __all__ = [
     "CallRecord",
     "Candidate",
+    "ChannelStats",
     "Diagnosis",
     "OperatorDiagnosis",
     "PointRecord",
@@ -63,8 +68,11 @@ __all__ = [
     "build_candidate",
     "calibrate",
     "calibration_stats",
+    "channel_stats",
     "collect_stats",
+    "correct_biases",
     "current_qconfig",
+    "equalize",
     "diagnose",
     "find_scale_by_kl",
     "find_scale_by_percentile",
@@ -86,4 +94,5 @@ __all__ = [
     "register_annotate_function",
     "register_partition_function",
     "register_realize_function",
+    "smooth",
 ]

@@ -16,10 +16,13 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
 from compiler.quantize._annotate import QuantizeAnnotate
+from compiler.quantize._bias_correction import correct_biases
 from compiler.quantize._calibrate.bind_scales import bind_scales
+from compiler.quantize._calibrate.channel_stats import ChannelStats
 from compiler.quantize._flow import REQUIRED, partitioned
 from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._realize import QuantizeRealize
+from compiler.quantize._rescaling import rescaled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,13 +44,22 @@ class Candidate:
     report: QuantizeReport
 
 
-def mark(mod: IRModule, qconfig: QConfig) -> tuple[IRModule, QuantizeContext]:
+def mark(
+    mod: IRModule, qconfig: QConfig, channels: ChannelStats | None = None
+) -> tuple[IRModule, QuantizeContext]:
     """Partition and annotate a module that ``prerequisite_optimize`` has prepared.
+
+    Args:
+        channels: statistics of ``mod`` channel by channel, where ``qconfig.needs_channels``.
 
     Returns:
         the annotated module, whose quantize points await their scales, and the run.
+
+    Raises:
+        CalibrationError: ``channels`` are missing or of another module.
     """
     run = QuantizeContext(qconfig)
+    mod, run.channel_ranges = rescaled(mod, qconfig, channels)
     run.report.begin(mod["main"])
     with PassContext(opt_level=3, required_pass=REQUIRED):
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
@@ -58,6 +70,7 @@ def build_candidate(
     mod: IRModule,
     qconfig: QConfig,
     activation_scales: Sequence[float] | NDArray[np.float32] | None,
+    channels: ChannelStats | None = None,
 ) -> Candidate:
     """The simulated and the integer module of one QConfig.
 
@@ -65,14 +78,17 @@ def build_candidate(
         mod: result of ``prerequisite_optimize``.
         activation_scales: range S of each INPUT or ACTIVATION point in binding order, in the units
             of its tensor; None stands for ``global_scale``.
+        channels: statistics of ``mod`` channel by channel, where ``qconfig.needs_channels``.
 
     Raises:
         CalibrationError: the ranges do not belong to this module and QConfig.
         NotFullyIntegralError: "fully_integral" was asked for and float is left.
         IntegerOverflowError: a sum may leave its dtype.
     """
-    annotated, run = mark(mod, qconfig)
+    annotated, run = mark(mod, qconfig, channels)
     simulated = bind_scales(annotated, run, activation_scales)
+    if qconfig.bias_correction:
+        simulated = correct_biases(simulated, run.channel_ranges)
     if qconfig.do_simulation:
         return Candidate(simulated, None, None, run, run.report)
     with PassContext(opt_level=3, required_pass=REQUIRED):

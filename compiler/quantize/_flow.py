@@ -7,17 +7,21 @@ from collections.abc import Iterable
 from typing import Any
 
 import compiler.passes.fold_constant  # noqa: F401  (named below)
+from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass, PassContext, Sequential
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._annotate import QuantizeAnnotate
+from compiler.quantize._bias_correction import CorrectBiases
+from compiler.quantize._calibrate.channel_stats import channel_stats
 from compiler.quantize._calibrate.collect_stats import require_reiterable
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
 from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._partition_conversions import partition_conversions
 from compiler.quantize._prerequisite import Params, prerequisite_optimize
 from compiler.quantize._realize import QuantizeRealize
+from compiler.quantize._rescaling import rescaled
 from compiler.quantize._run_context import context_or_new
 
 REQUIRED = ("QuantizeAnnotate", "QuantizeCalibrate", "QuantizeRealize")
@@ -57,12 +61,15 @@ def quantize(
             "convolutions stay float; give skip_conv_layers=[] to quantize all",
             stacklevel=2,
         )
-    mod = prerequisite_optimize(mod, params, cfg.prerequisite_level)
+    mod = _rescaled(
+        prerequisite_optimize(mod, params, cfg.prerequisite_level), dataset, run
+    )
     run.report.begin(mod["main"])
     steps: list[Pass | str] = [
         QuantizePartition(run),
         QuantizeAnnotate(run),
         QuantizeCalibrate(dataset, run),
+        *([CorrectBiases(run)] if cfg.bias_correction else []),
         "InferType",
     ]
     if not cfg.do_simulation:
@@ -71,6 +78,21 @@ def quantize(
     with PassContext(opt_level=3, required_pass=REQUIRED):
         mod = Sequential(steps, name="quantize")(mod)
     return partitioned(mod, cfg)
+
+
+def _rescaled(mod: IRModule, dataset: Iterable[Any] | None, run: QuantizeContext) -> IRModule:
+    """The module as equalization and smoothing leave it; the run learns of its channels."""
+    channels = None
+    if run.qconfig.needs_channels:
+        if dataset is None:
+            raise CalibrationError(
+                "smooth_alpha and bias_correction need a dataset",
+                fix="pass dataset=[{input name: array}, …], or unset both",
+            )
+        require_reiterable(dataset)
+        channels = channel_stats(mod, dataset)
+    mod, run.channel_ranges = rescaled(mod, run.qconfig, channels)
+    return mod
 
 
 def partitioned(mod: IRModule, cfg: QConfig) -> IRModule:

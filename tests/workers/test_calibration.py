@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.quantize import calibration_stats, mark
+from compiler.errors import CalibrationError
+from compiler.quantize import ChannelStats, calibration_stats, channel_stats, mark
 from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
 from workers.calibration import CalibrationActor, calibrate_shard
 from workers.errors import DatasetError, WorkerError
@@ -28,6 +29,32 @@ def test_shards_of_both_rounds_merge_to_the_statistics_of_one_process(study) -> 
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_shards_of_channel_statistics_merge_to_those_of_one_process(study) -> None:
+    parts = Range(0, 48).split(3)
+    shards = [
+        ChannelStats.from_arrays(calibrate_shard(study.calibration(0, part)).arrays)
+        for part in parts[::-1]
+    ]
+    found = shards[0].merge(shards[1]).merge(shards[2]).to_arrays()
+    whole = channel_stats(study.mod, [{"x": image[None]} for image in study.images]).to_arrays()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_a_smoothed_network_is_measured_with_its_channels(study) -> None:
+    samples = Range(0, 48)
+    channels = calibrate_shard(study.calibration(0, samples)).arrays
+    smooth = study.qconfig.with_overrides(smooth_alpha=0.5).to_dict()
+    request = replace(study.calibration(1, samples), qconfig=smooth, channels=channels)
+    with pytest.raises(CalibrationError, match="need statistics of single channels"):
+        calibrate_shard(replace(request, channels=None))
+
+    found = CalibrationStats.from_arrays(calibrate_shard(request).arrays)
+    plain = CalibrationStats.from_arrays(calibrate_shard(study.calibration(1, samples)).arrays)
+    assert found.labels == plain.labels
+    assert not np.array_equal(found.maximum, plain.maximum)
 
 
 def test_results_tell_what_they_cost(study) -> None:

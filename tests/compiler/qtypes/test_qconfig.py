@@ -43,6 +43,9 @@ DEFAULTS = {
     "avg_pool_round": False,
     "weight_granularity": "tensor",
     "prerequisite_level": None,
+    "equalize": False,
+    "smooth_alpha": None,
+    "bias_correction": False,
 }
 RECOMMENDED = {
     "skip_conv_layers": [],
@@ -102,6 +105,10 @@ def test_an_unknown_key_is_named_with_its_nearest(make: Any) -> None:
         ("skip_dense_layer", 1),
         ("calibrate_chunk_by", 0),
         ("prerequisite_level", 4),
+        ("equalize", 1),
+        ("smooth_alpha", 1.5),
+        ("smooth_alpha", True),
+        ("bias_correction", None),
         ("partition_conversions", "full"),
         ("weight_granularity", "row"),
     ],
@@ -202,6 +209,15 @@ def test_text_that_is_no_assignment_is_refused(text: str) -> None:
         qconfig_from_text(text)
 
 
+def test_bias_correction_needs_biases_that_can_hold_it() -> None:
+    with pytest.raises(ValueError, match="finer biases than bias_mode='weight'"):
+        qconfig(bias_correction=True)
+    config = qconfig(bias_correction=True, bias_mode="accumulator")
+    assert config.needs_channels
+    assert qconfig(smooth_alpha=0).needs_channels
+    assert not qconfig(equalize=True).needs_channels
+
+
 def test_calibration_does_not_depend_on_scales_and_bits() -> None:
     base = QConfig.recommended()
     for name, value in [
@@ -211,9 +227,11 @@ def test_calibration_does_not_depend_on_scales_and_bits() -> None:
         ("calibrate_mode", "max"),
         ("weight_granularity", "tensor"),
         ("percentile", 0.999),
+        ("bias_correction", True),
     ]:
         assert (
             base.with_overrides(**{name: value}).calibration_fields() == base.calibration_fields()
         )
-    skipping = base.with_overrides(skip_conv_layers=[2])
-    assert skipping.calibration_fields() != base.calibration_fields()
+    for name, value in [("skip_conv_layers", [2]), ("equalize", True), ("smooth_alpha", 0.5)]:
+        changed = base.with_overrides(**{name: value})
+        assert changed.calibration_fields() != base.calibration_fields()

@@ -1,0 +1,218 @@
+"""ChannelStats: largest magnitude and mean of every channel that a weighted operator reads.
+
+Measured on the float module before it is marked, so one measurement serves every configuration.
+Maxima, and means summed as integers, merge exactly: shards in any order give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, describe, is_op_call
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ops.op_call import op_call
+from compiler.ops.rules.mean_response import FQMeanResponse, MeanResponse
+from compiler.qtypes.channel_ranges import ChannelRanges
+from compiler.quantize._calibrate.collect_stats import (
+    Batch,
+    ExecutorFactory,
+    float_executor,
+    profile_outputs,
+)
+
+_UNIT: Final = 2.0**30
+"""Means are summed in units of 2^-30 …"""
+
+_LARGEST_MEAN: Final = 2.0**20
+"""… and held at this magnitude, so that int64 has room for 8,192 runs of the worst, and for
+billions of ordinary ones."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChannelStats:
+    """Statistics of all weighted operators of a float module, in visiting order.
+
+    Attributes:
+        labels: one text per operator.
+        sizes: channels of its data, int64.
+        largest: max|x| of all channels of all operators in a row, float32.
+        total: means over batch and space, summed over runs, in units of 2^-30, int64.
+        runs: how often the network ran.
+    """
+
+    labels: tuple[str, ...]
+    sizes: NDArray[np.int64]
+    largest: NDArray[np.float32]
+    total: NDArray[np.int64]
+    runs: int
+
+    def ranges(self) -> list[ChannelRanges]:
+        """One record per operator."""
+        mean = self.total / (_UNIT * self.runs)
+        stops = np.cumsum(self.sizes)
+        return [
+            ChannelRanges(self.largest[a:b].astype(np.float64), mean[a:b])
+            for a, b in zip(stops - self.sizes, stops, strict=True)
+        ]
+
+    def merge(self, other: ChannelStats) -> ChannelStats:
+        """Statistics of both shards together; exact, commutative and associative.
+
+        Raises:
+            CalibrationError: they are of different modules.
+        """
+        if self.labels != other.labels or not np.array_equal(self.sizes, other.sizes):
+            raise CalibrationError(
+                "channel statistics of different modules cannot be merged",
+                where=f"{len(self.labels)} operators and {len(other.labels)}",
+            )
+        largest = np.maximum(self.largest, other.largest)
+        total, runs = self.total + other.total, self.runs + other.runs
+        return replace(self, largest=largest, total=total, runs=runs)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Flat arrays, such as an .npz holds; no pickle."""
+        return {
+            "labels": np.asarray(self.labels, dtype=np.str_),
+            "sizes": self.sizes,
+            "largest": self.largest,
+            "total": self.total,
+            "runs": np.asarray(self.runs, np.int64),
+        }
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> ChannelStats:
+        """Inverse of ``to_arrays``.
+
+        Raises:
+            CalibrationError: an array is missing.
+        """
+        try:
+            return ChannelStats(
+                tuple(str(label) for label in arrays["labels"]),
+                np.asarray(arrays["sizes"]),
+                np.asarray(arrays["largest"]),
+                np.asarray(arrays["total"]),
+                int(arrays["runs"]),
+            )
+        except KeyError as error:
+            raise CalibrationError(
+                f"the arrays hold no channel statistics: {error} is missing",
+                where=", ".join(sorted(arrays)) or "no arrays",
+            ) from error
+
+
+def weighted_calls(main: Function) -> list[tuple[Call, MeanResponse]]:
+    """Calls with a constant weight and a mean response, in visiting order.
+
+    Quantization keeps this order, so the n-th here is the n-th of the annotated function.
+    """
+    found = []
+    for node in post_order(main.body):
+        rule = FQMeanResponse.get(node.op) if isinstance(node, Call) else None
+        if rule is None or not isinstance(node, Call) or weight_of(node) is None:
+            continue
+        response = rule(node)
+        if response is not None:
+            found.append((node, response))
+    return found
+
+
+def weight_of(call: Call) -> Constant | None:
+    """The constant weight, also behind a quantize point."""
+    weight: Expr = call.args[1]
+    if is_op_call(weight, "relay.op.annotation.simulated_quantize"):
+        assert isinstance(weight, Call)
+        weight = weight.args[0]
+    return weight if isinstance(weight, Constant) else None
+
+
+class ChannelCollector:
+    """Runs over outputs of ``profile``: for each operator the maxima and the means of its data.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+    Raises:
+        CalibrationError: no operator of the module has a constant weight.
+    """
+
+    def __init__(self, mod: IRModule) -> None:
+        main: Function = mod["main"]
+        calls = weighted_calls(main)
+        if not calls:
+            raise CalibrationError(
+                "no convolution or dense layer with a constant weight: no channels to measure",
+                fix="leave smooth_alpha and bias_correction unset for this model",
+            )
+        outputs: dict[tuple[Expr, int], int] = {}
+        reductions: list[Expr] = []
+        self._place: list[int] = []
+        for call, response in calls:
+            data = call.args[0]
+            key = (data, response.data_axis)
+            if key not in outputs:
+                outputs[key] = len(reductions)
+                others: dict[str, Any] = {"axis": (response.data_axis,), "exclude": True}
+                reductions.append(op_call("max", op_call("abs", data), **others))
+                reductions.append(op_call("mean", data, **others))
+            self._place.append(outputs[key])
+        profile = Function(main.params, Tuple(tuple(reductions)))
+        self.profile: IRModule = infer_module(IRModule.from_expr(profile))
+        self._labels = tuple(f"{k}: {describe(call)}" for k, (call, _) in enumerate(calls))
+        sizes = [c.args[0].tensor_type.concrete_shape[r.data_axis] for c, r in calls]
+        self._sizes = np.asarray(sizes, np.int64)
+        self._largest = np.zeros(sum(sizes), np.float32)
+        self._total = np.zeros(sum(sizes), np.int64)
+        self._runs = 0
+
+    def update(self, outputs: list[NDArray[Any]]) -> None:
+        """Add one run.
+
+        Raises:
+            CalibrationError: a value is not finite.
+        """
+        largest = np.concatenate([outputs[place] for place in self._place])
+        means = np.concatenate([outputs[place + 1] for place in self._place]).astype(np.float64)
+        if not (np.isfinite(largest).all() and np.isfinite(means).all()):
+            raise CalibrationError(
+                "the data of a weighted operator holds NaN or infinity",
+                fix="check the model and the calibration data",
+            )
+        np.maximum(self._largest, largest, out=self._largest)
+        held = np.clip(means, -_LARGEST_MEAN, _LARGEST_MEAN)
+        self._total += np.rint(held * _UNIT).astype(np.int64)
+        self._runs += 1
+
+    def result(self) -> ChannelStats:
+        """The statistics so far.
+
+        Raises:
+            CalibrationError: nothing ran.
+        """
+        if self._runs == 0:
+            raise CalibrationError("the dataset is empty", fix="give at least one batch")
+        largest, total = self._largest.copy(), self._total.copy()
+        return ChannelStats(self._labels, self._sizes, largest, total, self._runs)
+
+
+def channel_stats(
+    mod: IRModule, dataset: Iterable[Batch], executor: ExecutorFactory = float_executor
+) -> ChannelStats:
+    """Channel statistics of a prepared float module over a dataset, read once.
+
+    Raises:
+        CalibrationError: the dataset is empty or lacks an input, values are not finite, or the
+            module has no weighted operator.
+    """
+    collector = ChannelCollector(mod)
+    for outputs in profile_outputs(executor(collector.profile), dataset):
+        collector.update(outputs)
+    return collector.result()

@@ -1,0 +1,262 @@
+"""Values of a float module whose channels can be multiplied by the same factors.
+
+    %0 = nn.conv2d(%x, w0);        group 0: %0, %1, %2
+    %1 = add(%0, b0);              factors f: w0 * f[O,1,1,1], b0 * f, w1 / f[1,I,1,1]
+    %2 = nn.relu(%1);              bridges: w0 (nothing → group 0), w1 (group 0 → …)
+    nn.conv2d(%2, w1)
+
+Sums join the groups of their sides, so a residual stream is one group. Inputs and results of the
+function, and what touches an operator without a rule, have no group. Operators take part through
+ops/rules/channel_factors.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import with_operands
+from compiler.ir.ty import TensorType
+from compiler.ops.rules.channel_factors import (
+    RESULT,
+    Absorber,
+    ChannelFactors,
+    FQChannelFactors,
+)
+
+Factors = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bridge:
+    """A constant between the factors of an operator's data and those of its result.
+
+    Attributes:
+        call: the operator.
+        before: group of the data; None where it has none.
+        after: group of the result; None where it has none.
+        magnitudes: max|w| for each (channel of the result, channel of the data); rank 1 where the
+            constant has one axis for both (depthwise).
+    """
+
+    call: Call
+    before: int | None
+    after: int | None
+    magnitudes: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChannelGroups:
+    """The groups of one function.
+
+    Attributes:
+        sizes: channels of each group.
+        group_of: value → its group.
+        bridges: in visiting order.
+        absorbers: call → its constants that change, with the group whose factors they take up.
+    """
+
+    sizes: tuple[int, ...]
+    group_of: Mapping[Expr, int]
+    bridges: tuple[Bridge, ...]
+    absorbers: Mapping[Expr, tuple[tuple[Absorber, int, int], ...]]
+
+    def ones(self) -> list[Factors]:
+        """Factors that change nothing."""
+        return [np.ones(size) for size in self.sizes]
+
+    def rescaled(self, mod: IRModule, factors: Sequence[Factors]) -> IRModule:
+        """``mod``, whose main these groups are of, with every group multiplied by its factors.
+
+        It computes the same function, up to the rounding of the changed constants to float32.
+        """
+        main: Function = mod["main"]
+        done: dict[Expr, Expr] = {}
+        for node in post_order(main.body):
+            new = with_operands(node, [done[child] for child in node.operands()])
+            changes = self.absorbers.get(node, ())
+            if changes:
+                assert isinstance(new, Call)
+                new = _absorbed(new, changes, factors)
+            done[node] = new
+        body = done[main.body]
+        if body is main.body:
+            return mod
+        return infer_module(mod.with_function("main", main.with_fields(body=body)))
+
+
+def _absorbed(
+    call: Call, changes: tuple[tuple[Absorber, int, int], ...], factors: Sequence[Factors]
+) -> Call:
+    args = list(call.args)
+    values: dict[int, NDArray[np.float64]] = {}
+    for absorber, group, trailing in changes:
+        constant = args[absorber.operand]
+        assert isinstance(constant, Constant)
+        held = values.get(absorber.operand, constant.data.astype(np.float64))
+        factor = factors[group].reshape(-1, *(1,) * trailing)
+        values[absorber.operand] = held / factor if absorber.divides else held * factor
+    for operand, value in values.items():
+        args[operand] = Constant(value.astype(np.float32), span=args[operand].span)
+    return call.with_fields(args=tuple(args))
+
+
+def find_groups(main: Function) -> ChannelGroups:
+    """The groups of a typed float function, O(nodes)."""
+    finder = _Finder()
+    for node in post_order(main.body):
+        finder.visit(node)
+    finder.freeze(main.body)
+    return finder.groups()
+
+
+class _Finder:
+    """Union-find over the values of a function; a frozen set takes no factors."""
+
+    def __init__(self) -> None:
+        self._number: dict[Expr, int] = {}
+        self._parent: list[int] = []
+        self._frozen: list[bool] = []
+        self._axis: list[int] = []
+        self._size: list[int] = []
+        self._flows: list[tuple[Call, ChannelFactors]] = []
+
+    def visit(self, node: Expr) -> None:
+        """Take in a value whose operands are known."""
+        if isinstance(node, (Constant, Op, GlobalVar)):
+            return
+        flow = self._flow(node)
+        if flow is None:
+            for operand in node.operands():
+                self.freeze(operand)
+            self._add(node, None, 0)
+            return
+        assert isinstance(node, Call)
+        self._flows.append((node, flow))
+        for place, arg in enumerate(node.args):
+            if place in flow.own:
+                if self._axis_of(arg) != flow.own[place]:
+                    self.freeze(arg)
+            elif place not in flow.tied:
+                self.freeze(arg)
+        if RESULT in flow.own:
+            axis = flow.own[RESULT]
+            self._add(node, axis, node.tensor_type.concrete_shape[axis])
+        else:
+            self._tie(node, flow)
+
+    def _flow(self, node: Expr) -> ChannelFactors | None:
+        if not isinstance(node, Call):
+            return None
+        rule = FQChannelFactors.get(node.op)
+        values = (node, *node.args)
+        if rule is None or not all(_is_float32(value) for value in values):
+            return None
+        return rule(node)
+
+    def _tie(self, node: Call, flow: ChannelFactors) -> None:
+        axes = set()
+        for place, pairs in flow.tied.items():
+            axis = self._axis_of(node.args[place])
+            axes.add(None if axis is None else pairs.get(axis))
+        axis = axes.pop() if len(axes) == 1 else None
+        if axis is None:
+            for place in flow.tied:
+                self.freeze(node.args[place])
+            self._add(node, None, 0)
+            return
+        mine = self._add(node, axis, node.tensor_type.concrete_shape[axis])
+        for place in flow.tied:
+            self._join(self._number[node.args[place]], mine)
+
+    def _add(self, node: Expr, axis: int | None, size: int) -> int:
+        number = self._number[node] = len(self._parent)
+        self._parent.append(number)
+        self._frozen.append(axis is None)
+        self._axis.append(0 if axis is None else axis)
+        self._size.append(size)
+        return number
+
+    def _root(self, number: int) -> int:
+        while self._parent[number] != number:
+            self._parent[number] = self._parent[self._parent[number]]
+            number = self._parent[number]
+        return number
+
+    def _join(self, a: int, b: int) -> None:
+        a, b = self._root(a), self._root(b)
+        self._parent[b] = a
+        self._frozen[a] |= self._frozen[b] or self._size[a] != self._size[b]
+
+    def freeze(self, value: Expr) -> None:
+        """No factors for this value and all that are tied to it."""
+        number = self._number.get(value)
+        if number is not None:
+            self._frozen[self._root(number)] = True
+
+    def _axis_of(self, value: Expr) -> int | None:
+        number = self._number.get(value)
+        if number is None or self._frozen[self._root(number)]:
+            return None
+        return self._axis[number]
+
+    def groups(self) -> ChannelGroups:
+        """What was found, groups numbered in visiting order."""
+        numbers: dict[int, int] = {}
+        group_of: dict[Expr, int] = {}
+        for value, number in self._number.items():
+            root = self._root(number)
+            if not self._frozen[root]:
+                group_of[value] = numbers.setdefault(root, len(numbers))
+        bridges: list[Bridge] = []
+        absorbers: dict[Expr, tuple[tuple[Absorber, int, int], ...]] = {}
+        for call, flow in self._flows:
+            changes = []
+            for absorber in flow.absorbers:
+                value = call if absorber.place == RESULT else call.args[absorber.place]
+                if value in group_of:
+                    changes.append((absorber, group_of[value], self._trailing(absorber, value)))
+            if changes:
+                absorbers[call] = tuple(changes)
+                if flow.own:
+                    bridges.append(self._bridge(call, flow, group_of))
+        sizes = tuple(self._size[root] for root in numbers)
+        return ChannelGroups(sizes, group_of, tuple(bridges), absorbers)
+
+    def _trailing(self, absorber: Absorber, value: Expr) -> int:
+        if absorber.trailing is not None:
+            return absorber.trailing
+        return len(value.tensor_type.shape) - self._axis[self._number[value]] - 1
+
+    def _bridge(self, call: Call, flow: ChannelFactors, group_of: Mapping[Expr, int]) -> Bridge:
+        """With the constant's magnitudes over the axes that its absorbers name, largest first."""
+        axes: dict[int, int] = {}
+        constant = call.args[flow.absorbers[0].operand]
+        assert isinstance(constant, Constant)
+        for absorber in flow.absorbers:
+            value = call if absorber.place == RESULT else call.args[absorber.place]
+            trailing = absorber.trailing
+            if trailing is None:
+                trailing = len(value.tensor_type.shape) - flow.own[absorber.place] - 1
+            axes[absorber.place] = constant.data.ndim - trailing - 1
+        kept = tuple(dict.fromkeys(axes[place] for place in (RESULT, 0, 1) if place in axes))
+        magnitudes = np.abs(constant.data.astype(np.float64))
+        rest = tuple(axis for axis in range(magnitudes.ndim) if axis not in kept)
+        reduced = magnitudes.max(axis=rest) if rest else magnitudes
+        if len(kept) == 2 and kept[0] > kept[1]:
+            reduced = reduced.T
+        data = next((call.args[place] for place in flow.own if place != RESULT), None)
+        before = None if data is None else group_of.get(data)
+        return Bridge(call, before, group_of.get(call), reduced)
+
+
+def _is_float32(value: Expr) -> bool:
+    ty = value.checked_type
+    return isinstance(ty, TensorType) and ty.dtype == "float32"

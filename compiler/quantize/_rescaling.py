@@ -1,0 +1,58 @@
+"""What a QConfig changes about the float module before it is marked: scales, not the function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.errors import CalibrationError
+from compiler.ir.module import IRModule
+from compiler.qtypes.channel_ranges import ChannelRanges
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._calibrate.channel_stats import ChannelStats, weighted_calls
+from compiler.quantize._channel_groups import find_groups
+from compiler.quantize._equalization import equalizing_factors
+from compiler.quantize._smoothing import rescaled_ranges, smooth
+
+
+def rescaled(
+    mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
+) -> tuple[IRModule, tuple[ChannelRanges, ...]]:
+    """The module equalized and smoothed as ``qconfig`` says, and the ranges of its channels.
+
+    Args:
+        mod: result of ``prerequisite_optimize``; returned as it is where nothing is asked for.
+        channels: statistics of ``mod``; needed where ``qconfig.needs_channels``.
+
+    Raises:
+        CalibrationError: they are missing, or of another module.
+    """
+    ranges = _ranges(mod, qconfig, channels)
+    if qconfig.equalize:
+        groups = find_groups(mod["main"])
+        factors = equalizing_factors(groups)
+        if ranges:
+            ranges = rescaled_ranges(groups, mod, factors, ranges)
+        mod = groups.rescaled(mod, factors)
+    if qconfig.smooth_alpha is not None:
+        mod, ranges = smooth(mod, ranges, qconfig.smooth_alpha)
+    return mod, tuple(ranges)
+
+
+def _ranges(
+    mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
+) -> Sequence[ChannelRanges]:
+    if not qconfig.needs_channels:
+        return ()
+    if channels is None:
+        raise CalibrationError(
+            "smooth_alpha and bias_correction need statistics of single channels",
+            fix="measure them with channel_stats(mod, dataset), or unset both",
+        )
+    expected = len(weighted_calls(mod["main"]))
+    if len(channels.labels) != expected:
+        raise CalibrationError(
+            f"channel statistics of {len(channels.labels)} operators were given for a module "
+            f"with {expected}",
+            fix="use statistics of this very module",
+        )
+    return channels.ranges()

@@ -1,0 +1,94 @@
+"""Smoothing: the spread between the channels of an activation moves into the weights it meets.
+
+    before                                   after, s per channel, > 0
+    %1 = add(multiply(%0, gamma), beta);     %1 = add(multiply(%0, gamma * s), beta * s);
+    nn.dense(%1, w)                          nn.dense(%1, w / s[1,I])
+
+s = (range of the weight's channel)^(1 - alpha) / (range of the activation's channel)^alpha, the
+latter measured on calibration data. With alpha = 1 all channels of the activation get one range,
+with alpha = 0 all columns of the weights. What is in front of the activation must be able to take
+up s (ops/rules/channel_factors.py); the function stays the same.
+Source: Xiao et al., "SmoothQuant: accurate and efficient post-training quantization for large
+language models", 2022, section 4; weights count in units of their row's range, since rows may have
+scales of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from compiler.ir.module import IRModule
+from compiler.qtypes.channel_ranges import ChannelRanges
+from compiler.quantize._calibrate.channel_stats import weighted_calls
+from compiler.quantize._channel_groups import Bridge, ChannelGroups, Factors, find_groups
+
+_FLOOR: Final = 2.0**-10
+"""A channel's range counts as at least this part of the largest; data hardly seen says little."""
+
+
+def smooth(
+    mod: IRModule, ranges: Sequence[ChannelRanges], alpha: float
+) -> tuple[IRModule, list[ChannelRanges]]:
+    """The smoothed module, and ``ranges`` as they are in it.
+
+    Args:
+        mod: result of ``prerequisite_optimize``, float32.
+        ranges: of the data of each weighted operator, in visiting order.
+        alpha: 0 to 1.
+    """
+    groups = find_groups(mod["main"])
+    factors = smoothing_factors(groups, mod, ranges, alpha)
+    return groups.rescaled(mod, factors), rescaled_ranges(groups, mod, factors, ranges)
+
+
+def smoothing_factors(
+    groups: ChannelGroups, mod: IRModule, ranges: Sequence[ChannelRanges], alpha: float
+) -> list[Factors]:
+    """Factors of each group, geometric mean 1; 1 where no measured operator reads the group."""
+    data = {call: r.largest for (call, _), r in zip(weighted_calls(mod["main"]), ranges)}
+    activation: dict[int, Factors] = {}
+    weight: dict[int, Factors] = {}
+    for bridge in groups.bridges:
+        if bridge.before is None or bridge.call not in data:
+            continue
+        group = bridge.before
+        read = _proportions(bridge)
+        weight[group] = np.maximum(weight.get(group, read), read)
+        seen = data[bridge.call]
+        activation[group] = np.maximum(activation.get(group, seen), seen)
+    factors = groups.ones()
+    for group, seen in activation.items():
+        exponent = (1 - alpha) * np.log(_floored(weight[group])) - alpha * np.log(_floored(seen))
+        factors[group] = np.exp(exponent - exponent.mean())
+    return factors
+
+
+def _proportions(bridge: Bridge) -> Factors:
+    """Largest part of its row's range that each column of the weight has."""
+    magnitudes = bridge.magnitudes
+    if magnitudes.ndim == 1:
+        return np.ones(magnitudes.size)
+    rows = magnitudes.max(axis=1, keepdims=True)
+    return np.asarray((magnitudes / np.where(rows == 0, 1.0, rows)).max(axis=0))
+
+
+def _floored(values: Factors) -> Factors:
+    largest = float(values.max(initial=0.0))
+    return np.maximum(values, (largest or 1.0) * _FLOOR)
+
+
+def rescaled_ranges(
+    groups: ChannelGroups,
+    mod: IRModule,
+    factors: Sequence[Factors],
+    ranges: Sequence[ChannelRanges],
+) -> list[ChannelRanges]:
+    """``ranges`` of ``mod`` as they are once every group is multiplied by its factors."""
+    found = []
+    for (call, _), one in zip(weighted_calls(mod["main"]), ranges, strict=True):
+        group = groups.group_of.get(call.args[0])
+        found.append(one if group is None else one.times(factors[group]))
+    return found
