@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -42,6 +42,12 @@ class ConfigKey:
 
 
 _CONFIG: dict[str, ConfigKey] = {}
+
+
+def _legal_keys(key: str) -> str:
+    return legal_names(key, _CONFIG) if _CONFIG else "no pass has a configuration key"
+
+
 _stack: ContextVar[tuple[PassContext, ...]] = ContextVar("pass_contexts", default=())
 
 
@@ -79,12 +85,14 @@ class PassContext:
     def __post_init__(self) -> None:
         for name in ("required_pass", "disabled_pass", "instruments"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        if isinstance(self.opt_level, bool) or not isinstance(self.opt_level, int):
+            raise CompilerError(
+                f"opt_level must be an integer, got {self.opt_level!r}", where="PassContext(...)"
+            )
         for key, value in self.config.items():
             known = _CONFIG.get(key)
             if known is None:
-                raise CompilerError(
-                    f"unknown configuration key {key!r}", fix=legal_names(key, _CONFIG)
-                )
+                raise CompilerError(f"unknown configuration key {key!r}", fix=_legal_keys(key))
             if not isinstance(value, known.type):
                 raise CompilerError(
                     f"{key} must be {known.type.__name__}, got {value!r}",
@@ -97,6 +105,19 @@ class PassContext:
         stack = _stack.get()
         return stack[-1] if stack else _DEFAULT
 
+    def inner(
+        self,
+        *,
+        opt_level: int,
+        required_pass: tuple[str, ...] = (),
+        disabled_pass: tuple[str, ...] = (),
+    ) -> PassContext:
+        """For a driver that decides itself which passes run: its own choice of passes under the
+        configuration, instruments and verification of this context."""
+        return replace(
+            self, opt_level=opt_level, required_pass=required_pass, disabled_pass=disabled_pass
+        )
+
     def get_config(self, key: str) -> Any:
         """Value of a registered key.
 
@@ -104,7 +125,7 @@ class PassContext:
             CompilerError: nobody registered it.
         """
         if key not in _CONFIG:
-            raise CompilerError(f"unknown configuration key {key!r}", fix=legal_names(key, _CONFIG))
+            raise CompilerError(f"unknown configuration key {key!r}", fix=_legal_keys(key))
         return self.config.get(key, _CONFIG[key].default)
 
     def enables(self, info: PassInfo) -> bool:

@@ -92,7 +92,13 @@ class ModulePass(Pass):
     __slots__ = ()
 
     def transform(self, mod: IRModule, ctx: PassContext) -> IRModule:
-        return self.run(mod, ctx)
+        new = self.run(mod, ctx)
+        if not isinstance(new, IRModule):
+            raise PassError(
+                f"{self.info.name} returned a {type(new).__name__}, not a module",
+                pass_name=self.info.name,
+            )
+        return new
 
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
         """The new module, or ``mod`` itself."""
@@ -179,23 +185,42 @@ def create_pass(spec: str) -> Pass:
     Raises:
         CompilerError: unknown pass or option; the legal ones are listed, nearest first.
     """
+    # The one pass of this package; it registers itself, so it imports this module.
+    import compiler.ir.infer_type  # noqa: F401
+
     name, options = split_options(spec)
     cls = _PASSES.get(name)
     if cls is None:
         raise CompilerError(
             f"unknown pass {name!r}", where=f"pipeline {spec!r}", fix=legal_names(name, _PASSES)
         )
-    known: list[str] = []
+    types: dict[str, object] = {}
     if dataclasses.is_dataclass(cls):
-        known = [f.name for f in dataclasses.fields(cls)]
-    for key in options:
+        types = {f.name: f.default for f in dataclasses.fields(cls)}
+    known = list(types)
+    for key, value in options.items():
         if key not in known:
             raise CompilerError(
                 f"{name} has no option {key!r}",
                 where=f"pipeline {spec!r}",
                 fix=legal_names(key, known) if known else f"{name} takes no options",
             )
+        _check_option(spec, name, key, value, types[key])
     return cls(**options)
+
+
+def _check_option(spec: str, name: str, key: str, value: object, default: object) -> None:
+    """Options with a default of a plain kind take values of that kind; an int is a float too."""
+    kind = type(default)
+    if kind not in (bool, int, float, str) or type(value) is kind:
+        return
+    if kind is float and type(value) is int:
+        return
+    raise CompilerError(
+        f"{name}: option {key} takes a {kind.__name__}, got {value!r}",
+        where=f"pipeline {spec!r}",
+        fix=f"the default is {key}={format_value(default)}",
+    )
 
 
 @dataclass(frozen=True, slots=True)

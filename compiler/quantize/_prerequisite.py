@@ -45,7 +45,7 @@ def prerequisite_optimize(
     """
     if params:
         mod = bind_params(mod, params)
-    scope = nullcontext() if opt_level is None else PassContext(opt_level=opt_level)
+    scope = nullcontext() if opt_level is None else PassContext.current().inner(opt_level=opt_level)
     with scope:
         return Sequential(PASSES, name="prerequisite_optimize")(mod)
 

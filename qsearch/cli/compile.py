@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from qsearch.cli.arguments import Parser, add_verbosity, verbosity_of
 
@@ -22,16 +23,20 @@ def add_arguments(parser: Parser) -> None:
     add("-o", "--out", "--output", metavar="FILE", required=True, help="the .qmod to write")
     add("--preprocess", metavar="P", help="how an image becomes the input")
     add("--dim", metavar="NAME=N", action="append", help="size of a named dimension; repeatable")
+    add("--dump-ir", metavar="DIR", help="write the module's text before and after every pass")
     add("--seed", metavar="S", default="0", help="of synthetic data (0)")
     add_verbosity(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Quantize and write."""
+    from compiler.transform import DumpDir, PassContext
     from qsearch import api
     from qsearch.log import logging_to
 
-    with logging_to(verbosity_of(args) or 0):
+    # Without their constants: a model of 20 MB in thirty files is for reading, not for parsing.
+    dumps = (DumpDir(Path(args.dump_ir), show_meta=False),) if args.dump_ir else ()
+    with logging_to(verbosity_of(args) or 0), PassContext(instruments=dumps):
         module = api.compile_model(
             args.model,
             args.calib,

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from compiler.ir.parser import parse
 from compiler.opt import main, run_passes
 
 SOURCE = """
@@ -55,3 +57,20 @@ def test_bad_input_is_one_message_and_exit_code_two(
 def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nowhere.relay"]) == 2
     assert "nowhere.relay" in capsys.readouterr().err
+
+
+def test_dumped_modules_are_numbered_and_parse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "f.relay"
+    path.write_text(SOURCE)
+    folder = tmp_path / "ir"
+    arguments = ["-p", "SimplifyInference,FoldConstant", "--dump-ir", str(folder), "--stats"]
+    assert main([*arguments, str(path)]) == 0
+    names = sorted(p.name for p in folder.iterdir())
+    assert names == ["000_input.relay", "001_SimplifyInference.relay"]
+    for name in names:
+        parse((folder / name).read_text("utf-8"))
+    said = capsys.readouterr().err
+    assert re.search(r"SimplifyInference +\d+ → \d+ +1 → \d+", said)
+    assert re.search(r"SimplifyInference +[\d.]+ ms", said)

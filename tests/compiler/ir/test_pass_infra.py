@@ -11,7 +11,7 @@ import pytest
 import compiler
 from compiler.errors import CompilerError, PassError, TypeInferenceError, WellFormedError
 from compiler.ir.expr import Constant, Function, Var, call_op
-from compiler.ir.instruments import DumpDir, PrintIR, TimingInstrument
+from compiler.ir.instruments import DumpDir, NodeCountInstrument, PrintIR, TimingInstrument
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import (
     FunctionPass,
@@ -166,5 +166,23 @@ class TestInstruments:
         assert "// before TestWrap" in out.getvalue()
         assert "exp" not in out.getvalue()
         dumped = sorted(p.name for p in tmp_path.iterdir())
-        assert dumped[0] == "000_InferType.relay"
+        # The input was typed already, so InferType changed nothing and has no file.
+        assert dumped == ["000_input.relay", "001_TestWrap.relay"]
+        assert "exp" not in (tmp_path / "000_input.relay").read_text()
         assert "exp" in (tmp_path / "001_TestWrap.relay").read_text()
+
+    def test_node_counts_are_taken_before_and_after(self) -> None:
+        counting = NodeCountInstrument()
+        with PassContext(opt_level=3, instruments=(counting,)):
+            Sequential(["TestWrap"])(module())
+        name, before, after = counting.rows[1]
+        assert name == "TestWrap"
+        assert after.calls == before.calls + 1
+        assert [row[0] for row in counting.rows] == ["InferType", "TestWrap", "sequential"]
+
+    def test_an_inner_context_keeps_observers_and_verification(self) -> None:
+        timing = TimingInstrument()
+        with PassContext(opt_level=0, instruments=(timing,), verify=True):
+            inner = PassContext.current().inner(opt_level=3, required_pass=("TestWrap",))
+        assert (inner.opt_level, inner.required_pass) == (3, ("TestWrap",))
+        assert (inner.instruments, inner.verify) == ((timing,), True)

@@ -1,0 +1,24 @@
+"""``qsearch compile`` as a user meets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qsearch.cli.main import run
+
+
+def test_the_passes_leave_their_modules_in_a_folder(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "ir", tmp_path / "digits.qmod"
+    assert run(["compile", "--model", "digits", "-o", str(out), "--dump-ir", str(folder)]) == 0
+    assert out.exists()
+    assert capfd.readouterr().out.strip() == str(out)
+    names = [p.name.partition("_")[2] for p in sorted(folder.iterdir())]
+    assert names[0] == "input.relay"
+    assert names.index("QuantizeAnnotate.relay") < names.index("QuantizeRealize.relay")
+    texts = [p.read_text("utf-8") for p in sorted(folder.iterdir())]
+    assert "int8" not in texts[0]
+    assert "int8" in texts[-1]
