@@ -33,6 +33,8 @@ from compiler.passes.fold_scale_axis import (
     FoldScaleAxis,
     ForwardFoldScaleAxis,
 )
+from compiler.passes.outline_formulas import OutlineFormulas
+from compiler.passes.recover_layer_norm import RecoverLayerNorm
 from compiler.passes.simplify_expr import SimplifyExpr
 from compiler.passes.simplify_inference import SimplifyInference
 from compiler.quantize._annotate import QuantizeAnnotate
@@ -53,6 +55,7 @@ __all__ = [
     "FunctionPass",
     "InferType",
     "ModulePass",
+    "OutlineFormulas",
     "Pass",
     "PassContext",
     "PassInfo",
@@ -61,6 +64,7 @@ __all__ = [
     "QuantizeCalibrate",
     "QuantizePartition",
     "QuantizeRealize",
+    "RecoverLayerNorm",
     "Sequential",
     "SimplifyExpr",
     "SimplifyInference",

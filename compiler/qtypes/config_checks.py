@@ -124,6 +124,7 @@ CHECKS: dict[str, Check] = {
     "stop_after_global_pool": _flag,
     "avg_pool_round": _flag,
     "weight_granularity": partial(_word, ("tensor", "channel")),
+    "integer_tables": _flag,
     "prerequisite_level": _level,
     "equalize": _flag,
     "smooth_alpha": _share,

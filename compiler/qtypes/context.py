@@ -18,8 +18,9 @@ class QuantizeContext:
 
     Attributes:
         qconfig: the choices of the run; the current one unless given.
-        qnode_map: (data, kind, sign, rounding) → simulated_quantize call.
+        qnode_map: (data, kind, sign, rounding, bits) → simulated_quantize call.
         conv2d_counter: nn.conv2d calls seen by the annotate rules.
+        wide_values: values of the residual stream between layer norms, which keep 16 bits.
         stopped: an nn.global_avg_pool2d has ended quantization.
         channel_ranges: data of each weighted operator in visiting order, where the QConfig asks
             for them.
@@ -27,8 +28,9 @@ class QuantizeContext:
     """
 
     qconfig: QConfig = field(default_factory=current_qconfig)
-    qnode_map: dict[tuple[Expr, int, bool, str], Call] = field(default_factory=dict)
+    qnode_map: dict[tuple[Expr, int, bool, str, int | None], Call] = field(default_factory=dict)
     conv2d_counter: int = 0
+    wide_values: frozenset[Expr] = frozenset()
     stopped: bool = False
     channel_ranges: tuple[ChannelRanges, ...] = ()
     report: QuantizeReport = field(default_factory=QuantizeReport)

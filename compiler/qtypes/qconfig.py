@@ -48,6 +48,8 @@ class QConfig:
         stop_after_global_pool: nothing visited after an nn.global_avg_pool2d is quantized.
         avg_pool_round: average pooling loses nothing; the rounding happens in the requantization.
         weight_granularity: one weight scale per "tensor" or per output "channel".
+        integer_tables: activation functions, softmax, layer normalisation and every operator that
+            moves data run on integers; the residual stream between layer norms has 16 bits.
         prerequisite_level: opt level of the passes before quantization; None takes the context's.
         equalize: even out weight ranges between layers first (same function).
         smooth_alpha: move this share, 0 to 1, of the spread between activation channels into the
@@ -83,6 +85,7 @@ class QConfig:
     stop_after_global_pool: bool = True
     avg_pool_round: bool = False
     weight_granularity: str = "tensor"
+    integer_tables: bool = False
     prerequisite_level: int | None = None
     equalize: bool = False
     smooth_alpha: float | None = None
@@ -184,6 +187,7 @@ _RECOMMENDED: dict[str, Any] = {
     "calibrate_mode": "percentile",
     "weight_scale": "max",
     "weight_granularity": "channel",
+    "integer_tables": True,
     "partition_conversions": "fully_integral",
 }
 
@@ -194,6 +198,7 @@ _CALIBRATION_FIELDS = (
     "keep_output_wide",
     "stop_after_global_pool",
     "avg_pool_round",
+    "integer_tables",
     "prerequisite_level",
     "equalize",
     "smooth_alpha",

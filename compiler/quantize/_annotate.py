@@ -12,16 +12,17 @@ by the multi-reference trigger. Source: spec/quantize.md section 5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.errors import InternalQuantizeError
-from compiler.ir.analysis import free_vars
+from compiler.ir.analysis import free_vars, post_order
 from compiler.ir.expr import Call, Expr, Function, Op
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.temp_expr import TempExpr
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
+from compiler.ops.annotation.wide_point import residual_stream, wide_point
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -49,6 +50,8 @@ class QuantizeAnnotate(FunctionPass):
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         run = context_or_new(self.context)
         annotator = _Annotator(run, call_places(fn))
+        if run.qconfig.integer_tables:
+            run.wide_values = residual_stream(list(post_order(fn.body)))
         body = ForwardRewriter(
             annotator.rule, fmulti_ref_trigger=annotator.quantize_shared
         ).rewrite(fn.body)
@@ -85,6 +88,8 @@ class _Annotator:
             self.note(ref_call, "float", self._reason(ref_call, args, was_stopped, counter))
         else:
             self.note(ref_call, "integer")
+        if isinstance(result, QAnnotateExpr) and ref_call in self.context.wide_values:
+            return replace(result, wide=result.kind == QAnnotateKind.ACTIVATION)
         return result
 
     def note(self, ref_call: Call, status: str, reason: str = "") -> None:
@@ -108,6 +113,8 @@ class _Annotator:
 
     def quantize_shared(self, expr: Expr) -> Expr:
         """What every consumer of a value with several consumers sees."""
+        if isinstance(expr, QAnnotateExpr) and expr.wide:
+            return replace(expr, expr=wide_point(expr.expr, self.context))
         if isinstance(expr, QAnnotateExpr):
             point = attach_simulated_quantize(expr.expr, QAnnotateKind.INPUT, context=self.context)
             return QAnnotateExpr(point, QAnnotateKind.INPUT)

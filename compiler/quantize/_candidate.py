@@ -22,6 +22,7 @@ from compiler.quantize._calibrate.channel_stats import ChannelStats
 from compiler.quantize._flow import REQUIRED, partitioned
 from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._realize import QuantizeRealize
+from compiler.quantize._recognize import recognized
 from compiler.quantize._rescaling import rescaled
 
 
@@ -60,6 +61,7 @@ def mark(
     """
     run = QuantizeContext(qconfig)
     mod, run.channel_ranges = rescaled(mod, qconfig, channels)
+    mod = recognized(mod, qconfig)
     run.report.begin(mod["main"])
     with PassContext(opt_level=3, required_pass=REQUIRED):
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run

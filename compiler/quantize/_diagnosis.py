@@ -19,6 +19,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import CallRecord, float_calls
 from compiler.quantize._candidate import build_candidate, mark
 from compiler.quantize._flow import partitioned
+from compiler.quantize._recognize import recognized
 
 OPERAND_FLOAT = "operand_float"
 
@@ -119,7 +120,8 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
     """
     plain = qconfig.with_overrides(partition_conversions="disabled", do_simulation=False)
     records, obstacles = _built(mod, plain)
-    operators = _operators(list(float_calls(mod["main"])), records, plain)
+    calls = float_calls(recognized(mod, plain)["main"])
+    operators = _operators(list(calls), records, plain)
     return Diagnosis(not obstacles, operators, obstacles)
 
 

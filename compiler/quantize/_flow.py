@@ -21,6 +21,7 @@ from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._partition_conversions import partition_conversions
 from compiler.quantize._prerequisite import Params, prerequisite_optimize
 from compiler.quantize._realize import QuantizeRealize
+from compiler.quantize._recognize import recognized
 from compiler.quantize._rescaling import rescaled
 from compiler.quantize._run_context import context_or_new
 
@@ -64,6 +65,7 @@ def quantize(
     mod = _rescaled(
         prerequisite_optimize(mod, params, cfg.prerequisite_level), dataset, run
     )
+    mod = recognized(mod, cfg)
     run.report.begin(mod["main"])
     steps: list[Pass | str] = [
         QuantizePartition(run),

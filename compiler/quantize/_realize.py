@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compiler.ir.expr import Call, Expr, Function
+from compiler.ir.expr import Call, Expr, Function, Tuple
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
@@ -54,6 +54,11 @@ def realize() -> QuantizeRealize:
     return QuantizeRealize()
 
 
+def _is_integer(result: Expr | None) -> bool:
+    fields = result.fields if isinstance(result, Tuple) else (result,)
+    return all(isinstance(field, QRealizeIntExpr) for field in fields)
+
+
 class _Realizer:
     """The realize rules of one run; the report hears which calls stay float after all."""
 
@@ -68,7 +73,7 @@ class _Realizer:
         if place is None:
             return result
         report = self.context.report
-        if isinstance(result, QRealizeIntExpr):
+        if _is_integer(result):
             report.set_call(place, "integer")
         elif place < len(report.calls) and report.calls[place].status == "integer":
             if rule is None:

@@ -33,6 +33,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "ones": {"shape": (2,)},
     "full": {"shape": (2,)},
     "fixed_point_multiply": {"multiplier": 1 << 30, "shift": 1},
+    "unary_formula": {"formula": "x x sigmoid multiply"},
     "einsum": {"equation": "ij,ij->ji"},
     "reshape": {"newshape": (-1,)},
     "expand_dims": {"axis": 0},

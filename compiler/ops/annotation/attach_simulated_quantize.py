@@ -23,6 +23,7 @@ def attach_simulated_quantize(
     rounding: str = "round",
     context: QuantizeContext | None = None,
     shared: bool = True,
+    bits: int | None = None,
 ) -> Expr:
     """The quantize point of ``data``, with three fresh variables for its scale and clip bounds.
 
@@ -31,22 +32,28 @@ def attach_simulated_quantize(
         kind: of the point; a constant is always WEIGHT.
         sign, rounding: attributes of simulated_quantize.
         context: the run that remembers points, so that all consumers of a value share one.
+        bits: precision; None for that of the kind.
         shared: False makes a point of its own: two biases with the same values may need two scales.
     """
     if isinstance(data, Constant):
         kind = QAnnotateKind.WEIGHT
-    if quantize_kind(data) == kind and data.attrs.sign == sign and data.attrs.rounding == rounding:  # type: ignore[attr-defined]
+    if quantize_kind(data) == kind and _choices(data) == (sign, rounding, bits):
         return data
-    key = (data, int(kind), sign, rounding)
+    key = (data, int(kind), sign, rounding, bits)
     if context is not None and shared and key in context.qnode_map:
         return context.qnode_map[key]
     op = Op.get(SQ)
     assert op.attrs_type is not None
-    attrs = op.attrs_type(kind=int(kind), sign=sign, rounding=rounding)  # type: ignore[call-arg]
+    attrs = op.attrs_type(kind=int(kind), sign=sign, rounding=rounding, bits=bits)  # type: ignore[call-arg]
     point = Call(op, (data, *(Var(name, _SCALAR) for name in PARAMETERS)), attrs, span=data.span)
     if context is not None and shared:
         context.qnode_map[key] = point
     return point
+
+
+def _choices(point: Expr) -> tuple[bool, str, int | None]:
+    attrs = point.attrs  # type: ignore[attr-defined]
+    return attrs.sign, attrs.rounding, attrs.bits
 
 
 def quantize_kind(expr: Expr) -> QAnnotateKind | None:

@@ -55,6 +55,8 @@ def cast_hint_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeCont
     (data,) = args
     if ctx.check_to_skip(ref_call) or kind_of(data) is None:
         return unannotated(data)
+    if ref_call in ctx.wide_values and kind_of(data) == QAnnotateKind.ACTIVATION:
+        return data
     return QAnnotateExpr(with_args(ref_call, (as_input(data, ctx),)), QAnnotateKind.INPUT)
 
 

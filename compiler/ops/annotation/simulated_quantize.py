@@ -47,13 +47,15 @@ class UnsupportedQuantizeError(QuantizeError, AssertionError):
 
 @dataclass(frozen=True, eq=False)
 class SimulatedQuantizeAttrs(OpAttrs):
-    """``kind`` is a QAnnotateKind; ``axis`` the channel axis of several scales, None for one."""
+    """``kind`` is a QAnnotateKind; ``axis`` the channel axis of several scales, None for one;
+    ``bits`` the precision where it is not the kind's own."""
 
     type_key: ClassVar[str] = "SimulatedQuantizeAttrs"
     kind: int
     sign: bool = True
     rounding: str = "round"
     axis: int | None = None
+    bits: int | None = None
 
 
 def simulated_quantize_rel(

@@ -13,7 +13,7 @@ from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 
@@ -45,4 +45,4 @@ def batch_flatten_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
 
 FQAnnotateRewrite.register(batch_flatten)(annotate_pass_through)
 FQRealizeRewrite.register(batch_flatten)(realize_moving_channels)
-FQDomScale.register(batch_flatten)(same_scale)
+FQDomScale.register(batch_flatten)(moved_scale)

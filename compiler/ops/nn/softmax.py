@@ -9,13 +9,30 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
+from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.nn.integer_softmax import IntegerSoftmaxAttrs, integer_softmax
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules import integer_calls
+from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
+from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    cast_if_needed,
+    check_fits,
+    integers,
+)
+from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.with_tables import tabulates, with_tables
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +69,47 @@ def softmax_numpy(attrs: SoftmaxAttrs, args: Arrays, out_type: Type) -> list[Any
     data = working(args[0])
     e = np.exp(data - data.max(axis=attrs.axis, keepdims=True))
     return [(e / e.sum(axis=attrs.axis, keepdims=True)).astype(args[0].dtype, copy=False)]
+
+
+_OUT_BITS = 15
+
+# Entries of the table of exponentials at most: a step of 2^-22 is far below one of the result.
+_TABLE_BITS = 22
+
+
+@FQAnnotateRewrite.register(softmax)
+@with_tables
+def softmax_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """Narrow scores; the probabilities are an accumulator of 15 bits."""
+    if ctx.check_to_skip(ref_call) or not tabulates(ctx):
+        return None
+    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+
+
+@FQRealizeRewrite.register(softmax)
+@with_tables
+def softmax_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """nn.integer_softmax with exp(-d * scale) for every difference d of two scores."""
+    (data,) = args
+    attrs = ref_call.attrs
+    assert isinstance(attrs, SoftmaxAttrs)
+    if not isinstance(data, QRealizeIntExpr) or not tabulates(ctx):
+        return None
+    shape = ref_call.tensor_type.concrete_shape
+    data = to_scalar(data, len(shape), ctx.qconfig)
+    dtype = ctx.qconfig.dtype_input
+    check_fits(data, dtype, ref_call)
+    # The sum of a row stays below 2^31.
+    table_bits = min(_TABLE_BITS, 30 - (shape[attrs.axis] - 1).bit_length())
+    differences = np.arange(data.high - data.low + 1, dtype=np.float64)
+    reals = np.exp(-differences * float(data.dom_scale.data))
+    table = np.floor(np.ldexp(reals, table_bits) + 0.5).astype(np.int32)
+    out = IntegerSoftmaxAttrs(axis=attrs.axis, out_bits=_OUT_BITS)
+    call = Call(integer_softmax, (cast_if_needed(data, dtype), Constant(table)), out)
+    scale = DomScale(as_scale(2.0**-_OUT_BITS), wide=True)
+    acc = ctx.qconfig.dtype_activation
+    data_out = call if acc == "int32" else integer_calls.cast(call, acc)
+    return integers(data_out, scale, acc, 0, 1 << _OUT_BITS)
 
 
 log_softmax = register_op(

@@ -6,12 +6,23 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.ops.nn.average_pool import (
+    annotate_average_pool,
+    average_pool_scale,
+    realize_average_pool,
+)
 from compiler.ops.nn.avg_pool2d import mean_of, widened
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.with_tables import with_tables
 
 mean = register_op(
     "mean",
@@ -30,3 +41,16 @@ def mean_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
     total = np.asarray(widened(data).sum(axis=axes, keepdims=attrs.keepdims))
     count = np.array(math.prod(data.shape[k] for k in axes))
     return [mean_of(total, count, data.dtype)]
+
+
+def _counts_of(call: Call) -> NDArray[Any]:
+    attrs = call.attrs
+    assert isinstance(attrs, ReduceAttrs)
+    shape = call.args[0].tensor_type.concrete_shape
+    axes = reduced_axes("mean", len(shape), attrs.axis, attrs.exclude)
+    return np.array([math.prod(shape[k] for k in axes)])
+
+
+FQAnnotateRewrite.register(mean)(with_tables(annotate_average_pool))
+FQRealizeRewrite.register(mean)(with_tables(realize_average_pool(_counts_of)))
+FQDomScale.register(mean)(average_pool_scale(_counts_of))

@@ -19,10 +19,14 @@ FQAnnotateRewrite: OpRule[AnnotateRule] = OpRule("FQAnnotateRewrite", asked_by="
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QAnnotateExpr(TempExpr):
-    """``expr`` will be an integer tensor: narrow (INPUT) or an accumulator (ACTIVATION)."""
+    """``expr`` will be an integer tensor: narrow (INPUT) or an accumulator (ACTIVATION).
+
+    ``wide`` accumulators keep 16 bits where several operators read them.
+    """
 
     expr: Expr
     kind: QAnnotateKind
+    wide: bool = False
 
     def realize(self) -> Expr:
         """The expression without its annotation."""

@@ -78,6 +78,16 @@ def same_scale(
     return scales[0]
 
 
+def moved_scale(
+    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
+) -> DomScale | None:
+    """The scale of the first operand, one for all channels: elements move between channels."""
+    scale = scales[0]
+    if scale is None or not scale.is_vector:
+        return scale
+    return DomScale(as_scale(scale.values.max()), wide=scale.wide)
+
+
 def product_scale(
     call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
 ) -> DomScale | None:

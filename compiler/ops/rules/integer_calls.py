@@ -84,6 +84,11 @@ def fixed_point_multiply_per_axis(
     )
 
 
+def lookup(data: Expr, table: Constant) -> Call:
+    """The entries of a table, the first one for the smallest value of the dtype of ``data``."""
+    return _call("lookup", data, table)
+
+
 def stop_fusion(data: Expr) -> Call:
     """Identity that no fusion crosses."""
     return _call("annotation.stop_fusion", data)

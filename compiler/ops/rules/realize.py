@@ -16,6 +16,7 @@ from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import bits, is_float
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import along_axis, cast, multiply
+from compiler.ops.rules.table import RealTable
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import IntegerOverflowError
 
@@ -51,6 +52,7 @@ class QRealizeIntExpr(TempExpr):
         low, high: bounds that ``data`` keeps for every input of the model; what a rule of one's
             own makes without saying is taken to be an accumulator within 2^30.
         channel_clip: set when ``data`` is a clip with a bound per channel.
+        table: set when ``data`` is a lookup: the function it was made of.
     """
 
     data: Expr
@@ -60,6 +62,7 @@ class QRealizeIntExpr(TempExpr):
     low: int = -(1 << 30)
     high: int = 1 << 30
     channel_clip: ChannelClip | None = None
+    table: RealTable | None = None
 
     def realize(self) -> Expr:
         """Back to real values: multiply(cast(data, float32), dom_scale)."""

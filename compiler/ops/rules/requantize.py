@@ -29,6 +29,7 @@ from compiler.ops.rules.integer_calls import (
     right_shift,
 )
 from compiler.ops.rules.realize import QRealizeIntExpr, integer_limits, integers
+from compiler.ops.rules.table import RealTable
 from compiler.qtypes.qconfig import QConfig
 
 
@@ -44,6 +45,8 @@ def requantize(
     """
     limits = integer_limits("int32")
     clipped = (max(math.trunc(low), limits[0]), min(math.trunc(high), limits[1]))
+    if value.table is not None and not out.is_vector:
+        return _at_another_scale(value, value.table, out, clipped, qconfig)
     step = _Step(value, out, qconfig)
     merged = _absorb_channel_clip(value, step, clipped)
     if merged is not None:
@@ -52,6 +55,21 @@ def requantize(
         value, clipped = source, (int(low), int(high))
     data = step.nodes(rank, (low, high))
     return integers(data, out, value.dtype, *step.range_after(clipped))
+
+
+def _at_another_scale(
+    value: QRealizeIntExpr,
+    table: RealTable,
+    out: DomScale,
+    clipped: tuple[int, int],
+    qconfig: QConfig,
+) -> QRealizeIntExpr:
+    """A table again, stored narrow where its entries allow: one rounding instead of two."""
+    low, high = integer_limits(qconfig.dtype_input)
+    narrow = low <= clipped[0] and clipped[1] <= high
+    dtype = qconfig.dtype_input if narrow else value.dtype
+    data, low, high = table.at(float(out.values), *clipped, dtype)
+    return integers(data, out, dtype, low, high, table=table)
 
 
 def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIntExpr:

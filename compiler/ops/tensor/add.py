@@ -73,7 +73,7 @@ def add_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -
         sides = (_quantized(unannotated(lhs), right, ctx), unannotated(rhs))
     elif right is None:
         sides = (unannotated(lhs), _quantized(unannotated(rhs), left, ctx))
-    elif left == right == QAnnotateKind.ACTIVATION:
+    elif left == right == QAnnotateKind.ACTIVATION and ref_call not in ctx.wide_values:
         sides = (unannotated(lhs), _quantized(unannotated(rhs), right, ctx))
     else:
         sides = (unannotated(lhs), unannotated(rhs))

@@ -8,9 +8,17 @@ import numpy as np
 
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.tensor.broadcast import broadcast_rel
 from compiler.ops.tensor.integer_division import truncated_quotient
+from compiler.ops.tensor.scale_change import (
+    annotate_scale_change,
+    changed_scale,
+    realize_scale_change,
+)
 
 divide = register_op(
     "divide",
@@ -27,3 +35,8 @@ def divide_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     if lhs.dtype.kind == "f":
         return [np.divide(lhs, rhs)]
     return [truncated_quotient(lhs, rhs)]
+
+
+FQAnnotateRewrite.register(divide)(annotate_scale_change)
+FQRealizeRewrite.register(divide)(realize_scale_change)
+FQDomScale.register(divide)(changed_scale)

@@ -11,7 +11,7 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ops.nn.matmul_like import annotate_both_sides
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, with_args
-from compiler.ops.rules.dom_scale import FQDomScale, product_scale
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, product_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
@@ -28,7 +28,13 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.tensor.broadcast import broadcast_rel
+from compiler.ops.tensor.scale_change import (
+    annotate_scale_change,
+    changed_scale,
+    realize_scale_change,
+)
 from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
 
 multiply = register_op(
     "multiply",
@@ -58,6 +64,9 @@ def multiply_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeConte
     """Narrow operands, a constant one as a weight; the product is an accumulator."""
     if kind_of(args[0]) is None and kind_of(args[1]) is None:
         return None
+    rescaled = annotate_scale_change(ref_call, args, ctx)
+    if rescaled is not None:
+        return rescaled
     return annotate_both_sides(ref_call, args, ctx)
 
 
@@ -66,7 +75,7 @@ def multiply_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContex
     """The product of the integers in the accumulator dtype, at the product of the scales."""
     pair = both_realized(args)
     if pair is None:
-        return None
+        return realize_scale_change(ref_call, args, ctx)
     lhs, rhs = pair
     if not lhs.scale.same_axis(rhs.scale):
         rhs = to_scalar(rhs, len(ref_call.args[1].tensor_type.shape), ctx.qconfig)
@@ -77,4 +86,9 @@ def multiply_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContex
     return integers(call, lhs.scale * rhs.scale, acc, min(corners), max(corners))
 
 
-FQDomScale.register(multiply)(product_scale)
+@FQDomScale.register(multiply)
+def multiply_scale(
+    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
+) -> DomScale | None:
+    """The product of the scales; with a plain constant, that many times the scale."""
+    return product_scale(call, scales, qconfig) or changed_scale(call, scales, qconfig)

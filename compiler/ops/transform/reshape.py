@@ -20,7 +20,7 @@ from compiler.ops.arg_types import shape_text, static, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 
@@ -148,4 +148,4 @@ def reshape_numpy(attrs: ReshapeAttrs, args: Arrays, out_type: Type) -> list[Any
 
 FQAnnotateRewrite.register(reshape)(annotate_pass_through)
 FQRealizeRewrite.register(reshape)(realize_moving_channels)
-FQDomScale.register(reshape)(same_scale)
+FQDomScale.register(reshape)(moved_scale)

@@ -20,7 +20,7 @@ from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 
@@ -109,4 +109,4 @@ def strided_slice_numpy(attrs: StridedSliceAttrs, args: Arrays, out_type: Type) 
 
 FQAnnotateRewrite.register(strided_slice)(annotate_pass_through)
 FQRealizeRewrite.register(strided_slice)(realize_moving_channels)
-FQDomScale.register(strided_slice)(same_scale)
+FQDomScale.register(strided_slice)(moved_scale)

@@ -14,7 +14,7 @@ from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 
@@ -68,4 +68,4 @@ def transpose_numpy(attrs: TransposeAttrs, args: Arrays, out_type: Type) -> list
 
 FQAnnotateRewrite.register(transpose)(annotate_pass_through)
 FQRealizeRewrite.register(transpose)(realize_moving_channels)
-FQDomScale.register(transpose)(same_scale)
+FQDomScale.register(transpose)(moved_scale)

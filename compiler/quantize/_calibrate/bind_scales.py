@@ -49,6 +49,9 @@ def measured_points(annotated: IRModule) -> list[Call]:
     return [p for p in quantize_points(annotated) if quantize_kind(p) in _MEASURED]
 
 
+WIDE_HEADROOM = 4.0
+"""How far a point of more bits than its kind reaches beyond the calibrated range."""
+
 _MEASURED = (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION)
 
 
@@ -159,12 +162,20 @@ class _Binder:
                     where=describe(point.args[0]),
                     fix="calibrate with finite data",
                 )
-            self.bound[point] = _Bound(range_s, self._scale_of(range_s, kind))
+            nbit = point.attrs.bits  # type: ignore[union-attr]
+            if nbit is not None:
+                # Outliers that calibration has not seen must not be clipped from a wide value.
+                range_s = as_scale(range_s * WIDE_HEADROOM)
+            self.bound[point] = _Bound(range_s, self._scale_of(range_s, kind, nbit=nbit))
 
     def _scale_of(
-        self, range_s: NDArray[np.float32], kind: QAnnotateKind, trailing: int | None = None
+        self,
+        range_s: NDArray[np.float32],
+        kind: QAnnotateKind,
+        trailing: int | None = None,
+        nbit: int | None = None,
     ) -> DomScale:
-        levels = 2.0 ** (self.qconfig.get_nbit_by_kind(kind) - 1)
+        levels = 2.0 ** ((nbit or self.qconfig.get_nbit_by_kind(kind)) - 1)
         return DomScale(as_scale(range_s.astype(np.float64) / levels), trailing)
 
     def _weight_axes(self) -> dict[Expr, int]:
@@ -235,7 +246,7 @@ class _Binder:
             bound = self.bound[point]
             kind = quantize_kind(point)
             assert kind is not None
-            nbit = self.qconfig.get_nbit_by_kind(kind)
+            nbit = point.attrs.bits or self.qconfig.get_nbit_by_kind(kind)  # type: ignore[union-attr]
             if bound.data is not None:
                 nbit = bits(self.qconfig.dtype_activation)
             limit = 2.0 ** (nbit - 1) - 1

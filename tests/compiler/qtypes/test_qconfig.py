@@ -42,6 +42,7 @@ DEFAULTS = {
     "stop_after_global_pool": True,
     "avg_pool_round": False,
     "weight_granularity": "tensor",
+    "integer_tables": False,
     "prerequisite_level": None,
     "equalize": False,
     "smooth_alpha": None,
@@ -58,6 +59,7 @@ RECOMMENDED = {
     "calibrate_mode": "percentile",
     "weight_scale": "max",
     "weight_granularity": "channel",
+    "integer_tables": True,
     "partition_conversions": "fully_integral",
 }
 

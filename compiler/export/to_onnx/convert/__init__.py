@@ -2,6 +2,7 @@
 
 from compiler.export.to_onnx.convert import (
     annotation,
+    formula,
     indexing,
     nn,
     normalization,
@@ -13,6 +14,7 @@ from compiler.export.to_onnx.convert import (
 
 __all__ = [
     "annotation",
+    "formula",
     "indexing",
     "nn",
     "normalization",

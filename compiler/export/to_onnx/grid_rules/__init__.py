@@ -7,6 +7,17 @@ from compiler.export.to_onnx.grid_rules import (
     pool,
     product,
     requantize,
+    standardize,
+    table,
 )
 
-__all__ = ["cast", "elementwise", "movement", "pool", "product", "requantize"]
+__all__ = [
+    "cast",
+    "elementwise",
+    "movement",
+    "pool",
+    "product",
+    "requantize",
+    "standardize",
+    "table",
+]

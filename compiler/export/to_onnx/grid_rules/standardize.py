@@ -1,0 +1,50 @@
+"""nn.integer_standardize in double, where its sums, root and quotients are exact.
+
+A whole D below 2^52 has a double root whose floor is isqrt(D): the root of m^2 - 1 lies more than
+half a last digit below m. Floors of quotients are exact for dividends below 2^53.
+"""
+
+from __future__ import annotations
+
+from compiler.export.to_onnx.dataflow import Step
+from compiler.export.to_onnx.grid_emitter import Carried, FToGrid, GridEmitter, narrowed
+from compiler.ops.nn.integer_standardize import output_bound
+
+
+@FToGrid.register("nn.integer_standardize")
+def integer_standardize(step: Step, grid: GridEmitter) -> Carried:
+    """Sums, Sqrt and Floor."""
+    attrs = step.attrs
+    source = grid.carried(step.args[0])
+    rank = len(step.result.type.shape)
+    axis = attrs.axis % rank
+    count = step.result.type.concrete_shape[axis]
+    deviation = count * count * source.magnitude**2 + attrs.epsilon
+    turn = attrs.out_bits + attrs.root_bits + 1
+    root_bound = 1 << (deviation << (2 * attrs.root_bits)).bit_length() // 2 + 1
+    dividend = (2 * count * source.magnitude << turn) + root_bound
+    if deviation << (2 * attrs.root_bits) >= 1 << 52 or dividend >= 1 << 53:
+        raise grid.refuse(step, "its sums of squares reach 2^52", "normalise narrower integers")
+
+    def number(value: float) -> str:
+        return grid.writer.constant(float(value))
+
+    axes = grid.ints([axis])
+    x = grid.as_double(source)
+    total = grid.node("ReduceSum", [x, axes], keepdims=1)
+    squares = grid.node("ReduceSum", [grid.node("Mul", [x, x]), axes], keepdims=1)
+    spread = grid.node(
+        "Sub",
+        [grid.node("Mul", [squares, number(count)]), grid.node("Mul", [total, total])],
+    )
+    if attrs.epsilon:
+        spread = grid.node("Add", [spread, number(attrs.epsilon)])
+    squared = grid.node("Mul", [spread, number(4.0**attrs.root_bits)])
+    root = grid.node("Max", [grid.node("Floor", [grid.node("Sqrt", [squared])]), number(1)])
+    centred = grid.node("Sub", [grid.node("Mul", [x, number(count)]), total])
+    scaled = grid.node("Mul", [centred, number(2.0**turn)])
+    quotient = grid.node(
+        "Div", [grid.node("Add", [scaled, root]), grid.node("Mul", [root, number(2)])]
+    )
+    bound = output_bound(count, attrs.out_bits)
+    return narrowed(grid.node("Floor", [quotient]), "float64", -bound, bound, grid)

@@ -1,0 +1,65 @@
+"""lookup and nn.integer_softmax: a Gather from a table that is carried like any other integers.
+
+Gather counts negative indices from the end, so a table that starts at the smallest value of a
+signed dtype is turned by half and indexed by the values themselves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.export.to_onnx.dataflow import Step
+from compiler.export.to_onnx.grid_emitter import (
+    FLOAT_LIMIT,
+    Array,
+    Carried,
+    FToGrid,
+    GridEmitter,
+    narrowed,
+)
+from compiler.ops.number_format import integer_range
+
+
+def _constant_table(step: Step, grid: GridEmitter) -> Array:
+    table = step.args[1].data
+    if table is None:
+        raise grid.refuse(step, "its table is not constant")
+    return table.astype(np.int64)
+
+
+@FToGrid.register("lookup")
+def lookup(step: Step, grid: GridEmitter) -> Carried:
+    """Gather; bounds are those of the entries that can be reached."""
+    source, table = grid.carried(step.args[0]), _constant_table(step, grid)
+    lowest, highest = integer_range(step.args[0].type.dtype)
+    whole = table[np.minimum(np.arange(highest - lowest + 1), table.size - 1)]
+    reached = whole[source.low - lowest : source.high - lowest + 1]
+    low, high = int(reached.min()), int(reached.max())
+    small = max(-low, high) < FLOAT_LIMIT
+    turned = np.roll(whole, lowest).astype("float32" if small else "int64")
+    index = grid.writer.cast(source.name, "int32")
+    name = grid.node("Gather", [grid.writer.constant(turned), index], axis=0)
+    return Carried(name, "float32" if small else "int64", low, high)
+
+
+@FToGrid.register("nn.integer_softmax")
+def integer_softmax(step: Step, grid: GridEmitter) -> Carried:
+    """The quotient in double: dividend and divisor stay below 2^53, so its floor is exact."""
+    source, table = grid.carried(step.args[0]), np.maximum(_constant_table(step, grid), 0)
+    axis = step.attrs.axis % len(step.result.type.shape)
+    count = step.result.type.concrete_shape[axis]
+    bits = step.attrs.out_bits
+    if (int(table.max()) << (bits + 1)) + count * int(table.max()) >= 1 << 53:
+        raise grid.refuse(step, "its dividend reaches 2^53")
+    top = grid.node("ReduceMax", [source.name], axes=[axis], keepdims=1)
+    difference = grid.writer.cast(grid.node("Sub", [top, source.name]), "int32")
+    whole = table[np.minimum(np.arange(source.high - source.low + 1), table.size - 1)]
+    e = grid.node("Gather", [grid.writer.constant(whole.astype("float64")), difference], axis=0)
+    total = grid.node("ReduceSum", [e, grid.ints([axis])], keepdims=1)
+    if int(whole.min()) == 0:
+        total = grid.node("Max", [total, grid.writer.constant(1.0)])
+    scaled = grid.node("Mul", [e, grid.writer.constant(2.0 ** (bits + 1))])
+    dividend = grid.node("Add", [scaled, total])
+    divisor = grid.node("Mul", [total, grid.writer.constant(2.0)])
+    quotient = grid.node("Floor", [grid.node("Div", [dividend, divisor])])
+    return narrowed(quotient, "float64", 0, 1 << bits, grid)

@@ -1,0 +1,56 @@
+"""The residual stream: values that flow through adds into layer norms keep 16 bits.
+
+Each layer norm looks at small differences of large sums; on 8 bits their error is several steps of
+its result (notes/engine.md section d). So such a value, where it is read more than once or by a
+layer norm, gets a quantize point of 16 bits instead of 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
+from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
+
+WIDE_BITS = 16
+
+_MOVES = frozenset(
+    {
+        "annotation.cast_hint",
+        "annotation.stop_fusion",
+        "expand_dims",
+        "nn.batch_flatten",
+        "reshape",
+        "squeeze",
+        "transpose",
+    }
+)
+
+
+def residual_stream(nodes: Sequence[Expr]) -> frozenset[Expr]:
+    """Computed values that reach a layer norm through adds and moves only.
+
+    Args:
+        nodes: of a function body, operands before users.
+    """
+    found: set[Expr] = set()
+    for node in reversed(nodes):
+        if not isinstance(node, Call):
+            continue
+        if is_op_call(node, "nn.layer_norm"):
+            reached: Sequence[Expr] = node.args[:1]
+        elif node in found and is_op_call(node, "add"):
+            reached = node.args
+        elif node in found and isinstance(node.op, Op) and node.op.name in _MOVES:
+            reached = node.args[:1]
+        else:
+            continue
+        found.update(arg for arg in reached if not isinstance(arg, Constant))
+    return frozenset(found)
+
+
+def wide_point(data: Expr, ctx: QuantizeContext) -> Expr:
+    """The point of 16 bits of a value; all its readers share it."""
+    return attach_simulated_quantize(data, QAnnotateKind.ACTIVATION, context=ctx, bits=WIDE_BITS)

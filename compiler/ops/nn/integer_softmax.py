@@ -1,0 +1,86 @@
+"""nn.integer_softmax(data, table): softmax of narrow integers by a table of exponentials.
+
+    d = max(data) - data                                  along ``axis``, >= 0
+    e = table[min(d, len(table) - 1)]                     table[d] = round(exp(-d * scale) * 2^q)
+    out = floor((e * 2^(out_bits + 1) + S) / (2 * S))     S = sum of e along ``axis``
+
+The quotient is exact and rounded half up; out / 2^out_bits is the probability. With entries of at
+most 2^30 / N for N summands, S fits in 31 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.tensor.lookup import INDEX_DTYPES
+
+OP = "nn.integer_softmax"
+MAX_OUT_BITS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerSoftmaxAttrs(OpAttrs):
+    """The axis whose values sum to 2^out_bits, up to rounding."""
+
+    type_key: ClassVar[str] = "IntegerSoftmaxAttrs"
+    axis: int = -1
+    out_bits: int = 15
+
+
+def integer_softmax_infer(types: Sequence[Any], attrs: IntegerSoftmaxAttrs) -> Type:
+    """The shape of the data, int32.
+
+    Raises:
+        TypeInferenceError: dtypes are not narrow integers and an int32 table, or out_bits is not
+            within 1 .. 20.
+    """
+    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
+    if data.dtype not in INDEX_DTYPES:
+        raise TypeInferenceError(
+            f"{OP}: argument 0 (data) is {data}", fix=f"legal dtypes: {', '.join(INDEX_DTYPES)}"
+        )
+    normalize_axis(OP, attrs.axis, len(data.shape))
+    table = tensor_of_rank(OP, types, 1, "table", 1)
+    if table.dtype != "int32" or table.shape[0] == 0:
+        raise TypeInferenceError(
+            f"{OP}: argument 1 (table) is {table}, int32 with at least one entry is needed"
+        )
+    if not 1 <= attrs.out_bits <= MAX_OUT_BITS:
+        raise TypeInferenceError(
+            f"{OP}: out_bits {attrs.out_bits} is not between 1 and {MAX_OUT_BITS}"
+        )
+    return TensorType(data.shape, "int32")
+
+
+integer_softmax = register_op(
+    OP,
+    arg_names=("data", "table"),
+    attrs_type=IntegerSoftmaxAttrs,
+    rel=result_rel(integer_softmax_infer),
+    pattern=OpPattern.OPAQUE,
+)
+
+
+@FNumpyCompute.register(integer_softmax)
+def integer_softmax_numpy(attrs: IntegerSoftmaxAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """In int64; entries below 0 count as 0, and a sum of 0 as 1."""
+    data, table = args
+    wide = data.astype(np.int64)
+    if wide.size == 0:
+        return [wide.astype(np.int32)]
+    place = wide.max(axis=attrs.axis, keepdims=True) - wide
+    e = np.maximum(table.astype(np.int64), 0)[np.minimum(place, table.size - 1)]
+    total = np.maximum(e.sum(axis=attrs.axis, keepdims=True), 1)
+    quotient = ((e << (attrs.out_bits + 1)) + total) // (2 * total)
+    return [quotient.astype(np.int32)]

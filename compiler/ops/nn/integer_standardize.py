@@ -1,0 +1,105 @@
+"""nn.integer_standardize(data): (x - mean) / sqrt(variance + eps) of integers, N along ``axis``.
+
+    c = N x - sum(x)                                       exact, N times x - mean
+    D = N sum(x x) - sum(x)^2 + epsilon                    exact, N^2 times the variance
+    r = max(isqrt(D * 4^root_bits), 1)                     the root, root_bits of it fractional
+    out = floor((c * 2^(out_bits + root_bits + 1) + r) / (2 r))
+
+out / 2^out_bits is the normalised value, rounded half up; ``output_bound`` limits it. The contract
+is D * 4^root_bits < 2^62 and |c| * 2^(out_bits + root_bits + 1) < 2^62.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "nn.integer_standardize"
+DTYPES = ("int8", "int16", "int32")
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerStandardizeAttrs(OpAttrs):
+    """``epsilon`` in units of N^2 data^2; bits behind the point of the root and of the result."""
+
+    type_key: ClassVar[str] = "IntegerStandardizeAttrs"
+    axis: int = -1
+    epsilon: int = 0
+    root_bits: int = 0
+    out_bits: int = 12
+
+
+def integer_standardize_infer(types: Sequence[Any], attrs: IntegerStandardizeAttrs) -> Type:
+    """The shape of the data, int32.
+
+    Raises:
+        TypeInferenceError: the data are no signed integers, epsilon is negative, or the bits are
+            not within 0 .. 20.
+    """
+    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
+    if data.dtype not in DTYPES:
+        raise TypeInferenceError(
+            f"{OP}: argument 0 (data) is {data}", fix=f"legal dtypes: {', '.join(DTYPES)}"
+        )
+    normalize_axis(OP, attrs.axis, len(data.shape))
+    if attrs.epsilon < 0 or not (0 <= attrs.root_bits <= 20 and 0 <= attrs.out_bits <= 20):
+        raise TypeInferenceError(
+            f"{OP}: epsilon {attrs.epsilon}, root_bits {attrs.root_bits}, out_bits "
+            f"{attrs.out_bits}",
+            fix="epsilon must be >= 0, the others between 0 and 20",
+        )
+    return TensorType(data.shape, "int32")
+
+
+integer_standardize = register_op(
+    OP,
+    arg_names=("data",),
+    attrs_type=IntegerStandardizeAttrs,
+    rel=result_rel(integer_standardize_infer),
+    pattern=OpPattern.OPAQUE,
+)
+
+
+def integer_sqrt(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """floor(sqrt(v)) of every 0 <= v < 2^62, exactly."""
+    root = np.sqrt(values.astype(np.float64)).astype(np.int64)
+    # The double root is off by less than one.
+    root -= root * root > values
+    root += (root + 1) * (root + 1) <= values
+    return root
+
+
+def output_bound(count: int, out_bits: int) -> int:
+    """max |out| over all data: no element is farther than sqrt(N - 1) deviations from the mean."""
+    # Data that are not all equal have D >= N - 1, so the floor of the root adds less than two.
+    return (math.isqrt(max(count - 1, 0)) + 3) * (1 << out_bits) + 1
+
+
+@FNumpyCompute.register(integer_standardize)
+def integer_standardize_numpy(
+    attrs: IntegerStandardizeAttrs, args: Arrays, out_type: Type
+) -> list[Any]:
+    """In int64."""
+    wide = args[0].astype(np.int64)
+    axis = attrs.axis
+    count = wide.shape[axis]
+    total = wide.sum(axis=axis, keepdims=True)
+    centred = count * wide - total
+    deviation = count * (wide * wide).sum(axis=axis, keepdims=True) - total * total
+    squared = np.maximum(deviation + attrs.epsilon, 0) << (2 * attrs.root_bits)
+    root = np.maximum(integer_sqrt(np.maximum(squared, 0)), 1)
+    scaled = centred << (attrs.out_bits + attrs.root_bits + 1)
+    return [((scaled + root) // (2 * root)).astype(np.int32)]

@@ -1,0 +1,25 @@
+"""Rules that count only where ``QConfig.integer_tables`` asks for integers everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from compiler.ir.expr import Call, Expr
+from compiler.ir.ty import bits
+from compiler.qtypes.context import QuantizeContext
+
+Rule = Callable[[Call, tuple[Expr, ...], QuantizeContext], Expr | None]
+
+
+def with_tables(rule: Rule) -> Rule:
+    """``rule``, which declines in runs without ``integer_tables``: there the operator has none."""
+
+    def switched(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+        return rule(ref_call, args, ctx) if ctx.qconfig.integer_tables else None
+
+    return switched
+
+
+def tabulates(ctx: QuantizeContext) -> bool:
+    """True when inputs are stored in so few bits that a table may have an entry per value."""
+    return bits(ctx.qconfig.dtype_input) <= 16

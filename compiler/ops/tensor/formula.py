@@ -1,0 +1,130 @@
+"""Functions of one real variable in postfix notation, such as "x x sigmoid multiply" (swish).
+
+A word is ``x``, a number, or an operator that takes its arguments from the stack:
+
+    x 3.0 add 0.0 maximum 6.0 minimum x multiply 6.0 divide        hard-swish
+
+The operators are Relay's, with the meaning they have on tensors. The text is a value: it compares,
+prints and travels as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import AttrError
+from compiler.ops.tensor.unary import ANY_NUMBER, FLOAT_ONLY
+
+Array = NDArray[Any]
+MAX_WORDS = 96
+
+_UNARY: dict[str, Callable[..., Any]] = {
+    **FLOAT_ONLY,
+    **{name: function for name, function in ANY_NUMBER.items() if name != "copy"},
+}
+_BINARY: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "power": np.power,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+}
+COMPARISONS = ("greater", "greater_equal", "less", "less_equal")
+OPERATORS: dict[str, tuple[int, Callable[..., Any]]] = {
+    **{name: (1, function) for name, function in _UNARY.items()},
+    **{name: (2, function) for name, function in _BINARY.items()},
+    "where": (3, np.where),
+}
+"""Operator → how many arguments it takes, and its meaning on arrays."""
+
+
+@lru_cache(maxsize=256)
+def words(formula: str) -> tuple[str | float, ...]:
+    """The words of a formula, numbers as floats.
+
+    Raises:
+        AttrError: an unknown word, or operators that do not leave one real value.
+    """
+    found: list[str | float] = []
+    stack: list[str] = []
+    for word in formula.split():
+        if word == "x":
+            stack.append("real")
+            found.append(word)
+        elif word in OPERATORS:
+            count = OPERATORS[word][0]
+            taken = stack[-count:]
+            wanted = ["bool", "real", "real"] if word == "where" else ["real"] * count
+            if taken != wanted:
+                raise AttrError(f"formula {formula!r}: {word} finds {taken or 'nothing'}")
+            del stack[-count:]
+            stack.append("bool" if word in COMPARISONS else "real")
+            found.append(word)
+        else:
+            stack.append("real")
+            found.append(_number(word, formula))
+    if stack != ["real"]:
+        raise AttrError(f"formula {formula!r} leaves {stack}, one real value is needed")
+    return tuple(found)
+
+
+def _number(word: str, formula: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        raise AttrError(f"formula {formula!r}: {word!r} is unknown") from None
+    if math.isnan(value):
+        raise AttrError(f"formula {formula!r} holds a NaN")
+    return value
+
+
+def reduce_words(
+    formula: str,
+    variable: Any,
+    number: Callable[[float], Any],
+    apply: Callable[[str, list[Any]], Any],
+) -> Any:
+    """Walk a formula with a stack of values of the caller's kind.
+
+    Args:
+        variable: what ``x`` stands for.
+        number: makes the value of a number.
+        apply: makes the value of an operator from those of its arguments.
+    """
+    stack: list[Any] = []
+    for word in words(formula):
+        if isinstance(word, float):
+            stack.append(number(word))
+        elif word == "x":
+            stack.append(variable)
+        else:
+            count = OPERATORS[word][0]
+            arguments = stack[-count:]
+            del stack[-count:]
+            stack.append(apply(word, arguments))
+    return stack[0]
+
+
+def evaluate(formula: str, x: Array) -> Array:
+    """The function at every element, computed in the dtype of ``x``; shape of ``x``."""
+    kind = x.dtype.type
+    with np.errstate(all="ignore"):
+        value = reduce_words(
+            formula,
+            x,
+            kind,
+            lambda word, arguments: OPERATORS[word][1](*map(np.asarray, arguments)),
+        )
+    return np.broadcast_to(np.asarray(value, x.dtype), x.shape)

@@ -1,0 +1,31 @@
+"""Integer rules of maximum and minimum: both sides at one scale, with ``integer_tables``."""
+
+from __future__ import annotations
+
+from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
+from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
+from compiler.ops.rules.unify_scales import unify_for_add
+from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.tensor.add import add_annotate
+from compiler.qtypes.context import QuantizeContext
+
+OPS = ("maximum", "minimum")
+
+FQAnnotateRewrite.register(*OPS)(with_tables(add_annotate))
+
+
+@FQRealizeRewrite.register(*OPS)
+@with_tables
+def larger_or_smaller_realize(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """The larger or the smaller of the integers."""
+    pair = both_realized(args)
+    if pair is None:
+        return None
+    (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig)
+    pick = max if is_op_call(ref_call, "maximum") else min
+    call = with_args(ref_call, (lhs.data, rhs.data))
+    low, high = pick(lhs.low, rhs.low), pick(lhs.high, rhs.high)
+    return integers(call, scale, ctx.qconfig.dtype_activation, low, high)

@@ -1,0 +1,56 @@
+"""lookup(data, table): out = table[min(data - smallest value of its dtype, len(table) - 1)].
+
+Any function of 8-bit integers is a table of 256 entries: entry 0 is for -128 of an int8, for 0 of
+a uint8. A shorter table repeats its last entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import TensorType, Type
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import tensor, tensor_of_rank
+from compiler.ops.number_format import integer_range
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+OP = "lookup"
+INDEX_DTYPES = ("int8", "uint8", "int16", "uint16")
+
+
+def lookup_infer(types: Sequence[Any], attrs: Any) -> Type:
+    """The shape of the data, the dtype of the table.
+
+    Raises:
+        TypeInferenceError: the data are wider than 16 bits or no integers, or the table is empty.
+    """
+    data = tensor(OP, types, 0, "data")
+    if data.dtype not in INDEX_DTYPES:
+        raise TypeInferenceError(
+            f"{OP}: argument 0 (data) is {data}", fix=f"legal dtypes: {', '.join(INDEX_DTYPES)}"
+        )
+    table = tensor_of_rank(OP, types, 1, "table", 1)
+    if table.shape[0] == 0:
+        raise TypeInferenceError(f"{OP}: argument 1 (table) is {table}, it needs an entry")
+    return TensorType(data.shape, table.dtype)
+
+
+lookup = register_op(
+    OP,
+    arg_names=("data", "table"),
+    rel=result_rel(lookup_infer),
+    pattern=OpPattern.ELEMWISE,
+)
+
+
+@FNumpyCompute.register(lookup)
+def lookup_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
+    """A copy."""
+    data, table = args
+    place = data.astype(np.int64) - integer_range(str(data.dtype))[0]
+    return [table[np.minimum(place, table.size - 1)]]

@@ -1,0 +1,124 @@
+"""unary_formula(formula): any function of each element by itself, as a postfix formula.
+
+OutlineFormulas makes it of arithmetic that has no integer form operator by operator (GELU, swish,
+hard-swish, mish). On narrow integers it is a table, every entry the function correctly rounded.
+Source of the formulas: ops/tensor/formula.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import AttrError, TypeInferenceError
+from compiler.ir.expr import Call, Expr
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type, is_float
+from compiler.ir.type_relation import result_rel
+from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.arg_types import tensor
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
+from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    cast_if_needed,
+    check_fits,
+    integer_limits,
+    integers,
+)
+from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.table import RealTable
+from compiler.ops.rules.with_tables import tabulates, with_tables
+from compiler.ops.tensor.formula import evaluate, words
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
+
+# Entries of a table that nothing narrows: what a 16 bit tensor holds.
+_WIDE = (1 << 15) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class UnaryFormulaAttrs(OpAttrs):
+    """The function, such as "x x sigmoid multiply"."""
+
+    type_key: ClassVar[str] = "UnaryFormulaAttrs"
+    formula: str
+
+
+def unary_formula_infer(types: Sequence[Any], attrs: UnaryFormulaAttrs) -> Type:
+    """The type of the data.
+
+    Raises:
+        TypeInferenceError: the data are no floats, or the text is no formula of one variable.
+    """
+    data = tensor("unary_formula", types, 0, "data")
+    if not is_float(data.dtype):
+        raise TypeInferenceError(f"unary_formula: data is {data}, a float dtype is needed")
+    try:
+        words(attrs.formula)
+    except AttrError as error:
+        raise TypeInferenceError(f"unary_formula: {error.what}") from None
+    return data
+
+
+unary_formula = register_op(
+    "unary_formula",
+    arg_names=("data",),
+    attrs_type=UnaryFormulaAttrs,
+    rel=result_rel(unary_formula_infer),
+    pattern=OpPattern.ELEMWISE,
+)
+
+
+@FNumpyCompute.register(unary_formula)
+def unary_formula_numpy(attrs: UnaryFormulaAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """Operator by operator in the dtype of the data; float16 in float32."""
+    (data,) = args
+    wide = data.astype(np.float32) if data.dtype == np.float16 else data
+    return [np.asarray(evaluate(attrs.formula, wide), data.dtype)]
+
+
+@FQAnnotateRewrite.register(unary_formula)
+@with_tables
+def unary_formula_annotate(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """A narrow operand; the result is as fine as its reader wants."""
+    if ctx.check_to_skip(ref_call) or not tabulates(ctx):
+        return None
+    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+
+
+@FQRealizeRewrite.register(unary_formula)
+@with_tables
+def unary_formula_realize(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """A lookup of 16 bit entries, which a following requantization replaces by its own.
+
+    Raises:
+        InternalQuantizeError: the operand might not be narrow.
+    """
+    (data,) = args
+    attrs = ref_call.attrs
+    assert isinstance(attrs, UnaryFormulaAttrs)
+    if not isinstance(data, QRealizeIntExpr) or not tabulates(ctx):
+        return None
+    data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    dtype = ctx.qconfig.dtype_input
+    check_fits(data, dtype, ref_call)
+    lowest, highest = integer_limits(dtype)
+    reals = np.arange(lowest, highest + 1) * float(data.dom_scale.data)
+    values = np.nan_to_num(evaluate(attrs.formula, reals), nan=0.0)
+    table = RealTable(cast_if_needed(data, dtype), values, data.low - lowest, data.high - lowest)
+    largest = min(table.magnitude, float(np.finfo(np.float32).max))
+    scale = DomScale(as_scale(largest / _WIDE if largest > 0 else 1.0), wide=True)
+    acc = ctx.qconfig.dtype_activation
+    looked_up, low, high = table.at(float(scale.values), -_WIDE, _WIDE, acc)
+    return integers(looked_up, scale, acc, low, high, table=table)

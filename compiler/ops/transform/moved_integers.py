@@ -1,0 +1,153 @@
+"""Integer rules of operators that move, repeat, pad or pick elements, with ``integer_tables``.
+
+Scale and integers stay; one scale per channel becomes a single scale first, because the channel
+axis may move. Operators that the reference quantizes have their rules in their own files.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
+from compiler.ir.op import DEFAULT_LEVEL
+from compiler.ir.ty import TupleType
+from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.pass_through import (
+    annotate_max_pool,
+    annotate_pass_through,
+    realize_max_pool,
+    realize_moving_channels,
+)
+from compiler.ops.rules.annotate import (
+    FQAnnotateRewrite,
+    QAnnotateExpr,
+    kind_of,
+    unannotated,
+    with_args,
+)
+from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.integer_calls import scalar
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    integer_limits,
+    like,
+)
+from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.with_tables import with_tables
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
+
+Args = tuple[Expr, ...]
+
+MOVES = (
+    "broadcast_to",
+    "expand_dims",
+    "nn.depth_to_space",
+    "nn.mirror_pad",
+    "nn.space_to_depth",
+    "repeat",
+    "reverse",
+    "squeeze",
+    "tile",
+)
+# Below the default level, so that a registration of one's own takes the place of these rules.
+LEVEL = DEFAULT_LEVEL - 5
+RESIZERS = ("image.resize2d", "nn.upsampling")
+
+for _name in MOVES:
+    FQAnnotateRewrite.register(_name, level=LEVEL)(with_tables(annotate_pass_through))
+    FQRealizeRewrite.register(_name, level=LEVEL)(with_tables(realize_moving_channels))
+    FQDomScale.register(_name)(moved_scale)
+
+FQAnnotateRewrite.register("nn.global_max_pool2d", level=LEVEL)(with_tables(annotate_max_pool))
+FQRealizeRewrite.register("nn.global_max_pool2d", level=LEVEL)(with_tables(realize_max_pool))
+
+
+@FQAnnotateRewrite.register(*RESIZERS, level=LEVEL)
+@with_tables
+def resize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The nearest neighbour is a move; interpolation stays float."""
+    attrs: Any = ref_call.attrs
+    if attrs.method != "nearest_neighbor":
+        return None
+    if kind_of(args[0]) is None or ctx.check_to_skip(ref_call):
+        return None
+    # Elements are repeated: they are cheaper to repeat when they are narrow.
+    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.INPUT)
+
+
+FQRealizeRewrite.register(*RESIZERS, level=LEVEL)(with_tables(realize_moving_channels))
+FQDomScale.register(*RESIZERS)(moved_scale)
+
+
+@FQAnnotateRewrite.register("take", "gather", level=LEVEL)
+@with_tables
+def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Constant indices pick the same elements for every input."""
+    if not isinstance(unannotated(args[1]), Constant):
+        return None
+    return annotate_pass_through(ref_call, args, ctx)
+
+
+FQRealizeRewrite.register("take", "gather", level=LEVEL)(with_tables(realize_moving_channels))
+FQDomScale.register("take", "gather")(moved_scale)
+
+
+@FQAnnotateRewrite.register("nn.pad", level=LEVEL)
+@with_tables
+def pad_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """The padding must be known, so that it can be an integer."""
+    if not isinstance(unannotated(args[1]), Constant):
+        return None
+    return annotate_pass_through(ref_call, args, ctx)
+
+
+@FQRealizeRewrite.register("nn.pad", level=LEVEL)
+@with_tables
+def pad_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Padding is rounded to the scale of the data and kept within their dtype."""
+    data, value = args
+    if not isinstance(data, QRealizeIntExpr) or not isinstance(value, Constant):
+        return None
+    data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    units = float(value.data) / float(data.dom_scale.data)
+    low, high = integer_limits(data.dtype)
+    padding = int(np.rint(np.clip(units, low, high)))
+    call = with_args(ref_call, (data.data, scalar(padding, data.dtype)))
+    return like(data, call, low=min(data.low, padding), high=max(data.high, padding))
+
+
+FQDomScale.register("nn.pad")(moved_scale)
+
+
+@FQAnnotateRewrite.register("split", level=LEVEL)
+@with_tables
+def split_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Every piece has the kind of the whole."""
+    kind = kind_of(args[0])
+    if kind is None or ctx.check_to_skip(ref_call):
+        return None
+    call = with_args(ref_call, (unannotated(args[0]),))
+    pieces = _pieces(ref_call, call)
+    return Tuple(tuple(QAnnotateExpr(piece, kind) for piece in pieces), span=ref_call.span)
+
+
+@FQRealizeRewrite.register("split", level=LEVEL)
+@with_tables
+def split_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Pieces of the integers."""
+    (data,) = args
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    pieces = _pieces(ref_call, with_args(ref_call, (data.data,)))
+    return Tuple(tuple(like(data, piece) for piece in pieces), span=ref_call.span)
+
+
+def _pieces(ref_call: Call, call: Call) -> list[Expr]:
+    ty = ref_call.checked_type
+    assert isinstance(ty, TupleType)
+    return [TupleGetItem(call, index) for index in range(len(ty.fields))]

@@ -1,0 +1,174 @@
+"""OutlineFormulas: arithmetic on one value, element by element, becomes one unary_formula.
+
+    before (GELU)                         after
+    %1 = multiply(%x, 0.70710677f);       unary_formula(%x, formula="x x 0.70710677 multiply erf
+    %2 = erf(%1);                                                    1.0 add multiply 0.5 multiply")
+    %3 = add(%2, 1f);
+    %4 = multiply(%x, %3);
+    multiply(%4, 0.5f)
+
+Fires on the largest such graphs whose source is one float32 tensor, with scalar constants, when
+they hold a function that integers have no operator for, use the source twice, or are a hard
+sigmoid. What is read from outside is outlined by itself as well.
+Not handled: constants per channel; a formula of more than 96 words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, Op
+from compiler.ir.infer_type import infer_expr
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.rebuild import with_operands
+from compiler.ir.ty import TensorType
+from compiler.ops.op_call import op_call
+from compiler.ops.tensor.formula import COMPARISONS, MAX_WORDS, OPERATORS
+
+Words = tuple[str, ...]
+
+_PLAIN = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "negative"})
+
+
+@register_pass("OutlineFormulas", opt_level=0, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class OutlineFormulas(FunctionPass):
+    """Make one call of every function of one variable."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The outlined function, itself when there is nothing to outline."""
+        finder = _Finder()
+        for node in post_order(fn.body):
+            if isinstance(node, Call):
+                finder.visit(node)
+        outlined = finder.outlined(fn.body)
+        if not outlined:
+            return fn
+        new: dict[Expr, Expr] = {}
+        for node in post_order(fn.body):
+            found = finder.found[node] if node in outlined else None
+            if found is None:
+                new[node] = with_operands(node, [new[child] for child in node.operands()])
+            else:
+                text = " ".join(found.words)
+                new[node] = op_call(
+                    "unary_formula", new[found.source], formula=text, span=node.span
+                )
+        result = infer_expr(fn.with_fields(body=new[fn.body]), mod)
+        assert isinstance(result, Function)
+        return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Formula:
+    source: Expr
+    words: Words
+
+
+class _Finder:
+    """The formula of every call that has one."""
+
+    def __init__(self) -> None:
+        self.found: dict[Expr, _Formula] = {}
+        self.readers: dict[Expr, list[Expr]] = {}
+
+    def visit(self, call: Call) -> None:
+        """Classify a call whose operands have been visited."""
+        for arg in call.args:
+            self.readers.setdefault(arg, []).append(call)
+        make = _words_of(call)
+        ty = call.checked_type
+        if make is None or not isinstance(ty, TensorType):
+            return
+        if ty.dtype != "float32" and not (_name(call) in COMPARISONS and ty.dtype == "bool"):
+            return
+        variables = [arg for arg in call.args if _number(arg) is None]
+        for source in self._sources(variables):
+            if source.tensor_type.shape != ty.shape or source.tensor_type.dtype != "float32":
+                continue
+            parts = [self._as_words(arg, source) for arg in call.args]
+            made = make(parts)
+            if len(made) <= MAX_WORDS:
+                self.found[call] = _Formula(source, made)
+                return
+
+    def _sources(self, variables: list[Expr]) -> list[Expr]:
+        """Values that all operands are functions of, the farthest first."""
+        common: list[Expr] | None = None
+        for variable in variables:
+            known = self.found.get(variable)
+            mine = [variable] if known is None else [known.source, variable]
+            common = mine if common is None else [s for s in common if s in mine]
+        return [s for s in common or [] if isinstance(s.checked_type, TensorType)]
+
+    def _as_words(self, arg: Expr, source: Expr) -> Words:
+        if arg is source:
+            return ("x",)
+        number = _number(arg)
+        return self.found[arg].words if number is None else (_text(number),)
+
+    def outlined(self, root: Expr) -> set[Expr]:
+        """Calls to replace: those not only read by further formulas of the same source."""
+        chosen: set[Expr] = set()
+        for node, formula in self.found.items():
+            readers = self.readers.get(node, [])
+            inside = readers and all(self._continues(node, formula, r) for r in readers)
+            bool_result = node.tensor_type.dtype == "bool"
+            if not bool_result and (node is root or not inside) and _is_worth(formula.words):
+                chosen.add(node)
+        return chosen
+
+    def _continues(self, node: Expr, formula: _Formula, reader: Expr) -> bool:
+        further = self.found.get(reader)
+        return (
+            further is not None and further.source is formula.source and further.source is not node
+        )
+
+
+def _text(number: float) -> str:
+    """The shortest text that reads as the same float32."""
+    return repr(float(str(np.float32(number))))
+
+
+def _is_worth(words: Words) -> bool:
+    operators = [w for w in words if w in OPERATORS]
+    hard = any(w in ("maximum", "minimum") for w in operators)
+    return (
+        any(w not in _PLAIN for w in operators)
+        or words.count("x") > 1
+        or (hard and "add" in operators and ("multiply" in operators or "divide" in operators))
+    )
+
+
+def _name(call: Call) -> str:
+    return call.op.name if isinstance(call.op, Op) else ""
+
+
+def _number(expr: Expr) -> float | None:
+    """The value of a float32 constant with one element."""
+    if isinstance(expr, Constant) and expr.data.size == 1 and expr.data.dtype.kind == "f":
+        value = float(expr.data.reshape(()))
+        return None if value != value else value
+    return None
+
+
+def _words_of(call: Call) -> Callable[[list[Words]], Words] | None:
+    """How the formula of a call is made of those of its arguments; None for other operators."""
+    name, attrs = _name(call), call.attrs
+    if name in OPERATORS:
+        return lambda parts: (*(word for part in parts for word in part), name)
+    if name == "nn.relu":
+        return lambda parts: (*parts[0], "0.0", "maximum")
+    if name == "clip":
+        low, high = _text(attrs.a_min), _text(attrs.a_max)  # type: ignore[union-attr]
+        return lambda parts: (*parts[0], high, "minimum", low, "maximum")
+    if name == "nn.leaky_relu":
+        alpha = _text(attrs.alpha)  # type: ignore[union-attr]
+        below = ("0.0", "minimum", alpha, "multiply")
+        return lambda parts: (*parts[0], "0.0", "maximum", *parts[0], *below, "add")
+    return None

@@ -1,0 +1,200 @@
+"""RecoverLayerNorm: the arithmetic of a layer normalisation becomes nn.layer_norm again.
+
+    before                                              after
+    %0 = mean(%x, axis=[2], keepdims=True);             nn.layer_norm(%x, gamma, beta)
+    %1 = variance(%x, %0, axis=[2], keepdims=True);
+    %2 = divide(subtract(%x, %0), sqrt(add(%1, eps)));
+    add(multiply(%2, gamma), beta)
+
+The variance may be written out as a mean of squares; gamma, beta or both may be missing. One
+integer kernel can compute the whole with exact sums, where its steps one by one cannot.
+Fires for one axis and constants gamma and beta along it.
+Not handled: several axes, computed gamma or beta.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
+from compiler.ir.infer_type import infer_expr
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.rebuild import with_operands
+from compiler.ops.op_call import op_call
+
+
+@register_pass("RecoverLayerNorm", opt_level=0, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class RecoverLayerNorm(FunctionPass):
+    """Make one call of what SimplifyInference and exporters take apart."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The function with nn.layer_norm, itself when there is none."""
+        nodes = list(post_order(fn.body))
+        found = {n: norm for n in nodes if (norm := _layer_norm(n)) is not None}
+        if not found:
+            return fn
+        new: dict[Expr, Expr] = {}
+        for node in nodes:
+            norm = found.get(node)
+            if norm is None:
+                new[node] = with_operands(node, [new[child] for child in node.operands()])
+                continue
+            gamma, beta = norm.gamma, norm.beta
+            new[node] = op_call(
+                "nn.layer_norm",
+                new[norm.data],
+                Constant(np.ones(norm.size, np.float32) if gamma is None else gamma),
+                Constant(np.zeros(norm.size, np.float32) if beta is None else beta),
+                axis=norm.axis,
+                epsilon=norm.epsilon,
+                scale=gamma is not None,
+                center=beta is not None,
+                span=node.span,
+            )
+        result = infer_expr(fn.with_fields(body=new[fn.body]), mod)
+        assert isinstance(result, Function)
+        return result
+
+
+@dataclass(slots=True)
+class _Norm:
+    data: Expr
+    axis: int
+    size: int
+    epsilon: float
+    gamma: NDArray[Any] | None = None
+    beta: NDArray[Any] | None = None
+
+
+def _layer_norm(node: Expr) -> _Norm | None:
+    """What ``node`` normalises, when it is the whole or the part without beta or gamma."""
+    if is_op_call(node, "add"):
+        whole = _with_constant(node)
+        if whole is None:
+            return None
+        inner, constant = whole
+        norm = _scaled(inner)
+        beta = None if norm is None else _along(constant, norm, inner)
+        if norm is None or beta is None:
+            return None
+        norm.beta = beta
+        return norm
+    return _scaled(node)
+
+
+def _scaled(node: Expr) -> _Norm | None:
+    plain = _standardized(node)
+    if plain is not None or not is_op_call(node, "multiply"):
+        return plain
+    whole = _with_constant(node)
+    if whole is None:
+        return None
+    inner, constant = whole
+    norm = _standardized(inner)
+    gamma = None if norm is None else _along(constant, norm, inner)
+    if norm is None or gamma is None:
+        return None
+    norm.gamma = gamma
+    return norm
+
+
+def _standardized(node: Expr) -> _Norm | None:
+    """(x - mean) / sqrt(variance + epsilon), or times rsqrt."""
+    if is_op_call(node, "divide"):
+        centred, deviation = _args(node)
+        root = "sqrt"
+    elif is_op_call(node, "multiply"):
+        centred, deviation = _args(node)
+        if is_op_call(centred, "rsqrt"):
+            centred, deviation = deviation, centred
+        root = "rsqrt"
+    else:
+        return None
+    if not is_op_call(deviation, root) or not is_op_call(centred, "subtract"):
+        return None
+    data, mean = _args(centred)
+    moved = _with_constant(_args(deviation)[0], "add")
+    axis = _reduced_axis(mean, data)
+    if moved is None or axis is None or moved[1].data.size != 1:
+        return None
+    if not _is_variance(moved[0], data, mean, centred, axis):
+        return None
+    size = data.tensor_type.concrete_shape[axis]
+    return _Norm(data, axis, size, float(moved[1].data.reshape(())))
+
+
+def _reduced_axis(mean: Expr, data: Expr) -> int | None:
+    """The one axis of mean(data, keepdims=True)."""
+    if not is_op_call(mean, "mean") or _args(mean)[0] is not data:
+        return None
+    return _axis(mean, data)
+
+
+def _axis(reduction: Expr, data: Expr) -> int | None:
+    assert isinstance(reduction, Call)
+    attrs: Any = reduction.attrs
+    rank = len(data.tensor_type.shape)
+    axes = attrs.axis if isinstance(attrs.axis, tuple) else (attrs.axis,)
+    if not attrs.keepdims or attrs.exclude or len(axes) != 1 or axes[0] is None:
+        return None
+    return int(axes[0]) % rank
+
+
+def _is_variance(node: Expr, data: Expr, mean: Expr, centred: Expr, axis: int) -> bool:
+    if is_op_call(node, "variance"):
+        of, around = _args(node)
+        return of is data and around is mean and _axis(node, data) == axis
+    if not is_op_call(node, "mean") or _axis(node, data) != axis:
+        return False
+    square = _args(node)[0]
+    if is_op_call(square, "multiply"):
+        return all(_same_difference(arg, centred) for arg in _args(square))
+    if is_op_call(square, "power"):
+        base, exponent = _args(square)
+        two = isinstance(exponent, Constant) and exponent.data.size == 1
+        return two and float(exponent.data.reshape(())) == 2.0 and _same_difference(base, centred)  # type: ignore[attr-defined]
+    return False
+
+
+def _same_difference(node: Expr, centred: Expr) -> bool:
+    """True for x - mean itself and for another call of the same."""
+    return node is centred or (
+        is_op_call(node, "subtract")
+        and all(a is b for a, b in zip(_args(node), _args(centred), strict=True))
+    )
+
+
+def _args(node: Expr) -> tuple[Expr, ...]:
+    assert isinstance(node, Call)
+    return node.args
+
+
+def _with_constant(node: Expr, op: str | None = None) -> tuple[Expr, Constant] | None:
+    """(the other operand, the constant one) of a call with two operands."""
+    if not isinstance(node, Call) or (op is not None and not is_op_call(node, op)):
+        return None
+    if len(node.args) == 2:
+        for this, other in (node.args, node.args[::-1]):
+            if isinstance(other, Constant) and not isinstance(this, Constant):
+                return this, other
+    return None
+
+
+def _along(constant: Constant, norm: _Norm, inner: Expr) -> NDArray[Any] | None:
+    """The constant as a vector along the normalised axis; None when it varies elsewhere."""
+    shape = inner.tensor_type.concrete_shape
+    if constant.data.ndim > len(shape):
+        return None
+    padded = (1,) * (len(shape) - constant.data.ndim) + constant.data.shape
+    if any(d != 1 for axis, d in enumerate(padded) if axis != norm.axis):
+        return None
+    if padded[norm.axis] not in (1, norm.size):
+        return None
+    return np.ascontiguousarray(np.broadcast_to(constant.data.reshape(-1), (norm.size,)))

@@ -1,0 +1,22 @@
+"""Before partition: give back their names to operators that have an integer form as a whole."""
+
+from __future__ import annotations
+
+import compiler.passes.outline_formulas
+import compiler.passes.recover_layer_norm  # noqa: F401  (named below)
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import Sequential
+from compiler.qtypes.qconfig import QConfig
+
+PASSES = ("RecoverLayerNorm", "OutlineFormulas")
+
+
+def recognized(mod: IRModule, qconfig: QConfig) -> IRModule:
+    """``mod`` with nn.layer_norm and unary_formula where ``integer_tables`` can make use of them.
+
+    Args:
+        mod: result of ``prerequisite_optimize``; returned as it is without ``integer_tables``.
+    """
+    if not qconfig.integer_tables:
+        return mod
+    return Sequential(PASSES, name="recognize")(mod)
