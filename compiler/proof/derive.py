@@ -7,6 +7,7 @@ search wrote down is believed; what it recorded is compared with what is derived
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,15 +19,24 @@ from compiler.ir.analysis import post_order
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.expr import Call, Constant, describe
 from compiler.ir.module import IRModule
-from compiler.ops.number_format import integer_range
 from compiler.proof.dtypes import CORE, PREFIX, SUFFIX, check_dtypes, count_values
 from compiler.proof.finding import Finding
 from compiler.proof.input_ranges import input_ranges
-from compiler.proof.ranges import Ranges, ValueRange, analyse, attr_texts
+from compiler.proof.ranges import Intermediate, Ranges, ValueRange, analyse, attr_texts
 from compiler.proof.replay import Comparison, replay_core, replay_samples
 from compiler.runtime.artifact import Sample
 
 FORMAT = 1
+
+# The forms that a product with a real scale takes on integers.
+_RESCALING = (
+    "fixed_point_multiply",
+    "fixed_point_multiply_per_axis",
+    "multiply",
+    "left_shift",
+    "right_shift",
+    "lookup",
+)
 _SEED = 20
 
 
@@ -50,6 +60,7 @@ class Proof:
         comparisons: tested on the inputs they name.
         findings: why the module is refuted; empty when it is proved.
         values: every value of quantized_main with its bounds.
+        intermediates: what operators compute on their way, with its bounds.
         conversions: what quantize_inputs and dequantize_outputs are made of, scales included.
     """
 
@@ -60,6 +71,7 @@ class Proof:
     findings: tuple[Finding, ...]
     values: tuple[ValueRange, ...]
     conversions: tuple[str, ...] = ()
+    intermediates: tuple[Intermediate, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -102,6 +114,10 @@ class Proof:
                 for f in self.findings
             ],
             "conversions": list(self.conversions),
+            "intermediates": [
+                {"node": i.node, "what": i.what, "dtype": i.dtype, "low": i.low, "high": i.high}
+                for i in self.intermediates
+            ],
             "values": [value_record(value) for value in self.values],
         }
 
@@ -151,7 +167,8 @@ def derive_static(mod: IRModule) -> Proof:
         return Proof(sha256, (), (claim,), (), tuple(findings), ())
     counts = count_values(mod)
     shown = ", ".join(f"{count} {dtype}" for dtype, count in counts.items())
-    claims = [Claim("integers only", not findings, f"tensors of @{CORE}: {shown}")]
+    whole = not findings
+    claims = [Claim("integers only", whole, f"tensors of @{CORE}: {shown}")]
     try:
         bounds = input_ranges(mod)
         ranges = analyse(mod, CORE, bounds)
@@ -160,11 +177,21 @@ def derive_static(mod: IRModule) -> Proof:
         claims.append(Claim("no overflow", False, "ranges could not be derived"))
         return Proof(sha256, (), tuple(claims), (), tuple(findings), ())
     findings.extend(ranges.findings)
+    claims.insert(1, _integer_scales(ranges, whole))
     claims.append(_no_overflow(ranges, not findings))
     names = [p.name_hint for p in mod[CORE].params]
     inputs = tuple((n, low, high) for n, (low, high) in zip(names, bounds, strict=True))
     conversions = (*conversion_record(mod, PREFIX), *conversion_record(mod, SUFFIX))
-    return Proof(sha256, inputs, tuple(claims), (), tuple(findings), ranges.values, conversions)
+    return Proof(
+        module_sha256=sha256,
+        inputs=inputs,
+        claims=tuple(claims),
+        comparisons=(),
+        findings=tuple(findings),
+        values=ranges.values,
+        conversions=conversions,
+        intermediates=ranges.intermediates,
+    )
 
 
 def conversion_record(mod: IRModule, function: str) -> Iterator[str]:
@@ -202,16 +229,21 @@ def _tested(
     )
 
 
+def _integer_scales(ranges: Ranges, holds: bool) -> Claim:
+    """How often each integer form of a scale occurs."""
+    counts = Counter(value.op for value in ranges.values)
+    shown = ", ".join(f"{counts[op]} {op}" for op in _RESCALING if counts[op])
+    return Claim("integer scales", holds, shown or "nothing is rescaled")
+
+
 def _no_overflow(ranges: Ranges, holds: bool) -> Claim:
-    """How near the widest value comes to the end of its dtype."""
-    computed = [value for value in ranges.values if value.op and value.dtype == "int32"]
-    detail = f"{len(ranges.values)} values bounded"
-    if computed:
-        limit = integer_range("int32")[1]
-        worst = max(computed, key=lambda value: max(-value.low, value.high))
-        reach = max(-worst.low, worst.high)
-        detail += f"; the widest int32 is {worst.name} {worst.op}, |x| <= {reach}"
-        detail += f" ({100 * reach / limit:.2f} % of the range)"
+    """How many numbers are bounded, and which accumulator comes nearest to the end of its dtype."""
+    detail = f"{len(ranges.values)} values and {len(ranges.intermediates)} intermediates bounded"
+    sums = [one for one in ranges.intermediates if one.what.startswith(("the accum", "the sum"))]
+    if sums:
+        worst = max(sums, key=lambda one: one.share)
+        detail += f"; widest is {worst.what} of {worst.node}, in [{worst.low}, {worst.high}]"
+        detail += f", {100 * worst.share:.2f} % of {worst.dtype}"
     return Claim("no overflow", holds, detail)
 
 

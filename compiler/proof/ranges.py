@@ -56,10 +56,35 @@ class ValueRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Intermediate:
+    """A number that an operator computes on its way: an accumulator, a 64-bit product.
+
+    Attributes:
+        node: number and name of the operator.
+        what: the quantity.
+        dtype: what it must fit into.
+        low, high: its bounds; for an accumulator those of every partial sum, in any order.
+    """
+
+    node: str
+    what: str
+    dtype: str
+    low: int
+    high: int
+
+    @property
+    def share(self) -> float:
+        """The part of the dtype's range that may be used; above 1 it overflows."""
+        low, high = dtype_range(self.dtype)
+        return max(self.high / high, self.low / low if low else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Ranges:
-    """Every value of the core with its bounds, and what may overflow."""
+    """Every value of the core with its bounds, what is computed between them, what may overflow."""
 
     values: tuple[ValueRange, ...]
+    intermediates: tuple[Intermediate, ...]
     findings: tuple[Finding, ...]
 
 
@@ -70,6 +95,7 @@ class RangeContext:
         self._names = names
         self._known: dict[Value, Interval] = {}
         self.findings: list[Finding] = []
+        self.intermediates: list[Intermediate] = []
 
     def of(self, value: Value) -> Interval:
         """Bounds of a value that has been computed before, or of a constant."""
@@ -88,11 +114,18 @@ class RangeContext:
         self._known[value] = bounds
 
     def fits(self, step: Step, what: str, bounds: Interval, dtype: str) -> bool:
-        """True when ``bounds`` lie inside ``dtype``; otherwise a finding is recorded.
+        """Record an intermediate; True when its bounds lie inside ``dtype``, else it is a finding.
 
         Args:
             what: the quantity, such as "the accumulator".
         """
+        self.intermediates.append(
+            Intermediate(self._node(step), what, dtype, bounds.lowest, bounds.highest)
+        )
+        return self.result_fits(step, what, bounds, dtype)
+
+    def result_fits(self, step: Step, what: str, bounds: Interval, dtype: str) -> bool:
+        """``fits`` for what is recorded as a value anyway."""
         low, high = dtype_range(dtype)
         below, above = bounds.lowest < low, bounds.highest > high
         if not below and not above:
@@ -108,8 +141,10 @@ class RangeContext:
 
     def report(self, step: Step, what: str, bound: int | None = None) -> None:
         """Record a finding about one step."""
-        node = f"{self._names.get(step.results[0], '?')} {step.name}"
-        self.findings.append(Finding("ranges", node, what, bound))
+        self.findings.append(Finding("ranges", self._node(step), what, bound))
+
+    def _node(self, step: Step) -> str:
+        return f"{self._names.get(step.results[0], '?')} {step.name}"
 
 
 RangeRule = Callable[[Step, RangeContext], Interval | Sequence[Interval]]
@@ -186,7 +221,7 @@ def analyse(
     for step in flow.steps:
         _analyse_step(step, ctx)
         rows += [_row(value, names.of, ctx) for value in step.results if _whole(value)]
-    return Ranges(tuple(rows), tuple(ctx.findings))
+    return Ranges(tuple(rows), tuple(ctx.intermediates), tuple(ctx.findings))
 
 
 def _whole(value: Value) -> bool:
@@ -206,7 +241,7 @@ def _analyse_step(step: Step, ctx: RangeContext) -> None:
     bounds = [found] if isinstance(found, Interval) else found
     for value, one in zip(step.results, bounds, strict=True):
         sound = len(ctx.findings) == before
-        if sound and ctx.fits(step, "its result", one, value.type.dtype):
+        if sound and ctx.result_fits(step, "its result", one, value.type.dtype):
             ctx.set(value, one)
         # Otherwise it wraps, and from here on it may be anything its dtype holds.
 

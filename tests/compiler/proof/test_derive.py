@@ -29,11 +29,18 @@ def changed(mod: IRModule, old: str, new: str) -> IRModule:
 def test_a_module_of_the_flow_is_proved(integral: IRModule, samples: list[Sample]) -> None:
     proof = derive(integral, samples)
     assert proof.findings == ()
-    assert [claim.name for claim in proof.claims] == ["integers only", "no overflow"]
+    assert [claim.name for claim in proof.claims] == [
+        "integers only",
+        "integer scales",
+        "no overflow",
+    ]
     assert all(claim.holds for claim in proof.claims)
     assert [test.differing for test in proof.comparisons] == [0, 0, 0, 0]
     assert [test.runs for test in proof.comparisons] == [2, 4, 5, 2]
     assert proof.inputs == (("x", -127, 127),)
+    sums = [one.node.split()[1] for one in proof.intermediates if one.what == "the accumulator"]
+    assert sums == ["nn.conv2d", "nn.conv2d", "nn.dense"]
+    assert all(one.share < 1 for one in proof.intermediates)
 
 
 def test_proof_json_is_plain_and_equal_for_equal_modules(
