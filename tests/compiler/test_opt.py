@@ -72,5 +72,5 @@ def test_dumped_modules_are_numbered_and_parse(
     for name in names:
         parse((folder / name).read_text("utf-8"))
     said = capsys.readouterr().err
-    assert re.search(r"SimplifyInference +\d+ → \d+ +1 → \d+", said)
+    assert re.search(r"SimplifyInference +\d+ → \d+ +2 → 1", said)
     assert re.search(r"SimplifyInference +[\d.]+ ms", said)
