@@ -230,3 +230,50 @@ def test_a_long_chain_needs_no_recursion() -> None:
     for _ in range(5000):
         body = op.clip(op.add(body, constant(1)), a_min=-9, a_max=9)
     assert result(module([x], body), (-9, 9)) == (9, 9)
+
+
+@given(
+    seed=st.integers(0, 1 << 30),
+    ends=st.tuples(st.integers(-128, 127), st.integers(-128, 127)),
+    bits=st.tuples(st.integers(0, 3), st.integers(0, 12)),
+    count=st.integers(1, 9),
+)
+@settings(max_examples=60, deadline=None)
+def test_tables_softmax_and_standardization_stay_within_bounds(
+    seed: int, ends: tuple[int, int], bits: tuple[int, int], count: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    low, high = sorted(ends)
+    x = relay.var("x", (40, count), "int8")
+    table = constant(rng.integers(-9999, 9999, rng.integers(1, 300)))
+    exponentials = constant(rng.integers(0, 1 << 20, 256))
+    calls = (
+        op.lookup(x, table),
+        op.nn.integer_softmax(x, exponentials, out_bits=15),
+        op.nn.integer_standardize(x, root_bits=bits[0], out_bits=bits[1]),
+    )
+    near = rng.integers(low, high, (40, count), endpoint=True)
+    near[:20] = low
+    near[:20, 0] = min(low + 1, high)
+    near[5:10, 0] = high
+    for call in calls:
+        mod = module([x], call)
+        bottom, top = result(mod, (low, high))
+        found = evaluate(mod, {"x": near.astype("int8")})[0]
+        assert bottom <= found.min()
+        assert found.max() <= top
+
+
+def test_a_sum_of_exponentials_that_leaves_31_bits_is_found() -> None:
+    x = relay.var("x", (1, 4000), "int8")
+    table = constant([1 << 20, 1 << 10])
+    finding = only_finding(module([x], op.nn.integer_softmax(x, table)))
+    assert finding.bound == 4000 << 20
+    assert "exponentials may reach 4194304000, int32 ends at 2147483647" in finding.what
+
+
+def test_a_deviation_beyond_exact_roots_is_found() -> None:
+    x = relay.var("x", (1, 4000), "int16")
+    call = op.nn.integer_standardize(x, root_bits=8)
+    assert ranges(module([x], call)).findings[0].node == "%0 nn.integer_standardize"
+    assert ranges(module([x], call), (-100, 100)).findings == ()

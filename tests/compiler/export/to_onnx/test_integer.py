@@ -18,6 +18,8 @@ from compiler.ir.module import IRModule
 from compiler.ops.number_format import integer_range
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.pipeline import evaluate
+from compiler.proof import range_rules  # noqa: F401  (fills the table)
+from compiler.proof.ranges import FRange
 from compiler.targets.ort.integer_executor import IntegerExecutor
 
 op = relay.op
@@ -290,6 +292,37 @@ def test_movements_keep_every_integer(seed: int, dtype: str) -> None:
     assert_same_bits(module([x], body), {"x": whole(rng, (2, 4, 6), dtype)})
 
 
+@given(
+    seed=seeds,
+    dtype=st.sampled_from(("int8", "int16", "int32")),
+    mode=st.sampled_from(("REFLECT", "SYMMETRIC")),
+    size=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+)
+@settings(max_examples=30, deadline=None)
+def test_repeated_and_reflected_elements_are_the_right_ones(
+    seed: int, dtype: str, mode: str, size: tuple[int, int]
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (1, 2, 4, 5), dtype)
+    widths = ((0, 0), (0, 1), (2, 1), (3, 0))
+    if mode == "REFLECT":
+        widths = ((0, 0), (1, 1), (2, 1), (3, 0))
+    body = relay.Tuple(
+        (
+            op.nn.mirror_pad(x, pad_width=widths, mode=mode),
+            op.nn.upsampling(x, scale_h=2, scale_w=3, method="nearest_neighbor"),
+            op.image.resize2d(
+                x,
+                size=size,
+                method="nearest_neighbor",
+                coordinate_transformation_mode="asymmetric",
+                rounding_method="floor",
+            ),
+        )
+    )
+    assert_same_bits(module([x], body), {"x": whole(rng, (1, 2, 4, 5), dtype)})
+
+
 def test_the_core_holds_no_float_tensor() -> None:
     x = relay.var("x", (1, 2, 6, 6), "int8")
     weight = constant(np.arange(-18, 18).reshape(2, 2, 3, 3), "int8")
@@ -306,11 +339,47 @@ def test_the_core_holds_no_float_tensor() -> None:
 def test_every_operator_that_realisation_emits_has_an_integer_form() -> None:
     arithmetic = {"cast", "left_shift", "right_shift", "fixed_point_multiply", "where"}
     arithmetic |= {"fixed_point_multiply_per_axis", "greater_equal", "maximum", "minimum"}
-    emitted = set(FQRealizeRewrite.names()) - {"relay.op.annotation.simulated_quantize"}
-    assert (emitted | arithmetic) - set(FToInteger.names()) == set()
+    tables = {"lookup", "nn.integer_softmax", "nn.integer_standardize"}
+    # These become others: shifts and products, tables, softmax and standardization on integers.
+    replaced = {"relay.op.annotation.simulated_quantize", "unary_formula", "nn.softmax"}
+    replaced |= {"nn.layer_norm", "divide"}
+    emitted = set(FQRealizeRewrite.names()) - replaced
+    assert (emitted | arithmetic | tables) - set(FToInteger.names()) == set()
+    assert (emitted | arithmetic | tables) - set(FRange.names()) == set()
 
 
 def test_an_operator_without_an_exact_form_is_refused_by_name() -> None:
     x = relay.var("x", (4,), "int32")
     with pytest.raises(OnnxExportError, match="bitwise_and has no ONNX form here"):
         to_integer_onnx(module([x], op.bitwise_and(x, constant(3))))
+
+
+@given(seed=seeds, dtype=st.sampled_from(("int8", "uint8")), size=st.sampled_from((1, 100, 256)))
+@settings(max_examples=20, deadline=None)
+def test_tables_and_softmax_by_table_are_exact(seed: int, dtype: str, size: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (3, 5, 7), dtype)
+    table = op.lookup(x, constant(whole(rng, (size,), "int16"), "int16"))
+    exponentials = constant(rng.integers(0, 1 << 22, size))
+    soft = op.nn.integer_softmax(x, exponentials, axis=1, out_bits=15)
+    assert_same_bits(module([x], relay.Tuple((table, soft))), {"x": whole(rng, (3, 5, 7), dtype)})
+
+
+@given(
+    seed=seeds,
+    dtype=st.sampled_from(("int8", "int16")),
+    epsilon=st.sampled_from((0, 1, 1000)),
+    bits=st.tuples(st.integers(0, 4), st.integers(0, 12)),
+    flat=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_standardizing_with_an_integer_root_is_exact(
+    seed: int, dtype: str, epsilon: int, bits: tuple[int, int], flat: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (3, 10), dtype)
+    call = op.nn.integer_standardize(x, epsilon=epsilon, root_bits=bits[0], out_bits=bits[1])
+    values = whole(rng, (3, 10), dtype)
+    if flat:
+        values[:, 1:] = values[:, :1]
+    assert_same_bits(module([x], call), {"x": values})
