@@ -38,6 +38,7 @@ from compiler.passes.recover_layer_norm import RecoverLayerNorm
 from compiler.passes.simplify_expr import SimplifyExpr
 from compiler.passes.simplify_inference import SimplifyInference
 from compiler.quantize._annotate import QuantizeAnnotate
+from compiler.quantize._bias_correction import CorrectBiases
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
 from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._realize import QuantizeRealize
@@ -46,6 +47,7 @@ __all__ = [
     "BackwardFoldScaleAxis",
     "CanonicalizeCast",
     "CanonicalizeOps",
+    "CorrectBiases",
     "DeadCodeElimination",
     "DumpDir",
     "EliminateCommonSubexpr",
