@@ -1,0 +1,49 @@
+"""Facts about the machine without which figures mean little, and turn-taking CPU time."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+
+def machine() -> dict[str, Any]:
+    """Processor, load and versions."""
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "onnxruntime": onnxruntime.__version__,
+    }
+
+
+def alternated_ms(
+    sides: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 3
+) -> dict[str, float]:
+    """Median CPU milliseconds of the calling thread per call, the sides taking turns."""
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds + warm_up):
+        for name, work in sides.items():
+            begin = time.thread_time()
+            work()
+            taken[name].append(time.thread_time() - begin)
+    return {name: 1e3 * float(np.median(times[warm_up:])) for name, times in taken.items()}
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as stream:
+            for line in stream:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
