@@ -85,12 +85,12 @@ def exact(values: Any) -> Bound:
 
 
 def interval(low: Any, high: Any) -> Interval:
-    """Bounds as an Interval of a bearable size."""
-    low, high = np.broadcast_arrays(exact(low), exact(high))
+    """Bounds, of any integer dtype, as an Interval of a bearable size."""
+    low, high = np.broadcast_arrays(np.asarray(low), np.asarray(high))
     while low.size > MAX_BOUNDS:
         axis = int(np.argmax(low.shape))
         low, high = low.min(axis=axis, keepdims=True), high.max(axis=axis, keepdims=True)
-    return Interval(low, high)
+    return Interval(exact(low), exact(high))
 
 
 def constant_interval(low: int, high: int, rank: int) -> Interval:
@@ -100,8 +100,4 @@ def constant_interval(low: int, high: int, rank: int) -> Interval:
 
 def interval_of(data: NDArray[Any]) -> Interval:
     """The values of a constant; merged along its longest axes where there are many."""
-    low = high = data.astype(np.int64) if data.dtype != np.uint64 else data
-    while low.size > MAX_BOUNDS:
-        axis = int(np.argmax(low.shape))
-        low, high = low.min(axis=axis, keepdims=True), high.max(axis=axis, keepdims=True)
-    return Interval(exact(low), exact(high))
+    return interval(data, data)

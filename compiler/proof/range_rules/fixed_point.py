@@ -20,6 +20,9 @@ POWER_OF_TWO = 1 << 30
 # A right shift beyond this leaves nothing of a product below 2^63.
 MAX_RIGHT = 32
 
+_SHIFTED, _PRODUCT = "the shifted data", "the 64-bit product"
+_HALVED, _RESULT = "the data with half added", "the result in 32 bits"
+
 
 @FRange.register("right_shift", "left_shift")
 def shift(step: Step, ctx: RangeContext) -> Interval:
@@ -65,30 +68,27 @@ def fixed_point_multiply_per_axis(step: Step, ctx: RangeContext) -> Interval:
 def _scaled(step: Step, ctx: RangeContext, multiplier: Bound, amount: Bound) -> Interval:
     data, dtype = ctx.of(step.args[0]), step.result.type.dtype
     rank = len(step.result.type.shape)
-    worst = _Worst(rank)
+    worst = _Worst()
     results = [
         np.asarray(_each(worst, x, multiplier, amount, bits(dtype)), dtype=object)
         for x in (data.low, data.high)
     ]
-    ctx.fits(step, "the shifted data", worst.seen["shifted"], "int64")
-    ctx.fits(step, "the 64-bit product", worst.seen["product"], "int64")
-    ctx.fits(step, "the data with half added", worst.seen["halved"], dtype)
-    ctx.fits(step, "the product brought back to 32 bits", worst.seen["result"], "int32")
+    for what, (low, high) in worst.seen.items():
+        limit = {_HALVED: dtype, _RESULT: "int32"}.get(what, "int64")
+        ctx.fits(step, what, constant_interval(low, high, rank), limit)
     return corners([r.reshape((1,) * (rank - r.ndim) + r.shape) for r in results])
 
 
 class _Worst:
     """Extremes of the numbers that a fixed-point product computes on its way."""
 
-    def __init__(self, rank: int) -> None:
-        nothing = constant_interval(0, 0, rank)
-        self.rank = rank
-        self.seen = dict.fromkeys(("shifted", "product", "halved", "result"), nothing)
+    def __init__(self) -> None:
+        self.seen: dict[str, tuple[int, int]] = {}
 
     def meet(self, what: str, number: int) -> int:
-        held = self.seen[what]
-        if not held.lowest <= number <= held.highest:
-            self.seen[what] = held.with_value(number)
+        """Widen the bounds of a quantity, which start at 0, to a number that it may be."""
+        low, high = self.seen.get(what, (0, 0))
+        self.seen[what] = (min(low, number), max(high, number))
         return number
 
 
@@ -99,9 +99,9 @@ def _each(worst: _Worst, x: Bound, multiplier: Bound, amount: Bound, width: int)
         left, right = max(e, 0), max(-e, 0)
         if right > MAX_RIGHT:
             return 0
-        shifted = worst.meet("shifted", value << left)
-        rounded = worst.meet("product", shifted * m + (1 << (30 + right)))
-        return worst.meet("result", rounded >> (31 + right))
+        shifted = worst.meet(_SHIFTED, value << left)
+        rounded = worst.meet(_PRODUCT, shifted * m + (1 << (30 + right)))
+        return worst.meet(_RESULT, rounded >> (31 + right))
 
     return np.frompyfunc(one, 3, 1)(x, multiplier, amount)
 
@@ -113,4 +113,4 @@ def _power_of_two(worst: _Worst, value: int, e: int, width: int) -> int:
     right = 1 - e
     if right >= width:
         return 0
-    return worst.meet("halved", value + (1 << (right - 1))) >> right
+    return worst.meet(_HALVED, value + (1 << (right - 1))) >> right
