@@ -15,6 +15,7 @@ from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import (
     STANDARD_DOMAINS,
     find_converter,
+    is_kept,
     supported_operators,
 )
 from compiler.frontend.from_onnx.values import (
@@ -233,7 +234,7 @@ def _convert(node: OnnxNode) -> Sequence[Expr]:
                 f"reads tensor {name!r}, which no earlier node computes",
                 fix="the graph must be sorted topologically; export it again",
             )
-    if _all_known(node):
+    if _all_known(node) and not is_kept(node.op_type, node.proto.domain):
         folded = [_fold(r) for r in _run_converter(replace(node, on_constants=True))]
         if all(isinstance(r, Constant) for r in folded):
             return folded

@@ -19,16 +19,25 @@ OLDEST_OPSET = 1
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 _CONVERTERS: dict[tuple[str, str], list[tuple[int, Converter]]] = {}
+_KEPT: set[tuple[str, str]] = set()
 
 
-def from_onnx(op_type: str, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
+def from_onnx(
+    op_type: str, since: int = 1, domain: str = "", *, folds: bool = True
+) -> Callable[[Converter], Converter]:
     """Decorator: converts ``op_type`` from opset ``since`` up to the next registration.
+
+    Args:
+        folds: the importer computes the result where all inputs are known; False keeps the node,
+            because passes look for it.
 
     Raises:
         CompilerError: the operator has a converter for this opset already.
     """
 
     def add(converter: Converter) -> Converter:
+        if not folds:
+            _KEPT.add((_domain(domain), op_type))
         versions = _CONVERTERS.setdefault((_domain(domain), op_type), [])
         if any(since == held for held, _ in versions):
             raise CompilerError(f"ONNX {op_type} has two converters since opset {since}")
@@ -46,6 +55,11 @@ def find_converter(op_type: str, opset: int, domain: str = "") -> Converter | No
         if since <= opset:
             found = converter
     return found
+
+
+def is_kept(op_type: str, domain: str = "") -> bool:
+    """True for operators that stay in the graph even where their inputs are known."""
+    return (_domain(domain), op_type) in _KEPT
 
 
 def versions_of(op_type: str, domain: str = "") -> tuple[int, ...]:

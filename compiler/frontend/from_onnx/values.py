@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -22,11 +22,21 @@ Array = NDArray[Any]
 MAX_TENSOR_BYTES = 2 << 30
 
 
+class Quantized(NamedTuple):
+    """What a QuantizeLinear computed: from which data, with which constant parameters."""
+
+    data: Expr
+    scale: Array
+    zero_point: Array
+    axis: int
+
+
 class GraphValues:
     """Expressions and known contents by ONNX tensor name.
 
     An initializer becomes a named parameter when an expression first reads it; a form derived from
-    it (transposed, reshaped) takes its name where it is the only reader.
+    it (transposed, reshaped) takes its name where it is the only reader. ``quantized`` remembers
+    results of QuantizeLinear by tensor name.
     """
 
     def __init__(self, initializers: dict[str, onnx.TensorProto], uses: Counter[str]) -> None:
@@ -37,6 +47,7 @@ class GraphValues:
         self._arrays: dict[str, Array] = {}
         self._exprs: dict[str, Expr] = {}
         self._forms: dict[tuple[str, str], Var] = {}
+        self.quantized: dict[str, Quantized] = {}
 
     def add_initializers(self, tensors: Sequence[onnx.TensorProto]) -> None:
         """Stored tensors of a branch that is taken."""

@@ -2,17 +2,20 @@
 
     y = round(clip(data / dom_scale, clip_min, clip_max)) * dom_scale     round: half away from zero
 
+With rounding="round_even" halves go to the even neighbour, as ONNX's QuantizeLinear has it.
+
 Kind IDENTITY (0) is the identity. ``dom_scale`` is a scalar, or with ``axis`` a vector along that
 axis of the data (spec/quantize.md sections 5.1 and 7.10).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.errors import InternalQuantizeError, QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, describe
@@ -26,6 +29,7 @@ from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import along_axis
 from compiler.ops.rules.integer_calls import clip as clip_call
 from compiler.ops.rules.integer_calls import multiply as multiply_call
+from compiler.ops.rules.integer_calls import round_even as round_even_call
 from compiler.ops.rules.integer_calls import round_half_away as round_call
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
@@ -39,6 +43,10 @@ from compiler.ops.tensor.unary import round_half_away
 from compiler.qtypes.context import QuantizeContext
 
 OP = "relay.op.annotation.simulated_quantize"
+ROUNDINGS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "round": round_half_away,
+    "round_even": np.rint,
+}
 
 
 class UnsupportedQuantizeError(QuantizeError, AssertionError):
@@ -94,10 +102,10 @@ def simulated_quantize_numpy(
     data, scale, low, high = args
     if attrs.kind == 0:
         return [data]
-    if not attrs.sign or attrs.rounding != "round":
+    if not attrs.sign or attrs.rounding not in ROUNDINGS:
         raise UnsupportedQuantizeError(
             f"simulated_quantize: sign={attrs.sign}, rounding={attrs.rounding!r} is not computed",
-            fix='use sign=True and rounding="round"',
+            fix='use sign=True and rounding="round" or "round_even"',
         )
     if attrs.axis is not None:
         shape = [1] * data.ndim
@@ -106,7 +114,8 @@ def simulated_quantize_numpy(
     u = data / scale
     # clip_max of 32 bit kinds is 2^31, beyond int32: realized integers saturate one below.
     clipped = np.maximum(np.minimum(u, high), low)
-    return [(round_half_away(clipped) * scale).astype(data.dtype, copy=False)]
+    rounded = ROUNDINGS[attrs.rounding](clipped)
+    return [(rounded * scale).astype(data.dtype, copy=False)]
 
 
 @FQRealizeRewrite.register(simulated_quantize)
@@ -139,6 +148,8 @@ def simulated_quantize_realize(
     if isinstance(data, TempExpr):
         raise InternalQuantizeError(f"a {type(data).__name__} cannot be quantized")
     reciprocal = along_axis(as_scale(np.float32(1) / scale.values), trailing, "float32")
-    held = clip_call(round_call(multiply_call(data, reciprocal)), low, high)
+    product = multiply_call(data, reciprocal)
+    rounded = round_call(product) if attrs.rounding == "round" else round_even_call(product)
+    held = clip_call(rounded, low, high)
     limits = integer_limits("int32")
     return integers(held, scale, "float32", max(int(low), limits[0]), min(int(high), limits[1]))

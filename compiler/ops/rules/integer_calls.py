@@ -31,6 +31,11 @@ def round_half_away(data: Expr) -> Call:
     return _call("round", data)
 
 
+def round_even(data: Expr) -> Call:
+    """Halves go to the even neighbour."""
+    return _call("round_even", data)
+
+
 def add(lhs: Expr, rhs: Expr) -> Call:
     """lhs + rhs, broadcast."""
     return _call("add", lhs, rhs)

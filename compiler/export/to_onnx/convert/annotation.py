@@ -30,7 +30,7 @@ _IDENTITY_KIND = 0
 
 @FToOnnx.register("relay.op.annotation.simulated_quantize")
 def simulated_quantize(step: Step, e: Emitter) -> str:
-    """round_half_away(clip(x / s)) s, every step in float32 (spec/quantize.md section 5.1)."""
+    """round(clip(x / s)) s, every step in float32 (spec/quantize.md section 5.1)."""
     data, scale, low, high = step.args
     name = e.name(data)
     if int(step.attrs.kind) == _IDENTITY_KIND:
@@ -43,6 +43,8 @@ def simulated_quantize(step: Step, e: Emitter) -> str:
     scale_name = _scale(scale, step.attrs.axis, len(data.type.shape), e)
     divided = e.node("Div", [name, scale_name])
     clipped = e.node("Clip", [divided, _scalar(low, e), _scalar(high, e)])
+    if step.attrs.rounding == "round_even":
+        return e.node("Mul", [e.node("Round", [clipped]), scale_name])
     small = low.data is not None and high.data is not None
     if small and fits_int32(float(low.data), float(high.data)):  # type: ignore[arg-type]
         rounded = rounded_small(clipped, e)

@@ -1,14 +1,25 @@
-"""QuantizeLinear and DequantizeLinear of models that are quantized already, as plain arithmetic."""
+"""QuantizeLinear and DequantizeLinear of models that are quantized already.
+
+A pair of them, or a DequantizeLinear of a constant, is a simulated_quantize where int8 around zero
+holds the integers (fake_quantize.py); everything else is plain arithmetic.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from compiler.frontend.from_onnx.convert.fake_quantize import fake_quantized, remember_quantized
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.frontend.from_onnx.values import dtype_of
 from compiler.ir.expr import Expr
 from compiler.ops.number_format import integer_range
+
+
+def _parameter(node: OnnxNode, index: int) -> Expr:
+    """A scale or zero point: a Constant where it is known, since it is no weight."""
+    known = node.known(index)
+    return node.arg(index) if known is None else node.const(known)
 
 
 def _per_axis(node: OnnxNode, value: Expr, data: Expr) -> Expr:
@@ -39,15 +50,18 @@ def _per_block(node: OnnxNode, value: Expr, data: Expr) -> Expr:
     return node.call("take", value, indices, axis=axis)
 
 
-@from_onnx("DequantizeLinear", since=10)
+@from_onnx("DequantizeLinear", since=10, folds=False)
 def dequantize_linear(node: OnnxNode) -> Expr:
     """(x - zero_point) scale."""
+    simulated = fake_quantized(node)
+    if simulated is not None:
+        return simulated
     data = node.arg(0)
-    scale = _per_axis(node, node.arg(1), data)
+    scale = _per_axis(node, _parameter(node, 1), data)
     dtype = scale.tensor_type.dtype
     result = node.call("cast", data, dtype=dtype)
     if node.has_input(2):
-        zero = node.call("cast", node.arg(2), dtype=dtype)
+        zero = node.call("cast", _parameter(node, 2), dtype=dtype)
         result = node.call("subtract", result, _per_axis(node, zero, data))
     return node.call("multiply", result, scale)
 
@@ -55,16 +69,17 @@ def dequantize_linear(node: OnnxNode) -> Expr:
 @from_onnx("QuantizeLinear", since=10)
 def quantize_linear(node: OnnxNode) -> Expr:
     """saturate(round_half_to_even(x / scale) + zero_point)."""
+    remember_quantized(node)
     data = node.arg(0)
-    scale = _per_axis(node, node.arg(1), data)
+    scale = _per_axis(node, _parameter(node, 1), data)
     target = "uint8"
     if node.has_input(2):
-        target = node.arg(2).tensor_type.dtype
+        target = _parameter(node, 2).tensor_type.dtype
     elif node.attr("output_dtype", 0):
         target = dtype_of(node.attr("output_dtype"), node.label)
     result = node.call("round_even", node.call("divide", data, scale))
     if node.has_input(2):
-        zero = node.call("cast", node.arg(2), dtype=data.tensor_type.dtype)
+        zero = node.call("cast", _parameter(node, 2), dtype=data.tensor_type.dtype)
         result = node.call("add", result, _per_axis(node, zero, data))
     low, high = integer_range(target)
     clipped = node.call("clip", result, a_min=float(low), a_max=float(high))
