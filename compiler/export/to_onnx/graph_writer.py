@@ -107,10 +107,13 @@ class GraphWriter:
     def nodes(self, op_type: str, inputs: Sequence[str], outputs: int, **attrs: Any) -> list[str]:
         """A node with several outputs; attributes that are None are left out."""
         names = [self.unique(f"t{len(self._nodes)}") for _ in range(outputs)]
-        given = {key: value for key, value in attrs.items() if value is not None}
-        self._nodes.append(
-            helper.make_node(op_type, list(inputs), names, name=f"{op_type}_{names[0]}", **given)
-        )
+        given = {key: value for key, value in attrs.items() if value is not None and value != []}
+        node = helper.make_node(op_type, list(inputs), names, name=f"{op_type}_{names[0]}", **given)
+        # onnx cannot tell what kind of list an empty one is; ours are lists of axes.
+        for key, value in attrs.items():
+            if value == []:
+                node.attribute.append(onnx.AttributeProto(name=key, type=onnx.AttributeProto.INTS))
+        self._nodes.append(node)
         return names
 
     def cast(self, source: str, dtype: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
@@ -34,6 +35,8 @@ def bias_add_rel(
     if not is_known(types[0]):
         return False
     data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
+    if data.dtype == "bool":
+        raise TypeInferenceError(f"{OP}: argument 0 (data) is {data}, numbers are needed")
     axis = normalize_axis(OP, attrs.axis, len(data.shape))
     if is_known(types[1]):
         tensor_of_rank(OP, types, 1, "bias", 1)

@@ -30,6 +30,8 @@ class L2NormalizeAttrs(OpAttrs):
 def l2_normalize_infer(types: Sequence[Any], attrs: L2NormalizeAttrs) -> Type:
     """Type of the data, floats."""
     data = tensor("nn.l2_normalize", types, 0, "data")
+    if not attrs.axis:
+        raise TypeInferenceError("nn.l2_normalize: no axis is given", fix="name one or more")
     normalize_axes("nn.l2_normalize", attrs.axis, len(data.shape))
     if not is_float(data.dtype):
         raise TypeInferenceError(f"nn.l2_normalize: data is {data}, a float dtype is needed")

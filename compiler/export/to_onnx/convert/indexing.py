@@ -15,7 +15,7 @@ def strided_slice(step: Step, e: Emitter) -> str:
     shape = step.args[0].type.concrete_shape
     axes = list(range(len(attrs.begin))) if attrs.axes is None else list(attrs.axes)
     strides = list(attrs.strides) or [1]
-    strides = strides * len(axes) if len(strides) == 1 else strides
+    strides = strides * len(axes) if len(strides) == 1 else strides[: len(axes)]
     starts, ends = [], []
     for i, axis in enumerate(axes):
         size = shape[axis % len(shape)]
@@ -68,8 +68,13 @@ def take(step: Step, e: Emitter) -> str:
 
 @FToOnnx.register("gather")
 def gather(step: Step, e: Emitter) -> str:
-    """GatherElements."""
-    return e.node("GatherElements", e.args(step), axis=step.attrs.axis)
+    """GatherElements; constant indices outside the data are clipped, as ours are."""
+    data, indices = step.args
+    names = e.args(step)
+    if indices.data is not None:
+        size = data.type.concrete_shape[step.attrs.axis]
+        names[1] = e.writer.constant(np.clip(indices.data, 0, max(size - 1, 0)))
+    return e.node("GatherElements", names, axis=step.attrs.axis)
 
 
 @FToOnnx.register("gather_nd")

@@ -21,11 +21,14 @@ def batch_norm(step: Step, e: Emitter) -> list[str]:
     """BatchNormalization over axis 1; the statistics pass through."""
     data = step.args[0]
     rank = len(data.type.shape)
+    if rank < 2:
+        raise e.refuse(step, f"data of rank {rank}")
     axis = step.attrs.axis % rank
     gamma, beta = _affine(step, e, data.type.concrete_shape[axis])
     mean, variance = e.name(step.args[3]), e.name(step.args[4])
     name = e.name(data)
-    order = [0, axis, *(i for i in range(1, rank) if i != axis)]
+    others = [i for i in range(rank) if i != axis]
+    order = [others[0], axis, *others[1:]]
     if axis != 1:
         name = e.node("Transpose", [name], perm=order)
     result = e.node(

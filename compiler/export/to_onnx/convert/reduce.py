@@ -82,7 +82,8 @@ def arg_reduce(step: Step, e: Emitter) -> str:
     data = step.args[0]
     name = e.name(data)
     shape = step.result.type.concrete_shape
-    if len(axes) > 1:
+    flat = len(axes) != 1
+    if flat:
         if len(axes) != len(data.type.shape):
             raise e.refuse(step, f"axes {axes} of rank {len(data.type.shape)}")
         name, axes = e.node("Reshape", [name, e.ints([-1])]), [0]
@@ -93,7 +94,7 @@ def arg_reduce(step: Step, e: Emitter) -> str:
         keepdims=int(step.attrs.keepdims),
         select_last_index=int(step.attrs.select_last_index),
     )
-    if len(shape) != len(data.type.shape) - int(not step.attrs.keepdims):
+    if flat:
         found = e.node("Reshape", [found, e.ints(shape)])
     dtype = step.result.type.dtype
     return found if dtype == "int64" else e.writer.cast(found, dtype)

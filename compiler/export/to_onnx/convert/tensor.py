@@ -135,8 +135,12 @@ def clip(step: Step, e: Emitter) -> str:
     """Clip; an infinite bound is left out."""
     data = step.args[0]
     low, high = float(step.attrs.a_min), float(step.attrs.a_max)
+    if math.isnan(low) or math.isnan(high):
+        raise e.refuse(step, f"bounds {low} and {high}")
     if not is_float(data.type.dtype):
-        low, high = math.trunc(low), math.trunc(high)
+        info = np.iinfo(data.type.dtype)
+        low = math.trunc(min(max(low, info.min), info.max))
+        high = math.trunc(min(max(high, info.min), info.max))
     rounding = data.producer
     if rounding is not None and rounding.name == "round" and data.type.dtype == "float32":
         whole = low.is_integer() and high.is_integer()
@@ -215,9 +219,10 @@ def full(step: Step, e: Emitter) -> str:
 
 @FToOnnx.register("shape_of", "ndarray_size")
 def shape_of(step: Step, e: Emitter) -> str:
-    """Static shapes are constants."""
+    """Static shapes are constants; a rank-0 argument counts 0, as in Relay."""
     shape = step.args[0].type.concrete_shape
-    value = np.asarray(math.prod(shape) if step.name == "ndarray_size" else shape)
+    count = math.prod(shape) if shape else 0
+    value = np.asarray(count if step.name == "ndarray_size" else shape)
     return e.writer.constant(
         value.astype(step.result.type.dtype).reshape(step.result.type.concrete_shape)
     )
@@ -225,9 +230,16 @@ def shape_of(step: Step, e: Emitter) -> str:
 
 @FToOnnx.register("cumsum")
 def cumsum(step: Step, e: Emitter) -> str:
-    """CumSum."""
-    axis = e.writer.constant(np.asarray(step.attrs.axis, "int64"))
-    return e.node("CumSum", [e.name(step.args[0]), axis], exclusive=int(step.attrs.exclusive or 0))
+    """CumSum; without an axis, of the flat tensor."""
+    name, axis = e.name(step.args[0]), step.attrs.axis
+    if axis is None:
+        name, axis = e.node("Reshape", [name, e.ints([-1])]), 0
+    if step.result.type.dtype == "bool":
+        raise e.refuse(step, "sums of bools")
+    if step.result.type.dtype != step.args[0].type.dtype:
+        name = e.writer.cast(name, step.result.type.dtype)
+    index = e.writer.constant(np.asarray(axis, "int64"))
+    return e.node("CumSum", [name, index], exclusive=int(step.attrs.exclusive or 0))
 
 
 @FToOnnx.register("one_hot")

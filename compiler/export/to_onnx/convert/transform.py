@@ -72,11 +72,14 @@ def tile(step: Step, e: Emitter) -> str:
 
 @FToOnnx.register("repeat")
 def repeat(step: Step, e: Emitter) -> str:
-    """Gather with every index repeated."""
+    """Gather with every index repeated; without an axis, of the flat tensor."""
     data = step.args[0]
-    axis = step.attrs.axis % len(data.type.shape)
-    indices = np.repeat(np.arange(data.type.concrete_shape[axis]), step.attrs.repeats)
-    return e.node("Gather", [e.name(data), e.ints(list(indices))], axis=axis)
+    name, shape = e.name(data), data.type.concrete_shape
+    if step.attrs.axis is None:
+        name, shape = e.node("Reshape", [name, e.ints([-1])]), (data.type.num_elements,)
+    axis = (step.attrs.axis or 0) % len(shape)
+    indices = np.repeat(np.arange(shape[axis]), step.attrs.repeats)
+    return e.node("Gather", [name, e.ints(list(indices))], axis=axis)
 
 
 @FToOnnx.register("nn.depth_to_space")
