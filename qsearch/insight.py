@@ -11,7 +11,7 @@ from typing import Any
 
 from compiler.insight import Insight, examine
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import calibration_stats, mark
+from compiler.quantize import calibration_stats, channel_stats, mark
 from compiler.runtime.artifact import load_qmod
 from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
@@ -104,14 +104,16 @@ def insight_of(
         known = calib if calib is not None else source.calib
         measured = prepared(known, "calib")
         judged = measured if evaluation is None else prepared(evaluation, "eval")
-        annotated, _ = mark(module, config)
-        stats = calibration_stats(annotated, Batches(measured, inputs), (config.percentile,))
+        data = Batches(measured, inputs)
+        channels = channel_stats(module, data) if config.needs_channels else None
+        annotated, _ = mark(module, config, channels)
+        stats = calibration_stats(annotated, data, (config.percentile,))
         part = Range(0, min(samples, judged.count))
         batches = [
             batch.inputs
             for batch in model_batches(open_dataset(judged.ref, inputs), part, inputs, samples)
         ]
-        found = examine(module, config, stats, batches, progress=progress)
+        found = examine(module, config, stats, batches, channels=channels, progress=progress)
     return ModelInsight(source.name, config, measured.described, judged.described, found)
 
 

@@ -27,6 +27,7 @@ from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import call_places
 from compiler.quantize import Candidate, activation_scales, build_candidate, quantize_points
+from compiler.quantize._calibrate.channel_stats import ChannelStats
 from compiler.quantize._calibrate.collect_stats import float_executor
 from compiler.quantize._calibrate.modes import calibrate_modes
 from compiler.quantize._calibrate.stats import CalibrationStats
@@ -43,6 +44,7 @@ def examine(
     stats: CalibrationStats,
     batches: Iterable[Batch],
     *,
+    channels: ChannelStats | None = None,
     executor: ExecutorFactory = float_executor,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Insight:
@@ -53,6 +55,7 @@ def examine(
         qconfig: the configuration; float parts are allowed whatever it says.
         stats: calibration of this module for ``qconfig.calibration_fields()``, both rounds.
         batches: inputs of ``main`` by name, one run each; all are held in memory.
+        channels: statistics of single channels, where ``qconfig.needs_channels``.
         executor: makes what runs float modules.
         progress: called with (layers done, layers).
     Raises:
@@ -63,9 +66,12 @@ def examine(
     if not samples:
         raise CalibrationError("there is no sample to examine", fix="give one sample or more")
     scales = activation_scales(stats, qconfig)
-    candidate = build_candidate(
-        mod, qconfig.with_overrides(partition_conversions="disabled"), scales
-    )
+    whole = qconfig.with_overrides(partition_conversions="disabled")
+    candidate = final = build_candidate(mod, whole, scales, channels)
+    if qconfig.bias_correction:
+        # Corrected biases make up for all layers at once: parts are examined without them.
+        bare = whole.with_overrides(bias_correction=False)
+        candidate = build_candidate(mod, bare, scales, channels)
     network = _Network(candidate.simulated["main"], quantize_points(candidate.simulated), executor)
     reference, sums = _through(network, samples)
     layers = find_layers(network.main.body, network.points)
@@ -85,8 +91,8 @@ def examine(
         samples=len(samples),
         points=_points(network, sums, layers, candidate, _thresholds(stats, qconfig)),
         layers=tuple(found),
-        simulated=_compared(executor(candidate.simulated), samples, reference),
-        integer=_integer(candidate, samples, reference),
+        simulated=_compared(executor(final.simulated), samples, reference),
+        integer=_integer(final, samples, reference),
     )
 
 

@@ -12,14 +12,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from compiler.errors import QuantizeError
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.span import AnySpan, SequentialSpan
 from compiler.qtypes.qconfig import QConfig
-from compiler.qtypes.report import CallRecord, float_calls
+from compiler.qtypes.report import MARKER_OPS, CallRecord, float_calls
 from compiler.quantize._candidate import build_candidate, mark
 from compiler.quantize._flow import partitioned
-from compiler.quantize._recognize import recognized
 
 OPERAND_FLOAT = "operand_float"
 
@@ -116,21 +115,30 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
 
     Args:
         mod: result of ``prerequisite_optimize``.
-        qconfig: its partition_conversions and do_simulation are not looked at.
+        qconfig: fields that need data, partition_conversions and do_simulation are not looked at,
+            since none of them decides which operator has an integer form.
     """
-    plain = qconfig.with_overrides(partition_conversions="disabled", do_simulation=False)
-    records, obstacles = _built(mod, plain)
-    calls = float_calls(recognized(mod, plain)["main"])
-    operators = _operators(list(calls), records, plain)
+    plain = qconfig.with_overrides(
+        partition_conversions="disabled",
+        do_simulation=False,
+        smooth_alpha=None,
+        bias_correction=False,
+    )
+    annotated, run = mark(mod, plain)
+    records, obstacles = _built(mod, plain, run.report.calls)
+    # Annotation keeps the order of the calls that the report is about.
+    operators = _operators(list(float_calls(annotated["main"])), records, plain)
     return Diagnosis(not obstacles, operators, obstacles)
 
 
-def _built(mod: IRModule, qconfig: QConfig) -> tuple[list[CallRecord], tuple[str, ...]]:
+def _built(
+    mod: IRModule, qconfig: QConfig, marked: list[CallRecord]
+) -> tuple[list[CallRecord], tuple[str, ...]]:
     """The report's calls, and what stands against a fully integral module."""
     try:
         candidate = build_candidate(mod, qconfig, None)
     except QuantizeError as error:
-        return mark(mod, qconfig)[1].report.calls, (str(error),)
+        return marked, (str(error),)
     assert candidate.integer is not None
     whole = qconfig.with_overrides(partition_conversions="fully_integral")
     try:
@@ -179,15 +187,17 @@ def _root(
 
 
 def _producers(call: Call) -> list[Expr]:
-    """Operands, looking through tuples and their fields."""
+    """Operands, looking through quantization markers, tuples and their fields."""
     found: list[Expr] = []
     stack: list[Expr] = list(reversed(call.args))
     while stack:
         node = stack.pop()
-        if isinstance(node, Call):
-            found.append(node)
-        else:
+        if not isinstance(node, Call):
             stack.extend(reversed(node.operands()))
+        elif is_op_call(node, *MARKER_OPS):
+            stack.append(node.args[0])
+        else:
+            found.append(node)
     return found
 
 
@@ -223,10 +233,12 @@ def _guard(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
     return f"add {record.op} to debug_enabled_ops, or set debug_enabled_ops=None"
 
 
-def _no_rule(record: CallRecord, pass_name: str, _qconfig: QConfig) -> str:
+def _no_rule(record: CallRecord, pass_name: str, qconfig: QConfig) -> str:
+    tables = "" if qconfig.integer_tables else "set integer_tables=True; if that is not enough, "
     return (
-        f"{record.op} has no rule in {pass_name}: register one (compiler/quantize/README.md), "
-        "replace it in the model, or leave it float with partition_conversions=enabled"
+        f"{tables}{record.op} has no rule in {pass_name}: register one "
+        "(compiler/quantize/README.md), replace it in the model, or leave it float with "
+        "partition_conversions=enabled"
     )
 
 

@@ -19,6 +19,7 @@ from compiler.quantize import (
     activation_scales,
     build_candidate,
     calibration_stats,
+    channel_stats,
     mark,
     prerequisite_optimize,
 )
@@ -152,6 +153,16 @@ def test_the_reference_executor_gives_the_same_layers() -> None:
     for a, b in zip(fast.layers, slow.layers, strict=True):
         # A rounding that falls the other way in one of few values moves the ratio a little.
         assert a.output_db == pytest.approx(b.output_db, abs=0.5)
+
+
+def test_corrected_biases_count_for_the_module_and_not_for_its_parts() -> None:
+    mod, config, stats, batches = _prepared(models.conv_chain(), (1, 3, 8, 8))
+    plain = examine(mod, config, stats, batches)
+    fields = config.with_overrides(bias_correction=True)
+    corrected = examine(mod, fields, stats, batches, channels=channel_stats(mod, batches))
+    assert corrected.layers == plain.layers
+    assert corrected.points == plain.points
+    assert corrected.simulated != plain.simulated
 
 
 def test_progress_reaches_the_number_of_layers() -> None:

@@ -77,6 +77,19 @@ def test_following_the_advice_for_the_reference_defaults_makes_it_integral() -> 
     assert diagnose(mod, QConfig(skip_dense_layer=False, skip_conv_layers=[])).fully_integral
 
 
+def test_operators_with_tables_need_the_field_that_allows_tables() -> None:
+    model = _around(relay.op.sigmoid)
+    without = _diagnosed(model, integer_tables=False)
+    assert not without.fully_integral
+    assert any("integer_tables=True" in cause["advice"] for cause in without.causes())
+    assert _diagnosed(model, integer_tables=True).fully_integral
+
+
+def test_fields_that_need_data_do_not_need_them_here() -> None:
+    fields = {"smooth_alpha": 0.5, "bias_correction": True, "equalize": True}
+    assert _diagnosed(models.conv_chain(), **fields).fully_integral
+
+
 def test_the_guard_names_the_field_that_enables_the_operator() -> None:
     found = _diagnosed(models.conv_chain(), debug_enabled_ops=["nn.relu"])
     advice = {entry.advice for entry in found.operators if entry.reason == "guard"}

@@ -33,6 +33,12 @@ def test_json_follows_the_configuration(capfd: Output) -> None:
     assert all(point["range_s"] == point["thresholds"]["max"] for point in measured)
 
 
+def test_a_configuration_that_needs_statistics_of_channels(capfd: Output) -> None:
+    words = ["insight", "--model", "digits", "--samples", "2", "--json"]
+    assert run([*words, "--qconfig", "smooth_alpha=0.5,bias_correction=True"]) == 0
+    assert json.loads(capfd.readouterr().out)["qconfig"]["bias_correction"] is True
+
+
 def test_the_configuration_of_a_module_is_taken_from_its_file(
     tmp_path: Path, capfd: Output
 ) -> None:
