@@ -35,6 +35,8 @@ def simulated_quantize(step: Step, e: Emitter) -> str:
     name = e.name(data)
     if int(step.attrs.kind) == _IDENTITY_KIND:
         return name
+    if data.type.dtype != "float32":
+        raise e.refuse(step, f"its data is {data.type.dtype}", "cast it to float32 first")
     if all(value.data is not None for value in step.args):
         # A quantized weight: onnxruntime would compute it as well, only later and in seven nodes.
         arrays = [value.data for value in step.args if value.data is not None]

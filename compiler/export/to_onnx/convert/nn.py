@@ -17,6 +17,9 @@ def require_float(step: Step, e: Emitter) -> None:
             f"its operands are {step.args[0].type.dtype}",
             "export integer modules with grid.to_grid_onnx",
         )
+    given, wanted = step.args[0].type.dtype, step.result.type.dtype
+    if given != wanted:
+        raise e.refuse(step, f"out_dtype {wanted} of {given} operands", "cast the operands first")
 
 
 def require_layout(step: Step, e: Emitter, layout: str, kernel: str | None = None) -> None:

@@ -12,6 +12,7 @@ def max_pool2d(step: Step, e: Emitter) -> str:
     """MaxPool."""
     attrs = step.attrs
     require_layout(step, e, attrs.layout)
+    require_layout(step, e, attrs.out_layout or attrs.layout)
     return e.node(
         "MaxPool",
         e.args(step),
@@ -28,6 +29,7 @@ def avg_pool2d(step: Step, e: Emitter) -> str:
     """AveragePool."""
     attrs = step.attrs
     require_layout(step, e, attrs.layout)
+    require_layout(step, e, attrs.out_layout or attrs.layout)
     if tuple(attrs.dilation) != (1, 1):
         raise e.refuse(step, f"dilation {attrs.dilation}")
     return e.node(

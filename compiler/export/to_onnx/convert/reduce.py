@@ -23,18 +23,22 @@ def reduced_axes(step: Step) -> list[int]:
 @FToOnnx.register("sum")
 def reduce_sum(step: Step, e: Emitter) -> str:
     """ReduceSum, whose axes are an input in opset 17."""
-    inputs = [e.name(step.args[0]), e.ints(reduced_axes(step))]
+    axes = reduced_axes(step)
+    # ONNX reads "no axes" as all of them.
+    if not axes:
+        return e.node("Identity", [e.name(step.args[0])])
+    inputs = [e.name(step.args[0]), e.ints(axes)]
     return e.node("ReduceSum", inputs, keepdims=int(step.attrs.keepdims))
 
 
 def _register(op: str, op_type: str) -> None:
     @FToOnnx.register(op)
     def rule(step: Step, e: Emitter) -> str:
+        axes = reduced_axes(step)
+        if not axes:
+            return e.node("Identity", [e.name(step.args[0])])
         return e.node(
-            op_type,
-            [e.name(step.args[0])],
-            axes=reduced_axes(step),
-            keepdims=int(step.attrs.keepdims),
+            op_type, [e.name(step.args[0])], axes=axes, keepdims=int(step.attrs.keepdims)
         )
 
     rule.__doc__ = f"{op} is {op_type}."
@@ -55,6 +59,8 @@ def variance(step: Step, e: Emitter) -> str:
     """Mean of (x - mean)², with n - 1 below it when unbiased."""
     data, mean = step.args
     axes = reduced_axes(step)
+    if not axes:
+        raise e.refuse(step, "no axis is reduced")
     centered = e.node("Sub", [e.name(data), e.name(mean)])
     square = e.node("Mul", [centered, centered])
     result = e.node("ReduceMean", [square], axes=axes, keepdims=int(step.attrs.keepdims))
@@ -63,6 +69,8 @@ def variance(step: Step, e: Emitter) -> str:
     count = 1
     for axis in axes:
         count *= data.type.concrete_shape[axis]
+    if count == 1:
+        raise e.refuse(step, "an unbiased variance of one element")
     return e.node("Mul", [result, e.like(count / (count - 1), data)])
 
 
@@ -70,8 +78,10 @@ def variance(step: Step, e: Emitter) -> str:
 def all_or_any(step: Step, e: Emitter) -> str:
     """The smallest or largest of 0 and 1."""
     op_type = "ReduceMin" if step.name == "all" else "ReduceMax"
-    numbers = e.writer.cast(e.name(step.args[0]), "int32")
     axes, keepdims = reduced_axes(step), int(step.attrs.keepdims)
+    if not axes:
+        return e.node("Identity", [e.name(step.args[0])])
+    numbers = e.writer.cast(e.name(step.args[0]), "int32")
     return e.writer.cast(e.node(op_type, [numbers], axes=axes, keepdims=keepdims), "bool")
 
 
