@@ -1,0 +1,101 @@
+"""Emitted = scored: the module in memory, the file read again, and both grids on equal inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.module import IRModule
+from compiler.qtypes.qconfig import QConfig
+from compiler.runtime.artifact import load_qmod, save_qmod
+from compiler.runtime.executor import Executor
+from compiler.targets.reference.executor import ReferenceExecutor
+
+Batch = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emitted:
+    """Output elements, and how many of them differ from those of the integer reference.
+
+    Attributes:
+        elements: of all outputs over all batches.
+        loaded: differ when the module was saved and loaded again.
+        exact_grid, fast_grid: differ on the grid, in its exact and in its fast form.
+        outputs: of the reference, first output, batches joined along axis 0.
+    """
+
+    elements: int
+    loaded: int
+    exact_grid: int
+    fast_grid: int
+    outputs: NDArray[Any]
+
+
+def compare_emitted(
+    module: IRModule, batches: Iterable[Batch], path: str | os.PathLike[str]
+) -> Emitted:
+    """Run a realised module in every form it takes between its score and its shipment.
+
+    Args:
+        module: realised, partitioned or not.
+        batches: inputs of ``main``; at least one.
+        path: where a .qmod is written.
+    Raises:
+        ArtifactError, OnnxExportError: a form that cannot be made.
+    """
+    from compiler.targets.ort.grid_executor import GridExecutor
+
+    save_qmod(path, module)
+    reference = ReferenceExecutor(module)
+    others: tuple[Executor, ...] = (
+        ReferenceExecutor(load_qmod(path).module),
+        GridExecutor(module, exact=True),
+        GridExecutor(module, exact=False),
+    )
+    differing = [0, 0, 0]
+    elements = 0
+    kept: list[NDArray[Any]] = []
+    for batch in batches:
+        wanted = reference.run(batch)
+        kept.append(wanted[0])
+        elements += sum(out.size for out in wanted)
+        for index, other in enumerate(others):
+            for out, found in zip(wanted, other.run(batch), strict=True):
+                differing[index] += int(np.count_nonzero(out != found))
+    loaded, exact_grid, fast_grid = differing
+    return Emitted(elements, loaded, exact_grid, fast_grid, np.concatenate(kept))
+
+
+def random_qconfig(rng: np.random.Generator) -> QConfig:
+    """A legal, fully integral configuration; every field that changes numbers takes part."""
+
+    def pick(*values: Any) -> Any:
+        return values[rng.integers(len(values))]
+
+    # Corrections are finer than 8-bit biases, so QConfig refuses the two together.
+    bias_mode = pick("weight", "accumulator", "accumulator")
+    corrected = bias_mode == "accumulator" and pick(False, False, True)
+    return QConfig.recommended(
+        bias_mode=bias_mode,
+        bias_correction=corrected,
+        nbit_input=pick(5, 6, 7, 8, 8),
+        nbit_weight=pick(4, 5, 6, 7, 8, 8),
+        nbit_activation=pick(24, 32, 32),
+        calibrate_mode=pick("percentile", "max", "mse", "kl_divergence", "global_scale"),
+        percentile=pick(0.999, 0.9999, 0.99999),
+        global_scale=pick(2.0, 4.0, 8.0),
+        weight_scale=pick("power2", "max", "mse"),
+        weight_granularity=pick("tensor", "channel"),
+        rounding=pick("UPWARD", "TONEAREST"),
+        round_for_shift=pick(True, True, False),
+        keep_output_wide=pick(True, False),
+        avg_pool_round=pick(True, True, False),
+        equalize=pick(False, False, True),
+        smooth_alpha=pick(None, None, 0.5),
+    )
