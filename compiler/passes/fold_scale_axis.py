@@ -10,7 +10,8 @@
     %0 = multiply(%x, s[1,C,1,1]);        nn.conv2d(%x, w * s[C,1,1])
     nn.conv2d(%0, w)
 
-Fires when s varies along C only; with a relu in between, s must also be a constant >= 0.
+Fires when s varies along C only and is no activation (the gate of squeeze-and-excitation would make
+the weight depend on the input); with a relu in between, s must also be a constant >= 0.
 Operators take part through ops/rules/scale_axis.py.
 Not handled: grouped non-depthwise convolution; clip, pooling or concatenate in between.
 Source: Relay FoldScaleAxis; spec/quantize.md section 2.5.

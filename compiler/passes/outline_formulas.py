@@ -137,7 +137,7 @@ def _text(number: float) -> str:
 
 def _is_worth(words: Words) -> bool:
     operators = [w for w in words if w in OPERATORS]
-    hard = any(w in ("maximum", "minimum") for w in operators)
+    hard = "maximum" in operators and "minimum" in operators
     return (
         any(w not in _PLAIN for w in operators)
         or words.count("x") > 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, is_op_call
-from compiler.ir.op import OpRule
+from compiler.ir.op import OpPattern, OpRule
 from compiler.ir.span import AnySpan
 from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import TensorType
@@ -156,6 +156,31 @@ def _constant_behind_reshapes(expr: Expr) -> Constant | None:
     return expr if isinstance(expr, Constant) else None
 
 
+_HEAVY = (OpPattern.OUT_ELEMWISE_FUSABLE, OpPattern.COMM_REDUCE)
+_LOOKED_AT = 64
+
+
+def _is_gate(scale: Expr) -> bool:
+    """True when the scale is itself made by a convolution, product or pool: it is no part of the
+    weights, and one sample's gate says nothing about another's.
+
+    A deep graph of other operators counts as a gate as well; what folds has a few.
+    """
+    seen: set[Expr] = {scale}
+    stack = [scale]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Call) and getattr(node.op, "pattern", None) in _HEAVY:
+            return True
+        for child in node.operands():
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
+        if len(seen) > _LOOKED_AT:
+            return True
+    return False
+
+
 def scale_of(call: Call, args: Sequence[Expr], message: Message | None, data: int) -> Expr | None:
     """The squeezed scale if argument ``1 - data`` of a multiply is one that ``message`` lets pass.
 
@@ -168,7 +193,7 @@ def scale_of(call: Call, args: Sequence[Expr], message: Message | None, data: in
     if message is None:
         return None
     data_ty, factor_ty = call.args[data].tensor_type, call.args[1 - data].tensor_type
-    if not is_per_axis(data_ty, factor_ty, message.axes):
+    if not is_per_axis(data_ty, factor_ty, message.axes) or _is_gate(call.args[1 - data]):
         return None
     if message.require_positive and not positive_constant(args[1 - data]):
         return None

@@ -1,0 +1,119 @@
+"""Tables, softmax and standardization on the grid, bit for bit with the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler import evaluate, relay
+from compiler.errors import OnnxExportError
+from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+from compiler.ir.expr import Expr
+from compiler.targets.ort.session import OrtExecutor
+
+op = relay.op
+seeds = st.integers(0, 1 << 20)
+
+
+def assert_same_on_the_grid(x: Any, result: Expr, data: np.ndarray) -> None:
+    mod = relay.module(relay.Function((x,), result))
+    grid = OrtExecutor(to_grid_onnx(mod, exact=True), disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
+    (got,), (wanted,) = grid.run({"x": data}), evaluate(mod, [data])
+    assert got.dtype == wanted.dtype
+    np.testing.assert_array_equal(got, wanted)
+
+
+def values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    info = np.iinfo(dtype)
+    data = rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+    data.flat[: min(2, data.size)] = (info.min, info.max)[: min(2, data.size)]
+    return data
+
+
+@given(
+    seeds,
+    st.sampled_from(("int8", "uint8", "int16", "uint16")),
+    st.sampled_from((1, 100, 256)),
+    st.sampled_from((7, 20, 28)),
+)
+@settings(max_examples=30, deadline=None)
+def test_tables_are_read_at_every_integer(seed: int, dtype: str, size: int, width: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (2, 300), dtype)
+    table = relay.const(rng.integers(-(1 << width), 1 << width, size).astype("int32"))
+    assert_same_on_the_grid(x, op.lookup(x, table), values(rng, dtype, (2, 300)))
+
+
+@given(seeds, st.integers(1, 60), st.integers(1, 20), st.integers(3, 24), st.integers(0, 1))
+@settings(max_examples=40, deadline=None)
+def test_softmax_divides_exactly(seed: int, n: int, out_bits: int, bits: int, axis: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (n, n), "int8")
+    table = np.sort(rng.integers(-2, 1 << bits, 200))[::-1].astype("int32")
+    call = op.nn.integer_softmax(x, relay.const(table), axis=axis, out_bits=out_bits)
+    assert_same_on_the_grid(x, call, values(rng, "int8", (n, n)))
+
+
+@given(
+    seeds,
+    st.integers(1, 128),
+    st.sampled_from(("int8", "int16")),
+    st.integers(0, 4),
+    st.integers(0, 14),
+    st.sampled_from((0, 1, 10**6)),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_standardizing_is_exact_in_double(
+    seed: int, n: int, dtype: str, root_bits: int, out_bits: int, epsilon: int, small: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (n, 5), dtype)
+    data = values(rng, dtype, (n, 5))
+    data[:, 0] = 3
+    data = data % 3 if small else data
+    call = op.nn.integer_standardize(
+        x, axis=0, epsilon=epsilon, root_bits=root_bits, out_bits=out_bits
+    )
+    bound = n * n * (1 << 2 * (15 if dtype == "int16" else 7)) + epsilon
+    if bound << 2 * root_bits >= 1 << 52:
+        with pytest.raises(OnnxExportError, match="2\\^52"):
+            assert_same_on_the_grid(x, call, data)
+    else:
+        assert_same_on_the_grid(x, call, data)
+
+
+def test_long_dividends_and_tables_that_are_no_constants_are_refused() -> None:
+    x, t = relay.var("x", (2, 3), "int8"), relay.var("t", (256,), "int32")
+    for call in (op.lookup(x, t), op.nn.integer_softmax(x, t)):
+        with pytest.raises(OnnxExportError, match="not constant"):
+            to_grid_onnx(relay.module(relay.Function((x, t), call)))
+    wide = relay.var("x", (1, 1 << 23), "int8")
+    table = relay.const(np.full(256, (1 << 31) - 1, "int32"))
+    with pytest.raises(OnnxExportError, match="2\\^53"):
+        to_grid_onnx(relay.module(op.nn.integer_softmax(wide, table, out_bits=20)))
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "x x 0.70710677 multiply erf 1.0 add multiply 0.5 multiply",
+        "x 3.0 add 6.0 minimum 0.0 maximum x multiply 6.0 divide",
+        "x 0.0 greater x x exp 1.0 subtract where",
+        "x",
+        "2.5",
+        "x 1.0 less x x multiply sqrt x negative where",
+    ],
+)
+def test_formulas_are_written_out_operator_by_operator(formula: str) -> None:
+    x = relay.var("x", (3, 4))
+    mod = relay.module(op.unary_formula(x, formula=formula))
+    data = np.linspace(-5, 5, 12, dtype="float32").reshape(3, 4)
+    got = OrtExecutor(to_onnx(mod)).run({"x": data})[0]
+    # onnxruntime's exp and erf differ from numpy's in the last digits.
+    np.testing.assert_allclose(got, evaluate(mod, [data])[0], rtol=2e-6, atol=1e-6)

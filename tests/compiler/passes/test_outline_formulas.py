@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler import evaluate, relay
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Expr, is_op_call
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ops.tensor.formula import MAX_WORDS, words
+from compiler.passes.outline_formulas import OutlineFormulas
+
+op = relay.op
+UNARY = ("sigmoid", "tanh", "erf", "exp", "abs", "negative", "nn.relu", "floor")
+BINARY = ("add", "subtract", "multiply", "maximum", "minimum")
+
+
+def call(name: str, *args: Expr) -> Expr:
+    function = op
+    for part in name.split("."):
+        function = getattr(function, part)
+    return function(*args)  # type: ignore[no-any-return, operator]
+
+
+def number(value: float) -> Expr:
+    return relay.const(np.float32(value))
+
+
+@given(st.integers(0, 1 << 20), st.integers(1, 25))
+@settings(max_examples=60, deadline=None)
+def test_random_elementwise_graphs_keep_their_values(seed: int, size: int) -> None:
+    rng = np.random.default_rng(seed)
+    inputs = [relay.var("x", (2, 3)), relay.var("y", (2, 3))]
+    values: list[Expr] = list(inputs)
+    for _ in range(size):
+        if rng.random() < 0.4:
+            made = call(str(rng.choice(UNARY)), values[rng.integers(len(values))])
+        elif rng.random() < 0.1:
+            made = op.clip(values[-1], a_min=-1.0, a_max=float(rng.integers(0, 4)))
+        else:
+            other = (
+                number(rng.normal()) if rng.random() < 0.5 else values[rng.integers(len(values))]
+            )
+            sides = [values[rng.integers(len(values))], other]
+            rng.shuffle(sides)
+            made = call(str(rng.choice(BINARY)), *sides)
+        values.append(made)
+    body = relay.Tuple(tuple(values[-3:]))
+    mod = infer_module(IRModule.from_expr(relay.Function(tuple(inputs), body)))
+    new = OutlineFormulas()(mod)
+    data = [rng.standard_normal((2, 3)).astype("float32") for _ in inputs]
+    for wanted, got in zip(evaluate(mod, data), evaluate(new, data), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    for node in post_order(new["main"].body):
+        if is_op_call(node, "unary_formula"):
+            assert len(words(node.attrs.formula)) <= MAX_WORDS  # type: ignore[attr-defined]
+
+
+def test_a_chain_of_twenty_thousand_is_cut_into_formulas() -> None:
+    x = relay.var("x", (2, 3))
+    y: Expr = x
+    for _ in range(20_000):
+        y = op.tanh(y)
+    new = OutlineFormulas()(infer_module(IRModule.from_expr(relay.Function((x,), y))))
+    left = [node for node in post_order(new["main"].body) if not is_op_call(node, "unary_formula")]
+    assert len(left) < 10
+
+
+def test_a_graph_without_functions_is_the_very_same_object() -> None:
+    x, w = relay.var("x", (1, 2, 4, 4)), relay.const(np.ones((2, 2, 1, 1), "float32"))
+    y = op.nn.relu(op.add(op.nn.conv2d(x, w, channels=2, kernel_size=(1, 1)), number(1)))
+    mod = infer_module(IRModule.from_expr(relay.Function((x,), op.multiply(y, number(2)))))
+    assert OutlineFormulas()(mod) is mod
