@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from compiler.errors import TypeNotInferredError
 from compiler.ir.attrs import NO_ATTRS, Attrs, DictAttrs
-from compiler.ir.span import AnySpan
+from compiler.ir.span import AnySpan, origin_of_new_nodes
 from compiler.ir.ty import DTYPES, FuncType, TensorType, Type, TypeVar
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 
@@ -203,7 +203,10 @@ class TupleGetItem(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call(Expr):
-    """``op`` applied to ``args``; calls of operators always carry their attrs record (D-2)."""
+    """``op`` applied to ``args``; calls of operators always carry their attrs record (D-2).
+
+    Without a span of its own, a call made while a rewriter replaces a node takes that node's.
+    """
 
     op: Expr
     args: tuple[Expr, ...]
@@ -215,6 +218,8 @@ class Call(Expr):
             _set(self, "args", tuple(self.args))
         if self.attrs is None and isinstance(self.op, Op) and self.op.attrs_type is not None:
             _set(self, "attrs", self.op.attrs_type.make())
+        if self.span is None:
+            _set(self, "span", origin_of_new_nodes())
 
     def operands(self) -> tuple[Expr, ...]:
         return (self.op, *self.args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 
 MAX_JOINED_SPANS = 8
@@ -38,6 +39,22 @@ class SequentialSpan:
 
 
 AnySpan = Span | SequentialSpan
+
+
+_origin: ContextVar[AnySpan | None] = ContextVar("origin_of_new_nodes", default=None)
+
+# What a Call takes as its span when it is given none.
+origin_of_new_nodes = _origin.get
+
+
+def set_origin(span: AnySpan | None) -> Token[AnySpan | None]:
+    """From here on new calls come from ``span``; rewriters set it to the node they replace."""
+    return _origin.set(span)
+
+
+def restore_origin(token: Token[AnySpan | None]) -> None:
+    """Undo ``set_origin``."""
+    _origin.reset(token)
 
 
 def join_spans(spans: Iterable[AnySpan | None]) -> AnySpan | None:

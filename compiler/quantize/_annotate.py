@@ -34,6 +34,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.report import call_places
 from compiler.quantize._run_context import context_or_new
+from compiler.quantize._static_shapes import require_static
 
 
 @register_pass("QuantizeAnnotate", opt_level=1, required=("InferType",))
@@ -48,6 +49,7 @@ class QuantizeAnnotate(FunctionPass):
     context: QuantizeContext | None = None
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        require_static(fn, self.info.name)
         run = context_or_new(self.context)
         annotator = _Annotator(run, call_places(fn))
         if run.qconfig.integer_tables:

@@ -24,6 +24,7 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.qtypes.context import QuantizeContext
 from compiler.quantize._run_context import constantly, context_or_new
+from compiler.quantize._static_shapes import require_static
 
 
 @register_pass("QuantizePartition", opt_level=1, required=("InferType",))
@@ -38,6 +39,7 @@ class QuantizePartition(FunctionPass):
     context: QuantizeContext | None = None
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        require_static(fn, self.info.name)
         run = context_or_new(self.context)
         body = ForwardRewriter(FQPartitionRewrite, fcontext=constantly(run)).rewrite(fn.body)
         if run.qconfig.keep_output_wide:

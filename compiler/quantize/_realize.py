@@ -22,6 +22,7 @@ from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.report import call_places
 from compiler.quantize._run_context import context_or_new
+from compiler.quantize._static_shapes import require_static
 
 
 @register_pass("QuantizeRealize", opt_level=1, required=("InferType",))
@@ -40,6 +41,7 @@ class QuantizeRealize(FunctionPass):
     context: QuantizeContext | None = None
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        require_static(fn, self.info.name)
         run = context_or_new(self.context)
         realizer = _Realizer(run, call_places(fn))
         body = ForwardRewriter(realizer.rule).rewrite(fn.body)

@@ -169,6 +169,15 @@ class OnnxNode:
             )
         return ty.concrete_shape
 
+    def size(self, expr: Expr, axis: int) -> int:
+        """Static size of one axis, whatever the others are.
+
+        Raises:
+            OnnxImportError: it is unknown (only with ``keep_dynamic``).
+        """
+        dim = expr.tensor_type.shape[axis]
+        return self.shape(expr)[axis] if isinstance(dim, AnyDim) else dim
+
     def rank(self, expr: Expr) -> int:
         """Rank of an expression."""
         return len(expr.tensor_type.shape)

@@ -98,6 +98,9 @@ class _Engine(MixedModeMutator):
             ctx = None if self.fcontext is None else self.fcontext(call)
             result = rule(call, new_args, ctx)
             if result is not None:
+                if isinstance(result, TempExpr) and result.span is None:
+                    # What it becomes when a consumer realizes it comes from here all the same.
+                    object.__setattr__(result, "span", call.span)
                 return result
         new_args = tuple([realize(a) for a in new_args])
         return rebuild_call(call, op, new_args, call.type_args)

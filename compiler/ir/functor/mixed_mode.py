@@ -14,6 +14,7 @@ from compiler.ir.functor.expr_functor import Handler, handler_table
 from compiler.ir.functor.mutator import ExprMutator, rebuild_call
 from compiler.ir.functor.traversal import dataflow_children, expand_anf, expand_dataflow
 from compiler.ir.functor.visitor import ExprVisitor
+from compiler.ir.span import restore_origin, set_origin
 
 MAX_PRE_REWRITES = 16
 
@@ -139,7 +140,16 @@ class MixedModeMutator(ExprMutator):
         if expr in memo:
             return
         stand_in = self._stand_in.get(expr)
-        memo[expr] = self.dispatch_visit(expr) if stand_in is None else memo[stand_in]
+        if stand_in is not None:
+            memo[expr] = memo[stand_in]
+        elif expr.span is None:
+            memo[expr] = self.dispatch_visit(expr)
+        else:
+            origin = set_origin(expr.span)
+            try:
+                memo[expr] = self.dispatch_visit(expr)
+            finally:
+                restore_origin(origin)
 
     def dispatch_visit(self, expr: Expr) -> Expr:
         """The handler's answer; a subclass may wrap it."""

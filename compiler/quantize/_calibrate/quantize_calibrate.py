@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.errors import CalibrationError
+from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.qtypes.context import QuantizeContext
@@ -17,6 +18,7 @@ from compiler.quantize._calibrate.activation_scales import activation_scales
 from compiler.quantize._calibrate.bind_scales import bind_scales, measured_points
 from compiler.quantize._calibrate.collect_stats import calibration_stats
 from compiler.quantize._run_context import context_or_new
+from compiler.quantize._static_shapes import require_static
 
 
 @register_pass("QuantizeCalibrate", opt_level=1, required=("InferType",))
@@ -37,6 +39,9 @@ class QuantizeCalibrate(ModulePass):
     context: QuantizeContext | None = None
 
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        main = mod["main"]
+        if isinstance(main, Function):
+            require_static(main, self.info.name)
         run = context_or_new(self.context)
         cfg = run.qconfig
         if cfg.calibrate_mode == "global_scale":

@@ -224,10 +224,11 @@ def _softmax(node: OnnxNode, op: str) -> Expr:
 def _flat_softmax(node: OnnxNode, op: str) -> Expr:
     """Before opset 13: axes from ``axis`` on are one axis."""
     data = node.arg(0)
-    shape = node.shape(data)
-    axis = node.axis(node.attr("axis", 1), len(shape))
-    if axis == len(shape) - 1:
+    rank = node.rank(data)
+    axis = node.axis(node.attr("axis", 1), rank)
+    if axis == rank - 1:
         return node.call(op, data, axis=-1)
+    shape = node.shape(data)
     rows = math.prod(shape[:axis])
     flat = node.call("reshape", data, newshape=(rows, math.prod(shape[axis:])))
     return node.call("reshape", node.call(op, flat, axis=-1), newshape=shape)

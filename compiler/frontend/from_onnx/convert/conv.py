@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from compiler.frontend.from_onnx.convert.volume import (
     convolve_volume,
     convolve_volume_transposed,
@@ -50,7 +52,7 @@ def _convolution(node: OnnxNode, data: Expr, given: Expr | None) -> Expr:
         raise node.error(f"{rank - 2} spatial axes; one to three are supported")
     one_d = rank == 3
     kernel = _kernel_size(node) if given is None else node.shape(given)[2:]
-    window = read_window(node, node.attr("kernel_shape", None) or kernel, node.shape(data)[2:])
+    window = read_window(node, node.attr("kernel_shape", None) or kernel, data)
     if rank == 5:
         if given is not None:
             raise node.error("three spatial axes are supported for float operands only")
@@ -93,7 +95,7 @@ def conv_transpose(node: OnnxNode) -> Expr:
     if rank not in (3, 4, 5):
         raise node.error(f"{rank - 2} spatial axes; one to three are supported")
     one_d = rank == 3
-    spatial = node.shape(data)[2:]
+    spatial = [node.size(data, axis) for axis in range(2, rank)]
     kernel = node.attr("kernel_shape", None) or _kernel_size(node)
     begins, ends, strides, dilations, extra = _transposed_padding(node, tuple(kernel), spatial)
     groups = node.attr("group", 1)
@@ -122,7 +124,7 @@ def conv_transpose(node: OnnxNode) -> Expr:
 
 
 def _transposed_padding(
-    node: OnnxNode, kernel: Ints, spatial: Ints
+    node: OnnxNode, kernel: Ints, spatial: Sequence[int]
 ) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """(begins, ends, strides, dilations, output_padding) of a ConvTranspose."""
     axes = len(spatial)

@@ -88,7 +88,7 @@ def gather(node: OnnxNode) -> Expr:
     """Rows by index along one axis."""
     data = node.arg(0)
     axis = node.axis(node.attr("axis", 0), node.rank(data))
-    indices = _wrapped_indices(node, 1, node.shape(data)[axis])
+    indices = _wrapped_indices(node, 1, node.size(data, axis))
     return node.call("take", data, indices, axis=axis)
 
 
@@ -97,7 +97,7 @@ def gather_elements(node: OnnxNode) -> Expr:
     """Elements by index along one axis."""
     data = node.arg(0)
     axis = node.axis(node.attr("axis", 0), node.rank(data))
-    return node.call("gather", data, _wrapped_indices(node, 1, node.shape(data)[axis]), axis=axis)
+    return node.call("gather", data, _wrapped_indices(node, 1, node.size(data, axis)), axis=axis)
 
 
 @from_onnx("GatherND", since=11)
@@ -124,7 +124,7 @@ def scatter_elements(node: OnnxNode) -> Expr:
     data = node.arg(0)
     axis = node.axis(node.attr("axis", 0), node.rank(data))
     mode = {"none": "update"}.get(reduction, reduction)
-    indices = _wrapped_indices(node, 1, node.shape(data)[axis])
+    indices = _wrapped_indices(node, 1, node.size(data, axis))
     return node.call("scatter_elements", data, indices, node.arg(2), axis=axis, reduction=mode)
 
 

@@ -15,7 +15,7 @@ def _pool(node: OnnxNode, op: str, **extra: bool) -> Expr:
     rank = node.rank(data)
     if rank not in (3, 4, 5):
         raise node.error(f"{rank - 2} spatial axes; one to three are supported")
-    window = read_window(node, node.attr("kernel_shape"), node.shape(data)[2:])
+    window = read_window(node, node.attr("kernel_shape"), data)
 
     def pool_planes(planes: Expr, part: Window) -> Expr:
         return node.call(

@@ -25,7 +25,7 @@ def max_pool_with_indices(node: OnnxNode) -> list[Expr]:
     """
     data = node.arg(0)
     n, c, *spatial = node.shape(data)
-    window = read_window(node, node.attr("kernel_shape"), spatial)
+    window = read_window(node, node.attr("kernel_shape"), data)
     if node.attr("ceil_mode", 0):
         raise node.error("indices with ceil_mode=1 are not supported")
     sizes = [

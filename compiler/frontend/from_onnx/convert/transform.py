@@ -107,7 +107,7 @@ def concat(node: OnnxNode) -> Expr:
 def _split(node: OnnxNode, sizes: Sequence[int] | None) -> list[Expr]:
     data = node.arg(0)
     axis = node.axis(node.attr("axis", 0), node.rank(data))
-    length = node.shape(data)[axis]
+    length = node.size(data, axis)
     if sizes is None:
         count = node.attr("num_outputs", len(node.proto.output))
         each = -(-length // count)

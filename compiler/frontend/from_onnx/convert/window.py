@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.frontend.from_onnx.node import OnnxNode
+from compiler.ir.expr import Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,14 @@ class Window:
         )
 
 
-def read_window(node: OnnxNode, kernel: Sequence[int], spatial: Sequence[int]) -> Window:
-    """Window of a node over ``spatial`` sizes.
+def read_window(node: OnnxNode, kernel: Sequence[int], data: Expr) -> Window:
+    """Window of a node over the spatial axes of ``data``: all but the first two.
 
     Raises:
-        OnnxImportError: attributes of the wrong length, or an unknown auto_pad.
+        OnnxImportError: attributes of the wrong length, an unknown auto_pad, or one that depends on
+            a size nobody knows.
     """
-    rank = len(spatial)
+    rank = node.rank(data) - 2
     strides = _per_axis(node, "strides", rank)
     dilations = _per_axis(node, "dilations", rank)
     auto_pad = node.attr("auto_pad", "NOTSET")
@@ -52,9 +54,10 @@ def read_window(node: OnnxNode, kernel: Sequence[int], spatial: Sequence[int]) -
     elif auto_pad == "VALID":
         begins = ends = (0,) * rank
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        sizes = [node.size(data, axis) for axis in range(2, rank + 2)]
         totals = [
             max((-(-size // s) - 1) * s + (k - 1) * d + 1 - size, 0)
-            for size, k, s, d in zip(spatial, kernel, strides, dilations)
+            for size, k, s, d in zip(sizes, kernel, strides, dilations)
         ]
         small = tuple(t // 2 for t in totals)
         large = tuple(t - t // 2 for t in totals)

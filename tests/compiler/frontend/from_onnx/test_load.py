@@ -191,6 +191,33 @@ def test_dynamic_dimensions_are_kept_when_asked() -> None:
     assert mod["main"].body.checked_type.shape == (AnyDim(), AnyDim())
 
 
+def test_convolutional_networks_keep_an_unknown_batch_and_height() -> None:
+    proto = model(
+        [
+            node("Conv", "x w", "c", pads=[1, 1, 1, 1]),
+            node("MaxPool", "c", "p", kernel_shape=[2, 2], strides=[2, 2]),
+            node("GlobalAveragePool", "p", "g"),
+            node("Flatten", "g", "f"),
+            node("Softmax", "f"),
+        ],
+        {"x": ["N", 3, "H", 8]},
+        {"w": np.ones((4, 3, 3, 3), np.float32)},
+    )
+    mod, params = imported(proto, keep_dynamic=True)
+    assert str(mod["main"].body.checked_type) == "Tensor[(?, 4), float32]"
+    for shape in [(1, 3, 4, 8), (5, 3, 10, 8)]:
+        (got,) = evaluate(mod, {"x": np.ones(shape, np.float32), **params})
+        assert got.shape == (shape[0], 4)
+
+
+def test_padding_that_needs_an_unknown_size_is_refused() -> None:
+    proto = model(
+        [node("MaxPool", "x", kernel_shape=[2, 2], auto_pad="SAME_UPPER")], {"x": [1, 3, "H", 8]}
+    )
+    with pytest.raises(OnnxImportError, match="static shape"):
+        imported(proto, keep_dynamic=True)
+
+
 def test_a_dimension_nobody_has_lists_the_ones_there_are() -> None:
     with pytest.raises(OnnxImportError, match="dimension 'batch'"):
         imported(model([node("Relu", "x")], {"x": ["N", 3]}), dims={"batch": 1})

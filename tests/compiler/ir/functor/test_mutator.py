@@ -256,3 +256,32 @@ def test_a_mutator_with_its_own_call_handler_survives_deep_graphs() -> None:
         z = relay.op.exp(z)
     with pytest.raises(DeepGraphError, match="Natural"):
         Natural().visit(z)
+
+
+def test_new_calls_come_from_the_node_they_replace() -> None:
+    x = relay.var("x", (2,))
+    inner = relay.op.exp(x).with_fields(span=Span("onnx:first"))
+    outer = relay.op.tanh(inner).with_fields(span=Span("onnx:second"))
+
+    class Replace(ExprRewriter):
+        def rewrite_call(self, pre: Call, post: Call) -> Expr:
+            return relay.op.negative(relay.op.sqrt(*post.args))
+
+    new = post_order_rewrite(outer, Replace())
+    sources = []
+    while isinstance(new, Call):
+        sources.append(str(new.span))
+        new = new.args[0]
+    assert sources == ["ONNX node 'second'"] * 2 + ["ONNX node 'first'"] * 2
+    assert relay.op.exp(x).span is None
+
+
+def test_a_span_of_its_own_is_kept() -> None:
+    x = relay.var("x", (2,))
+    call = relay.op.exp(x).with_fields(span=Span("onnx:first"))
+
+    class Replace(MixedModeMutator):
+        def rewrite_call(self, pre: Call, post: Call) -> Expr:
+            return relay.op.tanh(x).with_fields(span=Span("elsewhere"))
+
+    assert str(Replace().visit(call).span).startswith("elsewhere")
