@@ -40,14 +40,18 @@ SQNR_GOAL = -0.5
 ROUNDS = 20
 REFERENCE_BATCHES = 2
 
+_FINE = {"weight_scale": "mse", "calibrate_mode": "mse"}
 OURS: tuple[dict[str, Any], ...] = (
     {},
     {"calibrate_mode": "max"},
     {"calibrate_mode": "mse"},
     {"calibrate_mode": "kl_divergence"},
-    {"percentile": 0.9999},
     {"weight_scale": "mse"},
-    {"weight_scale": "mse", "calibrate_mode": "mse"},
+    _FINE,
+    {**_FINE, "equalize": True},
+    {**_FINE, "bias_correction": True},
+    {**_FINE, "equalize": True, "bias_correction": True},
+    {**_FINE, "smooth_alpha": 0.5},
 )
 """Changes to the recommended configuration; the first is the recommendation itself."""
 
@@ -211,7 +215,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--images", type=int, help="dev images per model (all)")
     parser.add_argument("--calib", type=int, help="calibration images per model (all)")
-    parser.add_argument("--methods", nargs="+", default=peers.METHODS, choices=peers.METHODS)
+    parser.add_argument("--methods", nargs="*", default=peers.METHODS, choices=peers.METHODS)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     args.methods = tuple(args.methods)
