@@ -21,7 +21,13 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.ir.printer import text
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import activation_scales, calibration_stats, mark, prerequisite_optimize
+from compiler.quantize import (
+    activation_scales,
+    calibration_stats,
+    channel_stats,
+    mark,
+    prerequisite_optimize,
+)
 from compiler.runtime.artifact import QModule
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
@@ -67,17 +73,20 @@ def quantize_once(
             spool_folder=Path(spool),
             seed=int(seed),
         )
-        scales = None
+        scales = channels = None
+        batches = Batches(data, inputs)
+        if config.needs_channels:
+            channels = channel_stats(module, batches)
         if config.calibrate_mode != "global_scale":
             if data.synthetic:
                 log.warning(
                     "no calibration data was given: activation ranges come from random inputs "
                     "and will not fit real ones"
                 )
-            annotated, _ = mark(module, config)
-            stats = calibration_stats(annotated, Batches(data, inputs), (config.percentile,))
+            annotated, _ = mark(module, config, channels)
+            stats = calibration_stats(annotated, batches, (config.percentile,))
             scales = [float(scale) for scale in activation_scales(stats, config)]
-        shipped, float_ops = build_winner(module, config, scales)
+        shipped, float_ops = build_winner(module, config, scales, channels)
         for call in float_ops:
             log.info("stays float: %s", call)
         return QModule(

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._calibrate.activation_scales import activation_scales
+from compiler.quantize._calibrate.channel_stats import ChannelStats
 from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
 from qsearch.progress import Progress
 from qsearch.search.gathering import gather
@@ -28,8 +30,10 @@ from workers.pool.protocol import WorkerPool
 
 log = logging.getLogger("qsearch.search.calibration")
 
+CHANNELS = "channels"
 STATISTICS = "calibration"
 SCALES = "scales"
+MEASUREMENTS = (CHANNELS, STATISTICS, SCALES)
 # Fields beside calibration_fields() that decide the activation scales.
 _SCALE_FIELDS = (
     "calibrate_mode",
@@ -68,6 +72,38 @@ class Calibrator:
     """CPU seconds that workers spent on it in this run."""
     _stats: dict[str, CalibrationStats] = field(default_factory=dict)
     _scales: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    _channels: ChannelStats | None = None
+    _channels_handle: Any = None
+
+    def channels_for(self, qconfig: QConfig) -> ChannelStats | None:
+        """Channel statistics of the float module where ``qconfig`` needs them, else None.
+
+        Raises:
+            LostWorkerError, CompilerError: a worker could not measure.
+        """
+        return self._channel_stats(qconfig) if qconfig.needs_channels else None
+
+    def channels_handle(self, qconfig: QConfig) -> Any:
+        """Channel statistics, needed or not, as the pool's handle of their arrays."""
+        if self._channels_handle is None:
+            self._channels_handle = self.pool.put(self._channel_stats(qconfig).to_arrays())
+        return self._channels_handle
+
+    def _channel_stats(self, qconfig: QConfig) -> ChannelStats:
+        """They are the same for every configuration."""
+        if self._channels is None:
+            key = content_hash({**self.key, "variant": CHANNELS})
+            arrays = self._stored(CHANNELS, key)
+            if arrays is None:
+                self.progress.phase("calibration of channels", len(self.samples))
+                results = self._results(0, qconfig, None)
+                shards = [ChannelStats.from_arrays(r.arrays) for r in results]
+                arrays = reduce(ChannelStats.merge, shards).to_arrays()
+                cpu_s = sum(r.cpu_s for r in results)
+                self.worker_cpu_s += cpu_s
+                self._keep(CHANNELS, key, arrays, cpu_s)
+            self._channels = ChannelStats.from_arrays(arrays)
+        return self._channels
 
     def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
         """Activation ranges in binding order; None for global_scale, which needs no data.
@@ -106,6 +142,8 @@ class Calibrator:
         return self._stats[variant]
 
     def _measure(self, qconfig: QConfig) -> tuple[CalibrationStats, float]:
+        if qconfig.needs_channels:
+            self.channels_handle(qconfig)
         self.progress.phase("calibration", 2 * len(self.samples))
         ranges, first_cpu_s = self._round(1, qconfig, None)
         merged = self.pool.put(ranges.to_arrays())
@@ -113,6 +151,13 @@ class Calibrator:
         return histograms, first_cpu_s + second_cpu_s
 
     def _round(self, number: int, qconfig: QConfig, merged: Any) -> tuple[CalibrationStats, float]:
+        results = self._results(number, qconfig, merged)
+        statistics = merge_stats(CalibrationStats.from_arrays(r.arrays) for r in results)
+        return statistics, sum(result.cpu_s for result in results)
+
+    def _results(self, number: int, qconfig: QConfig, merged: Any) -> list[CalibrationResult]:
+        """Answers of all shards in order."""
+        channels = self.channels_handle(qconfig) if number and qconfig.needs_channels else None
         shards = self.samples.split(self.pool.num_workers)
         for index, shard in enumerate(shards):
             request = CalibrationRequest(
@@ -123,6 +168,7 @@ class Calibrator:
                 round=number,
                 merged=merged,
                 percentiles=self.percentiles,
+                channels=channels,
             )
             self.pool.submit(("calibration", number, index), request)
         results: dict[Hashable, CalibrationResult] = {}
@@ -130,9 +176,7 @@ class Calibrator:
         for tag, result in gather(self.pool, tags):
             results[tag] = result
             self.progress.advance(result.samples)
-        ordered = [results[tag] for tag in tags]
-        statistics = merge_stats(CalibrationStats.from_arrays(r.arrays) for r in ordered)
-        return statistics, sum(result.cpu_s for result in ordered)
+        return [results[tag] for tag in tags]
 
     def _stored(self, kind: str, key: str) -> dict[str, NDArray[Any]] | None:
         for artifact in self.repository.artifacts_of(self.study_id, kind):

@@ -73,6 +73,7 @@ class Driver:
     """CPU seconds that workers spent on them."""
     _trials: dict[int, Trial] = field(default_factory=dict)
     _best: Trial | None = None
+    _variants: set[str] = field(default_factory=set)
 
     def run(self) -> str | None:
         """Finish the study's trials; why it stopped early, or None.
@@ -88,6 +89,7 @@ class Driver:
             self._remember(trial)
         batch = max((trial.batch for trial in self._trials.values()), default=0)
         self.proposer.add_history([t for t in self._trials.values() if t.batch < batch])
+        self._variants = {content_hash(self.proposer.start.calibration_fields())}
         self.progress.phase(TRIALS, self.budget.trials, self._finished)
         try:
             return self._batches(batch)
@@ -156,7 +158,7 @@ class Driver:
         """
         fields = canonical_fields(qconfig.to_dict())
         try:
-            scales = self.scales.scales_for(qconfig)
+            scales = self._scales_for(qconfig)
         except CompilerError:
             scales = None  # told when the trial is run
         if scales is not None:
@@ -175,6 +177,7 @@ class Driver:
 
     def _run(self, trials: Sequence[Trial]) -> bool:
         answers = self.repository.answered_work([trial.work_hash for trial in trials])
+        ready: list[tuple[Trial, tuple[float, ...] | None]] = []
         started: dict[int, tuple[Trial, float]] = {}
         for trial in trials:
             answer = answers.get(trial.work_hash)
@@ -182,10 +185,11 @@ class Driver:
                 self._finish(trial, replace(answer.outcome, attempts=0, from_store=True))
                 continue
             try:
-                scales = self.scales.scales_for(QConfig.from_dict(trial.qconfig))
+                ready.append((trial, self._scales_for(QConfig.from_dict(trial.qconfig))))
             except CompilerError as error:
                 self._finish(trial, failed(error))
-                continue
+        # Only now, since finding scales may need the whole pool.
+        for trial, scales in ready:
             self.repository.start_trial(trial.id)
             self.pool.submit(trial.number, self.judging.request(trial.qconfig, scales))
             started[trial.number] = (trial, self.clock())
@@ -203,6 +207,16 @@ class Driver:
             trial, since = started.pop(finished.tag)
             self._finish(trial, self.judging.outcome(trial, finished, self.clock() - since))
         return False
+
+    def _scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
+        """Scales; where that is the first of a graph variant, calibration was in between."""
+        variant = content_hash(qconfig.calibration_fields())
+        try:
+            return self.scales.scales_for(qconfig)
+        finally:
+            if variant not in self._variants:
+                self._variants.add(variant)
+                self.progress.phase(TRIALS, self.budget.trials, self._finished)
 
     def _wait_s(self) -> float:
         left = self.budget.seconds_left

@@ -15,7 +15,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import build_candidate
+from compiler.quantize import ChannelStats, build_candidate
 from qsearch.progress import Progress
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
 from qsearch.search.judging import Judging
@@ -53,14 +53,17 @@ class Emitted:
 
 
 def build_winner(
-    module: IRModule, qconfig: QConfig, scales: Sequence[float] | None
+    module: IRModule,
+    qconfig: QConfig,
+    scales: Sequence[float] | None,
+    channels: ChannelStats | None,
 ) -> tuple[IRModule, tuple[str, ...]]:
     """The module to ship, partitioned where the configuration says so, and what stayed float.
 
     Raises:
         NotFullyIntegralError: ``fully_integral`` was asked for and float is left.
     """
-    candidate = build_candidate(module, qconfig, scales)
+    candidate = build_candidate(module, qconfig, scales, channels)
     shipped = candidate.partitioned or candidate.integer or candidate.simulated
     if qconfig.partition_conversions == "fully_integral":
         check_integers_only(shipped)
@@ -133,6 +136,7 @@ def check_winner(
                 metrics=judging.metrics,
                 reference=tuple(out[part.start : part.stop] for out in reference),
                 return_outputs=True,
+                channels=judging.channels_of(best.qconfig),
             )
             for part in shards(judging.samples)
         ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from compiler.errors import CompilerError, NotFullyIntegralError
+from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import Score
 from qsearch.store.records import Failure, Outcome, Trial
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Judge, Range
@@ -37,6 +38,7 @@ class Judging:
         metrics: names of ``workers.metrics.registry``.
         reference: outputs of the float model for ``samples``, or the pool's handle of them.
         score_of: merged metric sums → score.
+        channels: the pool's handle of channel statistics, for configurations that need them.
     """
 
     blob: Any
@@ -46,6 +48,7 @@ class Judging:
     metrics: tuple[str, ...]
     reference: Any
     score_of: ScoreOf
+    channels: Any = None
 
     def judge_of(self, qconfig: Mapping[str, Any]) -> Judge:
         """The grid holds integers only; what may keep float parts is judged as a simulation."""
@@ -65,7 +68,12 @@ class Judging:
             metrics=self.metrics,
             reference=self.reference,
             collapse_after=COLLAPSE_AFTER if len(self.samples) > COLLAPSE_AFTER else None,
+            channels=self.channels_of(qconfig),
         )
+
+    def channels_of(self, qconfig: Mapping[str, Any]) -> Any:
+        """The handle where the configuration needs it, else None."""
+        return self.channels if QConfig.from_dict(qconfig).needs_channels else None
 
     def outcome(self, trial: Trial, finished: Finished, seconds: float) -> Outcome:
         """How the trial ended, from what the pool says."""

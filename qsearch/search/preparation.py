@@ -16,6 +16,7 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import prerequisite_optimize
+from compiler.quantize._calibrate.channel_stats import weighted_calls
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_source import ModelSource
@@ -106,7 +107,7 @@ def prepare_study(
             fix="give --eval with labels (an array `labels`, or class folders), "
             "or use --metric agreement|sqnr",
         )
-    space = default_space(settings.allow_float)
+    space = default_space(settings.allow_float, bool(weighted_calls(module["main"])))
     start = QConfig.recommended()
     spec = {
         "model_sha256": source.sha256,

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import Objective
 from qsearch.search.samplers import batch_seed, make_sampler
-from qsearch.search.space import Params, Space, config_hash, to_qconfig
+from qsearch.search.space import Params, Space, config_hash, first_points, to_qconfig
 from qsearch.store.records import Trial
 
 _STATES = {
@@ -40,7 +40,7 @@ class Proposer:
 
     Args:
         space: what may be proposed.
-        start: configuration the points change, and the study's first trial.
+        start: configuration the points change, and the study's first trial; good guesses follow.
         objective: what the sampler maximises.
         sampler: name in ``samplers``.
         seed: of the study.
@@ -89,11 +89,13 @@ class Proposer:
             return self._enumerated()
         seen = set(self._seen)
         proposals: list[Proposal] = []
+        first = first_points(self.space, self.start)
         with quiet_optuna():
             self.study.sampler = make_sampler(self._sampler, self._seed, batch)
             for slot in range(self.batch_size):
-                if batch == 0 and slot == 0:
-                    self.study.enqueue_trial(dict(self.space.params_of(self.start)))
+                place = batch * self.batch_size + slot
+                if place < len(first):
+                    self.study.enqueue_trial(dict(first[place]))
                 proposal = self._ask(batch, slot, seen)
                 if proposal is None:
                     break

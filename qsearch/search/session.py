@@ -19,7 +19,7 @@ from qsearch.result import SearchResult
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline
 from qsearch.search.budget import Budget, Stopwatch
-from qsearch.search.calibration import SCALES, STATISTICS, Calibrator
+from qsearch.search.calibration import MEASUREMENTS, Calibrator
 from qsearch.search.driver import TIMEOUT, Driver
 from qsearch.search.finalize import build_winner, check_winner
 from qsearch.search.handover import hand_over
@@ -156,6 +156,11 @@ class Session:
             metrics=metric_names(prepared.has_labels),
             reference=self._pool.put(reference),
             score_of=score_of,
+            channels=(
+                self._calibrator.channels_handle(prepared.start)
+                if prepared.space.asks_for_channels
+                else None
+            ),
         )
 
     def _make_driver(self, judging: Judging) -> Driver:
@@ -227,7 +232,8 @@ class Session:
         if best is not None:
             qconfig = QConfig.from_dict(best.qconfig)
             scales = self._calibrator.scales_for(qconfig)
-            module, float_ops = build_winner(self._prepared.module, qconfig, scales)
+            channels = self._calibrator.channels_for(qconfig)
+            module, float_ops = build_winner(self._prepared.module, qconfig, scales, channels)
             emitted = self._checked(best)
             digest = None if emitted is None else emitted.get("outputs_sha256")
             write_winner(self._folder, module, qconfig, self._prepared, digest)
@@ -254,7 +260,7 @@ class Session:
         return Costs(
             wall_s=self._watch.wall_s,
             cpu_s=cpu_s,
-            calibration_cpu_s=sum(a.cpu_s for a in kept if a.kind in (STATISTICS, SCALES)),
+            calibration_cpu_s=sum(a.cpu_s for a in kept if a.kind in MEASUREMENTS),
             trials_here=driver.finished_here if driver is not None else 0,
             trials_wall_s=self._trials_wall_s,
             worker_peak_rss_bytes=max((t.outcome.peak_rss_bytes or 0 for t in trials), default=0),

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from qsearch.errors import SearchError
 if TYPE_CHECKING:
     from optuna import Trial
 
-Value = str | int | float | bool
+Value = str | int | float | bool | None
 Params = dict[str, Value]
 
 PERCENTILES: Final = (0.999, 0.9999, 0.99999, 0.999999)
@@ -71,6 +71,11 @@ class Space:
                 )
             known.add(parameter.name)
 
+    @property
+    def asks_for_channels(self) -> bool:
+        """True where some point needs channel statistics."""
+        return any(p.name in ("smooth_alpha", "bias_correction") for p in self.parameters)
+
     def suggest(self, trial: Trial) -> Params:
         """Ask the sampler behind ``trial`` for a point of the space."""
         params: Params = {}
@@ -80,7 +85,7 @@ class Space:
                     params[parameter.name] = parameter.choices[0]
                 else:
                     chosen = trial.suggest_categorical(parameter.name, parameter.choices)
-                    params[parameter.name] = cast(Value, chosen)
+                    params[parameter.name] = chosen
         return params
 
     def effective(self, params: Mapping[str, Value]) -> Params:
@@ -204,13 +209,19 @@ class Space:
 _ENUMERATE_AT_MOST: Final = 20_000
 
 
-def default_space(allow_float: bool = False) -> Space:
-    """What ``qsearch launch`` searches without being told otherwise: 108 points.
+def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
+    """What ``qsearch launch`` searches without being told otherwise: 864 points.
 
     Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
     candidates too. ``rounding`` decides the ties of fixed-point products, so it waits for a
-    calibrate_mode whose ranges are no powers of two.
+    calibrate_mode whose ranges are no powers of two. A model without ``weighted`` operators has
+    nothing to rescale or correct; smoothing settles what equalization would, so it goes first.
     """
+    rescaling = (
+        Parameter("smooth_alpha", (None, 0.5, 0.75)),
+        Parameter("equalize", (False, True), (("smooth_alpha", (None,)),)),
+        Parameter("bias_correction", (False, True)),
+    )
     conversions: tuple[Value, ...] = ("fully_integral",)
     if allow_float:
         conversions += ("enabled", "disabled")
@@ -222,9 +233,35 @@ def default_space(allow_float: bool = False) -> Space:
             Parameter("percentile", PERCENTILES, (("calibrate_mode", ("percentile",)),)),
             Parameter("global_scale", GLOBAL_SCALES, (("calibrate_mode", ("global_scale",)),)),
             Parameter("rounding", ("UPWARD", "TONEAREST"), (("calibrate_mode", MEASURED),)),
+            *(rescaling if weighted else ()),
             Parameter("partition_conversions", conversions),
         )
     )
+
+
+_GOOD_GUESSES: Final[tuple[Params, ...]] = (
+    {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True},
+    {
+        "calibrate_mode": "mse",
+        "weight_scale": "mse",
+        "bias_correction": True,
+        "smooth_alpha": 0.75,
+    },
+)
+
+
+def first_points(space: Space, start: QConfig) -> list[Params]:
+    """Tried before the sampler is asked: ``start``, then what served our models best.
+
+    Raises:
+        SearchError: ``start`` is not a point of the space.
+    """
+    points = [space.params_of(start)]
+    known = {p.name: p.choices for p in space.parameters}
+    for guess in _GOOD_GUESSES:
+        if all(value in known.get(name, ()) for name, value in guess.items()):
+            points.append(space.effective({**points[0], **guess}))
+    return points
 
 
 def to_qconfig(params: Mapping[str, Value], start: QConfig) -> QConfig:

@@ -311,7 +311,7 @@ def test_work_known_to_the_storage_is_answered_without_a_worker(repository: Repo
 def test_configurations_with_equal_ranges_are_one_piece_of_work(repository: Repository) -> None:
     pool = FakePool()
     scales = Scales(equal=("max", "mse", "kl_divergence", "percentile"))
-    search(repository, pool, scales=scales, trials=108)
+    search(repository, pool, scales=scales, trials=108, space=default_space(weighted=False))
     trials = trials_of(repository)
     works = {t.work_hash for t in trials}
     assert len({t.config_hash for t in trials}) == 108

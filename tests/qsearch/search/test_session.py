@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Hashable
 from pathlib import Path
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 
 import qsearch
+from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import RunFolderError, SearchFailedError
 from qsearch.search import launching
+from qsearch.store.records import Trial
 from workers.messages import CalibrationRequest, EvaluationRequest
 from workers.pool.local import LocalPool
 
@@ -45,16 +48,30 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[RecordingPool]:
     return made
 
 
+def graph_variants(trials: list[Trial]) -> set[str]:
+    """What is measured once each: the graphs whose points need ranges from data."""
+    configs = [QConfig.from_dict(trial.qconfig) for trial in trials]
+    return {
+        json.dumps(config.calibration_fields())
+        for config in configs
+        if config.calibrate_mode != "global_scale"
+    }
+
+
 def test_calibration_and_baseline_are_done_once_per_study(
     pools: list[RecordingPool], tmp_path: Path
 ) -> None:
     options = {"pool": "inline", "out": tmp_path / "run"}
     first = qsearch.launch("digits", trials=4, **options)
-    assert pools[0].asked["calibration 1"] == pools[0].asked["calibration 2"] == 1
+    graphs = graph_variants(first.trials)
+    assert pools[0].asked["calibration 0"] == 1
+    assert pools[0].asked["calibration 1"] == pools[0].asked["calibration 2"] == len(graphs)
     assert pools[0].asked["float"] == 20
     assert pools[0].asked["grid_exact trial"] == 4
     again = qsearch.launch("digits", trials=6, **options)
-    assert pools[1].asked["calibration 1"] == pools[1].asked["float"] == 0
+    assert pools[1].asked["calibration 0"] == pools[1].asked["float"] == 0
+    new_graphs = graph_variants(again.trials) - graphs
+    assert pools[1].asked["calibration 1"] == len(new_graphs)
     fresh = [trial for trial in again.trials[4:] if not trial.outcome.from_store]
     assert pools[1].asked["grid_exact trial"] == len(fresh) <= 2
     assert again.trials[:4] == first.trials

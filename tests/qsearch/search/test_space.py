@@ -15,6 +15,7 @@ from qsearch.search.space import (
     Space,
     config_hash,
     default_space,
+    first_points,
     to_qconfig,
 )
 
@@ -25,10 +26,14 @@ def hash_of(params: dict[str, object]) -> str:
     return config_hash(QConfig.recommended(**params).to_dict())
 
 
-def test_the_default_space_has_66_different_configurations() -> None:
-    points = list(default_space().points())
+@pytest.mark.parametrize(("weighted", "count"), [(True, 864), (False, 108)])
+def test_the_points_of_the_default_space_are_different_configurations(
+    weighted: bool, count: int
+) -> None:
+    points = list(default_space(weighted=weighted).points())
     hashes = {config_hash(to_qconfig(point, START).to_dict()) for point in points}
-    assert len(points) == len(hashes) == 108
+    assert len(points) == len(hashes) == count
+    assert default_space(weighted=weighted).asks_for_channels == weighted
     assert all(point["partition_conversions"] == "fully_integral" for point in points)
 
 
@@ -81,8 +86,26 @@ def test_a_condition_on_a_later_parameter_is_refused() -> None:
         Space((Parameter("percentile", (0.9,), (("calibrate_mode", ("percentile",)),)),))
 
 
+def test_smoothing_goes_before_equalization() -> None:
+    smoothed = {"smooth_alpha": 0.5, "equalize": True}
+    assert "equalize" not in default_space().effective(smoothed)
+    assert default_space().effective({"equalize": True})["equalize"] is True
+
+
+def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
+    points = first_points(default_space(), START)
+    assert points[0] == default_space().params_of(START)
+    assert [point["bias_correction"] for point in points] == [False, True, True]
+    assert [point["smooth_alpha"] for point in points] == [None, None, 0.75]
+    for point in points:
+        assert point in list(default_space().points())
+    assert first_points(default_space(weighted=False), START) == [
+        default_space(weighted=False).params_of(START)
+    ]
+
+
 def test_size_stops_counting_at_its_limit() -> None:
-    assert default_space().size(1000) == 108
+    assert default_space().size(1000) == 864
     assert default_space().size(10) == 10
 
 
