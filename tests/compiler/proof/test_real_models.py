@@ -1,0 +1,54 @@
+"""The models of ../shared/data on integers are proved, and both executors agree on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import quantize
+from compiler.frontend.from_onnx.load import load
+from compiler.pipeline import evaluate
+from compiler.proof.derive import derive
+
+pytestmark = pytest.mark.shared
+
+CONFIGS: list[dict[str, Any]] = [
+    {},
+    {"rounding": "TONEAREST", "weight_granularity": "tensor"},
+    {"weight_scale": "power2", "calibrate_mode": "global_scale", "keep_output_wide": False},
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: "-".join(map(str, c.values())) or "plain")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "digits_cnn",
+        "fashion_mobilenet",
+        "fashion_resnet",
+        "fashion_vit",
+        pytest.param("efficientnet_lite0", marks=pytest.mark.slow),
+    ],
+)
+def test_a_real_model_on_integers_is_proved(
+    name: str, config: dict[str, Any], shared_data: Path
+) -> None:
+    mod, params = load(shared_data / f"{name}.onnx")
+    mod = quantize.prerequisite_optimize(mod, params, opt_level=3)
+    qconfig = quantize.QConfig.recommended(**{"calibrate_mode": "max", **config})
+    rng = np.random.default_rng(3)
+    types = {p.name_hint: p.tensor_type for p in mod["main"].params}
+    batches = [
+        {n: rng.normal(0, 1, t.concrete_shape).astype(t.dtype) for n, t in types.items()}
+        for _ in range(2)
+    ]
+    annotated, _ = quantize.mark(mod, qconfig)
+    scales = quantize.activation_scales(quantize.calibration_stats(annotated, batches), qconfig)
+    module = quantize.build_candidate(mod, qconfig, scales).partitioned
+    assert module is not None
+    proof = derive(module, [(batch, evaluate(module, batch)) for batch in batches])
+    assert proof.findings == ()
+    assert sum(test.elements for test in proof.comparisons) >= 130
