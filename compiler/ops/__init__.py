@@ -8,6 +8,7 @@ One operator, one file; README.md says how to add one, `python -m compiler.ops` 
 import compiler.ops.annotation.attach_simulated_quantize
 import compiler.ops.annotation.cast_hint
 import compiler.ops.annotation.debug
+import compiler.ops.annotation.narrow_move
 import compiler.ops.annotation.on_device
 import compiler.ops.annotation.simulated_quantize
 import compiler.ops.annotation.stop_fusion

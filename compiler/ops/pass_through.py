@@ -34,7 +34,10 @@ def annotate_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
     kind = kind_of(args[0])
     if kind is None:
         return None
-    return QAnnotateExpr(with_args(ref_call, (unannotated(args[0]), *args[1:])), kind)
+    data = unannotated(args[0])
+    if ref_call in ctx.narrow_moves:
+        data, kind = as_input(args[0], ctx), QAnnotateKind.INPUT
+    return QAnnotateExpr(with_args(ref_call, (data, *args[1:])), kind)
 
 
 def realize_keeping_channels(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
@@ -60,6 +63,9 @@ def realize_moving_channels(ref_call: Call, args: Args, ctx: QuantizeContext) ->
     if not isinstance(data, QRealizeIntExpr):
         return None
     data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    narrow = ctx.qconfig.dtype_input
+    if ctx.qconfig.integer_tables and data.dtype != narrow and fits(data, narrow):
+        data = like(data, cast(data.data, narrow), dtype=narrow)
     return like(data, with_args(ref_call, (data.data, *args[1:])))
 
 

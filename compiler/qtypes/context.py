@@ -21,6 +21,7 @@ class QuantizeContext:
         qnode_map: (data, kind, sign, rounding, bits) → simulated_quantize call.
         conv2d_counter: nn.conv2d calls seen by the annotate rules.
         wide_values: values of the residual stream between layer norms, which keep 16 bits.
+        narrow_moves: moves whose accumulators are narrowed in front of them instead of behind.
         stopped: an nn.global_avg_pool2d has ended quantization.
         channel_ranges: data of each weighted operator in visiting order, where the QConfig asks
             for them.
@@ -31,6 +32,7 @@ class QuantizeContext:
     qnode_map: dict[tuple[Expr, int, bool, str, int | None], Call] = field(default_factory=dict)
     conv2d_counter: int = 0
     wide_values: frozenset[Expr] = frozenset()
+    narrow_moves: frozenset[Expr] = frozenset()
     stopped: bool = False
     channel_ranges: tuple[ChannelRanges, ...] = ()
     report: QuantizeReport = field(default_factory=QuantizeReport)

@@ -22,6 +22,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.temp_expr import TempExpr
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
+from compiler.ops.annotation.narrow_move import narrow_moves
 from compiler.ops.annotation.wide_point import residual_stream, wide_point
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
@@ -53,7 +54,9 @@ class QuantizeAnnotate(FunctionPass):
         run = context_or_new(self.context)
         annotator = _Annotator(run, call_places(fn))
         if run.qconfig.integer_tables:
-            run.wide_values = residual_stream(list(post_order(fn.body)))
+            nodes = list(post_order(fn.body))
+            run.wide_values = residual_stream(nodes)
+            run.narrow_moves = narrow_moves(nodes, fn.body)
         body = ForwardRewriter(
             annotator.rule, fmulti_ref_trigger=annotator.quantize_shared
         ).rewrite(fn.body)

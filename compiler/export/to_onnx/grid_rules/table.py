@@ -1,7 +1,8 @@
-"""lookup and nn.integer_softmax: a Gather from a table that is carried like any other integers.
+"""lookup and nn.integer_softmax: entries gathered from a table, carried like any other integers.
 
-Gather counts negative indices from the end, so a table that starts at the smallest value of a
-signed dtype is turned by half and indexed by the values themselves.
+ONNX counts negative indices from the end, so a table that starts at the smallest value of a signed
+dtype is turned by half and indexed by the values themselves. GatherElements on one axis is six
+times as fast as Gather in onnxruntime.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ def _constant_table(step: Step, grid: GridEmitter) -> Array:
     return table.astype(np.int64)
 
 
+def _gathered(table: Array, index: str, step: Step, grid: GridEmitter) -> str:
+    """table[index] for an index of whole numbers in the shape of the result."""
+    flat = grid.writer.cast(grid.node("Reshape", [index, grid.ints([-1])]), "int32")
+    entries = grid.node("GatherElements", [grid.writer.constant(table), flat], axis=0)
+    shape = grid.ints(step.result.type.concrete_shape)
+    return grid.node("Reshape", [entries, shape])
+
+
 @FToGrid.register("lookup")
 def lookup(step: Step, grid: GridEmitter) -> Carried:
     """Gather; bounds are those of the entries that can be reached."""
@@ -37,8 +46,7 @@ def lookup(step: Step, grid: GridEmitter) -> Carried:
     low, high = int(reached.min()), int(reached.max())
     small = max(-low, high) < FLOAT_LIMIT
     turned = np.roll(whole, lowest).astype("float32" if small else "int64")
-    index = grid.writer.cast(source.name, "int32")
-    name = grid.node("Gather", [grid.writer.constant(turned), index], axis=0)
+    name = _gathered(turned, source.name, step, grid)
     return Carried(name, "float32" if small else "int64", low, high)
 
 
@@ -52,9 +60,9 @@ def integer_softmax(step: Step, grid: GridEmitter) -> Carried:
     if (int(table.max()) << (bits + 1)) + count * int(table.max()) >= 1 << 53:
         raise grid.refuse(step, "its dividend reaches 2^53")
     top = grid.node("ReduceMax", [source.name], axes=[axis], keepdims=1)
-    difference = grid.writer.cast(grid.node("Sub", [top, source.name]), "int32")
+    difference = grid.node("Sub", [top, source.name])
     whole = table[np.minimum(np.arange(source.high - source.low + 1), table.size - 1)]
-    e = grid.node("Gather", [grid.writer.constant(whole.astype("float64")), difference], axis=0)
+    e = _gathered(whole.astype("float64"), difference, step, grid)
     total = grid.node("ReduceSum", [e, grid.ints([axis])], keepdims=1)
     if int(whole.min()) == 0:
         total = grid.node("Max", [total, grid.writer.constant(1.0)])

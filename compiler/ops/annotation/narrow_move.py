@@ -1,0 +1,61 @@
+"""Moves of accumulators that are narrowed behind them anyway: they are narrowed in front of them.
+
+    before                                      after
+    simulated_quantize(transpose(%acc))         transpose(simulated_quantize(%acc))
+
+Narrow integers are cheaper to move, and one scale per channel, which a move cannot keep, goes to
+one scale in the same step that narrows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.ir.expr import Call, Expr, Op, is_op_call
+
+MOVES = frozenset(
+    {
+        "broadcast_to",
+        "expand_dims",
+        "nn.batch_flatten",
+        "nn.depth_to_space",
+        "nn.space_to_depth",
+        "reshape",
+        "reverse",
+        "squeeze",
+        "strided_slice",
+        "tile",
+        "transpose",
+    }
+)
+_NARROW = frozenset(
+    {
+        "mean",
+        "nn.avg_pool2d",
+        "nn.batch_matmul",
+        "nn.conv2d",
+        "nn.dense",
+        "nn.global_avg_pool2d",
+        "nn.max_pool2d",
+        "nn.softmax",
+        "unary_formula",
+    }
+)
+
+
+def narrow_moves(nodes: Sequence[Expr], root: Expr) -> frozenset[Expr]:
+    """Moves all of whose readers, further moves looked through, take narrow integers.
+
+    Args:
+        nodes: of a function body, operands before users.
+        root: the result, which is read from outside.
+    """
+    kept: set[Expr] = {root}
+    found: set[Expr] = set()
+    for node in reversed(nodes):
+        moves = isinstance(node, Call) and isinstance(node.op, Op) and node.op.name in MOVES
+        if moves and node not in kept:
+            found.add(node)
+        elif not is_op_call(node, *_NARROW):
+            kept.update(node.operands())
+    return frozenset(found)
