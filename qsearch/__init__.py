@@ -17,12 +17,11 @@ __all__ = ["SearchResult", "__version__", "launch", "load", "quantize"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "SearchResult":
-        from qsearch.result import SearchResult
+    if name not in {"SearchResult", "launch", "load", "quantize"}:
+        raise AttributeError(f"module 'qsearch' has no attribute {name!r}")
+    from qsearch.identity import check_own_packages
 
-        return SearchResult
-    if name in {"launch", "load", "quantize"}:
-        from qsearch import api
+    check_own_packages()
+    from qsearch import api, result
 
-        return getattr(api, name)
-    raise AttributeError(f"module 'qsearch' has no attribute {name!r}")
+    return getattr(result if name == "SearchResult" else api, name)

@@ -40,10 +40,6 @@ class StoreError(SearchError):
     """The database cannot be reached, is busy, or has another schema."""
 
 
-class ForeignPackageError(SearchError):
-    """``compiler`` or ``workers`` belong to another distribution."""
-
-
 class SearchFailedError(SearchError):
     """The search broke: trials ended with errors, or a result is missing."""
 

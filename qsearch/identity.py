@@ -8,6 +8,16 @@ from pathlib import Path
 _OURS = ("compiler", "workers")
 
 
+class ForeignPackageError(Exception):
+    """``compiler`` or ``workers`` belong to another distribution; says what, where and fix.
+
+    Not one of the service's errors: those need the packages that are not ours here.
+    """
+
+    def __init__(self, what: str, where: str, fix: str) -> None:
+        super().__init__(f"{what}\n  where: {where}\n  fix: {fix}")
+
+
 def check_own_packages() -> None:
     """Refuse to run beside a foreign ``compiler`` or ``workers``.
 
@@ -20,8 +30,6 @@ def check_own_packages() -> None:
         found = _location(spec.submodule_search_locations, spec.origin) if spec else None
         if found is not None and found.resolve() == home / name:
             continue
-        from qsearch.errors import ForeignPackageError
-
         if found is None:
             raise ForeignPackageError(
                 f"the package {name!r} of qsearch is missing",

@@ -1,8 +1,9 @@
 """ModuleBlob: a module as flat bytes, the one form that crosses a process boundary.
 
 Layout: MAGIC, three little-endian uint64 (bytes of text, of index, of arrays), the Relay text with
-its constants kept outside, a JSON index of them, and their bytes, each at a multiple of ALIGNMENT.
-The same module gives the same bytes; spans and types are not kept, types are inferred again.
+its constants kept outside, a JSON index of them and of the spans of calls, and their bytes, each at
+a multiple of ALIGNMENT. The same module gives the same bytes. Calls keep their spans, so that an
+error on a worker names the ONNX node; types are inferred again.
 """
 
 from __future__ import annotations
@@ -10,20 +11,23 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CompilerError
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Function
 from compiler.ir.garbage import collector_rests
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
+from compiler.ir.span import AnySpan, SequentialSpan, Span, join_spans
 
-MAGIC = b"qsearch-module-1"
+MAGIC = b"qsearch-module-2"
 ALIGNMENT = 64
 
 _LENGTHS = struct.Struct("<QQQ")
@@ -54,7 +58,7 @@ class ModuleBlob:
             padding = -little.nbytes % ALIGNMENT
             chunks += [little.tobytes(), bytes(padding)]
             at += little.nbytes + padding
-        listed = json.dumps(index, separators=(",", ":")).encode()
+        listed = json.dumps({"arrays": index, **_spans_of(mod)}, separators=(",", ":")).encode()
         head = MAGIC + _LENGTHS.pack(len(source), len(listed), at)
         return ModuleBlob(b"".join([head, source, listed, *chunks]))
 
@@ -67,12 +71,14 @@ class ModuleBlob:
         """
         source, index, start = self._sections()
         arrays: dict[str, NDArray[Any]] = {}
-        for key, (dtype, shape, offset) in index.items():
+        for key, (dtype, shape, offset) in index["arrays"].items():
             little = np.dtype(dtype).newbyteorder("<")
             count = int(np.prod(shape, dtype=np.int64))
             flat = np.frombuffer(self.data, little, count, start + offset)
             arrays[key] = flat.reshape(shape).astype(dtype, copy=False)
-        return infer_module(parse(source, external_data=arrays))
+        mod = parse(source, external_data=arrays)
+        _restore_spans(mod, index)
+        return infer_module(mod)
 
     @property
     def sha256(self) -> str:
@@ -93,3 +99,35 @@ class ModuleBlob:
         source = self.data[at : at + text_bytes].decode()
         at += text_bytes
         return source, json.loads(self.data[at : at + index_bytes]), at + index_bytes
+
+
+def _calls(mod: IRModule) -> list[Call]:
+    """Calls in an order that text keeps: functions by name, each in post-order."""
+    return [
+        node
+        for function in mod.functions.values()
+        if isinstance(function, Function)
+        for node in post_order(function)
+        if isinstance(node, Call)
+    ]
+
+
+def _spans_of(mod: IRModule) -> dict[str, Any]:
+    """Distinct spans, and the number of each call's, -1 for none."""
+    numbers: dict[AnySpan, int] = {}
+    calls = [
+        -1 if call.span is None else numbers.setdefault(call.span, len(numbers))
+        for call in _calls(mod)
+    ]
+    spans = [
+        [astuple(part) for part in (span.spans if isinstance(span, SequentialSpan) else (span,))]
+        for span in numbers
+    ]
+    return {"spans": spans, "calls": calls}
+
+
+def _restore_spans(mod: IRModule, index: dict[str, Any]) -> None:
+    """Give freshly parsed calls, which nobody else holds yet, the spans of the packed ones."""
+    spans = [join_spans(Span(*part) for part in parts) for parts in index["spans"]]
+    for call, number in zip(_calls(mod), index["calls"], strict=True):
+        object.__setattr__(call, "span", None if number < 0 else spans[number])

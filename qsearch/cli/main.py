@@ -14,7 +14,8 @@ from typing import Protocol
 
 from qsearch import __version__
 from qsearch.cli.arguments import Parser, unknown_command, with_hyphens
-from qsearch.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
+from qsearch.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
+from qsearch.identity import ForeignPackageError, check_own_packages
 
 COMMANDS = {
     "launch": "search for the best quantization of a model; the same command resumes",
@@ -70,9 +71,11 @@ def run(words: Sequence[str]) -> int:
         The exit code: 0 done, 1 target missed, 2 bad input, 3 failed, 130 interrupted.
     """
     try:
-        from qsearch.identity import check_own_packages
-
         check_own_packages()
+    except ForeignPackageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    try:
         parser = build_parser(with_hyphens(words))
         if not words:
             parser.print_help()

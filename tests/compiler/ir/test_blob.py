@@ -14,6 +14,7 @@ from compiler.ir.analysis import bind
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.expr import Constant, Function, Tuple, Var
 from compiler.ir.module import IRModule
+from compiler.ir.span import SequentialSpan, Span
 from compiler.ir.structural import assert_structural_equal
 from compiler.ir.ty import TensorType
 
@@ -66,3 +67,14 @@ def test_a_real_model_is_packed_and_unpacked_in_a_moment(shared_data: Path) -> N
     # 0.03 s measured; the budget of a worker is 0.3 s.
     assert time.process_time() - start < 0.6
     assert_structural_equal(back, mod)
+
+
+def test_calls_keep_the_spans_that_errors_name() -> None:
+    x = Var("x", TensorType((2,)))
+    first = (x + np.float32(1)).with_fields(span=Span("onnx:a"))
+    second = (first * np.float32(2)).with_fields(
+        span=SequentialSpan((Span("onnx:b"), Span("f.relay", 3, 3, 1, 9)))
+    )
+    mod = IRModule({"main": Function((x,), Tuple((first, second, second - first)))})
+    body = ModuleBlob.pack(mod).unpack()["main"].body
+    assert [field.span for field in body.fields] == [first.span, second.span, None]
