@@ -54,6 +54,7 @@ def test_wheel_ships_models_migrations_and_kernels(wheel: Path) -> None:
         "qsearch/models/digits_calib.npz",
         "qsearch/models/digits_dev.npz",
         "qsearch/models/NOTICE",
+        "qsearch/report/insight/page.html",
         "qsearch/store/migrations/env.py",
         "compiler/py.typed",
     ):
