@@ -31,6 +31,7 @@ GOAL_RATIO = 1.5
 GOAL_PREREQUISITE_SECONDS = 20.0
 # Small graphs are over in milliseconds: the least of several runs is the steadiest figure.
 TARGET_SECONDS = 2.0
+LEAST_RUNS = 3
 MOST_RUNS = 25
 
 
@@ -84,7 +85,7 @@ class Stopwatch:
     def time(self, stage: str, run: Callable[[Any], Any], *given: Any) -> Any:
         """Result of ``run(*given)``; a callable given is called anew before each run, untimed."""
         best, spent, runs = float("inf"), 0.0, 0
-        while runs == 0 or (spent < TARGET_SECONDS and runs < MOST_RUNS):
+        while runs < LEAST_RUNS or (spent < TARGET_SECONDS and runs < MOST_RUNS):
             values = [value() if callable(value) else value for value in given]
             gc.collect()
             start = time.process_time()

@@ -40,7 +40,7 @@ PASSES = (
 randoms = st.randoms(use_true_random=False)
 sizes = st.integers(1, 16)
 many = settings(
-    max_examples=60,
+    max_examples=25,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),

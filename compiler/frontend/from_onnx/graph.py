@@ -234,19 +234,17 @@ def _convert(node: OnnxNode) -> Sequence[Expr]:
                 f"reads tensor {name!r}, which no earlier node computes",
                 fix="the graph must be sorted topologically; export it again",
             )
-    if _all_known(node) and not is_kept(node.op_type, node.proto.domain):
-        folded = [_fold(r) for r in _run_converter(replace(node, on_constants=True))]
-        if all(isinstance(r, Constant) for r in folded):
-            return folded
-    return _run_converter(node)
+    return _converted(node)
 
 
-def _run_converter(node: OnnxNode) -> list[Expr]:
-    converter = find_converter(node.op_type, node.opset, node.proto.domain)
-    if converter is None:  # only inside a branch; the graph itself was looked through before
-        raise node.error("unsupported operator in the branch that is taken")
+def _converted(node: OnnxNode) -> Sequence[Expr]:
+    """Results of the node; whatever goes wrong on the way is an error that names it."""
     try:
-        result = converter(node)
+        if _all_known(node) and not is_kept(node.op_type, node.proto.domain):
+            folded = [_fold(r) for r in _run_converter(replace(node, on_constants=True))]
+            if all(isinstance(r, Constant) for r in folded):
+                return folded
+        return _run_converter(node)
     except OnnxImportError:
         raise
     except TypeInferenceError as error:
@@ -255,6 +253,20 @@ def _run_converter(node: OnnxNode) -> list[Expr]:
         ) from error
     except CompilerError as error:
         raise node.error(error.what, error.fix) from error
+    except (TypeError, ValueError, LookupError, ArithmeticError, MemoryError) as error:
+        # A converter trusts attributes and constants to be of the kind the operator takes.
+        raise node.error(
+            f"an attribute or input is not what the operator takes ({type(error).__name__}: "
+            f"{str(error)[:200]})",
+            "the file is damaged, or not checked by onnx.checker; export it again",
+        ) from error
+
+
+def _run_converter(node: OnnxNode) -> list[Expr]:
+    converter = find_converter(node.op_type, node.opset, node.proto.domain)
+    if converter is None:  # only inside a branch; the graph itself was looked through before
+        raise node.error("unsupported operator in the branch that is taken")
+    result = converter(node)
     results = [result] if isinstance(result, Expr) else list(result)
     if len(results) < len([name for name in node.proto.output if name]):
         raise node.error(

@@ -152,21 +152,21 @@ def _inside(folder: Path, location: str, where: str) -> Path:
         )
     root = folder.resolve()
     file = root
-    for part in Path(location).parts:
-        file = file / part
-        if file.is_symlink():
-            raise OnnxImportError(
-                "external data must not be a symbolic link",
-                where=f"{where}, link {file.name!r}",
-                fix="copy the data into the model's folder",
-            )
-    if not file.resolve().is_relative_to(root):
-        raise OnnxImportError("external data must lie inside the model's folder", where=where)
     try:
+        for part in Path(location).parts:
+            file = file / part
+            if file.is_symlink():
+                raise OnnxImportError(
+                    "external data must not be a symbolic link",
+                    where=f"{where}, link {file.name!r}",
+                    fix="copy the data into the model's folder",
+                )
+        if not file.resolve().is_relative_to(root):
+            raise OnnxImportError("external data must lie inside the model's folder", where=where)
         facts = file.stat()
     except OSError as error:
         raise OnnxImportError(
-            f"the external data file is missing: {error.strerror}",
+            f"the external data file is missing or cannot be opened: {error.strerror}",
             where=where,
             fix="copy it beside the model",
         ) from error

@@ -261,9 +261,9 @@ def log_softmax(node: OnnxNode) -> Expr:
 @from_onnx("Dropout")
 def dropout(node: OnnxNode) -> list[Expr]:
     """Dropout at inference: the data, and a mask of ones."""
-    if node.has_input(2) and node.require_known(2, "training_mode"):
-        ratio = node.require_known(1, "the ratio") if node.has_input(1) else np.float32(0.5)
-        if ratio != 0:
+    if node.has_input(2) and node.require_known(2, "training_mode").any():
+        ratio = node.require_known(1, "the ratio") if node.has_input(1) else np.ones(())
+        if ratio.any():
             raise node.error("training_mode is not supported", "export the model in eval mode")
     data = node.arg(0)
     mask = node.const(np.ones((), dtype="bool"))
