@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
@@ -22,6 +24,14 @@ from tests.compiler.frontend.zoo import LIGHT, PYTORCH, light_model, pytorch_mod
 
 # Half a gigabyte of weights each; the others show the same operators.
 LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")
+SHARED = (
+    "digits_cnn",
+    "efficientnet_lite0",
+    "fashion_mobilenet",
+    "fashion_outlier",
+    "fashion_resnet",
+    "fashion_vit",
+)
 
 
 def bound(mod: IRModule, params: dict[str, NDArray[Any]]) -> IRModule:
@@ -55,8 +65,20 @@ def test_a_large_architecture_keeps_its_text_and_its_results(name: str) -> None:
     check_architecture(name)
 
 
+@pytest.mark.shared
+@pytest.mark.parametrize("name", SHARED)
+def test_a_shared_model_keeps_its_text_and_its_results(name: str, shared_data: Path) -> None:
+    path = shared_data / f"{name}.onnx"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not among the shared data")
+    check_model(onnx.load(path))
+
+
 def check_architecture(name: str) -> None:
-    model = light_model(name)
+    check_model(light_model(name))
+
+
+def check_model(model: onnx.ModelProto) -> None:
     mod, params = load(model.SerializeToString())
     text = compiler.text(mod)
     again = infer_module(compiler.parse(text))
@@ -70,7 +92,10 @@ def check_architecture(name: str) -> None:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    feeds = {i.name: rng.standard_normal(i.shape, np.float32) for i in session.get_inputs()}
+    sizes = {
+        i.name: [d if isinstance(d, int) else 1 for d in i.shape] for i in session.get_inputs()
+    }
+    feeds = {name: rng.standard_normal(shape, np.float32) for name, shape in sizes.items()}
     expected = session.run(None, feeds)
     assert np.ptp(expected[0]) > 0
     del session, model
