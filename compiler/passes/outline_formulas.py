@@ -26,6 +26,7 @@ from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.rebuild import with_operands
+from compiler.ir.span import AnySpan, join_spans
 from compiler.ir.ty import TensorType
 from compiler.ops.op_call import op_call
 from compiler.ops.tensor.formula import COMPARISONS, MAX_WORDS, OPERATORS
@@ -55,13 +56,26 @@ class OutlineFormulas(FunctionPass):
             if found is None:
                 new[node] = with_operands(node, [new[child] for child in node.operands()])
             else:
-                text = " ".join(found.words)
-                new[node] = op_call(
-                    "unary_formula", new[found.source], formula=text, span=node.span
-                )
+                text, span = " ".join(found.words), _span_of(node, found.source)
+                new[node] = op_call("unary_formula", new[found.source], formula=text, span=span)
         result = infer_expr(fn.with_fields(body=new[fn.body]), mod)
         assert isinstance(result, Function)
         return result
+
+
+def _span_of(node: Expr, source: Expr) -> AnySpan | None:
+    """Where everything between the source and the node came from."""
+    spans: list[AnySpan | None] = []
+    seen: set[Expr] = {source}
+    stack = [node]
+    while stack:
+        expr = stack.pop()
+        if expr in seen or not isinstance(expr, Call):
+            continue
+        seen.add(expr)
+        spans.append(expr.span)
+        stack.extend(expr.args)
+    return join_spans(reversed(spans))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

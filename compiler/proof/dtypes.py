@@ -52,8 +52,13 @@ CONVERSIONS = frozenset(
 )
 """What quantize_inputs and dequantize_outputs may be made of (spec/quantize.md 8, R-27)."""
 
-# Bounds of clip are truncated to integers when they run.
-_FLOAT_ATTRS = {"clip": ("a_min", "a_max")}
+# Bounds of clip are truncated to integers when they run. Resizing integers picks elements (their
+# relation refuses interpolation), so its numbers are geometry.
+_FLOAT_ATTRS = {
+    "clip": ("a_min", "a_max"),
+    "image.resize2d": ("cubic_alpha",),
+    "nn.upsampling": ("scale_h", "scale_w"),
+}
 
 _PLAIN = (Call, Constant, Function, Let, Op, Tuple, TupleGetItem, Var)
 

@@ -22,6 +22,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Op, is_op_call
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.proof.derive import derive_static
 from compiler.quantize import (
     QConfig,
     activation_scales,
@@ -259,6 +260,7 @@ def test_networks_are_integers_from_end_to_end_and_close_to_the_float_ones(
     made = candidate(mod, qconfig, images(16, shape))
     assert made.partitioned is not None
     assert all(call.status == "integer" for call in made.report.calls)
+    assert not [claim for claim in derive_static(made.partitioned).claims if not claim.holds]
     signal = noise = 0.0
     grid = OrtExecutor(
         to_grid_onnx(made.partitioned, exact=True), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
