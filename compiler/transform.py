@@ -9,7 +9,7 @@ Written out for type checkers; a test compares it with the registered passes.
 """
 
 from compiler.ir.infer_type import InferType
-from compiler.ir.instruments import DumpDir, PrintIR, TimingInstrument
+from compiler.ir.instruments import DumpDir, NodeCountInstrument, PrintIR, TimingInstrument
 from compiler.ir.pass_infra import (
     FunctionPass,
     ModulePass,
@@ -23,6 +23,7 @@ from compiler.ir.pass_infra import (
     register_pass,
     registered_passes,
 )
+from compiler.passes.cancel_transposes import CancelTransposes
 from compiler.passes.canonicalize_cast import CanonicalizeCast
 from compiler.passes.canonicalize_ops import CanonicalizeOps
 from compiler.passes.dead_code_elimination import DeadCodeElimination
@@ -45,6 +46,7 @@ from compiler.quantize._realize import QuantizeRealize
 
 __all__ = [
     "BackwardFoldScaleAxis",
+    "CancelTransposes",
     "CanonicalizeCast",
     "CanonicalizeOps",
     "CorrectBiases",
@@ -57,6 +59,7 @@ __all__ = [
     "FunctionPass",
     "InferType",
     "ModulePass",
+    "NodeCountInstrument",
     "OutlineFormulas",
     "Pass",
     "PassContext",

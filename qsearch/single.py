@@ -143,7 +143,7 @@ def import_model(source: ModelSource, dim: Any) -> IRModule:
         OnnxImportError, SettingsError: a model or dimension that cannot be used.
     """
     mod, params = load_onnx(source.path, dims=named_dims(dim))
-    return prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL)
+    return prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
 
 
 def named_dims(dim: Any) -> dict[str, int]:

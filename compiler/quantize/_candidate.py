@@ -63,7 +63,7 @@ def mark(
     mod, run.channel_ranges = rescaled(mod, qconfig, channels)
     mod = recognized(mod, qconfig)
     run.report.begin(mod["main"])
-    with PassContext(opt_level=3, required_pass=REQUIRED):
+    with PassContext.current().inner(opt_level=3, required_pass=REQUIRED):
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
 
 
@@ -93,7 +93,7 @@ def build_candidate(
         simulated = correct_biases(simulated, run.channel_ranges)
     if qconfig.do_simulation:
         return Candidate(simulated, None, None, run, run.report)
-    with PassContext(opt_level=3, required_pass=REQUIRED):
+    with PassContext.current().inner(opt_level=3, required_pass=REQUIRED):
         integer = Sequential([QuantizeRealize(run), "FoldConstant"], name="realize")(simulated)
     cut = None if qconfig.partition_conversions == "disabled" else partitioned(integer, qconfig)
     return Candidate(simulated, integer, cut, run, run.report)

@@ -77,7 +77,7 @@ def quantize(
     if not cfg.do_simulation:
         steps.append(QuantizeRealize(run))
     steps.append("FoldConstant")
-    with PassContext(opt_level=3, required_pass=REQUIRED):
+    with PassContext.current().inner(opt_level=3, required_pass=REQUIRED):
         mod = Sequential(steps, name="quantize")(mod)
     return partitioned(mod, cfg)
 

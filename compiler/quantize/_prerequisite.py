@@ -12,9 +12,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+import compiler.passes.cancel_transposes
 import compiler.passes.canonicalize_ops
 import compiler.passes.fold_constant
 import compiler.passes.fold_scale_axis
+import compiler.passes.simplify_expr
 import compiler.passes.simplify_inference  # noqa: F401  (the passes named below)
 from compiler.ir.expr import Constant, Expr, Function
 from compiler.ir.infer_type import infer_module
@@ -26,11 +28,16 @@ from compiler.qtypes.errors import DuplicateParameterError
 Params = Mapping[str, NDArray[Any] | Constant]
 """Weights by the name of the parameter they are bound to."""
 
+SIMPLIFY = ("CancelTransposes", "SimplifyExpr")
 PASSES = ("SimplifyInference", "FoldConstant", "FoldScaleAxis", "CanonicalizeOps", "FoldConstant")
 
 
 def prerequisite_optimize(
-    mod: IRModule, params: Params | None = None, opt_level: int | None = None
+    mod: IRModule,
+    params: Params | None = None,
+    opt_level: int | None = None,
+    *,
+    simplify: bool = False,
 ) -> IRModule:
     """Bind parameters, then simplify, fold and canonicalize as the opt level allows.
 
@@ -39,6 +46,8 @@ def prerequisite_optimize(
         params: values by parameter name; names that match nothing are ignored.
         opt_level: at 3 batch norms are folded into weights and bias_add becomes add; None takes
             the level of the current PassContext (2 unless someone set it).
+        simplify: run CancelTransposes and SimplifyExpr first, for models as exporters write them: pairs of transposes
+            and reshapes, padding before convolutions, neutral operands (spec/compiler.md, 6.6).
 
     Raises:
         DuplicateParameterError: two parameters share a name that is bound (also a ValueError).
@@ -47,7 +56,8 @@ def prerequisite_optimize(
         mod = bind_params(mod, params)
     scope = nullcontext() if opt_level is None else PassContext.current().inner(opt_level=opt_level)
     with scope:
-        return Sequential(PASSES, name="prerequisite_optimize")(mod)
+        passes = (*SIMPLIFY, *PASSES) if simplify else PASSES
+        return Sequential(passes, name="prerequisite_optimize")(mod)
 
 
 def bind_params(mod: IRModule, params: Params) -> IRModule:

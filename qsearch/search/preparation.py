@@ -84,7 +84,7 @@ def prepare_study(
         OnnxImportError, DatasetError, DataError, SettingsError: see there.
     """
     mod, params = load(source.path, dims=dict(settings.dim))
-    module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL)
+    module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
     inputs = input_specs(module)
     blob = ModuleBlob.pack(module)
     options: dict[str, Any] = {

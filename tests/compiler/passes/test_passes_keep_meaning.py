@@ -23,6 +23,7 @@ PIPELINES = [
     "ForwardFoldScaleAxis",
     "CanonicalizeOps",
     "CanonicalizeCast",
+    "CancelTransposes",
     "SimplifyExpr",
     "EliminateCommonSubexpr",
     "DeadCodeElimination",
@@ -111,6 +112,10 @@ STEPS: dict[str, Any] = {
     "layer_norm": lambda net, y: op.nn.layer_norm(y, net.vector(5), net.vector(5)),
     "transposes": lambda net, y: op.transpose(
         op.transpose(y, axes=[0, 2, 3, 1]), axes=[0, 3, 1, 2]
+    ),
+    "to the last": lambda net, y: op.transpose(
+        op.tanh(op.add(op.transpose(y, axes=[0, 2, 3, 1]), net.vector(CHANNELS))),
+        axes=[0, 3, 1, 2],
     ),
     "reshapes": lambda net, y: op.reshape(op.reshape(y, newshape=[2, -1]), newshape=SHAPE),
     "halves": lambda net, y: op.concatenate(

@@ -1,0 +1,128 @@
+"""CancelTransposes: let transposes go past elementwise operators, so that they meet and cancel.
+
+    before                                          after
+    %0 = transpose(%x, axes=[0, 2, 3, 1]);          %0 = add(%x, bias[1,C,1,1]);
+    %1 = add(%0, bias[C]);                          nn.relu(%0)
+    %2 = nn.relu(%1);
+    transpose(%2, axes=[0, 3, 1, 2])
+
+Exports of channels-last frameworks put a pair around every convolution. A transpose moves behind a
+unary operator, and behind a broadcast one whose other operands are constants, scalars or transposed
+alike; two that meet are one. The function stays as it is unless fewer transposes are left.
+Not handled: a transpose in front of pooling, padding, reductions or concatenate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, call_op, is_op_call
+from compiler.ir.module import IRModule
+from compiler.ir.op import OpPattern
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.ty import TensorType
+from compiler.passes.opaque_primitives import OpaquePrimitives
+
+Axes = tuple[int, ...]
+
+
+@register_pass("CancelTransposes", opt_level=0, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class CancelTransposes(FunctionPass):
+    """Remove transposes that undo each other across elementwise operators."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The function with fewer transposes, or itself."""
+        new = _Mover().visit(fn)
+        assert isinstance(new, Function)
+        return new if _transposes(new) < _transposes(fn) else fn
+
+
+def _transposes(fn: Function) -> int:
+    return sum(is_op_call(node, "transpose") for node in post_order(fn))
+
+
+class _Mover(OpaquePrimitives):
+    """Moves every transpose toward the results; ``axes`` holds those of transposes met or made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.axes: dict[Expr, Axes] = {}
+
+    def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        if is_op_call(post, "transpose"):
+            return self._merged(post, _axes_of(pre))
+        if not _is_elementwise(post.op):
+            return post
+        ty = pre.checked_type
+        found = {self.axes[arg] for arg in post.args if arg in self.axes}
+        if len(found) != 1 or not isinstance(ty, TensorType):
+            return post
+        axes = found.pop()
+        args = [self._source(arg, axes) for arg in post.args]
+        if len(axes) != len(ty.shape) or any(arg is None for arg in args):
+            return post
+        moved = Call(post.op, tuple(a for a in args if a is not None), post.attrs, span=post.span)
+        return self._transposed(moved, axes)
+
+    def _merged(self, call: Call, axes: Axes) -> Expr:
+        source = call.args[0]
+        inner = self.axes.get(source)
+        if inner is None:
+            self.axes[call] = axes
+            return call
+        assert isinstance(source, Call)
+        both = tuple(inner[a] for a in axes)
+        if both == tuple(range(len(both))):
+            return source.args[0]
+        return self._transposed(source.args[0], both)
+
+    def _transposed(self, data: Expr, axes: Axes) -> Call:
+        attrs_type = Op.get("transpose").attrs_type
+        assert attrs_type is not None
+        call = call_op("transpose", data, attrs=attrs_type.make(axes=axes))
+        self.axes[call] = axes
+        return call
+
+    def _source(self, arg: Expr, axes: Axes) -> Expr | None:
+        """What, transposed by ``axes``, is ``arg`` for a broadcast; None where nothing is."""
+        if arg in self.axes:
+            assert isinstance(arg, Call)
+            return arg.args[0]
+        if isinstance(arg, Constant):
+            return _turned(arg, axes)
+        ty = arg.checked_type_or_none
+        return arg if isinstance(ty, TensorType) and not ty.shape else None
+
+
+def _turned(constant: Constant, axes: Axes) -> Constant | None:
+    data = constant.data
+    if data.ndim == 0:
+        return constant
+    if data.ndim > len(axes):
+        return None
+    full = data.reshape((1,) * (len(axes) - data.ndim) + data.shape)
+    return Constant(np.ascontiguousarray(full.transpose(np.argsort(axes))), span=constant.span)
+
+
+def _axes_of(call: Call) -> Axes:
+    attrs: Any = call.attrs
+    rank = len(call.tensor_type.shape)
+    axes: Sequence[int] = attrs.axes if attrs.axes is not None else range(rank - 1, -1, -1)
+    return tuple(a % rank for a in axes)
+
+
+def _is_elementwise(op: Expr) -> bool:
+    """True for operators that treat all axes alike: no attribute of theirs names one."""
+    if not isinstance(op, Op):
+        return False
+    # What else an elementwise operator reads (a table, a diagonal) lies along no axis of the data.
+    if op.pattern != OpPattern.BROADCAST and (op.pattern, op.num_inputs) != (OpPattern.ELEMWISE, 1):
+        return False
+    names = [f.name for f in fields(op.attrs_type)] if op.attrs_type is not None else []
+    return not any(word in name for name in names for word in ("axis", "axes", "shape", "reps"))

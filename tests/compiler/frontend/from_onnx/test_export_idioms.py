@@ -1,0 +1,83 @@
+"""What exporters write around the arithmetic goes away before quantization."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+import compiler
+from compiler.frontend.from_onnx.load import load
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Op
+from compiler.quantize import prerequisite_optimize
+
+node = helper.make_node
+
+
+def channels_last_export() -> onnx.ModelProto:
+    """Two convolutions between transposes, padding of its own, a division, a computed reshape."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w1": rng.standard_normal((4, 3, 3, 3)).astype(np.float32),
+        "w2": rng.standard_normal((4, 4, 1, 1)).astype(np.float32),
+        "w3": rng.standard_normal((64, 5)).astype(np.float32),
+        "b": rng.standard_normal(4).astype(np.float32),
+        "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        "two": np.float32(2),
+        "zero": np.int64(0),
+        "axes": np.array([0]),
+        "rest": np.array([-1]),
+    }
+    first, last = [0, 3, 1, 2], [0, 2, 3, 1]
+    nodes = [
+        node("Transpose", ["x"], ["t0"], perm=first),
+        node("Pad", ["t0", "pads"], ["p"]),
+        node("Conv", ["p", "w1"], ["c1"], strides=[2, 2]),
+        node("Transpose", ["c1"], ["n1"], perm=last),
+        node("Add", ["n1", "b"], ["a1"]),
+        node("Relu", ["a1"], ["r1"]),
+        node("Transpose", ["r1"], ["t1"], perm=first),
+        node("Conv", ["t1", "w2"], ["c2"]),
+        node("Transpose", ["c2"], ["n2"], perm=last),
+        node("Add", ["n2", "b"], ["a2"]),
+        node("Div", ["a2", "two"], ["d"]),
+        node("Shape", ["d"], ["s"]),
+        node("Gather", ["s", "zero"], ["batch"]),
+        node("Unsqueeze", ["batch", "axes"], ["u"]),
+        node("Concat", ["u", "rest"], ["shape"], axis=0),
+        node("Reshape", ["d", "shape"], ["f"]),
+        node("MatMul", ["f", "w3"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 8, 8, 3])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 5])],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()],
+    )
+    opset = helper.make_opsetid("", 17)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def test_transposes_padding_division_and_shape_arithmetic_are_gone() -> None:
+    proto = channels_last_export().SerializeToString()
+    mod = prerequisite_optimize(*load(proto), 3, simplify=True)
+    calls = [n.op for n in post_order(mod["main"]) if isinstance(n, Call)]
+    assert [op.name for op in calls if isinstance(op, Op)] == [
+        "transpose",  # of the input
+        "nn.conv2d",
+        "add",
+        "nn.relu",
+        "nn.conv2d",
+        "add",
+        "multiply",
+        "transpose",  # in front of the flattening
+        "reshape",
+        "nn.dense",
+    ]
+    x = np.random.default_rng(1).standard_normal((1, 8, 8, 3)).astype(np.float32)
+    (want,) = onnxruntime.InferenceSession(proto).run(None, {"x": x})
+    # onnxruntime sums in another order than numpy.
+    np.testing.assert_allclose(compiler.evaluate(mod, [x])[0], want, rtol=1e-4, atol=1e-5)
