@@ -211,10 +211,11 @@ class Driver:
     def _scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
         """Scales; where that is the first of a graph variant, calibration was in between."""
         variant = content_hash(qconfig.calibration_fields())
+        measured = qconfig.calibrate_mode != "global_scale"
         try:
             return self.scales.scales_for(qconfig)
         finally:
-            if variant not in self._variants:
+            if measured and variant not in self._variants:
                 self._variants.add(variant)
                 self.progress.phase(TRIALS, self.budget.trials, self._finished)
 

@@ -14,7 +14,7 @@ import pytest
 from compiler.errors import CalibrationError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
-from qsearch.progress import SilentProgress
+from qsearch.progress import TRIALS, Progress, SilentProgress
 from qsearch.search.budget import Budget
 from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, Driver
 from qsearch.search.judging import Judging
@@ -153,6 +153,7 @@ def search(
     timeout_s: float | None = None,
     clock: Callable[[], float] | None = None,
     code: str = "v1",
+    progress: Progress | None = None,
 ) -> str | None:
     study = repository.find_study(name) or repository.create_study(
         NewStudy(name, "m.onnx", "a" * 64, {}, "b" * 64, 3, trials, "c" * 16)
@@ -180,7 +181,7 @@ def search(
         objective=objective,
         work_key={"code": code},
         budget=budget,
-        progress=SilentProgress(),
+        progress=progress or SilentProgress(),
     )
     return driver.run()
 
@@ -321,6 +322,41 @@ def test_configurations_with_equal_ranges_are_one_piece_of_work(repository: Repo
     for trial in trials:
         same = next(t for t in trials if t.work_hash == trial.work_hash)
         assert trial.outcome.score == same.outcome.score
+
+
+class Phases(SilentProgress):
+    """Remembers in which phase something was said to be done."""
+
+    def __init__(self) -> None:
+        self.now = ""
+        self.advanced: set[str] = set()
+
+    def phase(self, name: str, total: int, done: int = 0) -> None:
+        self.now = name
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        self.advanced.add(self.now)
+
+
+def test_trials_are_counted_as_trials_after_a_calibration_in_between(
+    repository: Repository,
+) -> None:
+    progress = Phases()
+    known = {str(QConfig.recommended().calibration_fields())}
+
+    class Measuring(Scales):
+        """A calibrator that measures each graph when it is first asked."""
+
+        def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
+            graph = str(qconfig.calibration_fields())
+            if qconfig.calibrate_mode != "global_scale" and graph not in known:
+                known.add(graph)
+                progress.phase("calibration", 2)
+            return super().scales_for(qconfig)
+
+    search(repository, FakePool(), scales=Measuring(), trials=24, progress=progress)
+    assert len(known) > 1
+    assert progress.advanced == {TRIALS}
 
 
 def test_other_code_is_other_work(repository: Repository) -> None:
