@@ -30,14 +30,19 @@ MOVES = frozenset(
 )
 _NARROW = frozenset(
     {
+        "max",
         "mean",
+        "min",
         "nn.avg_pool2d",
         "nn.batch_matmul",
         "nn.conv2d",
         "nn.dense",
         "nn.global_avg_pool2d",
+        "nn.global_max_pool2d",
+        "nn.matmul",
         "nn.max_pool2d",
         "nn.softmax",
+        "sum",
         "unary_formula",
     }
 )

@@ -6,14 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import matmul as product
+from compiler.ops.nn.matmul_like import annotate_both_sides, realize_both_sides
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import FQDomScale, product_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.product_shape import FQProductShape, ProductShape
+from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.with_tables import with_tables
 
 OP = "nn.matmul"
 
@@ -70,3 +77,15 @@ def matmul_numpy(attrs: MatmulAttrs, args: Arrays, out_type: Type) -> list[Any]:
     a = args[0].T if attrs.transpose_a else args[0]
     b = args[1].T if attrs.transpose_b else args[1]
     return [product(a, b, out_type.dtype)]
+
+
+@FQProductShape.register(matmul)
+def matmul_product(call: Call) -> ProductShape:
+    """K products a sum; neither side is a weight with channels."""
+    shape = call.args[0].tensor_type.concrete_shape
+    return ProductShape(shape[-2] if getattr(call.attrs, "transpose_a", False) else shape[-1])
+
+
+FQAnnotateRewrite.register(matmul)(with_tables(annotate_both_sides))
+FQRealizeRewrite.register(matmul)(with_tables(realize_both_sides))
+FQDomScale.register(matmul)(product_scale)

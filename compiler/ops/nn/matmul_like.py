@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compiler.errors import InternalQuantizeError
-from compiler.ir.expr import Call, Expr, describe
+from compiler.ir.expr import Call, Expr, describe, is_op_call
 from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
 from compiler.ops.rules.annotate import (
     QAnnotateExpr,
@@ -35,6 +35,8 @@ Args = tuple[Expr, ...]
 def annotate_matmul_like(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Input point on the data, weight point on the weight; the result is an accumulator.
 
+    With ``integer_tables`` the computed weight of an nn.dense is an activation like the data.
+
     Raises:
         InternalQuantizeError: the weight is itself the result of quantized operators.
     """
@@ -42,6 +44,8 @@ def annotate_matmul_like(ref_call: Call, args: Args, ctx: QuantizeContext) -> Ex
         return None
     data, weight = args
     if kind_of(weight) is not None:
+        if ctx.qconfig.integer_tables and is_op_call(ref_call, "nn.dense"):
+            return _both_narrow(ref_call, args, ctx)
         raise InternalQuantizeError(
             f"the weight of this {describe(ref_call)} is computed by quantized operators",
             fix="leave the operators that compute it in float (skip_conv_layers)",
@@ -63,6 +67,10 @@ def annotate_both_sides(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
     """Both operands become narrow integers, a constant one as a weight."""
     if ctx.check_to_skip(ref_call):
         return None
+    return _both_narrow(ref_call, args, ctx)
+
+
+def _both_narrow(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr:
     sides = tuple(_operand(arg, ctx) for arg in args)
     return QAnnotateExpr(with_args(ref_call, sides), QAnnotateKind.ACTIVATION)
 

@@ -55,6 +55,7 @@ MOVES = (
 )
 # Below the default level, so that a registration of one's own takes the place of these rules.
 LEVEL = DEFAULT_LEVEL - 5
+PICKED = ("max", "min", "nn.global_max_pool2d")
 RESIZERS = ("image.resize2d", "nn.upsampling")
 
 for _name in MOVES:
@@ -62,8 +63,8 @@ for _name in MOVES:
     FQRealizeRewrite.register(_name, level=LEVEL)(with_tables(realize_moving_channels))
     FQDomScale.register(_name)(moved_scale)
 
-FQAnnotateRewrite.register("nn.global_max_pool2d", level=LEVEL)(with_tables(annotate_max_pool))
-FQRealizeRewrite.register("nn.global_max_pool2d", level=LEVEL)(with_tables(realize_max_pool))
+FQAnnotateRewrite.register(*PICKED, level=LEVEL)(with_tables(annotate_max_pool))
+FQRealizeRewrite.register(*PICKED, level=LEVEL)(with_tables(realize_max_pool))
 
 
 @FQAnnotateRewrite.register(*RESIZERS, level=LEVEL)

@@ -195,6 +195,21 @@ STEPS: dict[str, Build] = {
 }
 
 
+def products_and_reductions(x: Expr, w: Weights) -> Expr:
+    """Matrix products of two activations in every form, sum, max and min over axes."""
+    x = w.conv(x, 3, 6, 3)
+    flat = op.reshape(x, newshape=(6, 64))
+    gram = op.nn.dense(flat, op.tanh(flat), units=6)
+    other = op.nn.matmul(op.transpose(flat), op.sigmoid(gram))
+    other = op.transpose(op.nn.matmul(other, op.reshape(flat, newshape=(64, 6)), transpose_b=True))
+    total = op.sum(op.multiply(other, scalar(0.01)), axis=(1,), keepdims=True)
+    peak = op.subtract(op.max(flat, axis=(1,)), op.min(flat, axis=(1,)))
+    row = op.concatenate(
+        relay.Tuple((op.reshape(total, newshape=(1, 64)), op.expand_dims(peak, axis=0))), axis=1
+    )
+    return w.dense(row, 70, 3)
+
+
 def op_of(name: str) -> Op:
     return Op.get(name)
 
@@ -212,6 +227,7 @@ NETWORKS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "written_out_norm": (lambda x, w: transformer(x, w, written_out_norm), (1, 3, 8, 8)),
     "post_norm": (post_norm, (1, 3, 8, 8)),
     "odds_and_ends": (odds_and_ends, (1, 3, 8, 8)),
+    "products_and_reductions": (products_and_reductions, (1, 3, 8, 8)),
 }
 
 
