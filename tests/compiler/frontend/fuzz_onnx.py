@@ -3,6 +3,7 @@
     python -m tests.compiler.frontend.fuzz_onnx                 2,000 files
     python -m tests.compiler.frontend.fuzz_onnx --only 1234     one of them, with its outcome
     python -m tests.compiler.frontend.fuzz_onnx --count 200 --seed 7
+    python -m tests.compiler.frontend.fuzz_onnx --compare       numbers against onnxruntime too
 
 File *i* of a seed is always the same. Workers are processes limited to 1 GB of address space; the
 parent kills one that needs more than 5 s. Every tenth file also goes through ``qsearch show``,
@@ -120,7 +121,7 @@ def mutated(index: int, seed: int, folder: Path) -> tuple[str, Path]:
     return name, file.write()
 
 
-def import_one(path: Path) -> tuple[str, str]:
+def import_one(path: Path, compare: bool = False) -> tuple[str, str]:
     """Load a file and look at what came: ("imported" | "refused" | "broken", detail)."""
     import compiler
     from compiler.errors import CompilerError
@@ -144,6 +145,11 @@ def import_one(path: Path) -> tuple[str, str]:
     again = compiler.parse(compiler.text(mod))
     if not compiler.structural_equal(again, mod):
         return "broken", "the text does not give the module back"
+    if compare:
+        from tests.compiler.frontend.ort_oracle import disagreement
+
+        different = disagreement(path, mod, params)
+        return ("broken", different) if different else ("imported", "")
     return "imported", ""
 
 
@@ -165,7 +171,7 @@ def show_one(path: Path) -> tuple[str, str]:
     return ("imported" if code == 0 else "refused"), ""
 
 
-def work(first: int, last: int, seed: int) -> None:
+def work(first: int, last: int, seed: int, compare: bool) -> None:
     """A worker: one line before each file and one after it."""
     import compiler.frontend.from_onnx.load
     import compiler.ops  # noqa: F401
@@ -174,7 +180,9 @@ def work(first: int, last: int, seed: int) -> None:
     # What a command imports counts once, not for the first file that meets it.
     with redirect_stdout(StringIO()):
         show("digits")
-    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    if not compare:
+        # onnxruntime alone reserves more than that.
+        resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
     for index in range(first, last):
         with tempfile.TemporaryDirectory() as root:
             folder = Path(root) / "model"
@@ -182,7 +190,7 @@ def work(first: int, last: int, seed: int) -> None:
             name, path = mutated(index, seed, folder)
             print(json.dumps({"begin": index, "mutation": name}), flush=True)
             start = time.monotonic()
-            status, detail = import_one(path)
+            status, detail = import_one(path, compare)
             if index % CLI_EVERY == 0 and status in ("imported", "refused"):
                 shown, why = show_one(path)
                 if shown != status:
@@ -192,17 +200,18 @@ def work(first: int, last: int, seed: int) -> None:
             print(json.dumps(line), flush=True)
 
 
-def run(first: int, last: int, seed: int = 0) -> Iterator[Outcome]:
+def run(first: int, last: int, seed: int = 0, compare: bool = False) -> Iterator[Outcome]:
     """Outcomes of files ``first`` to ``last - 1``; a lost worker costs one file."""
     while first < last:
         batch_end = min(first + FILES_PER_WORKER, last)
-        for outcome in _run_worker(first, batch_end, seed):
+        for outcome in _run_worker(first, batch_end, seed, compare):
             yield outcome
             first = outcome.index + 1
 
 
-def _run_worker(first: int, last: int, seed: int) -> Iterator[Outcome]:
-    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__]
+def _run_worker(first: int, last: int, seed: int, compare: bool) -> Iterator[Outcome]:
+    module = "tests.compiler.frontend.fuzz_onnx"
+    command = [sys.executable, "-W", "ignore", "-m", module, *(["--compare"] if compare else [])]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     root = Path(__file__).resolve().parents[3]
     worker = subprocess.Popen(
@@ -252,15 +261,16 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="number of one file")
+    parser.add_argument("--compare", action="store_true", help="run imports, and onnxruntime too")
     parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work is not None:
-        work(*options.work, options.seed)
+        work(*options.work, options.seed, options.compare)
         return 0
     first = 0 if options.only is None else options.only
     last = options.count if options.only is None else options.only + 1
     outcomes = []
-    for outcome in run(first, last, options.seed):
+    for outcome in run(first, last, options.seed, options.compare):
         outcomes.append(outcome)
         if not outcome.allowed or options.only is not None:
             print(f"file {outcome.index} {outcome.mutation}: {outcome.status} {outcome.detail}")
