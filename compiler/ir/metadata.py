@@ -20,7 +20,7 @@ from compiler.errors import CompilerError
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Constant
 from compiler.ir.op import all_ops
-from compiler.ir.virtual_device import VirtualDevice, virtual_device
+from compiler.ir.virtual_device import VirtualDevice
 
 EXTERNAL_BYTES = 1 << 20
 
@@ -131,7 +131,7 @@ class MetadataReader:
         if kind == "relay.Constant":
             return Constant(self._array(entry))
         if kind == "VirtualDevice":
-            return virtual_device(**entry)
+            return VirtualDevice(**entry)
         if kind == "Attrs":
             return attrs_class(entry["type_key"]).make(**attr_values(entry["fields"]))
         raise CompilerError(f"metadata of kind {kind!r} is not known here")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
+
+_Fields = tuple[str | None, int, str | None, str]
+_INTERNED: dict[_Fields, VirtualDevice] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualDevice:
-    """Four independent fields, each possibly unconstrained.
+    """Four independent fields, each possibly unconstrained; equal devices are one object.
 
     ``target`` is the canonical string of a Target, such as "c -mcpu=native".
+
+    Raises:
+        ValueError: the target is of another kind than ``device_type``.
     """
 
     device_type: str | None = None
@@ -18,10 +24,34 @@ class VirtualDevice:
     target: str | None = None
     memory_scope: str = ""
 
+    def __new__(
+        cls,
+        device_type: str | None = None,
+        virtual_device_id: int = -1,
+        target: str | None = None,
+        memory_scope: str = "",
+    ) -> VirtualDevice:
+        key = (device_type, virtual_device_id, target, memory_scope)
+        found = _INTERNED.get(key)
+        return found if found is not None else _INTERNED.setdefault(key, object.__new__(cls))
+
+    def __post_init__(self) -> None:
+        if self.target is not None and self.device_type is not None:
+            kind = self.target.split(" ", 1)[0]
+            if self.device_type != kind:
+                raise ValueError(
+                    f"device_type {self.device_type!r} does not fit target {self.target!r}"
+                )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies go through __new__ with their fields, or they would fill the unconstrained device.
+        fields = (self.device_type, self.virtual_device_id, self.target, self.memory_scope)
+        return (VirtualDevice, fields)
+
     @property
     def is_fully_unconstrained(self) -> bool:
         """True when nothing is known."""
-        return self == UNCONSTRAINED
+        return self is UNCONSTRAINED
 
     @property
     def is_fully_constrained(self) -> bool:
@@ -30,26 +60,6 @@ class VirtualDevice:
 
 
 UNCONSTRAINED = VirtualDevice()
-
-
-@lru_cache(maxsize=4096)
-def virtual_device(
-    device_type: str | None = None,
-    virtual_device_id: int = -1,
-    target: str | None = None,
-    memory_scope: str = "",
-) -> VirtualDevice:
-    """The one object for these fields.
-
-    Raises:
-        ValueError: the target is of another kind than ``device_type``.
-    """
-    if target is not None:
-        kind = target.split(" ", 1)[0]
-        if device_type is not None and device_type != kind:
-            raise ValueError(f"device_type {device_type!r} does not fit target {target!r}")
-    device = VirtualDevice(device_type, virtual_device_id, target, memory_scope)
-    return UNCONSTRAINED if device == UNCONSTRAINED else device
 
 
 def join(a: VirtualDevice, b: VirtualDevice) -> VirtualDevice | None:
@@ -69,7 +79,7 @@ def join(a: VirtualDevice, b: VirtualDevice) -> VirtualDevice | None:
 
 def default(a: VirtualDevice, b: VirtualDevice) -> VirtualDevice:
     """``a`` where it is constrained, else ``b``."""
-    return virtual_device(
+    return VirtualDevice(
         a.device_type if a.device_type is not None else b.device_type,
         a.virtual_device_id if a.virtual_device_id >= 0 else b.virtual_device_id,
         a.target if a.target is not None else b.target,

@@ -147,7 +147,7 @@ class _Checker:
             elif isinstance(node, Let):
                 bound.add(node.var)
             elif isinstance(node, Var):
-                allowed = node in bound or node in self.bound_at
+                allowed = node in bound
             if not allowed:
                 self.problem(f"a Primitive function may not hold {describe(node)}", node)
                 continue

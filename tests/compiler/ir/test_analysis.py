@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import compiler
+from compiler import relay
 from compiler.errors import BindError
 from compiler.ir.adt import Clause, Constructor, Match, PatternConstructor, PatternVar
 from compiler.ir.analysis import (
@@ -162,3 +163,10 @@ class TestWellFormed:
     def test_modules_are_checked_function_by_function(self) -> None:
         mod = IRModule({"a": Function((), Var("p")), "b": Function((), Var("q"))})
         assert len(well_formed(mod)) == 2
+
+
+def test_a_primitive_function_may_not_capture() -> None:
+    x, y = relay.var("x", (2,)), relay.var("y", (2,))
+    kernel = relay.Function((x,), relay.op.add(x, y)).with_attr("Primitive", 1)
+    problems = well_formed(relay.Function((y,), relay.Call(kernel, (y,))))
+    assert [p.what for p in problems] == ["a Primitive function may not hold %y"]

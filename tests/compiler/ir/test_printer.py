@@ -16,7 +16,7 @@ from compiler.ir.op import Op
 from compiler.ir.printer import astext, text
 from compiler.ir.span import Span
 from compiler.ir.ty import Any, FuncType, RefType, TensorType, TupleType, TypeVar
-from compiler.ir.virtual_device import virtual_device
+from compiler.ir.virtual_device import VirtualDevice
 
 
 def plain(expr: Expr | IRModule) -> str:
@@ -224,7 +224,7 @@ class TestAttributes:
             assert item in shown
 
     def test_a_device_of_a_parameter_goes_to_the_metadata(self) -> None:
-        x = Var("x", TensorType((2,)), virtual_device=virtual_device("c", 1))
+        x = Var("x", TensorType((2,)), virtual_device=VirtualDevice("c", 1))
         fn = Function((x,), x)
         assert plain(fn).startswith(
             "fn (%x {virtual_device=meta[VirtualDevice][0]}: Tensor[(2), float32])"
