@@ -54,6 +54,41 @@ class Parser(argparse.ArgumentParser):
         )
 
 
+class _InputShape(argparse.Action):
+    """``--input-shape x=1,3,8,8`` as sizes of the axes of x, in the list ``--dim`` fills."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        name, equals, sizes = str(values).rpartition("=")
+        if not equals:
+            parser.error(f"--input-shape needs NAME=N,N,…, got {values!r}")
+        words = [f"{name}:{axis}={size.strip()}" for axis, size in enumerate(sizes.split(","))]
+        setattr(namespace, self.dest, [*(getattr(namespace, self.dest, None) or []), *words])
+
+
+def add_dims(parser: Parser) -> None:
+    """``--dim`` and ``--input-shape``: sizes the model leaves open; both repeatable."""
+    parser.add_argument(
+        "--dim",
+        metavar="NAME=N",
+        action="append",
+        help="size of a named dimension, or of an axis of an input (x:2=128); repeatable",
+    )
+    parser.add_argument(
+        "--input-shape",
+        metavar="NAME=N,N,…",
+        action=_InputShape,
+        dest="dim",
+        default=argparse.SUPPRESS,
+        help="whole shape of an input; repeatable",
+    )
+
+
 def with_hyphens(words: Sequence[str]) -> list[str]:
     """``--max_drop=1%`` and ``--max-drop=1%`` are the same."""
     result: list[str] = []

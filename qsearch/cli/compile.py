@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from qsearch.cli.arguments import Parser, add_verbosity, verbosity_of
+from qsearch.cli.arguments import Parser, add_dims, add_verbosity, verbosity_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -22,7 +22,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add("-o", "--out", "--output", metavar="FILE", required=True, help="the .qmod to write")
     add("--preprocess", metavar="P", help="how an image becomes the input")
-    add("--dim", metavar="NAME=N", action="append", help="size of a named dimension; repeatable")
+    add_dims(parser)
     add("--dump-ir", metavar="DIR", help="write the module's text before and after every pass")
     add("--seed", metavar="S", default="0", help="of synthetic data (0)")
     add_verbosity(parser)

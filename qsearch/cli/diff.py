@@ -7,7 +7,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from qsearch.cli.arguments import Parser, add_verbosity
+from qsearch.cli.arguments import Parser, add_dims, add_verbosity
 
 if TYPE_CHECKING:
     from compiler.difference import NodeDifference
@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
     add("--samples", metavar="N", type=int, default=4, help="how many of the data (4)")
     add("--rtol", metavar="X", type=float, default=0.0, help="relative tolerance (same bits)")
     add("--atol", metavar="X", type=float, default=0.0, help="absolute tolerance (same bits)")
-    add("--dim", metavar="NAME=N", action="append", help="size of a named dimension; repeatable")
+    add_dims(parser)
     add("--json", action="store_true", help="one JSON object on stdout")
     add_verbosity(parser)
 

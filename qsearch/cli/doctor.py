@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from qsearch.cli.arguments import Parser, add_verbosity
+from qsearch.cli.arguments import Parser, add_dims, add_verbosity
 
 if TYPE_CHECKING:
     from qsearch.diagnosis import ModelDiagnosis
@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
         default="",
         help="changes to the recommended configuration, or a qconfig.json",
     )
-    add("--dim", metavar="NAME=N", action="append", help="size of a named dimension; repeatable")
+    add_dims(parser)
     add("--summary", action="store_true", help="counts and causes without the list of operators")
     add("--json", action="store_true", help="one JSON object on stdout")
     add_verbosity(parser)

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from qsearch.cli.arguments import Parser, add_verbosity, verbosity_of
+from qsearch.cli.arguments import Parser, add_dims, add_verbosity, verbosity_of
 from qsearch.cli.output_file import write_text
 
 SAMPLES = 16
@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--samples", metavar="N", type=int, default=SAMPLES, help=f"samples examined ({SAMPLES})")
     add("--preprocess", metavar="P", help="how an image becomes the input")
-    add("--dim", metavar="NAME=N", action="append", help="size of a named dimension; repeatable")
+    add_dims(parser)
     add("--seed", metavar="S", type=int, default=0, help="of synthetic data (0)")
     add("--json", action="store_true", help="one JSON object on stdout")
     add("-o", "--out", metavar="FILE.html", help="write a page with plots")

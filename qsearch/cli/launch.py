@@ -7,7 +7,7 @@ import json
 import signal
 
 from qsearch.choices import JUDGES, METRICS, POOLS, SAMPLERS
-from qsearch.cli.arguments import Parser, add_verbosity, verbosity_of
+from qsearch.cli.arguments import Parser, add_dims, add_verbosity, verbosity_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
     add("--judge", metavar="|".join(JUDGES), help="who scores candidates (grid)")
     add("--allow-float", action="store_true", default=None, help="also try modules with float")
     add("--preprocess", metavar="P", help="yaml: resize, crop, channel_order, layout, mean, std")
-    add("--dim", metavar="NAME=N", action="append", help="size of a named dimension; repeatable")
+    add_dims(parser)
     add("--sampler", metavar="|".join(SAMPLERS), help="what proposes trials (tpe)")
     add("--batch", metavar="N", help="trials proposed at a time (4)")
     add("--dry-run", action="store_true", default=None, help="say what would be done, and stop")

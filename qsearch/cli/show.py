@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from qsearch.cli.arguments import Parser, add_verbosity
+from qsearch.cli.arguments import Parser, add_dims, add_verbosity
 from qsearch.cli.output_file import write_text
 
 TEXT = "text"
@@ -17,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("file", metavar="M.onnx|M.qmod", help="what to print")
     add("--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}")
-    add("--dim", metavar="NAME=N", action="append", help="size of a named dimension; repeatable")
+    add_dims(parser)
     add("--format", default=TEXT, metavar="F", help="text, dot, svg or html (text)")
     add("-o", "--out", metavar="FILE", help="write it there instead of printing it")
     add_verbosity(parser)

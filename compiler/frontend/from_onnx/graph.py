@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import onnx
 
-from compiler.errors import CompilerError, OnnxImportError, TypeInferenceError, legal_names
+from compiler.errors import CompilerError, OnnxImportError, TypeInferenceError
 from compiler.frontend.from_onnx.branches import is_branching, taken_branch
+from compiler.frontend.from_onnx.graph_inputs import InputShapes, bind_inputs
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import (
     STANDARD_DOMAINS,
@@ -21,7 +22,6 @@ from compiler.frontend.from_onnx.opsets import (
 from compiler.frontend.from_onnx.values import (
     Array,
     GraphValues,
-    dtype_of,
     refuse_huge,
     typed_call,
     typed_tuple,
@@ -30,21 +30,11 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.op import has_op
 from compiler.ir.span import Span
-from compiler.ir.ty import Any as AnyDim
-from compiler.ir.ty import Dim, TensorType, is_dynamic
+from compiler.ir.ty import TensorType, is_dynamic
 from compiler.ops.evaluate import evaluate_call
 
 MAX_FOLDED_ELEMENTS = 4096
 MAX_ERRORS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class InputShapes:
-    """How unknown dimensions of the graph inputs become numbers."""
-
-    dims: Mapping[str, int]
-    shapes: Mapping[str, Sequence[int]]
-    keep_dynamic: bool = False
 
 
 def import_graph(
@@ -66,7 +56,7 @@ def import_graph(
     initializers = {tensor.name: tensor for tensor in graph.initializer}
     uses = Counter(name for node in graph.node for name in node.input)
     values = GraphValues(initializers, uses)
-    params = _bind_inputs(graph, inputs, values)
+    params = bind_inputs(graph, inputs, values)
     _convert_nodes(graph, opsets, values)
     body = _outputs(graph, values)
     return Function((*params, *values.param_vars), body), values.params
@@ -107,89 +97,6 @@ def _opset(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
 
 def _node_name(node: onnx.NodeProto, index: int) -> str:
     return node.name or f"{node.op_type}_{index}"
-
-
-def _bind_inputs(graph: onnx.GraphProto, inputs: InputShapes, values: GraphValues) -> list[Var]:
-    params: list[Var] = []
-    names = [info.name for info in graph.input if not values.is_initializer(info.name)]
-    for name in inputs.shapes:
-        if name not in names:
-            raise OnnxImportError(
-                f"a shape was given for {name!r}, which is not an input of the model",
-                fix=legal_names(name, names),
-            )
-    known_dims = {d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim}
-    for name in inputs.dims:
-        if name not in known_dims:
-            raise OnnxImportError(
-                f"a value was given for dimension {name!r}, which no input of the model has",
-                fix=legal_names(name, known_dims - {""}),
-            )
-    for info in graph.input:
-        if values.is_initializer(info.name):
-            continue
-        ty = _input_type(info, inputs)
-        refuse_huge(ty, f"input {info.name!r}")
-        var = Var(info.name, ty)
-        var.set_checked_type(ty)
-        values.bind(info.name, var)
-        params.append(var)
-    return params
-
-
-def _input_type(info: onnx.ValueInfoProto, inputs: InputShapes) -> TensorType:
-    where = f"input {info.name!r}"
-    if not info.type.HasField("tensor_type"):
-        raise OnnxImportError("only tensors can be inputs", where=where)
-    tensor = info.type.tensor_type
-    dtype = dtype_of(tensor.elem_type, where)
-    given = inputs.shapes.get(info.name)
-    if given is None and not tensor.HasField("shape"):
-        raise OnnxImportError(
-            "the shape of an input is not known, not even its rank",
-            where=where,
-            fix=f"give it with --input-shape {info.name}=…",
-        )
-    declared = list(tensor.shape.dim) if tensor.HasField("shape") else None
-    if given is not None:
-        if declared is not None and (
-            len(declared) != len(given)
-            or any(
-                d.HasField("dim_value") and d.dim_value not in (v, 0)
-                for d, v in zip(declared, given)
-            )
-        ):
-            raise OnnxImportError(
-                f"shape {tuple(given)} does not fit the model's {_shape_text(declared)}",
-                where=where,
-                fix="the given shape must keep the model's fixed dimensions",
-            )
-        return TensorType(tuple(int(v) for v in given), dtype)
-    assert declared is not None
-    shape = tuple(_dim(d, axis, inputs, where) for axis, d in enumerate(declared))
-    return TensorType(shape, dtype)
-
-
-def _dim(dim: onnx.TensorShapeProto.Dimension, axis: int, inputs: InputShapes, where: str) -> Dim:
-    if dim.HasField("dim_value") and dim.dim_value > 0:
-        return int(dim.dim_value)
-    if dim.dim_param in inputs.dims:
-        return int(inputs.dims[dim.dim_param])
-    if inputs.keep_dynamic:
-        return AnyDim()
-    # The leading dimension of a model's input is the batch; candidates are judged one by one.
-    if axis == 0:
-        return 1
-    title = repr(dim.dim_param) if dim.dim_param else "without a name"
-    option = f"--dim {dim.dim_param}=…" if dim.dim_param else "--input-shape"
-    raise OnnxImportError(
-        f"dimension {axis} ({title}) has no value", where=where, fix=f"give it with {option}"
-    )
-
-
-def _shape_text(dims: Sequence[onnx.TensorShapeProto.Dimension]) -> str:
-    parts = [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in dims]
-    return f"({', '.join(parts)})"
 
 
 def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: GraphValues) -> None:

@@ -15,7 +15,8 @@ import onnx
 import compiler.frontend.from_onnx.convert
 import compiler.ops  # noqa: F401  (registers the operators)
 from compiler.errors import OnnxImportError
-from compiler.frontend.from_onnx.graph import InputShapes, import_graph
+from compiler.frontend.from_onnx.graph import import_graph
+from compiler.frontend.from_onnx.graph_inputs import InputShapes
 from compiler.frontend.from_onnx.inlining import inline_functions
 from compiler.frontend.from_onnx.model_file import MAX_MODEL_BYTES, read_model
 from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, STANDARD_DOMAINS
@@ -38,7 +39,8 @@ def load(
 
     Args:
         source: path of the file, or its content as bytes.
-        dims: value of a named dimension, such as {"sequence": 128}.
+        dims: value of a named dimension, such as {"sequence": 128}; {"x:2": 128} is axis 2 of
+            input x, with or without a name.
         input_shapes: whole shape of an input by its name; goes before ``dims``.
         keep_dynamic: keep unknown dimensions as ``?`` instead of choosing values.
         max_bytes: largest file that is read.

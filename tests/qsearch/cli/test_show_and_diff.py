@@ -127,3 +127,49 @@ def test_diff_of_modules_with_other_inputs_is_bad_input(tmp_path: Path, capfd: O
     text.write_text("def @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }", "utf-8")
     assert run(["diff", "digits", str(text)]) == 2
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--dim", "W=4", "--dim", "x:2=5"],
+        ["--input-shape", "x=1,3,5,4"],
+        ["--input_shape=x=1,3,5,4"],
+    ],
+)
+def test_sizes_that_the_model_leaves_open_are_given(
+    options: list[str], tmp_path: Path, capfd: Output
+) -> None:
+    assert run(["show", str(open_model(tmp_path)), *options]) == 0
+    assert "Tensor[(1, 3, 5, 4), float32]" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--dim", "W=4"], r"--dim x:2=… or --input-shape x=…"),
+        (["--input-shape", "x=1,4,5,4"], "dimension 1 is 3 in the model, not 4"),
+        (["--input-shape", "x"], "needs NAME=N,N,…"),
+        (["--dim", "y:1=4"], "dimension 'y:1'"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_told(
+    options: list[str], said: str, tmp_path: Path, capfd: Output
+) -> None:
+    assert run(["show", str(open_model(tmp_path)), *options]) == 2
+    assert re.search(said, capfd.readouterr().err)
+
+
+def open_model(tmp_path: Path) -> Path:
+    """An input of four axes: named, fixed, without a name, named."""
+    value_info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [value_info("x", onnx.TensorProto.FLOAT, ["N", 3, None, "W"])],
+        [value_info("y", onnx.TensorProto.FLOAT, None)],
+    )
+    opset = onnx.helper.make_opsetid("", 17)
+    path = tmp_path / "open.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
