@@ -12,12 +12,12 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ops.nn.average_pool import (
-    annotate_average_pool,
     average_pool_scale,
     realize_average_pool,
 )
 from compiler.ops.nn.avg_pool2d import mean_of, widened
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
+from compiler.ops.reduce.sum import annotate_sum_of_narrow
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -51,6 +51,6 @@ def _counts_of(call: Call) -> NDArray[Any]:
     return np.array([math.prod(shape[k] for k in axes)])
 
 
-FQAnnotateRewrite.register(mean)(with_tables(annotate_average_pool))
+FQAnnotateRewrite.register(mean)(with_tables(annotate_sum_of_narrow))
 FQRealizeRewrite.register(mean)(with_tables(realize_average_pool(_counts_of)))
 FQDomScale.register(mean)(average_pool_scale(_counts_of))

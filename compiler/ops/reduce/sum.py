@@ -51,13 +51,16 @@ def sum_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [total.astype(data.dtype, copy=False)]
 
 
-@FQAnnotateRewrite.register(sum_)
-@with_tables
-def sum_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def annotate_sum_of_narrow(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
     """Adds narrow integers into an accumulator."""
     if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
         return None
     return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+
+
+FQAnnotateRewrite.register(sum_)(with_tables(annotate_sum_of_narrow))
 
 
 @FQRealizeRewrite.register(sum_)

@@ -422,3 +422,56 @@ def test_random_chains_of_operators_are_integers_and_exact_on_the_grid(
     )
     for batch in data:
         np.testing.assert_array_equal(grid.run(batch)[0], evaluate(made.partitioned, batch)[0])
+
+
+QCONFIGS = st.fixed_dictionaries(
+    {
+        "nbit_input": st.sampled_from((8, 6, 4)),
+        "nbit_weight": st.sampled_from((8, 5, 3)),
+        "rounding": st.sampled_from(("UPWARD", "TONEAREST")),
+        "weight_granularity": st.sampled_from(("tensor", "channel")),
+        "weight_scale": st.sampled_from(("max", "power2", "mse")),
+        "bias_mode": st.sampled_from(("weight", "accumulator")),
+        "calibrate_mode": st.sampled_from(("max", "mse", "global_scale")),
+        "keep_output_wide": st.booleans(),
+        "avg_pool_round": st.booleans(),
+        "round_for_shift": st.booleans(),
+    }
+)
+
+
+@given(st.sampled_from(sorted(NETWORKS)), QCONFIGS, st.sampled_from((1.0, 50.0)))
+@settings(max_examples=12, deadline=None)
+def test_random_configurations_are_integers_and_exact_on_the_grid(
+    name: str, fields: dict[str, Any], reach: float
+) -> None:
+    data = images(3, NETWORKS[name][1])
+    made = candidate(built(name), QConfig.recommended(**fields), data)
+    grid = OrtExecutor(
+        to_grid_onnx(made.partitioned, exact=True), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
+    )
+    for batch in data:
+        # Inputs far outside the calibrated range reach every clip.
+        inputs = {"x": batch["x"] * np.float32(reach)}
+        np.testing.assert_array_equal(grid.run(inputs)[0], evaluate(made.partitioned, inputs)[0])
+
+
+def test_sixteen_bit_activations_have_tables_of_sixteen_bits() -> None:
+    data = images(6, (1, 3, 8, 8))
+    mod = built("mobile_net_v3")
+    twelve = {"nbit_input": 12, "nbit_weight": 12, "dtype_input": "int16", "dtype_weight": "int16"}
+    wide = QConfig.recommended(calibrate_mode="max", **twelve)
+    made = candidate(mod, wide, data)
+    sizes = {
+        node.args[1].data.size  # type: ignore[attr-defined]
+        for node in post_order(made.partitioned["quantized_main"].body)
+        if is_op_call(node, "lookup")
+    }
+    assert sizes == {1 << 16}
+    errors = []
+    for qconfig in (QConfig.recommended(calibrate_mode="max"), wide):
+        module = candidate(mod, qconfig, data).partitioned
+        got, wanted = (np.concatenate([evaluate(m, b)[0] for b in data]) for m in (module, mod))
+        errors.append(float(((got - wanted) ** 2).mean()))
+    # Four bits more on either side are a factor of 256 in square at most.
+    assert errors[1] < errors[0] / 30

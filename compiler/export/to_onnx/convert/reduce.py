@@ -37,9 +37,7 @@ def _register(op: str, op_type: str) -> None:
         axes = reduced_axes(step)
         if not axes:
             return e.node("Identity", [e.name(step.args[0])])
-        return e.node(
-            op_type, [e.name(step.args[0])], axes=axes, keepdims=int(step.attrs.keepdims)
-        )
+        return e.node(op_type, [e.name(step.args[0])], axes=axes, keepdims=int(step.attrs.keepdims))
 
     rule.__doc__ = f"{op} is {op_type}."
 

@@ -82,6 +82,19 @@ def repeat(step: Step, e: Emitter) -> str:
     return e.node("Gather", [name, e.ints(list(indices))], axis=axis)
 
 
+@FToOnnx.register("nn.mirror_pad")
+def mirror_pad(step: Step, e: Emitter) -> str:
+    """One Gather per padded axis, with the indices reflected at its ends."""
+    name = e.name(step.args[0])
+    mode = "reflect" if step.attrs.mode == "REFLECT" else "symmetric"
+    for axis, (before, after) in enumerate(step.attrs.pad_width):
+        if before or after:
+            size = step.args[0].type.concrete_shape[axis]
+            indices = np.pad(np.arange(size), (before, after), mode)  # type: ignore[call-overload]
+            name = e.node("Gather", [name, e.ints(list(indices))], axis=axis)
+    return name
+
+
 @FToOnnx.register("nn.depth_to_space")
 def depth_to_space(step: Step, e: Emitter) -> str:
     """DepthToSpace."""

@@ -69,8 +69,22 @@ FToGrid.register(
     "gather",
     "gather_nd",
     "nn.pad",
+    "nn.mirror_pad",
     "nn.depth_to_space",
     "nn.space_to_depth",
     "max",
     "min",
 )(move)
+
+
+@FToGrid.register("image.resize2d", "nn.upsampling")
+def resize(step: Step, grid: GridEmitter) -> list[Carried]:
+    """Resize to the nearest neighbour; onnxruntime has it for int32, but not for int64."""
+    source = grid.carried(step.args[0])
+    if source.magnitude < FLOAT_LIMIT:
+        return move(step, grid)
+    inner = Emitter(grid.writer)
+    inner.bind(step.args[0], grid.native(step.args[0]))
+    name = FToOnnx.require(step.op)(step, inner)
+    assert isinstance(name, str)
+    return [Carried(grid.writer.cast(name, "int64"), "int64", source.low, source.high)]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import FToOnnx
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
@@ -48,6 +46,7 @@ def pass_through(step: Step, e: IntegerEmitter) -> str:
     "gather",
     "gather_nd",
     "nn.depth_to_space",
+    "nn.mirror_pad",
     "nn.space_to_depth",
 )
 def move(step: Step, e: IntegerEmitter) -> str | Sequence[str]:
@@ -61,16 +60,3 @@ def resize(step: Step, e: IntegerEmitter) -> str | Sequence[str]:
     if step.attrs.method != "nearest_neighbor":
         raise e.refuse(step, f"{step.attrs.method} interpolation of integers")
     return plain(step, e)
-
-
-@FToInteger.register("nn.mirror_pad")
-def mirror_pad(step: Step, e: IntegerEmitter) -> str:
-    """One Gather per padded axis, with the indices reflected at its ends."""
-    name = e.name(step.args[0])
-    mode = "reflect" if step.attrs.mode == "REFLECT" else "symmetric"
-    for axis, (before, after) in enumerate(step.attrs.pad_width):
-        if before or after:
-            size = step.args[0].type.concrete_shape[axis]
-            indices = np.pad(np.arange(size), (before, after), mode)  # type: ignore[call-overload]
-            name = e.node("Gather", [name, e.array(indices, "int64")], axis=axis)
-    return name

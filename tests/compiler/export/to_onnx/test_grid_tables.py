@@ -117,3 +117,28 @@ def test_formulas_are_written_out_operator_by_operator(formula: str) -> None:
     got = OrtExecutor(to_onnx(mod)).run({"x": data})[0]
     # onnxruntime's exp and erf differ from numpy's in the last digits.
     np.testing.assert_allclose(got, evaluate(mod, [data])[0], rtol=2e-6, atol=1e-6)
+
+
+@given(
+    seeds,
+    st.sampled_from(("int8", "int16", "int32")),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    st.sampled_from(("REFLECT", "SYMMETRIC")),
+)
+@settings(max_examples=20, deadline=None)
+def test_repeated_and_reflected_elements_are_the_right_ones(
+    seed: int, dtype: str, size: tuple[int, int], mode: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (1, 2, 4, 5), dtype)
+    resized = op.image.resize2d(
+        x,
+        size=size,
+        method="nearest_neighbor",
+        coordinate_transformation_mode="asymmetric",
+        rounding_method="floor",
+    )
+    widths = ((0, 0), (1, 1), (2, 1), (3, 0))
+    repeated = op.nn.upsampling(x, scale_h=2, scale_w=3, method="nearest_neighbor")
+    for call in (resized, repeated, op.nn.mirror_pad(x, pad_width=widths, mode=mode)):
+        assert_same_on_the_grid(x, call, values(rng, dtype, (1, 2, 4, 5)))
