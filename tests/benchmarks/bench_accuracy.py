@@ -52,6 +52,7 @@ OURS: tuple[dict[str, Any], ...] = (
     {**_FINE, "bias_correction": True},
     {**_FINE, "equalize": True, "bias_correction": True},
     {**_FINE, "smooth_alpha": 0.5},
+    {**_FINE, "smooth_alpha": 0.5, "equalize": True, "bias_correction": True},
 )
 """Changes to the recommended configuration; the first is the recommendation itself."""
 

@@ -1,6 +1,6 @@
 """Emitted = scored on trained models, over random fully integral configurations.
 
-    python -m tests.benchmarks.bench_emitted [--configs 200] [--models NAME …] [--images 64]
+    python -m tests.benchmarks.bench_emitted [--configs 200] [--models NAME …] [--images 256]
         [--seed 0] [--data ../shared/data] [--json FILE]
 
 The configurations are spread over the models. For each: outputs of the integer reference against
@@ -128,7 +128,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--models", nargs="+", default=SMALL)
     parser.add_argument("--configs", type=int, default=200)
-    parser.add_argument("--images", type=int, default=64, help="dev images per model (64)")
+    parser.add_argument("--images", type=int, default=256, help="dev images per model (256)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
