@@ -62,9 +62,7 @@ def quantize(
             "convolutions stay float; give skip_conv_layers=[] to quantize all",
             stacklevel=2,
         )
-    mod = _rescaled(
-        prerequisite_optimize(mod, params, cfg.prerequisite_level), dataset, run
-    )
+    mod = _rescaled(prerequisite_optimize(mod, params, cfg.prerequisite_level), dataset, run)
     mod = recognized(mod, cfg)
     run.report.begin(mod["main"])
     steps: list[Pass | str] = [
