@@ -251,20 +251,21 @@ class ExprParser(ABC):
         stream.expect("(")
         args: list[Expr] = []
         given: dict[str, Any] = {}
+        given_at: dict[str, int] = {}
         while not stream.take(")"):
             key = stream.token
             if key.kind in ("word", "string") and stream.peek().text == "=":
-                self._attribute(given)
+                given_at[self._attribute(given)] = key.start
             elif given:
                 stream.fail("an argument after the first attribute")
             else:
                 args.append(self._nested())
             if not stream.is_mark(")"):
                 stream.expect(",")
-        attrs = self._attrs(callee, given, start)
+        attrs = self._attrs(callee, given, given_at, start)
         return Call(callee, tuple(args), attrs, span=self._span(start))
 
-    def _attribute(self, given: dict[str, Any]) -> None:
+    def _attribute(self, given: dict[str, Any]) -> str:
         stream = self._stream
         token = stream.next()
         key = unquote(stream, token) if token.kind == "string" else token.text
@@ -272,13 +273,17 @@ class ExprParser(ABC):
             stream.source.error(token.start, f"attribute {key} is given twice")
         stream.expect("=")
         given[key] = self._values.parse()
+        return key
 
-    def _attrs(self, callee: Expr, given: dict[str, Any], start: int) -> Attrs | None:
+    def _attrs(
+        self, callee: Expr, given: dict[str, Any], given_at: dict[str, int], start: int
+    ) -> Attrs | None:
         error = self._stream.source.error
         if not isinstance(callee, Op) or callee.attrs_type is None:
             if given:
                 name = callee.name if isinstance(callee, Op) else "this callee"
-                error(start, f"{name} takes no attributes, found {', '.join(given)}")
+                first = min(given_at.values())
+                error(first, f"{name} takes no attributes, found {', '.join(given)}")
             return None
         try:
             return callee.attrs_type.make(**given)
@@ -286,4 +291,5 @@ class ExprParser(ABC):
             legal = [f.name for f in dataclasses.fields(callee.attrs_type)]
             wrong = next((key for key in given if key not in legal), None)
             what = f"{callee.name}: {problem.what}"
-            return error(start, what, fix=problem.fix, word=wrong, legal=legal)
+            at = start if wrong is None else given_at[wrong]
+            return error(at, what, fix=problem.fix, word=wrong, legal=legal)

@@ -235,8 +235,8 @@ class TestErrors:
             ("def @main() { meta[relay.Constant][3] }", "1:15", ["meta[relay.Constant][3]"]),
             ("def @main(%x: Tensor[(2), float23]) { %x }", "1:27", ["float23", "float32"]),
             ("def @main(%x: Tenser[(2), float32]) { %x }", "1:15", ["Tenser", "Tensor"]),
-            ("def @main(%x: int8) { add(%x, 1f, axis=3) }", "1:23", ["axis", "no attributes"]),
-            ('def @main(%x: int8) { cast(%x, dtyp="int8") }', "1:23", ["dtyp", "dtype"]),
+            ("def @main(%x: int8) { add(%x, 1f, axis=3) }", "1:35", ["axis", "no attributes"]),
+            ('def @main(%x: int8) { cast(%x, dtyp="int8") }', "1:32", ["dtyp", "dtype"]),
             ("def @main() { 99999999999 }", "1:15", ["99999999999", "int32"]),
             ("def @main() { 1q }", "1:16", ["'}'"]),
             ("def @main() { 1", "1:16", ["'}'", "end of the text"]),
@@ -324,3 +324,13 @@ def test_the_warning_about_a_missing_version_points_at_the_caller() -> None:
     with pytest.warns(MissingVersionWarning) as caught:
         parse("def @main() { 1f }")
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("call", "column"),
+    [("nn.softmax(%x, axis=1, axes=2)", 62), ("nn.relu(%x, alpha=1f)", 51)],
+)
+def test_the_caret_stands_under_the_unknown_attribute(call: str, column: int) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse(f"{HEAD}def @main(%x: Tensor[(2), float32]) {{ {call} }}")
+    assert f"2:{column}:" in str(caught.value)
