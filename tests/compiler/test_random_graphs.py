@@ -27,6 +27,7 @@ from compiler.testing.graphs import RandomGraph, random_graph, usable_ops
 OPS = usable_ops()
 EXPORTED = [op for op in OPS if op in FToOnnx]
 PASSES = (
+    "CancelTransposes",
     "SimplifyInference",
     "FoldConstant",
     "FoldScaleAxis",
