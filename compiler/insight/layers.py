@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Op, is_op_call
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.pass_through import annotate_pass_through
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.report import MARKER_OPS
 
@@ -49,8 +52,11 @@ def find_layers(body: Expr, points: Sequence[Call]) -> list[Layer]:
             seen_through[node] = (places[node],)
         elif is_op_call(node) and not is_op_call(node, *MARKER_OPS):
             assert isinstance(node, Call)
+            assert isinstance(node.op, Op)
             read = _read(node.operands(), seen_through)
-            if read:
+            if read and FQAnnotateRewrite.get(node.op) is annotate_pass_through:
+                seen_through[node] = read  # the integers it moves are those that the next one reads
+            elif read:
                 layer = _followed(node, read, points, layer_of)
                 if layer is None:
                     layer = Layer(node)
@@ -76,6 +82,9 @@ def _followed(
     call: Call, read: Iterable[int], points: Sequence[Call], layer_of: Mapping[Expr, Layer]
 ) -> Layer | None:
     """The layer that this call only adds a constant to."""
+    assert isinstance(call.op, Op)
+    if FQProductShape.get(call.op) is not None:
+        return None
     if any(quantize_kind(points[place]) != QAnnotateKind.WEIGHT for place in read):
         return None
     owners = [layer_of[arg] for arg in call.args if arg in layer_of]

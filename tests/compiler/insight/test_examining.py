@@ -60,6 +60,14 @@ def test_a_layer_is_a_product_with_its_bias() -> None:
     assert all(sorted(kind) == ["input", "weight", "weight"] for kind in kinds)
 
 
+def test_a_classifier_reads_its_input_through_what_only_moves_it() -> None:
+    found = _examined(models.mobile_net(), (1, 3, 8, 8))
+    dense = next(layer for layer in found.layers if layer.op == "nn.dense")
+    kinds = sorted(found.points[place].kind for place in dense.points)
+    assert kinds == ["input", "weight", "weight"]
+    assert all(layer.op not in ("nn.batch_flatten", "reshape") for layer in found.layers)
+
+
 def test_outputs_are_compared_as_simulation_and_reference_give_them() -> None:
     mod, config, stats, batches = _prepared(models.conv_chain(), (1, 3, 8, 8))
     found = examine(mod, config, stats, batches)
