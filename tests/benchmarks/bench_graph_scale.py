@@ -124,6 +124,7 @@ def measure(operators: int) -> dict[str, float]:
         "FoldConstant",
         "FoldScaleAxis",
         "CanonicalizeOps",
+        "CancelTransposes",
         "SimplifyExpr",
         "EliminateCommonSubexpr",
         "CanonicalizeCast",
