@@ -46,8 +46,9 @@ def prerequisite_optimize(
         params: values by parameter name; names that match nothing are ignored.
         opt_level: at 3 batch norms are folded into weights and bias_add becomes add; None takes
             the level of the current PassContext (2 unless someone set it).
-        simplify: run CancelTransposes and SimplifyExpr first, for models as exporters write them: pairs of transposes
-            and reshapes, padding before convolutions, neutral operands (spec/compiler.md, 6.6).
+        simplify: run CancelTransposes and SimplifyExpr first, for models as exporters write them:
+            pairs of transposes and reshapes, padding in front of convolutions, neutral operands
+            (spec/compiler.md, section 6.6).
 
     Raises:
         DuplicateParameterError: two parameters share a name that is bound (also a ValueError).
