@@ -17,6 +17,7 @@ from qsearch.store.records import Trial
 if TYPE_CHECKING:
     import optuna
     import pandas
+
     from compiler.runtime.artifact import QModule
 
 
