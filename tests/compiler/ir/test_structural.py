@@ -29,7 +29,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.span import Span
 from compiler.ir.structural import assert_structural_equal, structural_equal, structural_hash
 from compiler.ir.ty import Any, FuncType, TensorType, TupleType, TypeVar
-from compiler.ir.virtual_device import virtual_device
+from compiler.ir.virtual_device import VirtualDevice
 
 VECTOR = TensorType((2,))
 
@@ -80,7 +80,7 @@ class TestVariables:
 
     def test_a_variable_on_another_device_differs(self) -> None:
         plain = var("x")
-        placed = Var("x", VECTOR, virtual_device=virtual_device("c"))
+        placed = Var("x", VECTOR, virtual_device=VirtualDevice("c"))
         assert not both_ways(Function((plain,), plain), Function((placed,), placed))
 
     def test_function_attributes_and_result_types_count(self) -> None:
