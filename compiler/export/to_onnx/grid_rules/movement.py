@@ -5,21 +5,11 @@ from __future__ import annotations
 from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.grid_emitter import FLOAT_LIMIT, Carried, FToGrid, GridEmitter
+from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
 from compiler.ir.ty import is_integer
 
 
-@FToGrid.register(
-    "annotation.stop_fusion",
-    "annotation.cast_hint",
-    "annotation.on_device",
-    "device_copy",
-    "copy",
-    "round",
-    "round_even",
-    "floor",
-    "ceil",
-    "trunc",
-)
+@FToGrid.register(*IDENTITIES)
 def pass_through(step: Step, grid: GridEmitter) -> Carried:
     """The value itself; roundings are identities on integers."""
     return grid.carried(step.args[0])
@@ -50,31 +40,7 @@ def move(step: Step, grid: GridEmitter) -> list[Carried]:
 
 _ALL_MOVED = ("concatenate", "stack", "nn.pad", "scatter_elements")
 
-FToGrid.register(
-    "reshape",
-    "reshape_like",
-    "nn.batch_flatten",
-    "squeeze",
-    "expand_dims",
-    "broadcast_to",
-    "transpose",
-    "concatenate",
-    "stack",
-    "split",
-    "strided_slice",
-    "reverse",
-    "tile",
-    "repeat",
-    "take",
-    "gather",
-    "gather_nd",
-    "nn.pad",
-    "nn.mirror_pad",
-    "nn.depth_to_space",
-    "nn.space_to_depth",
-    "max",
-    "min",
-)(move)
+FToGrid.register(*MOVES, "nn.pad", "max", "min")(move)
 
 
 @FToGrid.register("image.resize2d", "nn.upsampling")

@@ -8,47 +8,16 @@ from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import FToOnnx
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.integer_rules.arithmetic import plain
+from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
 
 
-@FToInteger.register(
-    "annotation.stop_fusion",
-    "annotation.cast_hint",
-    "annotation.on_device",
-    "device_copy",
-    "copy",
-    "round",
-    "round_even",
-    "floor",
-    "ceil",
-    "trunc",
-)
+@FToInteger.register(*IDENTITIES)
 def pass_through(step: Step, e: IntegerEmitter) -> str:
     """The value itself; roundings are identities on integers."""
     return e.name(step.args[0])
 
 
-@FToInteger.register(
-    "reshape",
-    "reshape_like",
-    "nn.batch_flatten",
-    "squeeze",
-    "expand_dims",
-    "broadcast_to",
-    "transpose",
-    "concatenate",
-    "stack",
-    "split",
-    "strided_slice",
-    "reverse",
-    "tile",
-    "repeat",
-    "take",
-    "gather",
-    "gather_nd",
-    "nn.depth_to_space",
-    "nn.mirror_pad",
-    "nn.space_to_depth",
-)
+@FToInteger.register(*MOVES)
 def move(step: Step, e: IntegerEmitter) -> str | Sequence[str]:
     """The plain form, which onnxruntime has for every integer dtype."""
     return FToOnnx.require(step.op)(step, e)
