@@ -18,6 +18,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.adt import Constructor, TypeData
 from compiler.ir.expr import Expr, Function, GlobalVar, Var, describe
 from compiler.ir.garbage import collector_rests
+from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.ir.ty import FuncType, Type
@@ -134,9 +135,9 @@ def _global_types(mod: IRModule, typed: dict[str, Function]) -> GlobalType:
         fn: Any = mod[name] if mod.contains(name) else None
         if isinstance(fn, Function):
             return fn.checked_type_or_none or _declared_type(name, fn)
+        if isinstance(fn, LoweredFunction):
+            return fn.func_type
         held = gv.checked_type_or_none
-        if held is None and fn is not None:
-            held = mod.get_global_var(name).checked_type_or_none
         if held is None:
             raise TypeInferenceError(
                 f"@{name} is called but the module does not define it",
@@ -166,7 +167,9 @@ def _declared_type(name: str, fn: Function) -> FuncType:
 
 def _name_type(gv: GlobalVar, fn: Any) -> None:
     # A GlobalVar is shared by module versions; it carries the type of the one inferred last.
-    if isinstance(fn, Function) and fn.checked_type_or_none is not None:
+    if isinstance(fn, LoweredFunction):
+        gv.set_checked_type(fn.func_type)
+    elif isinstance(fn, Function) and fn.checked_type_or_none is not None:
         gv.set_checked_type(fn.checked_type)
 
 

@@ -20,6 +20,9 @@ _KINDS = (
     ("comment", r"/\*"),
     ("version", r"#\[\s*version\s*=[^\]]*\]"),
     ("metadata", r"#\[\s*metadata\s*\]"),
+    # The definition of a lowered function is one token: its language is not Relay's. It ends with
+    # the first line that starts with a brace.
+    ("lowered", rf"@(?:{QUOTED}|{IDENT_TEXT}) *= *[a-z]+ *\((?s:.*?)\n\}}"),
     ("temp", r"%[0-9]+"),
     ("local", rf"%(?:{QUOTED}|{IDENT_TEXT})"),
     ("global", rf"@(?:{QUOTED}|{IDENT_TEXT})"),

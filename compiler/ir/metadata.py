@@ -42,6 +42,7 @@ class MetadataWriter:
         self._numbers: dict[Any, str] = {}
         self._external = external_data
         self._arrays: dict[str, NDArray[Any]] = {}
+        self._held_arrays: dict[int, Constant] = {}
 
     def constant(self, constant: Constant) -> str:
         """Reference to a constant."""
@@ -50,6 +51,13 @@ class MetadataWriter:
             index = len(self._entries.get("relay.Constant", ()))
             held = self._add("relay.Constant", constant, self._array(constant.data, index))
         return held
+
+    def array(self, data: NDArray[Any]) -> str:
+        """Reference to an array that no Constant holds, such as a weight of a lowered function."""
+        held = self._held_arrays.get(id(data))
+        if held is None:
+            held = self._held_arrays[id(data)] = Constant(data)
+        return self.constant(held)
 
     def device(self, device: VirtualDevice) -> str:
         """Reference to a virtual device."""

@@ -11,7 +11,7 @@ from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.expr import Expr, Function, GlobalVar
 from compiler.ir.ty import GlobalTypeVar
 
-# A lowered PrimFunc is a BaseFunc too; the IR holds it without looking inside.
+# A Function, or a LoweredFunction, which the IR holds without looking inside.
 BaseFunc = Any
 
 

@@ -14,6 +14,7 @@ from compiler.ir.adt import Constructor, TypeData
 from compiler.ir.expr import Expr, Function, GlobalVar
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lexer import Source, Token, TokenStream
+from compiler.ir.lowered_function import LoweredFunction, lowered_keywords, lowered_parser
 from compiler.ir.metadata import Arrays, MetadataReader
 from compiler.ir.module import IRModule
 from compiler.ir.parser_body import BodyParser
@@ -67,7 +68,7 @@ class _ModuleParser:
         self.globals: dict[str, GlobalVar] = {}
         self.constructors: dict[str, Constructor] = {}
         self.definitions: dict[GlobalTypeVar, TypeData] = {}
-        self.functions: dict[str, Function] = {}
+        self.functions: dict[str, Function | LoweredFunction] = {}
         self.attrs: dict[str, Any] = {}
         try:
             self._metadata = MetadataReader(self.stream.metadata, external_data)
@@ -108,7 +109,8 @@ class _ModuleParser:
     def module(self) -> IRModule:
         """The whole text as a module."""
         self._version(required=True)
-        if self.stream.token.text not in ("def", "type", "attributes", ""):
+        first = self.stream.token
+        if first.kind != "lowered" and first.text not in ("def", "type", "attributes", ""):
             return IRModule.from_expr(self.expression())
         items = self._items()
         for name, _ in items["type"]:
@@ -119,6 +121,8 @@ class _ModuleParser:
         for _, at in items["def"]:
             self.stream.at = at
             self._function()
+        for _, at in items["@"]:
+            self._lowered(self.stream.tokens[at])
         for _, at in items["attributes"]:
             self.stream.at = at
             self._attributes()
@@ -145,11 +149,14 @@ class _ModuleParser:
     def _items(self) -> dict[str, list[tuple[str, int]]]:
         """Where each top-level item starts: kind → (name, token number)."""
         stream = self.stream
-        found: dict[str, list[tuple[str, int]]] = {"type": [], "def": [], "attributes": []}
+        kinds = ("type", "def", "attributes", "@")
+        found: dict[str, list[tuple[str, int]]] = {kind: [] for kind in kinds}
         depth = 0
         while (token := stream.token).kind != "end":
             if depth == 0 and token.text in found and token.kind == "word":
                 found[token.text].append((stream.peek().text, stream.at))
+            elif depth == 0 and token.kind == "lowered":
+                found["@"].append(("", stream.at))
             elif depth == 0 and not self._inside_head(token):
                 stream.fail(f"expected def or type, found {stream.shown()}")
             if token.kind == "mark":
@@ -196,6 +203,29 @@ class _ModuleParser:
         self.global_var(name)
         body = BodyParser(stream, self.types, self.values, self, self.constructors)
         self.functions[name] = body.function(token.start)
+
+    def _lowered(self, token: Token) -> None:
+        """``@name = primfn(…) {…}``, read by the package that knows its language."""
+        head, _, rest = token.text.partition("=")
+        keyword = rest.partition("(")[0].strip()
+        name = name_of(self.stream, token._replace(text=head.strip()))
+        parse_definition = lowered_parser(keyword)
+        if parse_definition is None:
+            self.stream.source.error(
+                token.start,
+                f"unknown kind of definition {keyword!r}",
+                word=keyword,
+                legal=("def", *lowered_keywords()),
+            )
+        if name in self.functions:
+            self.stream.source.error(token.start, f"@{name} is defined twice")
+        self.global_var(name)
+
+        def constant(index: int) -> Any:
+            return self.meta("relay.Constant", index, token).data
+
+        start = token.start + token.text.index(keyword, len(head))
+        self.functions[name] = parse_definition(self.stream.source, start, token.end, constant)
 
     def _attributes(self) -> None:
         stream = self.stream

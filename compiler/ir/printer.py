@@ -13,6 +13,7 @@ from compiler.ir.adt import TypeData
 from compiler.ir.attrs import Attrs, DictAttrs
 from compiler.ir.expr import Expr, Function
 from compiler.ir.garbage import collector_rests
+from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.metadata import ExternalData, MetadataWriter
 from compiler.ir.module import IRModule
 from compiler.ir.printer_body import BodyPrinter
@@ -73,6 +74,9 @@ def astext(obj: Any, show_types: bool = True) -> str:
 def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: bool) -> str:
     parts = [_type_definition(data) for data in mod.type_definitions.values()]
     for gv, fn in mod.functions.items():
+        if isinstance(fn, LoweredFunction):
+            parts.append(fn.definition(literals.name(gv.name_hint), meta.array))
+            continue
         if not isinstance(fn, Function):
             raise CompilerError(
                 f"@{gv.name_hint} is a {type(fn).__name__}, which has no Relay text"

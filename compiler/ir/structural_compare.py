@@ -34,6 +34,7 @@ from compiler.ir.expr import (
     TupleGetItem,
     Var,
 )
+from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.ty import (
     FuncType,
@@ -249,7 +250,7 @@ class Comparison:
                 return f"keys {sorted(left)} against {sorted(right)}"
             self._stack.extend(
                 _same_object_pair(left[k], right[k], _Path(path, f'["{k}"]'), k)
-                for k in sorted(left, reverse=True)
+                for k in sorted(left, key=str, reverse=True)
             )
             return None
         if isinstance(left, Attrs):
@@ -262,6 +263,8 @@ class Comparison:
         if isinstance(left, float):
             same = struct.pack("<d", left) == struct.pack("<d", right)
             return None if same else f"{left!r} against {right!r}"
+        if isinstance(left, LoweredFunction):
+            return None if left.digest() == right.digest() else "different lowered functions"
         if isinstance(left, (Expr, Type)):
             return None if left is right else "different objects of a kind without content"
         return None if left == right else f"{left!r} against {right!r}"

@@ -40,6 +40,7 @@ from compiler.ir.expr import (
     TupleGetItem,
     Var,
 )
+from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.ty import (
     FuncType,
@@ -251,6 +252,8 @@ class _Digest:
             return b"s[%b]" % b",".join([self._value(v) for v in value])
         if isinstance(value, float):
             return b"f" + struct.pack("<d", value)
+        if isinstance(value, LoweredFunction):
+            return b"P" + value.digest()
         if isinstance(value, Clause):
             return self._pattern(value.lhs) + self._value(value.rhs)
         text = str(value).encode()

@@ -1,0 +1,1 @@
+"""Which operators become one kernel: FuseOps; ``hardware`` holds FuseOpHW. See README.md."""

@@ -1,0 +1,1 @@
+"""From fused Relay to lowered functions and compiled modules: LowerTE. See README.md."""
