@@ -107,18 +107,10 @@ def _simulated(candidate: Candidate) -> Executor:
 
 
 def _grid(candidate: Candidate) -> Executor:
-    return _on_grid(_integer(candidate), exact=False)
-
-
-def _grid_exact(candidate: Candidate) -> Executor:
-    return _on_grid(_integer(candidate), exact=True)
-
-
-def _on_grid(integer: IRModule, exact: bool) -> Executor:
     from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
     from compiler.targets.ort.session import OrtExecutor
 
-    model = to_grid_onnx(integer, exact=exact)
+    model = to_grid_onnx(_integer(candidate))
     return OrtExecutor(model, threads=1, disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
 
 
@@ -140,6 +132,5 @@ def _integer(candidate: Candidate) -> IRModule:
 _JUDGES: dict[str, Callable[[Candidate], Executor]] = {
     "simulated": _simulated,
     "grid": _grid,
-    "grid_exact": _grid_exact,
     "reference": _reference,
 }

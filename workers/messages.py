@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-Judge = Literal["grid", "grid_exact", "simulated", "float", "reference"]
+Judge = Literal["grid", "simulated", "float", "reference"]
 """Who computes the outputs.
 
-grid        realised integers carried in float32 tensors, onnxruntime; a tie may fall the other way
-grid_exact  the same, products in double where float32 is not proven exact: equal to the
-            integers, bit for bit; what `--judge grid` asks for
+grid        realised integers carried in float32 tensors, onnxruntime; products in double where
+            float32 is not proven exact: equal to the integers, bit for bit
 simulated   the classic simulated_quantize graph in float32, onnxruntime
 float       the float model, onnxruntime (the baseline)
 reference   the integer module in the numpy reference executor (slow, the oracle)

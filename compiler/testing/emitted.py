@@ -1,4 +1,4 @@
-"""Emitted = scored: the module in memory, the file read again, and both grids on equal inputs."""
+"""Emitted = scored: the module in memory, the file read again, and the grid on equal inputs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ class Emitted:
     Attributes:
         elements: of all outputs over all batches.
         loaded: differ when the module was saved and loaded again.
-        exact_grid, fast_grid: differ on the grid, in its exact and in its fast form.
+        grid: differ on the integer grid.
         outputs: of the reference, first output, batches joined along axis 0.
     """
 
     elements: int
     loaded: int
-    exact_grid: int
-    fast_grid: int
+    grid: int
     outputs: NDArray[Any]
 
 
@@ -55,10 +54,9 @@ def compare_emitted(
     reference = ReferenceExecutor(module)
     others: tuple[Executor, ...] = (
         ReferenceExecutor(load_qmod(path).module),
-        GridExecutor(module, exact=True),
-        GridExecutor(module, exact=False),
+        GridExecutor(module),
     )
-    differing = [0, 0, 0]
+    differing = [0, 0]
     elements = 0
     kept: list[NDArray[Any]] = []
     for batch in batches:
@@ -68,8 +66,8 @@ def compare_emitted(
         for index, other in enumerate(others):
             for out, found in zip(wanted, other.run(batch), strict=True):
                 differing[index] += int(np.count_nonzero(out != found))
-    loaded, exact_grid, fast_grid = differing
-    return Emitted(elements, loaded, exact_grid, fast_grid, np.concatenate(kept))
+    loaded, grid = differing
+    return Emitted(elements, loaded, grid, np.concatenate(kept))
 
 
 def random_qconfig(rng: np.random.Generator) -> QConfig:

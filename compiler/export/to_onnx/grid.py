@@ -35,7 +35,7 @@ GRID_DISABLED_OPTIMIZERS = ("ConvMulFusion", "MatMulScaleFusion")
 """Optimizers of onnxruntime that would move a scale into weights or products and round there."""
 
 
-def to_grid_onnx(mod: IRModule, exact: bool = True, function: str = "main") -> onnx.ModelProto:
+def to_grid_onnx(mod: IRModule, function: str = "main") -> onnx.ModelProto:
     """Export a realised module, partitioned or not, onto the integer grid.
 
     Run the result with ``disabled_optimizers=GRID_DISABLED_OPTIMIZERS``. Graph inputs and outputs
@@ -43,16 +43,12 @@ def to_grid_onnx(mod: IRModule, exact: bool = True, function: str = "main") -> o
 
     Args:
         mod: a typed module after QuantizeRealize.
-        exact: bit-identical to ``fixed_point_multiply``. A float32 product is used where it is
-            proven equal, a double product elsewhere. False takes the float32 product there too: 3 %
-            faster on EfficientNet-Lite0, an integer may be off by 1 next to a tie (fewer than 1 in
-            100,000).
         function: "main", or another function such as "quantized_main".
     Raises:
         OnnxExportError: an operator without a grid form, or integers that may wrap.
     """
     flow = dataflow(mod, function)
-    grid = GridEmitter(GraphWriter(function), exact)
+    grid = GridEmitter(GraphWriter(function))
     for value in flow.inputs:
         name = grid.writer.input(value.name, value.type)
         grid.bind(value, name)

@@ -101,13 +101,10 @@ class GridEmitter(Emitter):
 
     Args:
         writer: receives the nodes.
-        exact: compute requantization products in double, which is bit-identical to the fixed-point
-            definition; otherwise in float32, which may differ next to ties.
     """
 
-    def __init__(self, writer: GraphWriter, exact: bool) -> None:
+    def __init__(self, writer: GraphWriter) -> None:
         super().__init__(writer)
-        self.exact = exact
         self._carried: dict[Value, Carried] = {}
 
     def carry(self, value: Value, carried: Carried, step: Step | None = None) -> None:

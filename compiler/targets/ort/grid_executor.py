@@ -18,18 +18,17 @@ class GridExecutor:
     Args:
         mod: a typed module after QuantizeRealize.
         function: name of the function.
-        exact: bit-identical to the reference; see ``to_grid_onnx``.
         threads: threads within one operator.
     Raises:
         OnnxExportError: the module has no grid form.
     """
 
     def __init__(
-        self, mod: IRModule, function: str = "main", exact: bool = True, threads: int = 1
+        self, mod: IRModule, function: str = "main", threads: int = 1
     ) -> None:
         self._names = tuple(p.name_hint for p in mod[function].params)
         self._session = OrtExecutor(
-            to_grid_onnx(mod, exact, function),
+            to_grid_onnx(mod, function),
             threads=threads,
             disabled_optimizers=GRID_DISABLED_OPTIMIZERS,
         )

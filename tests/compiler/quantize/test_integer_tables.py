@@ -279,7 +279,7 @@ def test_networks_are_integers_from_end_to_end_and_close_to_the_float_ones(
     assert not [claim for claim in derive_static(made.partitioned).claims if not claim.holds]
     signal = noise = 0.0
     grid = OrtExecutor(
-        to_grid_onnx(made.partitioned, exact=True), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
+        to_grid_onnx(made.partitioned), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
     )
     whole = OrtExecutor(to_integer_onnx(made.partitioned))
     for batch in images(6, shape, seed=2):
@@ -331,7 +331,7 @@ def test_a_trained_vision_transformer_keeps_its_accuracy(shared_data: Path, mode
     executors = [
         OrtExecutor(to_onnx(mod)),
         OrtExecutor(
-            to_grid_onnx(made.partitioned, exact=True),
+            to_grid_onnx(made.partitioned),
             disabled_optimizers=GRID_DISABLED_OPTIMIZERS,
         ),
     ]
@@ -419,7 +419,7 @@ def test_random_chains_of_operators_are_integers_and_exact_on_the_grid(
     data = images(3, (1, 4, 6, 6), seed)
     made = candidate(mod, QConfig.recommended(calibrate_mode="max"), data)
     grid = OrtExecutor(
-        to_grid_onnx(made.partitioned, exact=True), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
+        to_grid_onnx(made.partitioned), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
     )
     for batch in data:
         np.testing.assert_array_equal(grid.run(batch)[0], evaluate(made.partitioned, batch)[0])
@@ -449,7 +449,7 @@ def test_random_configurations_are_integers_and_exact_on_the_grid(
     data = images(3, NETWORKS[name][1])
     made = candidate(built(name), QConfig.recommended(**fields), data)
     grid = OrtExecutor(
-        to_grid_onnx(made.partitioned, exact=True), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
+        to_grid_onnx(made.partitioned), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
     )
     for batch in data:
         # Inputs far outside the calibrated range reach every clip.

@@ -49,7 +49,7 @@ def logits(mod: IRModule, config: QConfig, calib: Rows, dev: Rows) -> NDArray[An
     scales = activation_scales(calibration_stats(annotated, calib), config)
     candidate = build_candidate(mod, config, scales, channels)
     assert candidate.partitioned is not None
-    grid = to_grid_onnx(candidate.partitioned, exact=True)
+    grid = to_grid_onnx(candidate.partitioned)
     executor = OrtExecutor(grid, disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
     return np.concatenate([executor.run(row)[0] for row in dev])
 

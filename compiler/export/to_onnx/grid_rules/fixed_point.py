@@ -142,14 +142,6 @@ def proven_float_form(
     return None
 
 
-def nearest_float_form(factor: Factor, magnitude: int) -> FloatForm:
-    """The plain float32 product; it may differ from the definition by 1 next to a tie."""
-    product = factor.real().astype(np.float32)
-    if not factor.may_tie(magnitude):
-        return FloatForm(product, None, False, fused=True)
-    return FloatForm(product, np.full(product.shape, 0.5, np.float32), True)
-
-
 def _offsets(center: float) -> Floats:
     """``center`` and values around it, nearest first; float32 at 64 .. 127 is 2^-17 apart."""
     distances = sorted(range(-12, 13), key=lambda d: (abs(d), -d))

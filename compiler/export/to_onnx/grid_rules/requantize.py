@@ -31,7 +31,6 @@ from compiler.export.to_onnx.grid_emitter import (
 from compiler.export.to_onnx.grid_rules.fixed_point import (
     Factor,
     FloatForm,
-    nearest_float_form,
     proven_float_form,
 )
 from compiler.export.to_onnx.grid_rules.layout import (
@@ -113,8 +112,6 @@ def _scaled(
         x_low, x_high = _operand_bounds(source, factor)
         blocked = blocked_layout(step.result.type) and max(abs(low), abs(high)) < LAYOUT_LIMIT
         form = proven_float_form(factor, x_low, x_high, *limits, prefer_round=blocked)
-        if form is None and not grid.exact:
-            form = nearest_float_form(factor, source.magnitude)
     if form is not None:
         if blocked and not form.floor:
             name = rounded_in_layout(source.name, form, limits, step.result.type, grid)
