@@ -25,7 +25,7 @@ from compiler.ir.rebuild import with_operands
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.qtypes.qconfig import QConfig
-from compiler.qtypes.report import call_places
+from compiler.qtypes.report import CallRecord, call_places
 from compiler.quantize import Candidate, activation_scales, build_candidate, quantize_points
 from compiler.quantize._calibrate.channel_stats import ChannelStats
 from compiler.quantize._calibrate.collect_stats import float_executor
@@ -76,16 +76,15 @@ def examine(
     reference, sums = _through(network, samples)
     layers = find_layers(network.main.body, network.points)
     # Annotation keeps the order of the float graph's calls, which the report is in.
-    conv_indices = {
-        call: candidate.report.calls[place].conv_index
-        for call, place in call_places(network.main).items()
+    calls = {
+        call: candidate.report.calls[place] for call, place in call_places(network.main).items()
     }
     found = []
     for index, layer in enumerate(layers):
         progress(index, len(layers))
         kept = {network.points[place] for place in layer.points}
         outputs = _compared(network.run_with(kept), samples, reference)
-        found.append(_layer(index, layer, outputs, conv_indices))
+        found.append(_layer(index, layer, outputs, calls))
     progress(len(layers), len(layers))
     return Insight(
         samples=len(samples),
@@ -201,13 +200,14 @@ def _points(
 
 
 def _layer(
-    index: int, layer: Layer, outputs: OutputInsight, conv_indices: Mapping[Expr, int | None]
+    index: int, layer: Layer, outputs: OutputInsight, calls: Mapping[Expr, CallRecord]
 ) -> LayerInsight:
     return LayerInsight(
         index=index,
         op=layer.op,
         onnx_nodes=() if layer.call is None else onnx_nodes(layer.call.span),
-        conv_index=None if layer.call is None else conv_indices[layer.call],
+        conv_index=None if layer.call is None else calls[layer.call].conv_index,
+        layer="" if layer.call is None else calls[layer.call].layer,
         points=tuple(layer.points),
         output_db=outputs.output_db,
         agreement=outputs.agreement,

@@ -55,6 +55,7 @@ class LayerInsight:
         op: operator; "result" for points that only a function result reads.
         onnx_nodes: ONNX nodes it came from.
         conv_index: what skip_conv_layers calls this nn.conv2d, else None.
+        layer: what QConfig.layers calls this convolution or matrix product, else "".
         points: indices of the points it reads.
         output_db: SQNR of the model's outputs when only this layer is quantized; None where
             nothing is lost.
@@ -65,6 +66,7 @@ class LayerInsight:
     op: str
     onnx_nodes: tuple[str, ...]
     conv_index: int | None
+    layer: str
     points: tuple[int, ...]
     output_db: float | None
     agreement: float

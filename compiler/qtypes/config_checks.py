@@ -11,6 +11,7 @@ from typing import Any
 from compiler.errors import legal_names
 from compiler.ir.ty import bits
 from compiler.qtypes.errors import ConfigValueError, PartitionConversionsValueError
+from compiler.qtypes.layer_choices import layer_choices
 from compiler.qtypes.value_list import ValueList
 
 Check = Callable[[str, Any], Any]
@@ -131,6 +132,7 @@ CHECKS: dict[str, Check] = {
     "bias_correction": _flag,
 }
 
+    "layers": layer_choices,
 
 def check_fields(config: Any) -> dict[str, Any]:
     """Every field of a QConfig in its canonical Python form.
@@ -148,7 +150,27 @@ def check_fields(config: Any) -> dict[str, Any]:
             )
     if values["bias_correction"] and values["bias_mode"] != "accumulator":
         raise ConfigValueError(
+    _check_layers(values)
             f"QConfig.bias_correction needs finer biases than bias_mode={values['bias_mode']!r}",
             fix='set bias_mode="accumulator", or bias_correction=False',
         )
     return values
+
+
+def _check_layers(values: dict[str, Any]) -> None:
+    """Bits of single layers fit the dtype, and no layer is float in a fully integral module."""
+    room = bits(values["dtype_weight"])
+    for name, choice in values["layers"].items():
+        if (choice.nbit_weight or 0) > room:
+            raise ConfigValueError(
+                f"QConfig.layers[{name!r}]: nbit_weight={choice.nbit_weight} does not fit "
+                f"dtype_weight={values['dtype_weight']!r}",
+                fix=f"lower it to {room} or take a wider dtype_weight",
+            )
+    left = values["layers"].float_layers
+    if left and values["partition_conversions"] == "fully_integral":
+        raise ConfigValueError(
+            f"QConfig.layers leaves {', '.join(left)} in float, which "
+            'partition_conversions="fully_integral" does not allow',
+            fix='give the layers bits, or set partition_conversions="enabled"',
+        )

@@ -21,6 +21,7 @@ class QuantizeContext:
         qnode_map: (data, kind, sign, rounding, bits) → simulated_quantize call.
         conv2d_counter: nn.conv2d calls seen by the annotate rules.
         wide_values: values of the residual stream between layer norms, which keep 16 bits.
+        float_layers: layers that QConfig.layers leaves in float.
         narrow_moves: moves whose accumulators are narrowed in front of them instead of behind.
         stopped: an nn.global_avg_pool2d has ended quantization.
         channel_ranges: data of each weighted operator in visiting order, where the QConfig asks
@@ -32,6 +33,7 @@ class QuantizeContext:
     qnode_map: dict[tuple[Expr, int, bool, str, int | None], Call] = field(default_factory=dict)
     conv2d_counter: int = 0
     wide_values: frozenset[Expr] = frozenset()
+    float_layers: frozenset[Expr] = frozenset()
     narrow_moves: frozenset[Expr] = frozenset()
     stopped: bool = False
     channel_ranges: tuple[ChannelRanges, ...] = ()
@@ -43,6 +45,9 @@ class QuantizeContext:
         A convolution is counted once per question, and only while quantization has not stopped.
         """
         if self.stopped:
+            return True
+        if call in self.float_layers:
+            self.conv2d_counter += is_op_call(call, "nn.conv2d")
             return True
         skipped = self.qconfig.skip_conv_layers
         if skipped is not None and is_op_call(call, "nn.conv2d"):

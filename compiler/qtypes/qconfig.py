@@ -17,6 +17,7 @@ from compiler.ir.expr import Call, Op
 from compiler.qtypes.config_checks import check_fields
 from compiler.qtypes.errors import ConfigValueError, UnknownConfigKeyError
 from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.layer_choices import LayerChoices
 from compiler.qtypes.value_list import ValueList, split_assignments
 
 
@@ -59,6 +60,7 @@ class QConfig:
 
     Raises:
         UnknownConfigKeyError: an unknown field (also a TypeError).
+        layers: what differs at single layers, by name: bits of weights and of inputs, or float.
         ConfigValueError: an illegal value (also a ValueError).
     """
 
@@ -94,6 +96,7 @@ class QConfig:
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Refuses unknown fields before the generated ``__init__`` does so less helpfully."""
         _check_names(cls, named)
+    layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
@@ -113,7 +116,7 @@ class QConfig:
     def to_dict(self) -> dict[str, Any]:
         """Every field as a plain JSON value."""
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {k: list(v) if isinstance(v, ValueList) else v for k, v in found.items()}
+        return {name: _plain(value) for name, value in found.items()}
 
     def with_overrides(self, **overrides: Any) -> QConfig:
         """A copy with some fields changed, checked as a whole."""
@@ -126,7 +129,8 @@ class QConfig:
         Scales, bits, rounding and granularity are derived from the statistics later.
         """
         values = self.to_dict()
-        return {name: values[name] for name in _CALIBRATION_FIELDS}
+        found = {name: values[name] for name in _CALIBRATION_FIELDS}
+        return {**found, "float_layers": list(self.layers.float_layers)}
 
     @property
     def needs_channels(self) -> bool:
@@ -218,6 +222,12 @@ def _field_of_kind(kind: int) -> str:
     if kind in (QAnnotateKind.INPUT, QAnnotateKind.WEIGHT, QAnnotateKind.ACTIVATION):
         return QAnnotateKind(kind).name.lower()
     raise ConfigValueError(f"kind {kind!r} has neither bits nor a dtype")
+def _plain(value: Any) -> Any:
+    if isinstance(value, LayerChoices):
+        return value.to_dict()
+    return list(value) if isinstance(value, ValueList) else value
+
+
 
 
 def qconfig(**overrides: Any) -> QConfig:

@@ -29,9 +29,10 @@ class CallRecord:
         op: name of the operator.
         where: the ONNX node or text line it came from, "" when not known.
         conv_index: what skip_conv_layers calls this nn.conv2d, else None.
+        layer: what QConfig.layers calls this convolution or matrix product, else "".
         status: "integer" or "float".
-        reason: for float: skipped_layer, skipped_dense, stopped, no_rule:<pass>, rule_aborted,
-            guard or operand_float; else "".
+        reason: for float: skipped_layer (also by QConfig.layers), skipped_dense, stopped,
+            no_rule:<pass>, rule_aborted, guard or operand_float; else "".
     """
 
     op: str
@@ -39,6 +40,7 @@ class CallRecord:
     conv_index: int | None = None
     status: str = "float"
     reason: str = "no_rule:QuantizeAnnotate"
+    layer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,15 @@ class QuantizeReport:
     points: list[PointRecord] = field(default_factory=list)
     diagnostics: list[str] = field(default_factory=list)
 
-    def begin(self, main: Function) -> None:
-        """Start over for this float graph."""
+    def begin(self, main: Function, layers: Mapping[Expr, str]) -> None:
+        """Start over for this float graph, whose layers have these names."""
         self.points = []
         self.calls = []
         conv_index = 0
         for call in float_calls(main):
             assert isinstance(call.op, Op)
-            record = CallRecord(call.op.name, "" if call.span is None else str(call.span))
+            where = "" if call.span is None else str(call.span)
+            record = CallRecord(call.op.name, where, layer=layers.get(call, ""))
             if call.op.name == "nn.conv2d":
                 record = replace(record, conv_index=conv_index)
                 conv_index += 1

@@ -26,6 +26,7 @@ from compiler.quantize._conversion_ops import has_only_conversion_ops
 from compiler.quantize._diagnosis import Diagnosis, OperatorDiagnosis, diagnose
 from compiler.quantize._equalization import equalize
 from compiler.quantize._flow import quantize
+from compiler.quantize._layers import layer_names
 from compiler.quantize._partition import QuantizePartition, partition
 from compiler.quantize._partition_conversions import (
     fuse_partitions,
@@ -79,6 +80,7 @@ __all__ = [
     "fuse_partitions",
     "has_only_conversion_ops",
     "kind2str",
+    "layer_names",
     "mark",
     "measured_points",
     "partition",

@@ -34,6 +34,7 @@ from compiler.ops.rules.annotate import (
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.report import call_places
+from compiler.quantize._layers import choices_of
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize._static_shapes import require_static
 
@@ -53,6 +54,8 @@ class QuantizeAnnotate(FunctionPass):
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
         annotator = _Annotator(run, call_places(fn))
+        chosen = choices_of(fn, run.qconfig.layers)
+        run.float_layers = frozenset(call for call, choice in chosen.items() if choice.float)
         if run.qconfig.integer_tables:
             nodes = list(post_order(fn.body))
             run.wide_values = residual_stream(nodes)
@@ -111,7 +114,7 @@ class _Annotator:
             return "skipped_dense"
         if was_stopped:
             return "stopped"
-        if self.context.conv2d_counter != counter:
+        if ref_call in self.context.float_layers or self.context.conv2d_counter != counter:
             return "skipped_layer"
         quantized = any(kind_of(arg) is not None for arg in args)
         return "rule_aborted" if quantized else "operand_float"

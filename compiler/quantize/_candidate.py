@@ -20,6 +20,7 @@ from compiler.quantize._bias_correction import correct_biases
 from compiler.quantize._calibrate.bind_scales import bind_scales
 from compiler.quantize._calibrate.channel_stats import ChannelStats
 from compiler.quantize._flow import REQUIRED, partitioned
+from compiler.quantize._layers import named_layers
 from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._realize import QuantizeRealize
 from compiler.quantize._recognize import recognized
@@ -62,7 +63,7 @@ def mark(
     run = QuantizeContext(qconfig)
     mod, run.channel_ranges = rescaled(mod, qconfig, channels)
     mod = recognized(mod, qconfig)
-    run.report.begin(mod["main"])
+    run.report.begin(mod["main"], named_layers(mod["main"]))
     with PassContext.current().inner(opt_level=3, required_pass=REQUIRED):
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
 

@@ -31,6 +31,7 @@ class OperatorDiagnosis:
         op: Relay name.
         onnx_nodes: ONNX nodes it came from; empty when not known.
         conv_index: what skip_conv_layers calls this nn.conv2d, else None.
+        layer: what QConfig.layers calls this convolution or matrix product, else "".
         status: "integer" or "float".
         reason: for float, as ``CallRecord.reason``; else "".
         because_of: for operand_float: place in ``Diagnosis.operators`` of the operator that made
@@ -41,6 +42,7 @@ class OperatorDiagnosis:
     op: str
     onnx_nodes: tuple[str, ...]
     conv_index: int | None
+    layer: str
     status: str
     reason: str
     because_of: int | None
@@ -163,6 +165,7 @@ def _operators(
                 op=record.op,
                 onnx_nodes=onnx_nodes(call.span),
                 conv_index=record.conv_index,
+                layer=record.layer,
                 status=record.status,
                 reason=record.reason,
                 because_of=because_of,
@@ -225,6 +228,8 @@ def _advice(
 
 
 def _skipped_layer(record: CallRecord, _pass: str, qconfig: QConfig) -> str:
+    if record.layer in qconfig.layers.float_layers:
+        return f"take float of {record.layer!r} out of layers"
     kept = [i for i in qconfig.skip_conv_layers or () if i != record.conv_index]
     return f"set skip_conv_layers={kept}"
 

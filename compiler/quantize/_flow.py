@@ -17,6 +17,7 @@ from compiler.quantize._bias_correction import CorrectBiases
 from compiler.quantize._calibrate.channel_stats import channel_stats
 from compiler.quantize._calibrate.collect_stats import require_reiterable
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
+from compiler.quantize._layers import named_layers
 from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._partition_conversions import partition_conversions
 from compiler.quantize._prerequisite import Params, prerequisite_optimize
@@ -64,7 +65,7 @@ def quantize(
         )
     mod = _rescaled(prerequisite_optimize(mod, params, cfg.prerequisite_level), dataset, run)
     mod = recognized(mod, cfg)
-    run.report.begin(mod["main"])
+    run.report.begin(mod["main"], named_layers(mod["main"]))
     steps: list[Pass | str] = [
         QuantizePartition(run),
         QuantizeAnnotate(run),

@@ -78,6 +78,7 @@ def _row(place: int, entry: Any) -> dict[str, Any]:
     return {
         "": place,
         "operator": name,
+        "layer": entry.layer,
         "ONNX nodes": _nodes(entry.onnx_nodes),
         "becomes": entry.status,
         "why": entry.reason,

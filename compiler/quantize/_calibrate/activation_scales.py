@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
+from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._calibrate import (  # noqa: F401 - each registers a calibrate_mode
     global_scale,
@@ -15,6 +16,7 @@ from compiler.quantize._calibrate import (  # noqa: F401 - each registers a cali
     percentile,
 )
 from compiler.quantize._calibrate.modes import calibrate_modes
+from compiler.quantize._calibrate.point_bits import input_bits
 from compiler.quantize._calibrate.stats import CalibrationStats
 
 
@@ -39,6 +41,8 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
     choices = (qconfig.calibrate_mode, qconfig.percentile, qconfig.global_scale)
     for point, (tensor, kind) in enumerate(zip(stats.point_tensor, stats.point_kind)):
         nbit = qconfig.get_nbit_by_kind(int(kind))
+        if kind == QAnnotateKind.INPUT:
+            nbit = input_bits(stats.readers[point], qconfig)
         key = (*choices, int(tensor), nbit)
         if key not in stats.memo:
             stats.memo[key] = mode(stats.tensor(int(tensor)), qconfig, nbit)

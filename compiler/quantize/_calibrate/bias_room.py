@@ -4,7 +4,7 @@ A bias held at the scale of its accumulator is bias / (s_x * s_w). A channel wit
 (trained away, say) would make s_w so small that this integer leaves the accumulator. Its range is
 raised until the bias takes at most half of it, and at most 2^22, so that sums stay below 2^24 and
 the grid can carry them in float32; what rounding then takes from the weights is below the 22nd bit
-of the bias.
+of the bias. Data of more than 8 bits make every sum as much longer, and the room grows with them.
 """
 
 from __future__ import annotations
@@ -52,13 +52,19 @@ def weights_with_bias(
 
 
 def range_for_bias(
-    product: Call, bias: Constant, data: DomScale | None, per_channel: bool, qconfig: QConfig
+    product: Call,
+    bias: Constant,
+    data: DomScale | None,
+    per_channel: bool,
+    nbits: tuple[int, int],
+    qconfig: QConfig,
 ) -> NDArray[np.float32]:
     """Least weight range, rank 0 or one per output channel; 0 where the data's scale is unknown.
 
     Args:
         product: convolution or dense layer in front of the bias.
         data: scale of its data operand.
+        nbits: bits of its weight and of its data.
     """
     if data is None or data.is_vector:
         return np.zeros((), np.float32)
@@ -71,6 +77,6 @@ def range_for_bias(
         largest = np.moveaxis(magnitudes, axis, 0).reshape(magnitudes.shape[axis], -1).max(axis=1)
     else:
         largest = magnitudes.max(initial=0.0)
-    room = 2.0 ** min(bits(qconfig.dtype_activation) - 2, _GRID_BITS)
-    levels = 2.0 ** (qconfig.nbit_weight - 1)
+    room = 2.0 ** min(bits(qconfig.dtype_activation) - 2, _GRID_BITS + max(nbits[1] - 8, 0))
+    levels = 2.0 ** (nbits[0] - 1)
     return as_scale(largest * levels / (float(data.values) * room))

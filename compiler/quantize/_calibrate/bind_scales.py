@@ -11,7 +11,7 @@ Source: spec/quantize.md sections 6.3, 6.4, 7.10 and rulings R-07, R-33.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,6 +36,7 @@ from compiler.quantize._calibrate.bias_room import (
     range_for_bias,
     weights_with_bias,
 )
+from compiler.quantize._calibrate.point_bits import chosen_bits
 from compiler.quantize._calibrate.weight_scale import weight_range
 
 
@@ -81,7 +82,8 @@ def bind_scales(
         WeightNotConstantError: a weight is computed or an input of the model.
     """
     main: Function = annotated["main"]
-    binder = _Binder(context.qconfig, list(post_order(main.body)), activation_ranges)
+    bits_of = chosen_bits(main, context.qconfig)
+    binder = _Binder(context.qconfig, list(post_order(main.body)), activation_ranges, bits_of)
     replaced = binder.replacements()
     for point in binder.points:
         bound = binder.bound[point]
@@ -106,6 +108,7 @@ class _Binder:
     qconfig: QConfig
     nodes: list[Expr]
     ranges: Sequence[float] | NDArray[np.float32] | None
+    bits_of: Mapping[Expr, int]
     points: list[Call] = field(default_factory=list)
     bound: dict[Expr, _Bound] = field(default_factory=dict)
 
@@ -128,8 +131,9 @@ class _Binder:
                 axis = axes.get(node)
                 for product, bias_data in biased.get(node, ()):
                     data = scales.get(product.args[0])
+                    nbits = self._nbit(node), self._nbit(product)
                     needed = range_for_bias(
-                        product, bias_data, data, axis is not None, self.qconfig
+                        product, bias_data, data, axis is not None, nbits, self.qconfig
                     )
                     floor = needed if floor is None else np.maximum(floor, needed)
                 scales[node] = self._bind_weight(node, axis, consumer.get(node), floor)
@@ -153,8 +157,6 @@ class _Binder:
                 fix="use statistics of this very module and these calibration fields",
             )
         for point, value in zip(measured, given):
-            kind = quantize_kind(point)
-            assert kind is not None
             range_s = as_scale(value if float(value) != 0 else 1.0)
             if not np.isfinite(range_s) or range_s < 0:
                 raise CalibrationError(
@@ -166,17 +168,15 @@ class _Binder:
             if nbit is not None:
                 # Outliers that calibration has not seen must not be clipped from a wide value.
                 range_s = as_scale(range_s * WIDE_HEADROOM)
-            self.bound[point] = _Bound(range_s, self._scale_of(range_s, kind, nbit=nbit))
+            self.bound[point] = _Bound(range_s, _scale_of(range_s, self._nbit(point)))
 
-    def _scale_of(
-        self,
-        range_s: NDArray[np.float32],
-        kind: QAnnotateKind,
-        trailing: int | None = None,
-        nbit: int | None = None,
-    ) -> DomScale:
-        levels = 2.0 ** ((nbit or self.qconfig.get_nbit_by_kind(kind)) - 1)
-        return DomScale(as_scale(range_s.astype(np.float64) / levels), trailing)
+    def _nbit(self, point: Expr) -> int:
+        """Bits of a quantize point, or of the data that a layer reads."""
+        if point in self.bits_of:
+            return self.bits_of[point]
+        kind = quantize_kind(point) or QAnnotateKind.INPUT
+        own = getattr(getattr(point, "attrs", None), "bits", None)
+        return int(own or self.qconfig.get_nbit_by_kind(kind))
 
     def _weight_axes(self) -> dict[Expr, int]:
         """Channel axis of each weight point all of whose consumers agree on it."""
@@ -216,12 +216,12 @@ class _Binder:
         at_least: NDArray[np.float32] | None = None,
     ) -> DomScale:
         data = _constant(point, consumer)
-        nbit = self.qconfig.nbit_weight
+        nbit = self._nbit(point)
         name = f"the weight of {describe(consumer)}" if consumer is not None else "a weight"
         mode = self.qconfig.weight_scale
         range_s = weight_range(data.data, mode, nbit, axis, name, at_least)
         trailing = None if axis is None else data.data.ndim - axis - 1
-        scale = self._scale_of(range_s, QAnnotateKind.WEIGHT, trailing)
+        scale = _scale_of(range_s, nbit, trailing)
         self.bound[point] = _Bound(range_s, scale)
         return scale
 
@@ -244,9 +244,7 @@ class _Binder:
         found: dict[Expr, Expr] = {}
         for point in self.points:
             bound = self.bound[point]
-            kind = quantize_kind(point)
-            assert kind is not None
-            nbit = point.attrs.bits or self.qconfig.get_nbit_by_kind(kind)  # type: ignore[union-attr]
+            nbit = self._nbit(point)
             if bound.data is not None:
                 nbit = bits(self.qconfig.dtype_activation)
             limit = 2.0 ** (nbit - 1) - 1
@@ -261,6 +259,11 @@ class _Binder:
                 if isinstance(variable, Var):
                     found[variable] = value
         return found
+
+
+def _scale_of(range_s: NDArray[np.float32], nbit: int, trailing: int | None = None) -> DomScale:
+    levels = 2.0 ** (nbit - 1)
+    return DomScale(as_scale(range_s.astype(np.float64) / levels), trailing)
 
 
 def _vector_point(point: Call, bound: _Bound, constants: tuple[Constant, ...]) -> Call:

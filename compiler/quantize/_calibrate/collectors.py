@@ -17,6 +17,7 @@ from compiler.quantize._calibrate.kernels.protocol import (
     key_value,
 )
 from compiler.quantize._calibrate.order_statistics import BucketCounts, KeyCounter
+from compiler.quantize._calibrate.point_bits import Readers
 from compiler.quantize._calibrate.stats import (
     NUM_BINS,
     CalibrationStats,
@@ -38,11 +39,13 @@ class PointMap:
         labels: one text per output (distinct tensor).
         point_tensor: output of each non-WEIGHT point in binding order, shape (points,).
         point_kind: QAnnotateKind number of each point, shape (points,).
+        readers: names of the layers that read each point, as ``point_readers`` gives them.
     """
 
     labels: tuple[str, ...]
     point_tensor: NDArray[np.int64]
     point_kind: NDArray[np.int64]
+    readers: tuple[Readers, ...]
 
 
 def _row(values: NDArray[Any]) -> NDArray[np.float32]:
@@ -94,6 +97,7 @@ class RangeCollector:
             extremes[:, 1].copy(),
             self._count.copy(),
             tuple(BucketCounts.from_dense(row) for row in self._upper),
+            self._points.readers,
         )
 
 

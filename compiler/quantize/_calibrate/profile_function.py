@@ -20,6 +20,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.quantize._calibrate.collectors import PointMap
+from compiler.quantize._calibrate.point_bits import Readers, point_readers
 
 SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
 
@@ -40,6 +41,8 @@ def profile_function(annotated: IRModule) -> tuple[IRModule, PointMap]:
     labels: list[str] = []
     point_tensor: list[int] = []
     point_kind: list[int] = []
+    readers: list[Readers] = []
+    read_by = point_readers(main)
     for node in post_order(main.body):
         if not is_op_call(node, *_IDENTITIES):
             plain[node] = with_operands(node, [plain[child] for child in node.operands()])
@@ -60,6 +63,7 @@ def profile_function(annotated: IRModule) -> tuple[IRModule, PointMap]:
             labels.append(f"{len(labels)}: {describe(data)}")
         point_tensor.append(tensors[data])
         point_kind.append(int(kind))
+        readers.append(read_by.get(node, ()))
     if not tensors:
         raise InternalQuantizeError(
             "nothing to calibrate: no tensor of @main is quantized",
@@ -69,6 +73,9 @@ def profile_function(annotated: IRModule) -> tuple[IRModule, PointMap]:
     used = set(free_vars(body))
     params = tuple(param for param in main.params if param in used)
     points = PointMap(
-        tuple(labels), np.asarray(point_tensor, np.int64), np.asarray(point_kind, np.int64)
+        tuple(labels),
+        np.asarray(point_tensor, np.int64),
+        np.asarray(point_kind, np.int64),
+        tuple(readers),
     )
     return infer_module(IRModule.from_expr(Function(params, body))), points

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from compiler.errors import CalibrationError
 from compiler.quantize._calibrate.order_statistics import BucketCounts
+from compiler.quantize._calibrate.point_bits import Readers
 
 NUM_BINS = 8001
 """Bins of the round-2 histogram (spec/quantize.md 6.5)."""
@@ -104,6 +105,7 @@ class CalibrationStats:
         labels: one text per distinct tensor.
         point_tensor: tensor of each non-WEIGHT point in binding order, shape (points,).
         point_kind: its QAnnotateKind number, shape (points,).
+        readers: names of the layers that read it, as ``point_readers`` gives them.
         minimum, maximum: float32, shape (tensors,).
         count: int64, shape (tensors,).
         upper: counters of the upper 16 bits of |x| per tensor.
@@ -119,6 +121,7 @@ class CalibrationStats:
     maximum: NDArray[np.float32]
     count: NDArray[np.int64]
     upper: tuple[BucketCounts, ...]
+    readers: tuple[Readers, ...]
     hist: NDArray[np.int64] | None = None
     lower: tuple[Mapping[int, BucketCounts], ...] = ()
     percentiles: tuple[float, ...] = ()
@@ -193,6 +196,7 @@ class CalibrationStats:
             "count": self.count,
             "percentiles": np.asarray(self.percentiles, np.float64),
         }
+        arrays |= _pack_readers(self.readers)
         arrays |= _pack("upper", [(index, 0, c) for index, c in enumerate(self.upper)])
         if self.hist is not None:
             arrays["hist"] = self.hist
@@ -225,6 +229,7 @@ class CalibrationStats:
                 np.asarray(arrays["maximum"]),
                 np.asarray(arrays["count"]),
                 upper,
+                _unpack_readers(arrays),
                 np.asarray(arrays["hist"]) if "hist" in arrays else None,
                 tuple(lower),
                 tuple(float(p) for p in arrays["percentiles"]),
@@ -248,6 +253,21 @@ def merge_stats(shards: Iterable[CalibrationStats]) -> CalibrationStats:
     if merged is None:
         raise CalibrationError("no statistics to merge", fix="calibrate on at least one sample")
     return merged
+
+
+def _pack_readers(readers: tuple[Readers, ...]) -> dict[str, NDArray[Any]]:
+    pairs = [(point, name) for point, names in enumerate(readers) for name in names]
+    return {
+        "reader_point": np.asarray([point for point, _ in pairs], np.int64),
+        "reader_name": np.asarray([name for _, name in pairs], dtype=np.str_),
+    }
+
+
+def _unpack_readers(arrays: Mapping[str, NDArray[Any]]) -> tuple[Readers, ...]:
+    found: list[list[str]] = [[] for _ in arrays["point_tensor"]]
+    for point, name in zip(arrays["reader_point"], arrays["reader_name"], strict=True):
+        found[int(point)].append(str(name))
+    return tuple(tuple(names) for names in found)
 
 
 def _pack(name: str, entries: list[tuple[int, int, BucketCounts]]) -> dict[str, NDArray[Any]]:

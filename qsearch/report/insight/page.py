@@ -96,7 +96,9 @@ def point_rows(points: Iterable[PointInsight]) -> list[dict[str, Any]]:
 
 
 def layer_name(layer: LayerInsight) -> str:
-    """The ONNX node, else the operator."""
+    """What QConfig.layers calls it, the ONNX node, or the operator."""
+    if layer.layer:
+        return layer.layer
     return layer.onnx_nodes[0] if layer.onnx_nodes else f"{layer.op} {layer.index}"
 
 

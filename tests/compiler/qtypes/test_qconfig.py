@@ -47,6 +47,7 @@ DEFAULTS = {
     "equalize": False,
     "smooth_alpha": None,
     "bias_correction": False,
+    "layers": {},
 }
 RECOMMENDED = {
     "skip_conv_layers": [],
@@ -230,10 +231,16 @@ def test_calibration_does_not_depend_on_scales_and_bits() -> None:
         ("weight_granularity", "tensor"),
         ("percentile", 0.999),
         ("bias_correction", True),
+        ("layers", {"conv_0": {"nbit_weight": 4, "nbit_input": 16}}),
     ]:
         assert (
             base.with_overrides(**{name: value}).calibration_fields() == base.calibration_fields()
         )
-    for name, value in [("skip_conv_layers", [2]), ("equalize", True), ("smooth_alpha", 0.5)]:
-        changed = base.with_overrides(**{name: value})
+    for name, value in [
+        ("skip_conv_layers", [2]),
+        ("equalize", True),
+        ("smooth_alpha", 0.5),
+        ("layers", {"conv_0": {"float": True}}),
+    ]:
+        changed = base.with_overrides(**{name: value}, partition_conversions="enabled")
         assert changed.calibration_fields() != base.calibration_fields()

@@ -22,6 +22,7 @@ POINTS = PointMap(
     ("0: x", "1: relu", "2: dead"),
     np.array([0, 1, 0, 2]),
     np.array([INPUT, INPUT, ACTIVATION, INPUT]),
+    (("a",), ("a", "b"), ("",), ("",)),
 )
 
 

@@ -1,0 +1,137 @@
+"""LayerChoices, what a QConfig chooses for single layers: a frozen mapping of names to choices.
+
+    {"conv_0": {"nbit_weight": 6}, "gemm_0": {"nbit_weight": 4, "nbit_input": 16}}
+
+A layer is a convolution or matrix product; ``compiler.quantize.layer_names`` lists the names that a
+module has. What a choice leaves open is as the QConfig has it for all layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from compiler.errors import legal_names
+from compiler.qtypes.errors import ConfigValueError
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChoice:
+    """What differs at one layer.
+
+    Attributes:
+        nbit_weight: bits of its weight; None for those of the QConfig.
+        nbit_input: bits of the values it reads; None for those of the QConfig.
+        float: leave the layer in float.
+    """
+
+    nbit_weight: int | None = None
+    nbit_input: int | None = None
+    float: bool = False
+
+    def to_dict(self) -> dict[str, int | bool]:
+        """The fields that say something, as plain JSON values."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in found.items() if value not in (None, False)}
+
+
+class LayerChoices(Mapping[str, LayerChoice]):
+    """Choices by layer name, in the order of the names; equals the mapping of plain dicts too."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, choices: Mapping[str, LayerChoice] | None = None) -> None:
+        kept = {name: choice for name, choice in (choices or {}).items() if choice.to_dict()}
+        self._items: dict[str, LayerChoice] = dict(sorted(kept.items()))
+
+    def __getitem__(self, name: str) -> LayerChoice:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._items.items()))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, LayerChoices):
+            return self._items == other._items
+        return self.to_dict() == other if isinstance(other, Mapping) else NotImplemented
+
+    def __repr__(self) -> str:
+        return repr(self.to_dict())
+
+    def __reduce__(self) -> tuple[type[LayerChoices], tuple[dict[str, LayerChoice]]]:
+        return LayerChoices, (self._items,)
+
+    def to_dict(self) -> dict[str, dict[str, int | bool]]:
+        """Plain JSON values."""
+        return {name: choice.to_dict() for name, choice in self._items.items()}
+
+    @property
+    def float_layers(self) -> tuple[str, ...]:
+        """Names of the layers that are left in float."""
+        return tuple(name for name, choice in self._items.items() if choice.float)
+
+
+WEIGHT_BITS = (2, 16)
+INPUT_BITS = (2, 16)
+
+
+def layer_choices(name: str, value: Any) -> LayerChoices:
+    """The value of the QConfig field ``name`` in its canonical form; None chooses nothing.
+
+    Raises:
+        ConfigValueError: no mapping, an unknown choice, or a value that it may not take.
+    """
+    if value is None:
+        return LayerChoices()
+    if isinstance(value, LayerChoices):
+        return value
+    if not isinstance(value, Mapping):
+        raise _refused(name, value, 'a mapping such as {"conv_0": {"nbit_weight": 4}}')
+    return LayerChoices({str(layer): _choice(name, layer, one) for layer, one in value.items()})
+
+
+def _choice(name: str, layer: Any, value: Any) -> LayerChoice:
+    if isinstance(value, LayerChoice):
+        return value
+    place = f"{name}[{layer!r}]"
+    if not isinstance(layer, str) or not isinstance(value, Mapping):
+        raise _refused(place, value, 'choices by name, such as {"nbit_weight": 4}')
+    legal = [f.name for f in fields(LayerChoice)]
+    for key in value:
+        if key not in legal:
+            raise ConfigValueError(
+                f"QConfig.{place} has no choice {key!r}", fix=legal_names(str(key), legal)
+            )
+    left_float = value.get("float", False)
+    if not isinstance(left_float, bool):
+        raise _refused(f"{place}['float']", left_float, "True or False")
+    choice = LayerChoice(
+        _bits(f"{place}['nbit_weight']", value.get("nbit_weight"), *WEIGHT_BITS),
+        _bits(f"{place}['nbit_input']", value.get("nbit_input"), *INPUT_BITS),
+        left_float,
+    )
+    if choice.float and (choice.nbit_weight or choice.nbit_input):
+        raise ConfigValueError(
+            f"QConfig.{place} gives bits to a layer that it leaves in float",
+            fix="drop the bits, or float",
+        )
+    return choice
+
+
+def _bits(place: str, value: Any, low: int, high: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return value
+    raise _refused(place, value, f"an integer from {low} to {high}")
+
+
+def _refused(place: str, value: Any, legal: str) -> ConfigValueError:
+    return ConfigValueError(f"QConfig.{place} cannot be {value!r}", fix=f"legal: {legal}")

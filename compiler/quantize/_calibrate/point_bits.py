@@ -1,0 +1,87 @@
+"""How many bits each quantize point has, where QConfig.layers asks for others than its kind's.
+
+A weight has the bits of the layer that reads it. A value between layers is stored once, so it has
+the most bits that any of its readers asks for; what is no layer asks for QConfig.nbit_input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Expr, Function
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._layers import choices_of, named_layers
+
+Readers = tuple[str, ...]
+"""Names of the layers that read a value, sorted; "" stands for everything else."""
+
+_OTHER = frozenset(("",))
+_NONE: frozenset[str] = frozenset()
+
+
+def point_readers(main: Function) -> dict[Expr, Readers]:
+    """Who reads each point of kind INPUT as it is, through operators that move it; O(edges).
+
+    Args:
+        main: of an annotated module.
+    """
+    layers = named_layers(main)
+    read: dict[Expr, frozenset[str]] = {main.body: _OTHER}
+    found: dict[Expr, Readers] = {}
+    for node in reversed(list(post_order(main.body))):
+        readers = read.pop(node, _NONE)
+        kind = quantize_kind(node)
+        if kind == QAnnotateKind.INPUT:
+            found[node] = tuple(sorted(readers))
+        if node in layers:
+            readers = frozenset((layers[node],))
+        elif kind is not None:
+            readers = _OTHER  # the point stores anew what it reads
+        for operand in node.operands():
+            read[operand] = read.get(operand, _NONE) | readers
+    return found
+
+
+def input_bits(readers: Iterable[str], qconfig: QConfig) -> int:
+    """Bits of a point of kind INPUT."""
+    choices = qconfig.layers
+    asked = [
+        (choices[name].nbit_input if name in choices else None) or qconfig.nbit_input
+        for name in readers
+    ]
+    return max(asked, default=qconfig.nbit_input)
+
+
+def chosen_bits(main: Function, qconfig: QConfig) -> dict[Expr, int]:
+    """Bits of points that do not have those of their kind, and of the data of layers; O(edges).
+
+    Args:
+        main: of an annotated module.
+    Raises:
+        ConfigValueError: QConfig.layers names a layer that ``main`` does not have.
+    """
+    chosen = choices_of(main, qconfig.layers)
+    if not chosen:
+        return {}
+    found: dict[Expr, int] = {}
+    layers = {name: call for call, name in named_layers(main).items()}
+    for point, readers in point_readers(main).items():
+        nbit = input_bits(readers, qconfig)
+        if nbit != qconfig.nbit_input:
+            found[point] = nbit
+            for layer in (layers[name] for name in readers if name):
+                found[layer] = max(nbit, found.get(layer, 0))
+    weights: dict[Expr, int] = {}
+    for node in post_order(main.body):
+        if not isinstance(node, Call) or FQProductShape.get(node.op) is None:
+            continue
+        weight = node.args[1]
+        if quantize_kind(weight) == QAnnotateKind.WEIGHT:
+            own = chosen[node].nbit_weight if node in chosen else None
+            weights[weight] = max(weights.get(weight, 0), own or qconfig.nbit_weight)
+    found |= {point: nbit for point, nbit in weights.items() if nbit != qconfig.nbit_weight}
+    return found

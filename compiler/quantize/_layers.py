@@ -1,0 +1,106 @@
+"""Layers and their names: what QConfig.layers speaks of.
+
+A layer is a convolution or matrix product. Its name is that of the ONNX node it came from; a layer
+without such a node is called after its operator and its place among the layers, as "conv2d_3"; a
+name that is taken already gets the place behind it. No quantization pass adds, removes or reorders
+layers, so a layer has one name from the prepared module to the simulated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from compiler.errors import legal_names
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
+from compiler.ir.module import IRModule
+from compiler.ir.span import SequentialSpan
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.errors import ConfigValueError
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.layer_choices import LayerChoice, LayerChoices
+
+_ONNX = "onnx:"
+
+
+def layer_names(mod: IRModule) -> tuple[str, ...]:
+    """Names of the layers of ``main`` in visiting order, as QConfig.layers takes them.
+
+    Args:
+        mod: result of ``prerequisite_optimize``, or of any quantization pass before realization.
+    """
+    return tuple(named_layers(mod["main"]).values())
+
+
+def named_layers(main: Function) -> dict[Expr, str]:
+    """Every layer of a function with its name, in visiting order; O(nodes)."""
+    found: dict[Expr, str] = {}
+    taken: set[str] = set()
+    for node in post_order(main.body):
+        if not isinstance(node, Call) or FQProductShape.get(node.op) is None:
+            continue
+        place = len(found)
+        name = _onnx_name(node) or f"{_short(node)}_{place}"
+        if name in taken:
+            name = f"{name}#{place}"
+        taken.add(name)
+        found[node] = name
+    return found
+
+
+def choices_of(main: Function, choices: LayerChoices) -> dict[Expr, LayerChoice]:
+    """What is chosen for each layer of a function that something is chosen for.
+
+    Raises:
+        ConfigValueError: a name that no layer has; bits for the weight of a layer without one.
+    """
+    if not choices:
+        return {}
+    layers = named_layers(main)
+    require_known(choices, layers)
+    found = {call: choices[name] for call, name in layers.items() if name in choices}
+    for call, choice in found.items():
+        if choice.nbit_weight is not None and not has_weight(call):
+            raise ConfigValueError(
+                f"QConfig.layers gives nbit_weight to {layers[call]!r}, which has no weight",
+                where="it multiplies two activations",
+                fix="give it nbit_input",
+            )
+    return found
+
+
+def require_known(choices: LayerChoices, layers: Mapping[Expr, str]) -> None:
+    """Refuse names that no layer has.
+
+    Raises:
+        ConfigValueError: it lists the names that are legal, nearest first.
+    """
+    legal = tuple(layers.values())
+    for name in choices:
+        if name not in legal:
+            raise ConfigValueError(
+                f"QConfig.layers: the model has no layer {name!r}", fix=legal_names(name, legal)
+            )
+
+
+def has_weight(layer: Expr) -> bool:
+    """True where the second operand is a constant, with or without its quantize point."""
+    assert isinstance(layer, Call)
+    weight = layer.args[1]
+    while is_op_call(weight, "annotation.cast_hint", "annotation.stop_fusion"):
+        assert isinstance(weight, Call)
+        weight = weight.args[0]
+    return isinstance(weight, Constant) or quantize_kind(weight) == QAnnotateKind.WEIGHT
+
+
+def _onnx_name(call: Call) -> str:
+    span = call.span
+    spans = span.spans if isinstance(span, SequentialSpan) else () if span is None else (span,)
+    names = [s.source_name.removeprefix(_ONNX) for s in spans if s.source_name.startswith(_ONNX)]
+    return names[0] if names else ""
+
+
+def _short(call: Call) -> str:
+    assert isinstance(call.op, Op)
+    return call.op.name.rpartition(".")[2]
