@@ -146,15 +146,15 @@ def _why(
         model.batches[:EXAMINED],
         channels=model.channels,
     )
-    costly = [layer for layer in insight.layers if layer.output_db is not None]
-    worst = sorted(costly, key=lambda layer: layer.output_db)[:3]
+    costly = [(layer.output_db, layer) for layer in insight.layers if layer.output_db is not None]
+    worst = sorted(costly, key=lambda pair: pair[0])[:3]
     return {
         "flipped_images": int(flipped.sum()),
         "flipped_within_error": int((flipped & (margin <= reach)).sum()),
         "simulation_sqnr_db": round(_sqnr(model.float, simulated), 2),
         "integers_to_simulation_db": round(_sqnr(simulated, integers), 2),
         "worst_layers": [
-            f"{layer.op} {' '.join(layer.onnx_nodes)}: {layer.output_db:.1f} dB" for layer in worst
+            f"{layer.op} {' '.join(layer.onnx_nodes)}: {db:.1f} dB" for db, layer in worst
         ],
     }
 
@@ -211,7 +211,7 @@ def main() -> int:
     print(json.dumps({k: v for k, v in result.items() if k != "rows"}, indent=1))
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
-    found = result["summary"]
+    found = summary(rows)
     kept = (
         found["loaded"] == found["grid"] == 0 and found["simulation_points_mean"] <= SIMULATION_GOAL
     )

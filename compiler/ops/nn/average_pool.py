@@ -6,7 +6,8 @@ Integer pooling truncates its quotient toward zero. With ``avg_pool_round`` noth
     avg_pool(d), s       avg_pool(d * L), s / L
 
 Every window's sum is then a multiple of its count, and the one rounding happens in the
-requantization that follows. Source: spec/quantize.md sections 7.5, 9 and ruling R-28.
+requantization that follows. Sums that 32 bits do not hold are made in int64.
+Source: spec/quantize.md sections 7.5, 9 and ruling R-28.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.pass_through import annotate_pass_through
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale
-from compiler.ops.rules.integer_calls import multiply, scalar
+from compiler.ops.rules.integer_calls import cast, multiply, scalar
 from compiler.ops.rules.realize import (
     QRealizeIntExpr,
     RealizeRule,
@@ -57,32 +58,35 @@ def realize_average_pool(counts: Counts) -> RealizeRule:
         if not isinstance(data, QRealizeIntExpr):
             return None
         acc = ctx.qconfig.dtype_activation
-        wide = cast_if_needed(data, acc)
         windows = counts(ref_call)
-        largest = int(windows.max())
         factor = exact_factor(windows, data.bound, ctx.qconfig)
-        require_fits(data.bound * largest * factor, acc, ref_call)
-        if factor == 1:
-            return integers(with_args(ref_call, (wide,)), data.scale, acc, data.low, data.high)
-        wide = multiply(wide, scalar(factor, acc))
-        return integers(
-            with_args(ref_call, (wide,)),
-            data.scale.over(factor),
-            acc,
-            data.low * factor,
-            data.high * factor,
-        )
+        # The mean fits wherever the data do; only the sum it is made of may need more room.
+        largest = data.bound * factor * int(windows.max())
+        work = acc if largest <= integer_limits(acc)[1] else "int64"
+        require_fits(largest, work, ref_call)
+        wide = cast_if_needed(data, work)
+        if factor > 1:
+            wide = multiply(wide, scalar(factor, work))
+        mean: Expr = with_args(ref_call, (wide,))
+        if work != acc:
+            mean = cast(mean, acc)
+        low, high = data.low * factor, data.high * factor
+        return integers(mean, data.scale.over(factor), acc, low, high)
 
     return realize
 
 
 def exact_factor(windows: np.ndarray[Any, Any], bound: int, qconfig: QConfig) -> int:
-    """What the data are multiplied with in front of the pool: L, or 1 where L would overflow."""
+    """What the data are multiplied with in front of the pool: L.
+
+    Where the mean of the multiplied data would leave the accumulator, the largest power of two that
+    does not: the quotient is then truncated that far below the data's step.
+    """
     if not qconfig.avg_pool_round:
         return 1
     factor = math.lcm(*(int(count) for count in np.unique(windows)))
-    limit = integer_limits(qconfig.dtype_activation)[1]
-    return factor if bound * int(windows.max()) * factor <= limit else 1
+    room = max(integer_limits(qconfig.dtype_activation)[1] // max(bound, 1), 1)
+    return factor if factor <= room else 1 << (room.bit_length() - 1)
 
 
 def average_pool_scale(counts: Counts) -> Callable[..., DomScale | None]:

@@ -17,16 +17,20 @@ from compiler.ops.rules.annotate import (
     kind_of,
     with_args,
 )
+from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.integer_calls import cast, right_shift, scalar
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
     cast_if_needed,
+    integer_limits,
     integers,
     require_fits,
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 
@@ -68,8 +72,10 @@ FQAnnotateRewrite.register(sum_)(with_tables(annotate_sum_of_narrow))
 def sum_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
     """The sum in the accumulator dtype, at the scale of its terms.
 
+    So many terms that 32 bits do not hold their sum are added in int64; the last bits of that go.
+
     Raises:
-        IntegerOverflowError: so many terms that their sum may leave the accumulator.
+        IntegerOverflowError: not even int64 holds the sum.
     """
     (data,) = args
     attrs = ref_call.attrs
@@ -81,6 +87,16 @@ def sum_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) ->
     axes = reduced_axes("sum", len(shape), attrs.axis, attrs.exclude)
     count = math.prod(shape[axis] for axis in axes)
     acc = ctx.qconfig.dtype_activation
-    require_fits(count * data.bound, acc, ref_call)
-    call = with_args(ref_call, (cast_if_needed(data, acc),))
-    return integers(call, data.scale, acc, count * data.low, count * data.high)
+    largest = count * data.bound
+    excess = max(largest.bit_length() - integer_limits(acc)[1].bit_length(), 0)
+    work = "int64" if excess else acc
+    require_fits(largest, work, ref_call)
+    total = with_args(ref_call, (cast_if_needed(data, work),))
+    low, high = count * data.low, count * data.high
+    if not excess:
+        return integers(total, data.scale, acc, low, high)
+    # Rounded down: half a unit more could leave the accumulator again.
+    kept = cast(right_shift(total, scalar(excess, work)), acc)
+    scale = DomScale(as_scale(data.scale.values.astype(float) * 2**excess), wide=True)
+    return integers(kept, scale, acc, low >> excess, high >> excess)
+FQZeroPoint.register(sum_)(always(ZeroPoint.CENTRES))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from compiler.export.to_onnx.convert.nn import require_layout
@@ -17,6 +19,9 @@ from compiler.export.to_onnx.grid_emitter import (
     narrowed,
 )
 from compiler.ops.nn.avg_pool2d import window_counts
+
+Total = Callable[[str], str]
+"""Writes the sum over each window of a tensor, in the tensor's dtype, and gives its name."""
 
 
 @FToGrid.register("nn.max_pool2d")
@@ -110,14 +115,14 @@ def reduce_sum(step: Step, grid: GridEmitter) -> Carried:
     return narrowed(total(grid.as_int64(source)), "int64", low, high, grid)
 
 
-def _summed(axes: list[int], keepdims: bool, grid: GridEmitter):  # type: ignore[no-untyped-def]
+def _summed(axes: list[int], keepdims: bool, grid: GridEmitter) -> Total:
     def total(name: str) -> str:
         return grid.node("ReduceSum", [name, grid.ints(axes)], keepdims=int(keepdims))
 
     return total
 
 
-def _average(step: Step, grid: GridEmitter, taps: int, counts: Array, total) -> Carried:  # type: ignore[no-untyped-def]
+def _average(step: Step, grid: GridEmitter, taps: int, counts: Array, total: Total) -> Carried:
     """trunc(sum / counts). A source that is base * L with counts dividing L needs no rounding:
     sum(base) * (L / counts)."""
     source = grid.carried(step.args[0])
@@ -135,7 +140,7 @@ def _average(step: Step, grid: GridEmitter, taps: int, counts: Array, total) -> 
             return Carried(name, "float32", low * int(factor.max()), high * int(factor.max()))
     low, high = taps * min(source.low, 0), taps * max(source.high, 0)
     if max(-low, high) >= FLOAT_LIMIT or source.carrier != "float32":
-        return _wide_average(step, grid, counts, total)
+        return _wide_average(step, grid, taps, counts, total)
     # |sum| < 2^24 and whole: the rounded quotient never reaches the next integer.
     quotient = total(source.name)
     if np.any(counts != 1):
@@ -144,10 +149,34 @@ def _average(step: Step, grid: GridEmitter, taps: int, counts: Array, total) -> 
     return Carried(quotient, "float32", min(source.low, 0), max(source.high, 0))
 
 
-def _wide_average(step: Step, grid: GridEmitter, counts: Array, total) -> Carried:  # type: ignore[no-untyped-def]
+def _wide_average(step: Step, grid: GridEmitter, taps: int, counts: Array, total: Total) -> Carried:
     """The sum in int64, whose division truncates."""
     source = grid.carried(step.args[0])
     if step.name == "nn.avg_pool2d":
-        raise grid.refuse(step, "its window sums reach 2^24", "use narrower activations")
-    quotient = grid.node("Div", [total(grid.as_int64(source)), grid.writer.constant(counts)])
+        summed = _sum_of_digits(source, taps, total, grid)
+    else:
+        summed = total(grid.as_int64(source))
+    quotient = grid.node("Div", [summed, grid.writer.constant(counts)])
     return narrowed(quotient, "int64", min(source.low, 0), max(source.high, 0), grid)
+
+
+def _sum_of_digits(source: Carried, taps: int, total: Total, grid: GridEmitter) -> str:
+    """Window sums, which are convolutions and so float32, digit by digit of the data.
+
+    x = sum of digit * base^k with 0 <= digit < base; the last one has the sign.
+    """
+    base = 1 << (((FLOAT_LIMIT - 1) // taps).bit_length() - 1)
+    divisor = grid.ints([base])
+    rest, magnitude, place = grid.as_int64(source), source.magnitude, 1
+    summed: str | None = None
+    while True:
+        last = magnitude * taps < FLOAT_LIMIT
+        digit = rest if last else grid.node("Mod", [rest, divisor], fmod=0)
+        part = grid.writer.cast(total(grid.writer.cast(digit, "float32")), "int64")
+        if place > 1:
+            part = grid.node("Mul", [part, grid.ints([place])])
+        summed = part if summed is None else grid.node("Add", [summed, part])
+        if last:
+            return summed
+        rest = grid.node("Div", [grid.node("Sub", [rest, digit]), divisor])
+        magnitude, place = magnitude // base + 1, place * base
