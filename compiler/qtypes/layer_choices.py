@@ -73,6 +73,11 @@ class LayerChoices(Mapping[str, LayerChoice]):
         return {name: choice.to_dict() for name, choice in self._items.items()}
 
     @property
+    def most_input_bits(self) -> int:
+        """The most bits that any layer asks of what it reads; 0 where none asks."""
+        return max((choice.nbit_input or 0 for choice in self._items.values()), default=0)
+
+    @property
     def float_layers(self) -> tuple[str, ...]:
         """Names of the layers that are left in float."""
         return tuple(name for name, choice in self._items.items() if choice.float)

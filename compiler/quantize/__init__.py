@@ -23,6 +23,7 @@ from compiler.quantize._calibrate.percentile import find_scale_by_percentile
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate, calibrate
 from compiler.quantize._candidate import Candidate, build_candidate, mark
 from compiler.quantize._conversion_ops import has_only_conversion_ops
+from compiler.quantize._cost import LayerCost, ModuleCost, module_cost
 from compiler.quantize._diagnosis import Diagnosis, OperatorDiagnosis, diagnose
 from compiler.quantize._equalization import equalize
 from compiler.quantize._flow import quantize
@@ -48,6 +49,8 @@ __all__ = [
     "Candidate",
     "ChannelStats",
     "Diagnosis",
+    "LayerCost",
+    "ModuleCost",
     "OperatorDiagnosis",
     "PointRecord",
     "QAnnotateExpr",
@@ -83,6 +86,7 @@ __all__ = [
     "layer_names",
     "mark",
     "measured_points",
+    "module_cost",
     "partition",
     "partition_conversions",
     "partition_prefix",

@@ -19,6 +19,7 @@ from compiler.quantize._annotate import QuantizeAnnotate
 from compiler.quantize._bias_correction import correct_biases
 from compiler.quantize._calibrate.bind_scales import bind_scales
 from compiler.quantize._calibrate.channel_stats import ChannelStats
+from compiler.quantize._cost import ModuleCost, module_cost
 from compiler.quantize._flow import REQUIRED, partitioned
 from compiler.quantize._layers import named_layers
 from compiler.quantize._partition import QuantizePartition
@@ -44,6 +45,11 @@ class Candidate:
     partitioned: IRModule | None
     context: QuantizeContext
     report: QuantizeReport
+
+    @property
+    def cost(self) -> ModuleCost:
+        """Bytes of its weights, packed, and its bit operations."""
+        return module_cost(self.simulated, self.context.qconfig)
 
 
 def mark(

@@ -1,0 +1,116 @@
+"""What a configuration makes a module cost: bytes of weights, and multiplications by their bits.
+
+Weights of fewer bits than their dtype are counted packed: n elements of b bits are n * b / 8 bytes,
+rounded up layer by layer. The bits of a layer's work are HAWQ-V3's bit operations:
+
+    bit_operations = multiplications * bits of the weight * bits of the data
+
+Source: Yao et al., "HAWQ-V3: dyadic neural network quantization", 2021, section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any, Final
+
+from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.module import IRModule
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._calibrate.point_bits import chosen_bits
+from compiler.quantize._layers import has_weight, named_layers
+
+FLOAT_BITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """One convolution or matrix product.
+
+    Attributes:
+        name: as QConfig.layers calls it.
+        weight_elements: 0 for a product of two activations.
+        multiplications: of one run of the module.
+        nbit_weight, nbit_input: bits of the weight (or second operand) and of the data; 32 where
+            the layer is float. A value that several layers read has the most bits any asks for.
+    """
+
+    name: str
+    weight_elements: int
+    multiplications: int
+    nbit_weight: int
+    nbit_input: int
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weight."""
+        return -(-self.weight_elements * self.nbit_weight // 8)
+
+    @property
+    def bit_operations(self) -> int:
+        """Multiplications times the bits of both operands."""
+        return self.multiplications * self.nbit_weight * self.nbit_input
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCost:
+    """The layers in visiting order, and their sums."""
+
+    layers: tuple[LayerCost, ...]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all packed weights; biases and scales are the same whatever the bits."""
+        return sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def bit_operations(self) -> int:
+        """Of one run of the module."""
+        return sum(layer.bit_operations for layer in self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "weight_bytes": self.weight_bytes,
+            "bit_operations": self.bit_operations,
+            "layers": [asdict(layer) for layer in self.layers],
+        }
+
+
+def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
+    """The cost of a module that ``mark`` or ``bind_scales`` has made for ``qconfig``; O(edges).
+
+    Raises:
+        ConfigValueError: QConfig.layers names a layer that the module does not have.
+    """
+    main = marked["main"]
+    bits_of = chosen_bits(main, qconfig)
+    found = []
+    for call, name in named_layers(main).items():
+        assert isinstance(call, Call)
+        terms = FQProductShape.require(call.op)(call).terms  # type: ignore[arg-type]
+        weight = _unmarked(call.args[1])
+        nbit_weight = nbit_input = FLOAT_BITS
+        if isinstance(weight, Call) and quantize_kind(weight) is not None:
+            nbit_input = bits_of.get(call, qconfig.nbit_input)
+            is_weight = quantize_kind(weight) == QAnnotateKind.WEIGHT
+            nbit_weight = bits_of.get(weight, qconfig.nbit_weight) if is_weight else nbit_input
+        elements = _elements(weight) if has_weight(call) else 0
+        work = prod(call.tensor_type.concrete_shape) * terms
+        found.append(LayerCost(name, elements, work, nbit_weight, nbit_input))
+    return ModuleCost(tuple(found))
+
+
+def _unmarked(expr: Expr) -> Expr:
+    while isinstance(expr, Call) and getattr(expr.op, "name", "").startswith("annotation."):
+        expr = expr.args[0]
+    return expr
+
+
+def _elements(weight: Expr) -> int:
+    data = weight.args[0] if isinstance(weight, Call) else weight
+    assert isinstance(data, Constant)
+    return int(data.data.size)
