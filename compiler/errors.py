@@ -129,6 +129,27 @@ class PassError(CompilerError):
         self.function_name = function_name
 
 
+class HardwareDescriptionError(CompilerError):
+    """A hardware description that names something unknown or contradicts itself.
+
+    Args:
+        key: path of the wrong value in the description, such as ("stages", 3, "name"), which a
+            reader of files turns into a line.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        key: tuple[str | int, ...] = (),
+        where: str | None = None,
+        fix: str | None = None,
+        span: AnySpan | None = None,
+    ) -> None:
+        super().__init__(what, where=where, fix=fix, span=span)
+        self.key = key
+
+
 class LoweringError(CompilerError):
     """A function that cannot be lowered."""
 

@@ -8,6 +8,7 @@
 Written out for type checkers; a test compares it with the registered passes.
 """
 
+from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
 from compiler.ir.infer_type import InferType
 from compiler.ir.instruments import DumpDir, NodeCountInstrument, PrintIR, TimingInstrument
 from compiler.ir.pass_infra import (
@@ -57,6 +58,7 @@ __all__ = [
     "FoldScaleAxis",
     "ForwardFoldScaleAxis",
     "FunctionPass",
+    "FuseOpHW",
     "InferType",
     "ModulePass",
     "NodeCountInstrument",

@@ -1,0 +1,314 @@
+"""Conditions: what must hold of a call for a unit to take it, such as ``attr(groups, ==, 1)``.
+
+Each condition is a function of its arguments that returns a test of a DFG node; to add one, write
+it here under ``@conditions.register``. A test sees typed nodes and never raises.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.errors import HardwareDescriptionError, legal_names, nearest
+from compiler.fusion.hardware.condition_text import split_condition
+from compiler.fusion.hardware.dfg import Node
+from compiler.ir.expr import Constant, Expr, Op
+from compiler.ir.op import all_ops, has_op
+from compiler.ir.ty import DTYPES, TensorType, Type, bits, tensor_fields
+from compiler.ir.ty import Any as AnyDim
+from compiler.named_table import NamedTable
+
+Test = Callable[[Node], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition as written, and its test."""
+
+    text: str
+    holds: Test
+
+
+ConditionMaker = Callable[[Sequence[Any], Op], Test]
+
+conditions: NamedTable[ConditionMaker] = NamedTable("condition", HardwareDescriptionError)
+"""Name → function of the arguments and of the operator the condition is written for."""
+
+
+def parse_condition(text: str, op: Op) -> Condition:
+    """The condition that ``text`` names, for calls of ``op``.
+
+    Raises:
+        HardwareDescriptionError: unknown condition, or arguments it does not take.
+    """
+    name, args = split_condition(text)
+    try:
+        return Condition(text, conditions.require(name)(args, op))
+    except HardwareDescriptionError as error:
+        error.where = error.where or f"condition {text!r} of {op.name}"
+        raise
+
+
+def _exactly(count: int, args: Sequence[Any], form: str) -> None:
+    if len(args) != count:
+        raise HardwareDescriptionError(
+            f"{form.partition('(')[0]} takes {count} arguments, got {len(args)}",
+            fix=f"write {form}",
+        )
+
+
+def _whole(value: Any, form: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise HardwareDescriptionError(f"{value!r} is no whole number", fix=f"write {form}")
+    return value
+
+
+def _words(args: Sequence[Any]) -> list[Any]:
+    """``(a, b)`` and ``([a, b])`` are the same."""
+    return list(args[0]) if len(args) == 1 and isinstance(args[0], list) else list(args)
+
+
+def tensor_of(expr: Expr) -> TensorType | None:
+    """The type of a tensor-valued expression; None for anything else."""
+    ty = expr.checked_type_or_none
+    return ty if isinstance(ty, TensorType) else None
+
+
+def static_shape(ty: TensorType | None) -> tuple[int, ...] | None:
+    """The shape of a tensor of known size; None otherwise."""
+    if ty is None or any(isinstance(d, AnyDim) for d in ty.shape):
+        return None
+    return ty.concrete_shape
+
+
+def bytes_of(ty: Type | None) -> int | None:
+    """Size of a value in bytes, tuples summed; None where it is not known."""
+    total = 0
+    for part in tensor_fields(ty) if ty is not None else []:
+        shape = static_shape(part)
+        if shape is None:
+            return None
+        total += part.num_elements * max(1, bits(part.dtype) // 8)
+    return total if ty is not None else None
+
+
+@conditions.register("const_operand")
+def const_operand(args: Sequence[Any], op: Op) -> Test:
+    """``const_operand(i)``: operand i is constant; ``const_operand(any)``: one of them is."""
+    form = 'const_operand(1), or const_operand("any")'
+    _exactly(1, args, form)
+    if args[0] == "any":
+        return lambda node: any(pred.constant for pred in node.preds)
+    place = _whole(args[0], form)
+    return lambda node: place < len(node.preds) and node.preds[place].constant
+
+
+@conditions.register("no_const_operand")
+def no_const_operand(args: Sequence[Any], op: Op) -> Test:
+    """No operand is constant."""
+    _exactly(0, args, "no_const_operand")
+    return lambda node: not any(pred.constant for pred in node.preds)
+
+
+@conditions.register("distinct_operands")
+def distinct_operands(args: Sequence[Any], op: Op) -> Test:
+    """No value is used twice."""
+    _exactly(0, args, "distinct_operands")
+    return lambda node: len(set(node.preds)) == len(node.preds)
+
+
+@conditions.register("same_shape_operands")
+def same_shape_operands(args: Sequence[Any], op: Op) -> Test:
+    """All operands are tensors of one known shape."""
+    _exactly(0, args, "same_shape_operands")
+
+    def holds(node: Node) -> bool:
+        shapes = {static_shape(tensor_of(pred.ref)) for pred in node.preds}
+        return len(shapes) == 1 and None not in shapes
+
+    return holds
+
+
+@conditions.register("scalar_const")
+def scalar_const(args: Sequence[Any], op: Op) -> Test:
+    """Some operand is constant, and those that are have one element."""
+    _exactly(0, args, "scalar_const")
+    return lambda node: _all_constants(node, lambda shape, result: all(d == 1 for d in shape))
+
+
+@conditions.register("scalar_or_channel_const")
+def scalar_or_channel_const(args: Sequence[Any], op: Op) -> Test:
+    """Some operand is constant; those that are have one element, or one per channel of the result.
+
+    The channel axis is axis 1 of rank 3 and more (NCHW), the last of lower ranks.
+    """
+    _exactly(0, args, "scalar_or_channel_const")
+
+    def per_channel(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
+        if all(d == 1 for d in shape):
+            return True
+        channel = 1 if len(result) >= 3 else len(result) - 1
+        lead = len(result) - len(shape)
+        return lead >= 0 and all(d == 1 or lead + axis == channel for axis, d in enumerate(shape))
+
+    return lambda node: _all_constants(node, per_channel)
+
+
+def _all_constants(node: Node, test: Callable[[tuple[int, ...], tuple[int, ...]], bool]) -> bool:
+    result = static_shape(tensor_of(node.ref))
+    shapes = [static_shape(tensor_of(pred.ref)) for pred in node.preds if pred.constant]
+    if result is None or not shapes:
+        return False
+    return all(shape is not None and test(shape, result) for shape in shapes)
+
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "in": lambda value, legal: value in legal,
+}
+
+
+@conditions.register("attr")
+def attr(args: Sequence[Any], op: Op) -> Test:
+    """``attr(name, op, value)``: an attribute of the call compares so; ``in`` takes a list."""
+    _exactly(3, args, "attr(groups, ==, 1), with one of == != <= >= in")
+    name, comparison, wanted = args
+    fields = getattr(op.attrs_type, "__dataclass_fields__", {})
+    names = [field for field in fields if field != "type_key"]
+    if name not in names:
+        fix = legal_names(str(name), names) if names else f"{op.name} has no attributes"
+        raise HardwareDescriptionError(f"{op.name} has no attribute {name!r}", fix=fix)
+    compare = _COMPARISONS.get(comparison)
+    if compare is None:
+        raise HardwareDescriptionError(
+            f"{comparison!r} compares nothing", fix=f"one of: {' '.join(_COMPARISONS)}"
+        )
+    is_number = isinstance(wanted, (int, float)) and not isinstance(wanted, bool)
+    if (comparison == "in" and not isinstance(wanted, list)) or (
+        comparison in ("<=", ">=") and not is_number
+    ):
+        raise HardwareDescriptionError(
+            f"attr(…, {comparison}, …) cannot compare with {wanted!r}",
+            fix="give a list after in, a number after <= and >=",
+        )
+    expected = [_as_value(v) for v in wanted] if comparison == "in" else _as_value(wanted)
+
+    def holds(node: Node) -> bool:
+        value = _as_value(getattr(node.call.attrs, name, None))
+        try:
+            return compare(value, expected)
+        except TypeError:  # an attribute that is unset, or a list, against a number
+            return False
+
+    return holds
+
+
+def _as_value(value: Any) -> Any:
+    return tuple(map(_as_value, value)) if isinstance(value, (list, tuple)) else value
+
+
+@conditions.register("rank")
+def rank(args: Sequence[Any], op: Op) -> Test:
+    """The result has so many axes."""
+    _exactly(1, args, "rank(4)")
+    wanted = _whole(args[0], "rank(4)")
+
+    def holds(node: Node) -> bool:
+        ty = tensor_of(node.ref)
+        return ty is not None and len(ty.shape) == wanted
+
+    return holds
+
+
+@conditions.register("dtype_in")
+def dtype_in(args: Sequence[Any], op: Op) -> Test:
+    """Every tensor that the call reads or gives has one of these dtypes."""
+    wanted = _words(args)
+    for dtype in wanted or [""]:
+        if dtype not in DTYPES:
+            raise HardwareDescriptionError(
+                f"unknown dtype {dtype!r}", fix=legal_names(str(dtype), DTYPES)
+            )
+    legal = frozenset(wanted)
+
+    def holds(node: Node) -> bool:
+        types = [expr.checked_type_or_none for expr in (node.ref, *node.call.args)]
+        return all(t is not None and {f.dtype for f in tensor_fields(t)} <= legal for t in types)
+
+    return holds
+
+
+@conditions.register("spatial_pad_only")
+def spatial_pad_only(args: Sequence[Any], op: Op) -> Test:
+    """The two leading axes, batch and channel, are not padded, and nothing is cut off."""
+    _exactly(0, args, "spatial_pad_only")
+
+    def holds(node: Node) -> bool:
+        width = getattr(node.call.attrs, "pad_width", ())
+        padded = all(size >= 0 for pair in width for size in pair)
+        return len(width) > 2 and padded and all(tuple(pair) == (0, 0) for pair in width[:2])
+
+    return holds
+
+
+@conditions.register("pad_value")
+def pad_value(args: Sequence[Any], op: Op) -> Test:
+    """What is padded with is this constant."""
+    _exactly(1, args, "pad_value(0)")
+    wanted = args[0]
+    if isinstance(wanted, bool) or not isinstance(wanted, (int, float)):
+        raise HardwareDescriptionError(f"{wanted!r} is no number", fix="write pad_value(0)")
+
+    def holds(node: Node) -> bool:
+        value = node.preds[-1].ref if len(node.preds) > 1 else None
+        return isinstance(value, Constant) and value.is_scalar and value.data.item() == wanted
+
+    return holds
+
+
+@conditions.register("sole_consumer_in")
+def sole_consumer_in(args: Sequence[Any], op: Op) -> Test:
+    """Exactly one node uses the result, and it calls one of these operators."""
+    wanted = _words(args)
+    for name in wanted or [""]:
+        require_op(name)
+    legal = frozenset(wanted)
+
+    def holds(node: Node) -> bool:
+        users = set(node.succs)
+        return not node.extern and len(users) == 1 and users.pop().op_name in legal
+
+    return holds
+
+
+@conditions.register("max_const_bytes")
+def max_const_bytes(args: Sequence[Any], op: Op) -> Test:
+    """The constant operands together take at most so many bytes."""
+    _exactly(1, args, "max_const_bytes(65536)")
+    limit = _whole(args[0], "max_const_bytes(65536)")
+
+    def holds(node: Node) -> bool:
+        sizes = [bytes_of(p.ref.checked_type_or_none) for p in node.preds if p.constant]
+        return all(size is not None for size in sizes) and sum(filter(None, sizes)) <= limit
+
+    return holds
+
+
+def require_op(name: object) -> Op:
+    """The operator a description names.
+
+    Raises:
+        HardwareDescriptionError: there is none; the nearest names are listed.
+    """
+    if not isinstance(name, str) or not has_op(name):
+        close = nearest(str(name), [op.name for op in all_ops()])
+        raise HardwareDescriptionError(
+            f"unknown operator {name!r}",
+            fix=f"did you mean {', '.join(close)}?" if close else "see python -m compiler.ops",
+        )
+    return Op.get(name)

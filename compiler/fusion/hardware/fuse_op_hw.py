@@ -1,0 +1,122 @@
+"""FuseOpHW: calls that run through the units of an accelerator in one go become one function.
+
+    before                                   after (description opu)
+    %0 = nn.conv2d(%x, w);                   %0 = fn (%p0, Primitive=1, Compiler="opu",
+    %1 = add(%0, b);                             global_symbol="opu_0",
+    %2 = nn.relu(%1);                            hdfg_stages=["ipa", "add", "compare", "pool"], …)
+    nn.max_pool2d(%2)                            { nn.max_pool2d(nn.relu(add(nn.conv2d(…)))) };
+                                             %0(%x)
+
+A group is a chain: every call but the last feeds only the next one, so a value that two operators
+use always ends its group. The greedy matcher is the seed note's: calls in post-order, each offered
+to the latest group first. ``optimal`` plans whole chains (optimal.py).
+
+Source: seed note 004; spec/compiler.md sections 4.4 and 4.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from compiler.fusion.hardware.description import load_hdfg
+from compiler.fusion.hardware.dfg import scope_post_order
+from compiler.fusion.hardware.graph_match_fuser import matchers, partition
+from compiler.fusion.hardware.group_functions import group_function, with_group_calls
+from compiler.fusion.hardware.hdfg import HDFG
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Expr, Function
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import SKIPPED, ModulePass, PassContext, register_pass
+
+
+@register_pass("FuseOpHW", opt_level=1, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class FuseOpHW(ModulePass):
+    """Turn the hardware groups of every function into functions of their own.
+
+    Args:
+        hdfg: a description, or the name of a shipped one, or the path of a TOML or JSON file.
+        matcher: "greedy" as in the seed note, or "optimal".
+
+    Raises:
+        HardwareDescriptionError: the description is wrong or cannot be found.
+        CompilerError: unknown matcher.
+    """
+
+    hdfg: HDFG | str = "opu"
+    matcher: str = "greedy"
+
+    def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        hdfg = load_hdfg(self.hdfg) if isinstance(self.hdfg, str) else self.hdfg
+        matchers.require(self.matcher)
+        namer = _Symbols(mod, hdfg.name)
+        changed = mod
+        for gv, function in mod.functions.items():
+            if not isinstance(function, Function) or _is_closed(function):
+                continue
+            new = self._grouped(function, hdfg, namer)
+            if new is not function:
+                changed = changed.with_function(gv, new)
+        return mod if changed is mod else infer_module(changed)
+
+    def _grouped(self, function: Function, hdfg: HDFG, namer: _Symbols) -> Function:
+        """``function`` and the function literals inside it, innermost first."""
+        literals: dict[Expr, Expr] = {}
+        for scope in _scopes(function):
+            drawn = partition(scope, hdfg, self.matcher)
+            inner = {e: literals[e] for e in drawn.dfg.node_of if e in literals}
+            if drawn.groups or inner:
+                functions = {g: group_function(g, hdfg.name, namer.next()) for g in drawn.groups}
+                literals[scope] = with_group_calls(scope, drawn, functions, inner)
+        new = literals.get(function, function)
+        assert isinstance(new, Function)
+        return new
+
+
+def _is_closed(function: Function) -> bool:
+    """True for what belongs to another compiler or is a kernel already."""
+    return function.has_nonzero_attr("Primitive") or any(key in function.attrs for key in SKIPPED)
+
+
+def _scopes(function: Function) -> Iterator[Function]:
+    """Function literals inside ``function``, then itself; each after those inside it."""
+    done: set[Function] = set()
+    stack: list[tuple[Function, bool]] = [(function, False)]
+    while stack:
+        scope, inner_pushed = stack.pop()
+        if scope in done:
+            continue
+        if inner_pushed:
+            done.add(scope)
+            yield scope
+            continue
+        stack.append((scope, True))
+        literals = [n for n in scope_post_order(scope.body) if isinstance(n, Function)]
+        stack.extend((n, False) for n in reversed(literals) if not _is_closed(n))
+
+
+class _Symbols:
+    """``opu_0, opu_1, …``, going on where functions already in the module stop."""
+
+    def __init__(self, mod: IRModule, prefix: str) -> None:
+        taken = {gv.name_hint for gv in mod.functions}
+        for function in mod.functions.values():
+            if isinstance(function, Function):
+                taken |= {
+                    node.get_attr("global_symbol")
+                    for node in post_order(function)
+                    if isinstance(node, Function) and "global_symbol" in node.attrs
+                }
+        self._taken = taken
+        self._prefix = prefix
+        self._count = 0
+
+    def next(self) -> str:
+        """A symbol nothing else in the module has."""
+        while True:
+            symbol = f"{self._prefix}_{self._count}"
+            self._count += 1
+            if symbol not in self._taken:
+                return symbol

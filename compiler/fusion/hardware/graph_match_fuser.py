@@ -1,0 +1,141 @@
+"""GraphMatchFuser: draws the groups of one function; greedily, or with whole chains planned.
+
+Source: seed note 004 (GraphMatchFuser: Partition, AddToGroup, CollectInputs); spec/compiler.md
+section 4.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from compiler.fusion.hardware.chains import only_users
+from compiler.fusion.hardware.dfg import DFG, Creator, Node
+from compiler.fusion.hardware.groups import Group, Partition
+from compiler.fusion.hardware.hdfg import HDFG, MARKERS, Stage
+from compiler.fusion.hardware.matcher import MatchState, find_match
+from compiler.fusion.hardware.optimal import plan_chains
+from compiler.ir.expr import Function
+from compiler.named_table import NamedTable
+
+Matcher = Callable[["GraphMatchFuser"], None]
+
+matchers: NamedTable[Matcher] = NamedTable("matcher")
+"""Name → how calls are distributed over groups; a matcher fills ``groups`` of its fuser."""
+
+
+@dataclass(slots=True)
+class GraphMatchFuser:
+    """Draws the groups of one function.
+
+    Args:
+        hdfg: the description to match against.
+        dfg: the function.
+    """
+
+    hdfg: HDFG
+    dfg: DFG
+    groups: list[Group] = field(default_factory=list)
+    group_of: dict[Node, Group] = field(default_factory=dict)
+    only_user: dict[Node, Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.only_user = only_users(self.dfg, self.is_absorbable)
+
+    def is_absorbable(self, node: Node) -> bool:
+        """True for what may stand between two calls of a group: tuples and free operators."""
+        if node.kind == "tuple":
+            return True
+        name = node.op_name
+        if name in self.hdfg.free_ops:
+            return True
+        if not self.hdfg.absorb_unmapped or name in MARKERS:
+            return False
+        return node.kind == "getitem" or (name is not None and name not in self.hdfg.op_map)
+
+    def mapped_calls(self) -> Iterable[Node]:
+        """Calls that some unit knows, in post-order; what depends on no input has no turn."""
+        op_map = self.hdfg.op_map
+        return (n for n in self.dfg.calls() if n.op_name in op_map and not n.constant)
+
+    def connected(self, group: Group, node: Node) -> bool:
+        """True when the value of ``group`` is used by ``node`` only, if through free operators."""
+        return self.only_user.get(group.root) is node
+
+    def new_group(self, state: MatchState | None = None) -> Group:
+        """An empty group, the latest from now on."""
+        self.groups.append(Group(state or MatchState()))
+        return self.groups[-1]
+
+    def add_to_group(self, node: Node, stage: Stage, group: Group) -> None:
+        """``node`` becomes the root of ``group``; what only it needs comes along."""
+        group.calls.append(node)
+        group.stages.append(stage)
+        group.members.add(node)
+        self.group_of[node] = group
+        for pred in node.preds:
+            self.collect_inputs(pred, group)
+
+    def collect_inputs(self, node: Node, group: Group) -> None:
+        """Take ``node`` and its operands into ``group`` as far as no one else needs them.
+
+        Constants, what is computed from them, and tuples are copied into every group that reaches
+        them; free operators join where all their users are inside. Anything else is an input.
+        """
+        stack = [node]
+        while stack:
+            top = stack.pop()
+            if top in group.members or top in self.group_of:
+                continue
+            if not (top.constant or top.kind == "tuple"):
+                inside = all(user in group.members for user in top.succs)
+                if not self.is_absorbable(top) or top.extern or not inside:
+                    continue
+                self.group_of[top] = group
+            group.members.add(top)
+            stack.extend(reversed(top.preds))
+
+
+@matchers.register("greedy")
+def match_greedily(fuser: GraphMatchFuser) -> None:
+    """Every call goes to the latest group if it can, else begins a new one, else stays behind."""
+    current: Group | None = None
+    for node in fuser.mapped_calls():
+        if current is not None and fuser.connected(current, node):
+            stage = find_match(fuser.hdfg, node, current.state)
+            if stage is not None:
+                fuser.add_to_group(node, stage, current)
+                continue
+        state = MatchState()
+        stage = find_match(fuser.hdfg, node, state)
+        if stage is not None:
+            current = fuser.new_group(state)
+            fuser.add_to_group(node, stage, current)
+
+
+@matchers.register("optimal")
+def match_optimally(fuser: GraphMatchFuser) -> None:
+    """Fewest calls on the host, then fewest groups, then fewest bytes between groups."""
+    chosen = plan_chains(fuser.hdfg, list(fuser.mapped_calls()), fuser.only_user)
+    for node, (stage, before) in chosen.items():
+        group = fuser.new_group() if before is None else fuser.group_of[before]
+        group.state.take(stage)
+        fuser.add_to_group(node, stage, group)
+
+
+def partition(function: Function, hdfg: HDFG, matcher: str = "greedy") -> Partition:
+    """The groups of the body of ``function``; function literals inside it are not entered.
+
+    Args:
+        function: typed.
+        matcher: "greedy" or "optimal".
+
+    Raises:
+        CompilerError: unknown matcher.
+    """
+    match = matchers.require(matcher)
+    fuser = GraphMatchFuser(hdfg, Creator.prepare(function))
+    match(fuser)
+    keep = hdfg.keep_if
+    groups = [group for group in fuser.groups if keep is None or keep(group)]
+    return Partition(hdfg, fuser.dfg, groups)

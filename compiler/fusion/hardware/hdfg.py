@@ -1,0 +1,259 @@
+"""HDFG, the hardware data flow graph: units of an accelerator and the ways data moves among them.
+
+    concat → add_pre → mul_pre → pad → ipa → mul → add → compare ⇄ pool → upsample …
+
+A link is a *possible* movement: a unit that is not needed is bypassed (unless ``optional`` is
+False), and each unit serves at most ``max_uses`` calls of one group. Everything a unit can and
+cannot take is data; no accelerator is named in Python.
+
+Source: seed note 004 (HDFG::Create, LinkFromTo); spec/compiler.md section 4.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from compiler.errors import HardwareDescriptionError, legal_names
+from compiler.fusion.hardware.conditions import Condition, parse_condition, require_op
+from compiler.fusion.hardware.dfg import Node
+from compiler.fusion.hardware.limits import Limits
+
+if TYPE_CHECKING:
+    from compiler.fusion.hardware.groups import Group
+
+Predicate = Callable[[Node], bool]
+Accepts = None | str | Predicate | Condition | Sequence[str | Predicate | Condition]
+
+MARKERS = ("annotation.stop_fusion", "annotation.cast_hint")
+"""Operators that compute nothing and end a group; no unit can take them."""
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """A unit of the pipeline.
+
+    Args:
+        name: unique in its description.
+        accepts: operator → what must hold of a call: None, a condition as text
+            (``"attr(groups, ==, 1)"``), a function of the DFG node, or several, all of which must.
+        max_uses: calls of one group it can serve; None for any number.
+        optional: False when data cannot bypass it.
+        cycles_per_element: cycles it spends on one product of a convolution or matrix product, on
+            one element of anything else.
+        limits: what a call must not exceed.
+
+    Raises:
+        HardwareDescriptionError: an unknown operator or condition, or a value of the wrong kind.
+    """
+
+    name: str
+    accepts: Mapping[str, Accepts]
+    max_uses: int | None = 1
+    optional: bool = True
+    cycles_per_element: float = 0.0
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise HardwareDescriptionError(
+                f"{self.name!r} cannot name a unit", key=("name",), fix="letters, digits and _"
+            )
+        if self.max_uses is not None and self.max_uses < 1:
+            raise HardwareDescriptionError(
+                f"unit {self.name!r}: max_uses must be at least 1, got {self.max_uses}",
+                key=("max_uses",),
+                fix='leave the unit out, or write max_uses = "unbounded"',
+            )
+        parsed = {op: _conditions(op, given, self.name) for op, given in self.accepts.items()}
+        object.__setattr__(self, "accepts", parsed)
+
+    def refusal(self, node: Node) -> str | None:
+        """Why the unit cannot take this call, in a few words; None when it can."""
+        wanted: Any = self.accepts.get(node.op_name or "")
+        if wanted is None:
+            return f"does not take {node.op_name}"
+        for condition in wanted:
+            if not condition.holds(node):
+                return f"{condition.text} does not hold"
+        return self.limits.refusal(node)
+
+
+def _conditions(op_name: str, given: Accepts, stage: str) -> tuple[Condition, ...]:
+    try:
+        op = require_op(op_name)
+        if op_name in MARKERS:
+            raise HardwareDescriptionError(
+                f"{op_name} ends a group; no unit can take it", fix="leave it out"
+            )
+        single = given is None or isinstance(given, (str, Condition)) or callable(given)
+        several: Any = (() if given is None else (given,)) if single else given
+        return tuple(
+            parse_condition(item, op)
+            if isinstance(item, str)
+            else item
+            if isinstance(item, Condition)
+            else Condition(getattr(item, "__name__", "predicate"), item)
+            for item in several
+        )
+    except HardwareDescriptionError as error:
+        error.key = error.key or ("accepts", op_name)
+        error.where = error.where or f"unit {stage!r}"
+        raise
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HDFG:
+    """A description of an accelerator, checked and ready to match against.
+
+    Args:
+        name: becomes ``Compiler`` of the groups and the beginning of their ``global_symbol``.
+        root: the unit where data enters.
+        stages: the units.
+        links: (from, to) pairs of unit names; the order counts, cycles are allowed.
+        free_ops: operators that cost nothing (a change of shape) and ride along in a group.
+        keep_if: asked of every group; where it answers False the group goes back to the host.
+        absorb_unmapped: groups take in any operator that no unit takes, as in the seed note.
+        bytes_per_cycle: what the accelerator's memory port moves; None leaves memory out of cycles.
+
+    Raises:
+        HardwareDescriptionError: a unit is named twice, unknown or unreachable.
+    """
+
+    name: str
+    root: str
+    stages: Sequence[Stage]
+    links: Sequence[tuple[str, str]]
+    free_ops: frozenset[str] | set[str] | Sequence[str] = frozenset()
+    keep_if: Callable[[Group], bool] | None = None
+    absorb_unmapped: bool = False
+    bytes_per_cycle: float | None = None
+    op_map: Mapping[str, tuple[Stage, ...]] = field(init=False)
+    _successors: Mapping[Stage, tuple[Stage, ...]] = field(init=False, repr=False)
+    _orders: Mapping[Stage | None, tuple[Stage, ...]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise HardwareDescriptionError(
+                f"{self.name!r} cannot name a description: it begins the symbols of its functions",
+                key=("name",),
+                fix="letters, digits and _",
+            )
+        by_name = self._unique_names()
+        root = _known(by_name, self.root, ("root",), "root")
+        for place, op_name in enumerate(self.free_ops):
+            _check_free_op(op_name, place)
+        successors: dict[Stage, list[Stage]] = {stage: [] for stage in self.stages}
+        for place, link in enumerate(self.links):
+            if len(link) != 2:
+                raise HardwareDescriptionError(
+                    f"a link has two ends, got {list(link)}", key=("links", place)
+                )
+            start, end = (_known(by_name, n, ("links", place), f"link {list(link)}") for n in link)
+            if end in successors[start]:
+                raise HardwareDescriptionError(
+                    f"link {list(link)} is there twice", key=("links", place), fix="remove one"
+                )
+            successors[start].append(end)
+        _set = object.__setattr__
+        _set(self, "stages", tuple(self.stages))
+        _set(self, "links", tuple((a, b) for a, b in self.links))
+        _set(self, "free_ops", frozenset(self.free_ops))
+        _set(self, "_successors", {stage: tuple(nexts) for stage, nexts in successors.items()})
+        self._check_reachable(root)
+        op_map: dict[str, list[Stage]] = {}
+        for stage in self.stages:
+            for op_name in stage.accepts:
+                op_map.setdefault(op_name, []).append(stage)
+        _set(self, "op_map", {name: tuple(stages) for name, stages in op_map.items()})
+        orders = {stage: self._breadth_first(self._successors[stage]) for stage in self.stages}
+        _set(self, "_orders", {None: self._breadth_first((root,)), **orders})
+
+    def succ(self, stage: Stage) -> tuple[Stage, ...]:
+        """The units that data may move to from ``stage``, in link order."""
+        return self._successors[stage]
+
+    def search_order(self, last: Stage | None) -> tuple[Stage, ...]:
+        """Units that the next call of a group may use, nearest first.
+
+        Breadth first from the successors of ``last``, or from the root when it is None; a unit that
+        is not optional is not passed. Whether a unit accepts the call does not change the order, so
+        it is found out once.
+        """
+        return self._orders[last]
+
+    def stage(self, name: str) -> Stage:
+        """The unit of this name.
+
+        Raises:
+            HardwareDescriptionError: there is none.
+        """
+        return _known({stage.name: stage for stage in self.stages}, name, (), self.name)
+
+    def _unique_names(self) -> dict[str, Stage]:
+        by_name: dict[str, Stage] = {}
+        for place, stage in enumerate(self.stages):
+            if stage.name in by_name:
+                raise HardwareDescriptionError(
+                    f"two units are named {stage.name!r}", key=("stages", place, "name")
+                )
+            by_name[stage.name] = stage
+        if not by_name:
+            raise HardwareDescriptionError(
+                f"description {self.name!r} has no unit", key=("stages",), fix="add [[stages]]"
+            )
+        return by_name
+
+    def _check_reachable(self, root: Stage) -> None:
+        reached, stack = {root}, [root]
+        while stack:
+            for after in self._successors[stack.pop()]:
+                if after not in reached:
+                    reached.add(after)
+                    stack.append(after)
+        for place, stage in enumerate(self.stages):
+            if stage not in reached:
+                raise HardwareDescriptionError(
+                    f"no path leads from root {root.name!r} to unit {stage.name!r}",
+                    key=("stages", place, "name"),
+                    fix=f'add a link such as ["{root.name}", "{stage.name}"]',
+                )
+
+    def _breadth_first(self, seeds: Sequence[Stage]) -> tuple[Stage, ...]:
+        seen: dict[Stage, None] = {}
+        queue = deque(seeds)
+        while queue:
+            stage = queue.popleft()
+            if stage in seen:
+                continue
+            seen[stage] = None
+            if stage.optional:
+                queue.extend(self._successors[stage])
+        return tuple(seen)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _known(
+    by_name: Mapping[str, Stage], name: str, key: tuple[str | int, ...], where: str
+) -> Stage:
+    if name not in by_name:
+        raise HardwareDescriptionError(
+            f"unknown unit {name!r}", key=key, where=where, fix=legal_names(str(name), by_name)
+        )
+    return by_name[name]
+
+
+def _check_free_op(op_name: str, place: int) -> None:
+    try:
+        require_op(op_name)
+    except HardwareDescriptionError as error:
+        error.key, error.where = ("free_ops", place), "free_ops"
+        raise
