@@ -218,7 +218,7 @@ def _thresholds(stats: CalibrationStats, qconfig: QConfig) -> list[dict[str, flo
     """Per measured point, in binding order: what every calibrate_mode would choose."""
     rows: list[dict[str, float]] = [{} for _ in stats.point_tensor]
     for name in calibrate_modes.names():
-        chosen = activation_scales(stats, qconfig.with_overrides(calibrate_mode=name))
+        chosen = activation_scales(stats, qconfig.with_overrides(calibrate_mode=name))[: len(rows)]
         for row, value in zip(rows, chosen, strict=True):
             row[name] = float(value)
     return rows

@@ -137,6 +137,11 @@ class OpRule(Generic[R]):
         held = self._rules.get(op.name)
         return None if held is None else held[1]
 
+    def level(self, op: Op) -> int | None:
+        """Level of the operator's rule; None without one."""
+        held = self._rules.get(op.name)
+        return None if held is None else held[0]
+
     def require(self, op: Op) -> R:
         """The rule of an operator.
 

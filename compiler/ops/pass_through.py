@@ -11,7 +11,7 @@ from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
 from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.partition import QPartitionExpr
-from compiler.ops.rules.realize import QRealizeIntExpr, fits, like
+from compiler.ops.rules.realize import QRealizeIntExpr, like, storage_dtype
 from compiler.ops.rules.requantize import to_scalar
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
@@ -63,8 +63,8 @@ def realize_moving_channels(ref_call: Call, args: Args, ctx: QuantizeContext) ->
     if not isinstance(data, QRealizeIntExpr):
         return None
     data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
-    narrow = ctx.qconfig.dtype_input
-    if ctx.qconfig.integer_tables and data.dtype != narrow and fits(data, narrow):
+    narrow = storage_dtype(data.low, data.high, ctx.qconfig)
+    if ctx.qconfig.integer_tables and narrow is not None and data.dtype != narrow:
         data = like(data, cast(data.data, narrow), dtype=narrow)
     return like(data, with_args(ref_call, (data.data, *args[1:])))
 
@@ -81,7 +81,7 @@ def realize_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
     (data,) = args
     if not isinstance(data, QRealizeIntExpr):
         return None
-    dtype = ctx.qconfig.dtype_input
-    if not fits(data, dtype):
+    dtype = storage_dtype(data.low, data.high, ctx.qconfig)
+    if dtype is None:
         return like(data, with_args(ref_call, (data.data,)))
     return like(data, with_args(ref_call, (cast(data.data, dtype),)), dtype=dtype)

@@ -95,8 +95,9 @@ def _share(name: str, value: Any) -> float | None:
 def _dtype_input(name: str, value: Any) -> str:
     if value == "uint8":
         raise ConfigValueError(
-            "QConfig.dtype_input cannot be 'uint8': unsigned activations are not built",
-            fix="legal: int8, int16, int32",
+            "QConfig.dtype_input cannot be 'uint8': not every tensor is without negative values",
+            fix='set activation_scheme="unsigned", which stores those that are as uint8; '
+            "legal here: int8, int16, int32",
         )
     return _word(("int8", "int16", "int32"), name, value)
 
@@ -125,14 +126,16 @@ CHECKS: dict[str, Check] = {
     "stop_after_global_pool": _flag,
     "avg_pool_round": _flag,
     "weight_granularity": partial(_word, ("tensor", "channel")),
+    "activation_scheme": partial(_word, ("symmetric", "unsigned", "asymmetric")),
     "integer_tables": _flag,
     "prerequisite_level": _level,
     "equalize": _flag,
     "smooth_alpha": _share,
     "bias_correction": _flag,
+    "weight_rounding": partial(_word, ("nearest", "adaptive")),
+    "layers": layer_choices,
 }
 
-    "layers": layer_choices,
 
 def check_fields(config: Any) -> dict[str, Any]:
     """Every field of a QConfig in its canonical Python form.
@@ -148,9 +151,9 @@ def check_fields(config: Any) -> dict[str, Any]:
                 f"QConfig.nbit_{kind}={nbit} does not fit dtype_{kind}={dtype!r}",
                 fix=f"lower nbit_{kind} to {bits(dtype)} or take a wider dtype",
             )
+    _check_layers(values)
     if values["bias_correction"] and values["bias_mode"] != "accumulator":
         raise ConfigValueError(
-    _check_layers(values)
             f"QConfig.bias_correction needs finer biases than bias_mode={values['bias_mode']!r}",
             fix='set bias_mode="accumulator", or bias_correction=False',
         )

@@ -49,6 +49,9 @@ class QConfig:
         stop_after_global_pool: nothing visited after an nn.global_avg_pool2d is quantized.
         avg_pool_round: average pooling loses nothing; the rounding happens in the requantization.
         weight_granularity: one weight scale per "tensor" or per output "channel".
+        activation_scheme: narrow activations are all "symmetric"; or those that are never negative
+            "unsigned", which doubles their levels; or also the others "asymmetric", with a zero
+            point where their range is not even.
         integer_tables: activation functions, softmax, layer normalisation and every operator that
             moves data run on integers; the residual stream between layer norms has 16 bits.
         prerequisite_level: opt level of the passes before quantization; None takes the context's.
@@ -57,10 +60,12 @@ class QConfig:
             weights first (same function); None moves nothing. Needs calibration data.
         bias_correction: biases make up for the mean error of quantized weights. Needs calibration
             data and bias_mode "accumulator".
+        weight_rounding: weights go to the "nearest" level, or "adaptive" to the ones with the least
+            error of the layer's output. Needs calibration data.
+        layers: what differs at single layers, by name: bits of weights and of inputs, or float.
 
     Raises:
         UnknownConfigKeyError: an unknown field (also a TypeError).
-        layers: what differs at single layers, by name: bits of weights and of inputs, or float.
         ConfigValueError: an illegal value (also a ValueError).
     """
 
@@ -87,16 +92,18 @@ class QConfig:
     stop_after_global_pool: bool = True
     avg_pool_round: bool = False
     weight_granularity: str = "tensor"
+    activation_scheme: str = "symmetric"
     integer_tables: bool = False
     prerequisite_level: int | None = None
     equalize: bool = False
     smooth_alpha: float | None = None
     bias_correction: bool = False
+    weight_rounding: str = "nearest"
+    layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Refuses unknown fields before the generated ``__init__`` does so less helpfully."""
         _check_names(cls, named)
-    layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
@@ -135,7 +142,12 @@ class QConfig:
     @property
     def needs_channels(self) -> bool:
         """True where statistics of single channels are needed, beside those of quantize points."""
-        return self.smooth_alpha is not None or self.bias_correction
+        return self.smooth_alpha is not None or self.bias_correction or self.needs_grams
+
+    @property
+    def needs_grams(self) -> bool:
+        """True where products of what the taps of a weight read are needed as well."""
+        return self.weight_rounding == "adaptive"
 
     def get_nbit_by_kind(self, kind: int) -> int:
         """Bits of a quantize point.
@@ -218,16 +230,16 @@ def _check_names(cls: type[QConfig], names: Iterable[str]) -> None:
             )
 
 
-def _field_of_kind(kind: int) -> str:
-    if kind in (QAnnotateKind.INPUT, QAnnotateKind.WEIGHT, QAnnotateKind.ACTIVATION):
-        return QAnnotateKind(kind).name.lower()
-    raise ConfigValueError(f"kind {kind!r} has neither bits nor a dtype")
 def _plain(value: Any) -> Any:
     if isinstance(value, LayerChoices):
         return value.to_dict()
     return list(value) if isinstance(value, ValueList) else value
 
 
+def _field_of_kind(kind: int) -> str:
+    if kind in (QAnnotateKind.INPUT, QAnnotateKind.WEIGHT, QAnnotateKind.ACTIVATION):
+        return QAnnotateKind(kind).name.lower()
+    raise ConfigValueError(f"kind {kind!r} has neither bits nor a dtype")
 
 
 def qconfig(**overrides: Any) -> QConfig:

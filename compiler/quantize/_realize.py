@@ -19,6 +19,7 @@ from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
+from compiler.ops.rules.zero_point import plainly, zero_point_answer
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.report import call_places
 from compiler.quantize._run_context import context_or_new
@@ -70,6 +71,11 @@ class _Realizer:
 
     def rule(self, ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
         rule = FQRealizeRewrite.get(ref_call.op)
+        if rule is not None:
+            args = tuple(
+                plainly(arg, zero_point_answer(ref_call, place), self.context.qconfig)
+                for place, arg in enumerate(args)
+            )
         result = None if rule is None else rule(ref_call, args, self.context)
         place = self.places.get(ref_call)
         if place is None:

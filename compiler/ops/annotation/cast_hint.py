@@ -20,8 +20,16 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.integer_calls import cast
+from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, fits, like
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    fits,
+    like,
+    storage_dtype,
+)
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 
@@ -71,9 +79,15 @@ def cast_hint_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeConte
     assert isinstance(attrs, CastHintAttrs)
     if not isinstance(data, QRealizeIntExpr):
         return None
-    if not fits(data, attrs.dtype):
+    dtype = attrs.dtype if fits(data, attrs.dtype) else None
+    dtype = dtype or storage_dtype(data.low, data.high, ctx.qconfig)
+    if dtype is None:
         return like(data, data.data)
-    return like(data, cast(data.data, attrs.dtype), dtype=attrs.dtype)
+    return like(data, cast(data.data, dtype), dtype=dtype)
 
 
 FQDomScale.register(cast_hint)(same_scale)
+FQZeroPoint.register(cast_hint)(always(ZeroPoint.KEEPS))
+
+
+FLower.register(cast_hint)(same_value)

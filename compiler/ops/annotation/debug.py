@@ -9,6 +9,7 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import identity_rel
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -33,3 +34,6 @@ debug = register_op(
 def debug_numpy(attrs: DebugAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """The value itself."""
     return list(args)
+
+
+FLower.register(debug)(same_value)

@@ -2,7 +2,9 @@
 
     y = round(clip(data / dom_scale, clip_min, clip_max)) * dom_scale     round: half away from zero
 
-With rounding="round_even" halves go to the even neighbour, as ONNX's QuantizeLinear has it.
+With rounding="round_even" halves go to the even neighbour, as ONNX's QuantizeLinear has it. The
+bounds are counted from 0: -127 .. 127 for symmetric 8 bits, 0 .. 255 for unsigned ones, -20 .. 235
+where 0 is stored as -108. So signs and zero points of what is stored are not seen here.
 
 Kind IDENTITY (0) is the identity. ``dom_scale`` is a scalar, or with ``axis`` a vector along that
 axis of the data (spec/quantize.md sections 5.1 and 7.10).
@@ -23,6 +25,8 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Intrin, Scalar
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.dom_scale import DomScale, as_scale
@@ -31,16 +35,20 @@ from compiler.ops.rules.integer_calls import clip as clip_call
 from compiler.ops.rules.integer_calls import multiply as multiply_call
 from compiler.ops.rules.integer_calls import round_even as round_even_call
 from compiler.ops.rules.integer_calls import round_half_away as round_call
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
     integer_limits,
     integers,
+    with_zero_point,
 )
 from compiler.ops.rules.requantize import requantize
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.unary import round_half_away
 from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
 
 OP = "relay.op.annotation.simulated_quantize"
 ROUNDINGS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
@@ -94,6 +102,19 @@ simulated_quantize = register_op(
 )
 
 
+def check_computed(attrs: SimulatedQuantizeAttrs) -> None:
+    """Refuse variants that are not computed.
+
+    Raises:
+        UnsupportedQuantizeError: unsigned points, or another rounding.
+    """
+    if not attrs.sign or attrs.rounding not in ROUNDINGS:
+        raise UnsupportedQuantizeError(
+            f"simulated_quantize: sign={attrs.sign}, rounding={attrs.rounding!r} is not computed",
+            fix='use sign=True and rounding="round" or "round_even"',
+        )
+
+
 @FNumpyCompute.register(simulated_quantize)
 def simulated_quantize_numpy(
     attrs: SimulatedQuantizeAttrs, args: Arrays, out_type: Type
@@ -102,11 +123,7 @@ def simulated_quantize_numpy(
     data, scale, low, high = args
     if attrs.kind == 0:
         return [data]
-    if not attrs.sign or attrs.rounding not in ROUNDINGS:
-        raise UnsupportedQuantizeError(
-            f"simulated_quantize: sign={attrs.sign}, rounding={attrs.rounding!r} is not computed",
-            fix='use sign=True and rounding="round" or "round_even"',
-        )
+    check_computed(attrs)
     if attrs.axis is not None:
         shape = [1] * data.ndim
         shape[attrs.axis] = -1
@@ -143,8 +160,10 @@ def simulated_quantize_realize(
     trailing = None if attrs.axis is None else rank - normalize_axis(OP, attrs.axis, rank) - 1
     scale = DomScale(constants[0].data, trailing)
     low, high = float(constants[1].data), float(constants[2].data)
+    narrow = attrs.kind == QAnnotateKind.INPUT
     if isinstance(data, QRealizeIntExpr):
-        return requantize(data, scale, low, high, rank, ctx.qconfig)
+        result = requantize(data, scale, low, high, rank, ctx.qconfig)
+        return with_zero_point(result, ctx.qconfig) if narrow else result
     if isinstance(data, TempExpr):
         raise InternalQuantizeError(f"a {type(data).__name__} cannot be quantized")
     reciprocal = along_axis(as_scale(np.float32(1) / scale.values), trailing, "float32")
@@ -152,4 +171,32 @@ def simulated_quantize_realize(
     rounded = round_call(product) if attrs.rounding == "round" else round_even_call(product)
     held = clip_call(rounded, low, high)
     limits = integer_limits("int32")
-    return integers(held, scale, "float32", max(int(low), limits[0]), min(int(high), limits[1]))
+    bounds = max(int(low), limits[0]), min(int(high), limits[1])
+    result = integers(held, scale, "float32", *bounds)
+    return with_zero_point(result, ctx.qconfig) if narrow else result
+
+
+FQZeroPoint.register(simulated_quantize)(always(ZeroPoint.CENTRES))
+
+
+@FLower.register(simulated_quantize)
+def simulated_quantize_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """In float32, scales read along their axis."""
+    data, scale, low, high = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, SimulatedQuantizeAttrs)
+    if attrs.kind == 0:
+        return [data]
+    check_computed(attrs)
+    rounding = "round_away" if attrs.rounding == "round" else attrs.rounding
+    axis = attrs.axis
+
+    def at(indices: tuple[Scalar, ...]) -> Scalar:
+        step = scale.at(() if axis is None else (indices[axis % len(indices)],))
+        units = Bin("/", data.cast(scale.dtype).at(indices), step)
+        held = Bin("max", Bin("min", units, high.at(())), low.at(()))
+        return Bin("*", Intrin(rounding, (held,)), step)
+
+    return [TensorView.of(data.shape, at).cast(data.dtype)]

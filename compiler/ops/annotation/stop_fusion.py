@@ -10,8 +10,10 @@ from compiler.ir.type_relation import identity_rel
 from compiler.ops.pass_through import annotate_pass_through, realize_keeping_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 
 stop_fusion = register_op(
     "annotation.stop_fusion", arg_names=("data",), rel=identity_rel, pattern=OpPattern.OPAQUE
@@ -27,3 +29,7 @@ def stop_fusion_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
 FQAnnotateRewrite.register(stop_fusion)(annotate_pass_through)
 FQRealizeRewrite.register(stop_fusion)(realize_keeping_channels)
 FQDomScale.register(stop_fusion)(same_scale)
+FQZeroPoint.register(stop_fusion)(always(ZeroPoint.KEEPS))
+
+
+FLower.register(stop_fusion)(same_value)

@@ -34,6 +34,7 @@ from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.integer_division import truncated_quotient
 
 Array = NDArray[Any]
@@ -119,3 +120,4 @@ def _counts_of(call: Call) -> Array:
 FQAnnotateRewrite.register(avg_pool2d)(annotate_average_pool)
 FQRealizeRewrite.register(avg_pool2d)(realize_average_pool(_counts_of))
 FQDomScale.register(avg_pool2d)(average_pool_scale(_counts_of))
+FQZeroPoint.register(avg_pool2d)(always(ZeroPoint.CENTRES))

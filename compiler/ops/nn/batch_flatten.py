@@ -16,6 +16,7 @@ from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 
 
 def batch_flatten_infer(types: Sequence[Any], attrs: Any) -> Type:
@@ -46,3 +47,4 @@ def batch_flatten_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
 FQAnnotateRewrite.register(batch_flatten)(annotate_pass_through)
 FQRealizeRewrite.register(batch_flatten)(realize_moving_channels)
 FQDomScale.register(batch_flatten)(moved_scale)
+FQZeroPoint.register(batch_flatten)(always(ZeroPoint.KEEPS))

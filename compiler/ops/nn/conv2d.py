@@ -18,7 +18,12 @@ from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.convolve import convolve
-from compiler.ops.nn.matmul_like import annotate_matmul_like, realize_matmul_like, weighted_scale
+from compiler.ops.nn.matmul_like import (
+    annotate_matmul_like,
+    realize_matmul_like,
+    weighted_scale,
+    zero_point_of_data,
+)
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.nn.window import (
     arrange,
@@ -40,6 +45,7 @@ from compiler.ops.rules.partition import (
 )
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
 
@@ -179,3 +185,4 @@ def conv2d_product(call: Call) -> ProductShape:
 FQAnnotateRewrite.register(conv2d)(annotate_matmul_like)
 FQRealizeRewrite.register(conv2d)(realize_matmul_like)
 FQDomScale.register(conv2d)(weighted_scale)
+FQZeroPoint.register(conv2d)(zero_point_of_data)

@@ -14,7 +14,12 @@ from compiler.ir.ty import IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import as_result, working_dtype
-from compiler.ops.nn.matmul_like import annotate_dense, realize_matmul_like, weighted_scale
+from compiler.ops.nn.matmul_like import (
+    annotate_dense,
+    realize_matmul_like,
+    weighted_scale,
+    zero_point_of_data,
+)
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -22,6 +27,7 @@ from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint
 
 OP = "nn.dense"
 
@@ -94,3 +100,4 @@ def dense_product(call: Call) -> ProductShape:
 FQAnnotateRewrite.register(dense)(annotate_dense)
 FQRealizeRewrite.register(dense)(realize_matmul_like)
 FQDomScale.register(dense)(weighted_scale)
+FQZeroPoint.register(dense)(zero_point_of_data)

@@ -23,6 +23,7 @@ from compiler.ops.rules.integer_calls import border
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, inner
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 
 global_avg_pool2d = register_op(
@@ -72,3 +73,4 @@ def _counts_of(call: Call) -> NDArray[Any]:
 
 FQRealizeRewrite.register(global_avg_pool2d)(realize_average_pool(_counts_of))
 FQDomScale.register(global_avg_pool2d)(average_pool_scale(_counts_of))
+FQZeroPoint.register(global_avg_pool2d)(always(ZeroPoint.CENTRES))

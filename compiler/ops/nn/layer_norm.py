@@ -10,7 +10,8 @@ import numpy as np
 from compiler.ir.expr import Call, Constant, Expr, describe
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.ops.annotation.wide_point import wide_point
+from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.annotation.wide_point import WIDE_BITS, wide_point
 from compiler.ops.nn.integer_standardize import (
     IntegerStandardizeAttrs,
     integer_standardize,
@@ -31,6 +32,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, fits, integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 
@@ -75,13 +77,21 @@ _ROOT_LIMIT_BITS = 52
 def layer_norm_annotate(
     ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
 ) -> Expr | None:
-    """Narrow data stay as they are, anything else gets 16 bits; the result is an accumulator."""
+    """Narrow data stay as they are, anything else gets 16 bits; the result is an accumulator.
+
+    Axes too long for exact sums of squares of 16 bits get narrow data.
+    """
     constants = all(isinstance(arg, Constant) for arg in args[1:])
     if ctx.check_to_skip(ref_call) or not constants or ctx.qconfig.dtype_activation != "int32":
         return None
     data = unannotated(args[0])
     if kind_of(args[0]) != QAnnotateKind.INPUT:
-        data = wide_point(data, ctx)
+        attrs = ref_call.attrs
+        assert isinstance(attrs, LayerNormAttrs)
+        count = ref_call.tensor_type.concrete_shape[attrs.axis]
+        # The sums of a whole image leave room for 8 bits only.
+        wide = (count << (WIDE_BITS - 1)).bit_length() * 2 <= _ROOT_LIMIT_BITS
+        data = wide_point(data, ctx) if wide else as_input(args[0], ctx)
     return QAnnotateExpr(with_args(ref_call, (data, *args[1:])), QAnnotateKind.ACTIVATION)
 
 
@@ -143,3 +153,6 @@ def layer_norm_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeCont
     if attrs.center:
         result = add(result, along_axis(offsets, trailing, "int32"))
     return integers(result, scale, "int32", low, high)
+
+
+FQZeroPoint.register(layer_norm)(always(ZeroPoint.CENTRES))

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from compiler.errors import InternalQuantizeError
 from compiler.ir.expr import Call, Expr, describe, is_op_call
-from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
+from compiler.ops.annotation.attach_simulated_quantize import (
+    as_input,
+    attach_simulated_quantize,
+    quantize_kind,
+)
+from compiler.ops.annotation.quantized_constant import quantized_constant
 from compiler.ops.rules.annotate import (
     QAnnotateExpr,
     is_literal,
@@ -13,18 +22,24 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.dom_scale import DomScale
-from compiler.ops.rules.product_shape import FQProductShape
+from compiler.ops.rules.integer_calls import cast, multiply, pad, reshape, scalar, sum_over_others
+from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import (
+    Addend,
     QRealizeIntExpr,
     both_realized,
     cast_if_needed,
     check_fits,
     fits,
+    integer_limits,
     integers,
     narrowed,
     require_fits,
+    settled,
+    storage_dtype,
 )
 from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.zero_point import ZeroPoint
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
@@ -104,30 +119,106 @@ def _realize_product(
     pair = both_realized(args)
     if pair is None:
         return None
-    data, weight = pair
+    data, weight = settled(pair[0]), pair[1]
     cfg = ctx.qconfig
     shape = FQProductShape.require(ref_call.op)(ref_call)  # type: ignore[arg-type]
     data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), cfg)
-    lhs_dtype = _storage(data, cfg.dtype_input, cfg.dtype_weight)
-    rhs_dtype = _storage(weight, cfg.dtype_weight, cfg.dtype_input)
+    lhs_dtype = _storage(data, cfg.dtype_input, cfg.dtype_weight, cfg)
+    rhs_dtype = _storage(weight, cfg.dtype_weight, cfg.dtype_input, cfg)
     check_fits(data, lhs_dtype, ref_call)
     lhs = cast_if_needed(data, lhs_dtype)
     if weight_cast_always or weight.dtype != rhs_dtype:
         rhs: Expr = narrowed(weight, rhs_dtype, ref_call)
     else:
         rhs = weight.data
+    acc = cfg.dtype_activation
     bound = shape.terms * data.bound * weight.bound
-    require_fits(bound, cfg.dtype_activation, ref_call)
+    if bound > integer_limits(acc)[1]:
+        bound = min(bound, data.bound * largest_row(ref_call.args[1], shape, bound))
+    addend = None
+    if data.zero_point:
+        correction = _without_zero_point(data.zero_point, rhs, shape, acc)
+        most = shape.terms * weight.bound
+        if most * (data.bound + abs(data.zero_point)) > integer_limits(acc)[1]:
+            most = min(most, largest_row(ref_call.args[1], shape, most))
+        addend = Addend(correction, most * abs(data.zero_point))
+        lhs, ref_call = _explicitly_padded(lhs, lhs_dtype, data.zero_point, ref_call)
+    require_fits(bound + (0 if addend is None else addend.bound), acc, ref_call)
     assert ref_call.attrs is not None
-    attrs = ref_call.attrs.with_values(out_dtype=cfg.dtype_activation)
+    attrs = ref_call.attrs.with_values(out_dtype=acc)
     call = Call(ref_call.op, (lhs, rhs), attrs, ref_call.type_args, span=ref_call.span)
     scale = data.scale * _along_output(weight.scale, shape.out_trailing)
-    return integers(call, scale, cfg.dtype_activation, -bound, bound)
+    return integers(call, scale, acc, -bound, bound, addend=addend)
 
 
-def _storage(value: QRealizeIntExpr, dtype: str, other: str) -> str:
-    """``dtype``; ``other`` for a constant in place of the data, or data in place of the weight."""
-    return other if fits(value, other) and not fits(value, dtype) else dtype
+def largest_row(weight: Expr, shape: ProductShape, otherwise: int) -> int:
+    """The largest sum of |integer weights| that one output element is multiplied with.
+
+    Args:
+        weight: second operand of the product in the simulated graph.
+        otherwise: the answer where it is no quantized constant.
+    """
+    held = quantized_constant(weight)
+    if held is None:
+        return otherwise
+    magnitudes = np.abs(held)
+    axis = shape.weight_axis
+    if axis is None:
+        return int(magnitudes.sum())
+    others = tuple(place for place in range(magnitudes.ndim) if place != axis)
+    return int(magnitudes.sum(axis=others).max(initial=0))
+
+
+def _without_zero_point(zero_point: int, rhs: Expr, shape: ProductShape, acc: str) -> Expr:
+    """What takes the zero point out of the sums: -zero_point * (sum of the weights) per channel.
+
+    sum_k w (q - z)  =  sum_k w q  -  z sum_k w
+    """
+    axis, trailing = shape.weight_axis, shape.out_trailing
+    assert axis is not None
+    assert trailing is not None
+    total = sum_over_others(cast(rhs, acc), axis)
+    spread = reshape(total, (-1, *(1,) * trailing)) if trailing else total
+    return multiply(spread, scalar(-zero_point, acc))
+
+
+def _explicitly_padded(lhs: Expr, dtype: str, zero_point: int, ref_call: Call) -> tuple[Expr, Call]:
+    """Padding of a convolution reads 0; here it must read the zero point, so it goes in front."""
+    attrs: Any = ref_call.attrs
+    padding = getattr(attrs, "padding", ())
+    if not any(padding):
+        return lhs, ref_call
+    spatial = len(padding) // 2
+    letters = "DHW"[-spatial:]
+    width = tuple(
+        (padding[letters.index(letter)], padding[spatial + letters.index(letter)])
+        if letter in letters
+        else (0, 0)
+        for letter in attrs.data_layout
+    )
+    padded = pad(lhs, scalar(zero_point, dtype), width)
+    without = attrs.with_values(padding=(0,) * len(padding))
+    call = Call(ref_call.op, ref_call.args, without, ref_call.type_args, span=ref_call.span)
+    return padded, call
+
+
+def zero_point_of_data(call: Call, place: int) -> ZeroPoint | None:
+    """The FQZeroPoint rule of operators with a constant weight whose channels can be told apart."""
+    if place != 0 or quantize_kind(call.args[1]) != QAnnotateKind.WEIGHT:
+        return None
+    shape = FQProductShape.require(call.op)(call)  # type: ignore[arg-type]
+    told_apart = shape.weight_axis is not None and shape.out_trailing is not None
+    return ZeroPoint.TAKES if told_apart else None
+
+
+def _storage(value: QRealizeIntExpr, dtype: str, other: str, qconfig: QConfig) -> str:
+    """``dtype``; ``other`` for a constant in place of the data, or data in place of the weight;
+    unsigned where only that holds the values."""
+    if fits(value, dtype):
+        return dtype
+    if fits(value, other):
+        return other
+    return storage_dtype(value.low, value.high, qconfig) or dtype
 
 
 def weighted_scale(

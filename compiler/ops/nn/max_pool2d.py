@@ -24,6 +24,7 @@ from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 
 max_pool2d = register_op(
     "nn.max_pool2d",
@@ -52,3 +53,4 @@ FQPartitionRewrite.register(max_pool2d)(partition_pass_through)
 FQAnnotateRewrite.register(max_pool2d)(annotate_max_pool)
 FQRealizeRewrite.register(max_pool2d)(realize_max_pool)
 FQDomScale.register(max_pool2d)(same_scale)
+FQZeroPoint.register(max_pool2d)(always(ZeroPoint.KEEPS))

@@ -8,12 +8,15 @@ import numpy as np
 
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.scalars import Bin
 from compiler.ops.pass_through import annotate_pass_through, partition_pass_through, realize_relu
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.number_rel import number_rel
 
 relu = register_op(
@@ -31,3 +34,7 @@ FQPartitionRewrite.register(relu)(partition_pass_through)
 FQAnnotateRewrite.register(relu)(annotate_pass_through)
 FQRealizeRewrite.register(relu)(realize_relu)
 FQDomScale.register(relu)(same_scale)
+FQZeroPoint.register(relu)(always(ZeroPoint.CENTRES))
+
+
+FLower.register(relu)(elementwise(lambda attrs, x: Bin("max", x, like_first(0, x))))

@@ -18,6 +18,7 @@ from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.nn.integer_softmax import IntegerSoftmaxAttrs, integer_softmax
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_call import op_call
 from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
 from compiler.ops.rules.dom_scale import DomScale, as_scale
@@ -26,11 +27,13 @@ from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
     cast_if_needed,
-    fits,
+    integer_limits,
     integers,
+    storage_dtype,
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import tabulates, with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 
@@ -97,9 +100,9 @@ def softmax_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
         return None
     shape = ref_call.tensor_type.concrete_shape
     data = to_scalar(data, len(shape), ctx.qconfig)
-    dtype = ctx.qconfig.dtype_input
+    dtype = storage_dtype(data.low, data.high, ctx.qconfig)
     # The annotate rule narrows the operand; where debug_enabled_ops left it out, this stays float.
-    if not fits(data, dtype):
+    if dtype is None:
         return None
     # The sum of a row stays below 2^31.
     table_bits = min(_TABLE_BITS, 30 - (shape[attrs.axis] - 1).bit_length())
@@ -130,3 +133,53 @@ def log_softmax_numpy(attrs: SoftmaxAttrs, args: Arrays, out_type: Type) -> list
     shifted = data - data.max(axis=attrs.axis, keepdims=True)
     total = np.log(np.exp(shifted).sum(axis=attrs.axis, keepdims=True))
     return [(shifted - total).astype(args[0].dtype, copy=False)]
+
+
+# The reciprocal of the sum of exponentials, which is the largest probability, as a table's index.
+_INDEX_DTYPE = "uint16"
+_FINER_BITS = 8
+
+
+@FQAnnotateRewrite.register(log_softmax)
+@with_tables
+def log_softmax_annotate(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """Narrow scores; the result is an accumulator."""
+    return softmax_annotate(ref_call, args, ctx)
+
+
+@FQRealizeRewrite.register(log_softmax)
+@with_tables
+def log_softmax_realize(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """x - max(x) + log(p), where p, the largest probability, is 1 / sum(exp(x - max(x)))."""
+    (data,) = args
+    attrs = ref_call.attrs
+    assert isinstance(attrs, SoftmaxAttrs)
+    probabilities = softmax_realize(ref_call, args, ctx)
+    if not isinstance(probabilities, QRealizeIntExpr) or not isinstance(data, QRealizeIntExpr):
+        return None
+    rank = len(ref_call.tensor_type.shape)
+    data = to_scalar(data, rank, ctx.qconfig)
+    acc = ctx.qconfig.dtype_activation
+    scale = data.scale.over(1 << _FINER_BITS)
+    along = {"axis": (attrs.axis % rank,), "keepdims": True}
+    wide = cast_if_needed(data, acc)
+    below = op_call("subtract", wide, op_call("max", wide, **along))
+    below = op_call("left_shift", below, integer_calls.scalar(_FINER_BITS, acc))
+    reals = np.arange((1 << _OUT_BITS) + 1, dtype=np.float64)
+    # A row's largest probability is never 0.
+    logs = np.log(np.maximum(reals, 1) / (1 << _OUT_BITS))
+    units = np.rint(logs / float(scale.values))
+    limit = integer_limits(acc)[1] >> 2
+    table = np.clip(units, -limit, 0).astype(acc)
+    largest = integer_calls.cast(op_call("max", probabilities.data, **along), _INDEX_DTYPE)
+    result = op_call("add", below, integer_calls.lookup(largest, Constant(table)))
+    low = int(table.min()) - ((data.high - data.low) << _FINER_BITS)
+    return integers(result, DomScale(scale.values, wide=True), acc, low, 0)
+
+
+FQZeroPoint.register(softmax)(always(ZeroPoint.TAKES))
+FQZeroPoint.register(log_softmax)(always(ZeroPoint.TAKES))

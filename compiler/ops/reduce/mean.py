@@ -23,6 +23,7 @@ from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 
 mean = register_op(
     "mean",
@@ -54,3 +55,4 @@ def _counts_of(call: Call) -> NDArray[Any]:
 FQAnnotateRewrite.register(mean)(with_tables(annotate_sum_of_narrow))
 FQRealizeRewrite.register(mean)(with_tables(realize_average_pool(_counts_of)))
 FQDomScale.register(mean)(average_pool_scale(_counts_of))
+FQZeroPoint.register(mean)(always(ZeroPoint.CENTRES))

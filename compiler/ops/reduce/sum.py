@@ -99,4 +99,6 @@ def sum_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) ->
     kept = cast(right_shift(total, scalar(excess, work)), acc)
     scale = DomScale(as_scale(data.scale.values.astype(float) * 2**excess), wide=True)
     return integers(kept, scale, acc, low >> excess, high >> excess)
+
+
 FQZeroPoint.register(sum_)(always(ZeroPoint.CENTRES))

@@ -41,6 +41,11 @@ def add(lhs: Expr, rhs: Expr) -> Call:
     return _call("add", lhs, rhs)
 
 
+def subtract(lhs: Expr, rhs: Expr) -> Call:
+    """lhs - rhs, broadcast."""
+    return _call("subtract", lhs, rhs)
+
+
 def multiply(lhs: Expr, rhs: Expr) -> Call:
     """lhs * rhs, broadcast."""
     return _call("multiply", lhs, rhs)
@@ -92,6 +97,21 @@ def fixed_point_multiply_per_axis(
 def lookup(data: Expr, table: Constant) -> Call:
     """The entries of a table, the first one for the smallest value of the dtype of ``data``."""
     return _call("lookup", data, table)
+
+
+def sum_over_others(data: Expr, axis: int) -> Call:
+    """The sum over every axis but one."""
+    return _call("sum", data, axis=(axis,), exclude=True)
+
+
+def reshape(data: Expr, newshape: tuple[int, ...]) -> Call:
+    """The same elements in another shape; -1 is inferred."""
+    return _call("reshape", data, newshape=newshape)
+
+
+def pad(data: Expr, value: Expr, width: tuple[tuple[int, int], ...]) -> Call:
+    """(before, after) elements of ``value`` on every axis."""
+    return _call("nn.pad", data, value, pad_width=width)
 
 
 def stop_fusion(data: Expr) -> Call:

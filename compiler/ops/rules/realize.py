@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ from compiler.ir.op import OpRule
 from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import bits, is_float
 from compiler.ops.rules.dom_scale import DomScale
-from compiler.ops.rules.integer_calls import along_axis, cast, multiply
+from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply, scalar, subtract
 from compiler.ops.rules.table import RealTable
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import IntegerOverflowError
+from compiler.qtypes.qconfig import QConfig
 
 RealizeRule = Callable[[Call, tuple[Expr, ...], QuantizeContext], Expr | None]
 """``rule(ref_call, new_args, ctx)``: the integer form, or None to run the float operator."""
@@ -40,9 +41,22 @@ class ChannelClip:
     high: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Addend:
+    """A constant that an accumulator still lacks; a bias that follows takes it in.
+
+    Attributes:
+        data: constants only, in the accumulator dtype and a shape that broadcasts.
+        bound: max |data| at most.
+    """
+
+    data: Expr
+    bound: int
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QRealizeIntExpr(TempExpr):
-    """real value = data * dom_scale, with ``data`` an integer tensor in ``dtype``.
+    """real value = (data + addend - zero_point) * dom_scale, with ``data`` integers in ``dtype``.
 
     Attributes:
         data: integers; right behind an input quantization they are still held in float32.
@@ -53,6 +67,8 @@ class QRealizeIntExpr(TempExpr):
             own makes without saying is taken to be an accumulator within 2^30.
         channel_clip: set when ``data`` is a clip with a bound per channel.
         table: set when ``data`` is a lookup: the function it was made of.
+        zero_point: the integer that stands for 0 in narrow integers; part of ``low``, ``high``.
+        addend: what an accumulator still lacks, see ``Addend``; not part of ``low``, ``high``.
     """
 
     data: Expr
@@ -63,13 +79,18 @@ class QRealizeIntExpr(TempExpr):
     high: int = 1 << 30
     channel_clip: ChannelClip | None = None
     table: RealTable | None = None
+    zero_point: int = 0
+    addend: Addend | None = None
 
     def realize(self) -> Expr:
         """Back to real values: multiply(cast(data, float32), dom_scale)."""
         scale = self.dom_scale
         if self.trailing is not None:
             scale = along_axis(scale.data, self.trailing, "float32")
-        return multiply(cast(self.data, "float32"), scale)
+        value = cast(settled(self).data, "float32")
+        if self.zero_point:
+            value = subtract(value, scalar(self.zero_point, "float32"))
+        return multiply(value, scale)
 
     @property
     def scale(self) -> DomScale:
@@ -98,9 +119,34 @@ def like(value: QRealizeIntExpr, data: Expr, **changed: Any) -> QRealizeIntExpr:
         "trailing": value.trailing,
         "low": value.low,
         "high": value.high,
+        "zero_point": value.zero_point,
         **changed,
     }
     return QRealizeIntExpr(data, fields.pop("dom_scale", value.dom_scale), **fields)
+
+
+def settled(value: QRealizeIntExpr) -> QRealizeIntExpr:
+    """``value`` with its addend, if it has one, added."""
+    more = value.addend
+    if more is None:
+        return value
+    low, high = value.low - more.bound, value.high + more.bound
+    return like(value, add(value.data, more.data), low=low, high=high)
+
+
+def centred(value: QRealizeIntExpr, dtype: str) -> QRealizeIntExpr:
+    """``value`` without addend and zero point: 0 stands for 0.
+
+    Args:
+        dtype: what integers with a zero point are widened to.
+    """
+    value = settled(value)
+    zero_point = value.zero_point
+    if zero_point == 0:
+        return value
+    data = subtract(cast_if_needed(value, dtype), scalar(zero_point, dtype))
+    low, high = value.low - zero_point, value.high - zero_point
+    return like(value, data, dtype=dtype, low=low, high=high, zero_point=0)
 
 
 def both_realized(args: tuple[Expr, ...]) -> tuple[QRealizeIntExpr, QRealizeIntExpr] | None:
@@ -126,6 +172,60 @@ def narrowed(value: QRealizeIntExpr, dtype: str, ref_call: Call) -> Expr:
     return cast(value.data, dtype)
 
 
+WIDE_INPUT = "int16"
+"""Where the inputs of single layers are stored that have more bits than dtype_input holds."""
+
+
+def storage_dtype(low: int, high: int, qconfig: QConfig) -> str | None:
+    """The narrow dtype that holds low .. high: dtype_input, or unsigned with the same bits.
+
+    None where they are too wide for both; unsigned is there with an ``activation_scheme`` other
+    than "symmetric" only. Where ``layers`` asks for inputs of more bits, int16 is there as well.
+    """
+    candidates = [*_input_dtypes(qconfig)]
+    if qconfig.layers.most_input_bits > bits(qconfig.dtype_input):
+        candidates.append(WIDE_INPUT)
+    return _first_that_holds(low, high, candidates)
+
+
+def _input_dtypes(qconfig: QConfig) -> tuple[str, ...]:
+    signed = qconfig.dtype_input
+    return (signed,) if qconfig.activation_scheme == "symmetric" else (signed, f"u{signed}")
+
+
+def _first_that_holds(low: int, high: int, dtypes: Iterable[str]) -> str | None:
+    for dtype in dtypes:
+        lowest, highest = integer_limits(dtype)
+        if lowest <= low and high <= highest:
+            return dtype
+    return None
+
+
+def zero_point_for(low: int, high: int, qconfig: QConfig) -> int:
+    """What must be added to low .. high so that dtype_input holds them; 0 where nothing must be.
+
+    Only ``activation_scheme`` "asymmetric" stores integers with a zero point.
+    """
+    if qconfig.activation_scheme != "asymmetric":
+        return 0
+    if _first_that_holds(low, high, _input_dtypes(qconfig)) is not None:
+        return 0
+    lowest, highest = integer_limits(qconfig.dtype_input)
+    return lowest - low if high - low <= highest - lowest else 0
+
+
+def with_zero_point(value: QRealizeIntExpr, qconfig: QConfig) -> QRealizeIntExpr:
+    """``value``, shifted where dtype_input holds its range only with a zero point."""
+    if value.zero_point:
+        return value
+    shift = zero_point_for(value.low, value.high, qconfig)
+    if shift == 0:
+        return value
+    data = add(value.data, scalar(shift, value.dtype))
+    low, high = value.low + shift, value.high + shift
+    return like(value, data, low=low, high=high, zero_point=shift)
+
+
 def fits(value: QRealizeIntExpr, dtype: str) -> bool:
     """True when every value is one of ``dtype``."""
     low, high = integer_limits(dtype)
@@ -148,8 +248,10 @@ def check_fits(value: QRealizeIntExpr, dtype: str, ref_call: Call) -> None:
 
 
 def integer_limits(dtype: str) -> tuple[int, int]:
-    """Smallest and largest value of a signed integer dtype; float32 counts as int32."""
+    """Smallest and largest value of an integer dtype; float32 counts as int32."""
     width = 32 if is_float(dtype) else bits(dtype)
+    if dtype.startswith("u"):
+        return 0, (1 << width) - 1
     return -(1 << (width - 1)), (1 << (width - 1)) - 1
 
 
@@ -164,7 +266,7 @@ def require_fits(bound: int, dtype: str, ref_call: Call) -> None:
         raise IntegerOverflowError(
             f"{describe(ref_call)}: |sum| can reach {bound}, more than {dtype} holds ({limit})",
             where=None if ref_call.checked_type_or_none is None else f"{ref_call.checked_type}",
-            fix="use fewer bits (nbit_input, nbit_weight) or a wider dtype_activation, "
-            "or leave the layer in float",
+            fix="use fewer bits (nbit_input, nbit_weight, or those of this layer in layers) or a "
+            "wider dtype_activation, or leave the layer in float",
             span=ref_call.span,
         )

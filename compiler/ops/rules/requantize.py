@@ -28,7 +28,13 @@ from compiler.ops.rules.integer_calls import (
     minimum,
     right_shift,
 )
-from compiler.ops.rules.realize import QRealizeIntExpr, integer_limits, integers
+from compiler.ops.rules.realize import (
+    QRealizeIntExpr,
+    integer_limits,
+    integers,
+    storage_dtype,
+    zero_point_for,
+)
 from compiler.ops.rules.table import RealTable
 from compiler.qtypes.qconfig import QConfig
 
@@ -65,11 +71,11 @@ def _at_another_scale(
     qconfig: QConfig,
 ) -> QRealizeIntExpr:
     """A table again, stored narrow where its entries allow: one rounding instead of two."""
-    low, high = integer_limits(qconfig.dtype_input)
-    narrow = low <= clipped[0] and clipped[1] <= high
-    dtype = qconfig.dtype_input if narrow else value.dtype
-    data, low, high = table.at(float(out.values), *clipped, dtype)
-    return integers(data, out, dtype, low, high, table=table)
+    shift = zero_point_for(*clipped, qconfig)
+    narrow = storage_dtype(clipped[0] + shift, clipped[1] + shift, qconfig)
+    dtype = narrow or value.dtype
+    data, low, high = table.at(float(out.values), *clipped, dtype, shift)
+    return integers(data, out, dtype, low, high, table=table, zero_point=shift)
 
 
 def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIntExpr:

@@ -48,9 +48,16 @@ class RealTable:
         away = np.where(np.abs(units - whole) >= 0.5, whole + np.sign(units), whole)
         return np.asarray(away.astype(np.int64))
 
-    def at(self, scale: float, low: int, high: int, dtype: str) -> tuple[Expr, int, int]:
-        """The lookup at one scale, and the range of its result."""
-        entries = self.rounded(scale, low, high)
+    def at(
+        self, scale: float, low: int, high: int, dtype: str, zero_point: int = 0
+    ) -> tuple[Expr, int, int]:
+        """The lookup at one scale, and the range of its result.
+
+        Args:
+            low, high: bounds of the entries in units of ``scale``.
+            zero_point: added to all entries.
+        """
+        entries = self.rounded(scale, low, high) + zero_point
         # Entries that nothing reaches repeat the nearest one, so that the table tells its range.
         entries[: self.first] = entries[self.first]
         entries[self.last + 1 :] = entries[self.last]

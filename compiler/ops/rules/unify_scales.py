@@ -1,4 +1,4 @@
-"""One dtype and one scale for the operands of add and concatenate.
+"""One dtype and one scale for the operands of add and its like.
 
 Source: spec/quantize.md sections 7.4, 7.6 and rulings R-16, R-33.
 """
@@ -23,13 +23,15 @@ from compiler.ops.rules.integer_calls import (
 )
 from compiler.ops.rules.realize import (
     QRealizeIntExpr,
-    cast_if_needed,
+    centred,
     integer_limits,
     integers,
     like,
     require_fits,
+    settled,
+    storage_dtype,
 )
-from compiler.ops.rules.requantize import requantize, to_scalar
+from compiler.ops.rules.requantize import to_scalar
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
 
@@ -60,7 +62,7 @@ def unify_for_add(
     """
     acc = qconfig.dtype_activation
     rank = len(ref_call.tensor_type.shape)
-    lhs, rhs = operands
+    lhs, rhs = (settled(value) for value in operands)
     if not lhs.scale.same_axis(rhs.scale):
         rhs = to_scalar(rhs, _rank(ref_call.args[1]), qconfig)
     scale = lhs.scale.smaller(rhs.scale)
@@ -69,7 +71,7 @@ def unify_for_add(
         for ref_arg, value in zip(ref_call.args, (lhs, rhs))
     ]
     limit = integer_limits(acc)[1]
-    factors = [_factor(value, scale) for value in pair]
+    factors = [scale_factor(value, scale) for value in pair]
     wanted = [_scaled_bound(value, factor) for value, factor in zip(pair, factors)]
     result = []
     for i, (value, factor) in enumerate(zip(pair, factors)):
@@ -92,11 +94,13 @@ def _as_accumulator(
     if isinstance(ref_arg, Call) and getattr(ref_arg.op, "name", "") == SQ:
         low, high = _constant_range(ref_arg, value)
     if value.dtype != acc:
-        return like(value, cast(value.data, acc), dtype=acc, low=low, high=high)
+        held = like(value, cast(value.data, acc), dtype=acc, low=low, high=high)
+        return centred(held, acc)
     if input_quantization(ref_arg):
         # Stored narrow: this is what a fused kernel writes to memory.
-        data = cast(stop_fusion(cast(value.data, qconfig.dtype_input)), acc)
-        return like(value, data, low=low, high=high)
+        narrow = storage_dtype(value.low, value.high, qconfig) or qconfig.dtype_input
+        data = cast(stop_fusion(cast(value.data, narrow)), acc)
+        return centred(like(value, data, low=low, high=high), acc)
     return like(value, value.data, low=low, high=high)
 
 
@@ -116,7 +120,8 @@ def _constant_range(point: Call, value: QRealizeIntExpr) -> tuple[int, int]:
     return min(low, value.high), max(high, value.low)
 
 
-def _factor(value: QRealizeIntExpr, scale: DomScale) -> Factor:
+def scale_factor(value: QRealizeIntExpr, scale: DomScale) -> Factor:
+    """Old scale over new scale."""
     return as_scale(value.dom_scale.data / scale.values)
 
 
@@ -206,58 +211,3 @@ def _spread(
 
 def _rank(ref_arg: Expr) -> int:
     return len(ref_arg.tensor_type.shape)
-
-
-def unify_for_concatenate(
-    ref_fields: tuple[Expr, ...], values: tuple[QRealizeIntExpr, ...], qconfig: QConfig
-) -> tuple[list[Expr], DomScale, str, int, int]:
-    """Fields of a concatenate in one dtype at one scale (R-16 b and c).
-
-    Returns:
-        the fields, their scale, their dtype, and the range of all.
-    """
-    narrow, acc = qconfig.dtype_input, qconfig.dtype_activation
-    flat = [to_scalar(v, _rank(r), qconfig) for v, r in zip(values, ref_fields)]
-    if all(v.dtype == narrow for v in flat):
-        return _narrow_fields(ref_fields, flat, qconfig)
-    room = 1 << (integer_limits(acc)[1].bit_length() - 1)
-    scales = [float(v.dom_scale.data) for v in flat]
-    bounds = [_step_bound(v, narrow, room, qconfig) for v in flat]
-    finest = max(min(scales), max(s * b / room for s, b in zip(scales, bounds)))
-    scale = DomScale(as_scale(finest))
-    fields: list[Expr] = []
-    low = high = 0
-    for ref, v in zip(ref_fields, flat):
-        held = like(v, cast_if_needed(v, acc), dtype=acc)
-        factor = _factor(v, scale)
-        if factor >= 1:
-            limit = integer_limits(acc)[1]
-            moved = mul_and_div(held, factor, scale, limit, ref, _rank(ref), qconfig)
-        else:
-            wide = scaled(cast(held.data, "int64"), factor, None, _rank(ref), qconfig.rounding)
-            moved = integers(cast(wide, acc), scale, acc, held.low, held.high)
-        fields.append(moved.data)
-        low, high = min(low, moved.low), max(high, moved.high)
-    return fields, scale, acc, low, high
-
-
-def _step_bound(value: QRealizeIntExpr, narrow: str, room: int, qconfig: QConfig) -> int:
-    if value.dtype == narrow:
-        return (1 << (qconfig.nbit_input - 1)) - 1
-    return value.bound if value.dtype == "float32" else room
-
-
-def _narrow_fields(
-    ref_fields: tuple[Expr, ...], flat: list[QRealizeIntExpr], qconfig: QConfig
-) -> tuple[list[Expr], DomScale, str, int, int]:
-    scale = DomScale(as_scale(max(v.dom_scale.data for v in flat)))
-    bound = float((1 << (qconfig.nbit_input - 1)) - 1)
-    fields: list[Expr] = []
-    low = high = 0
-    for ref, v in zip(ref_fields, flat):
-        moved = v
-        if v.dom_scale.data != scale.values:
-            moved = requantize(v, scale, -bound, bound, _rank(ref), qconfig)
-        fields.append(moved.data)
-        low, high = min(low, moved.low), max(high, moved.high)
-    return fields, scale, qconfig.dtype_input, low, high

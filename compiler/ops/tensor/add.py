@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Expr, describe
+from compiler.ir.expr import Call, Constant, Expr, describe
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
+from compiler.ops.annotation.attach_simulated_quantize import (
+    attach_simulated_quantize,
+    quantize_kind,
+)
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -19,6 +22,8 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale
+from compiler.ops.rules.integer_calls import add as add_call
+from compiler.ops.rules.lower import FLower, binary
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
@@ -26,8 +31,17 @@ from compiler.ops.rules.partition import (
     is_partitioned,
     with_border,
 )
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, both_realized, integers
+from compiler.ops.rules.realize import (
+    Addend,
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    both_realized,
+    integers,
+    like,
+    require_fits,
+)
 from compiler.ops.rules.unify_scales import unify_for_add
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import broadcast_rel
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
@@ -100,9 +114,47 @@ def add_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) ->
             )
         return None
     acc = ctx.qconfig.dtype_activation
-    (lhs, rhs), scale = unify_for_add(ref_call, pair, ctx.qconfig)
-    total = with_args(ref_call, (lhs.data, rhs.data))
-    return integers(total, scale, acc, lhs.low + rhs.low, lhs.high + rhs.high)
+    with_bias = _folded(ref_call, pair)
+    if with_bias is not None:
+        place, more = with_bias
+        bare = tuple(like(value, value.data) for value in pair)
+        sides, scale = unify_for_add(ref_call, (bare[0], bare[1]), ctx.qconfig)
+        if np.array_equal(sides[place].scale.values, pair[place].scale.values):
+            bias = sides[1 - place]
+            data = add_call(bias.data, more.data)
+            wider = like(bias, data, low=bias.low - more.bound, high=bias.high + more.bound)
+            sides = (sides[0], wider) if place == 0 else (wider, sides[1])
+            return _sum(ref_call, sides, scale, acc)
+    sides, scale = unify_for_add(ref_call, pair, ctx.qconfig)
+    return _sum(ref_call, sides, scale, acc)
+
+
+def _sum(
+    ref_call: Call, sides: tuple[QRealizeIntExpr, QRealizeIntExpr], scale: DomScale, acc: str
+) -> QRealizeIntExpr:
+    lhs, rhs = sides
+    low, high = lhs.low + rhs.low, lhs.high + rhs.high
+    require_fits(max(-low, high), acc, ref_call)
+    return integers(with_args(ref_call, (lhs.data, rhs.data)), scale, acc, low, high)
+
+
+def _folded(
+    ref_call: Call, pair: tuple[QRealizeIntExpr, QRealizeIntExpr]
+) -> tuple[int, Addend] | None:
+    """The side that lacks an addend while the other is a constant, which can take it in."""
+    for place in (0, 1):
+        more, other = pair[place].addend, ref_call.args[1 - place]
+        if more is not None and pair[1 - place].addend is None and _is_constant(other):
+            return place, more
+    return None
+
+
+def _is_constant(expr: Expr) -> bool:
+    return (
+        isinstance(expr, Call)
+        and quantize_kind(expr) == QAnnotateKind.WEIGHT
+        and isinstance(expr.args[0], Constant)
+    )
 
 
 @FQDomScale.register(add)
@@ -110,3 +162,9 @@ def add_scale(call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig)
     """The smaller scale, where both are known."""
     lhs, rhs = scales
     return None if lhs is None or rhs is None or not lhs.same_axis(rhs) else lhs.smaller(rhs)
+
+
+FQZeroPoint.register(add)(always(ZeroPoint.FOLDS))
+
+
+FLower.register(add)(binary("+"))

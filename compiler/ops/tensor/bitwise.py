@@ -15,7 +15,9 @@ from compiler.errors import EvaluationError
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.scalars import Un
 from compiler.ops.arg_types import integer_tensor
+from compiler.ops.rules.lower import FLower, binary, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.broadcast import broadcast_rel
 
@@ -50,6 +52,13 @@ _FUNCTIONS = {
     "bitwise_or": np.bitwise_or,
     "bitwise_xor": np.bitwise_xor,
 }
+_SYMBOLS = {
+    "right_shift": ">>",
+    "left_shift": "<<",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+}
 
 
 def _register(name: str, function: Any) -> None:
@@ -63,6 +72,8 @@ def _register(name: str, function: Any) -> None:
     @FNumpyCompute.register(op)
     def compute(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
         return [function(args[0], args[1])]
+
+    FLower.register(op)(binary(_SYMBOLS[name]))
 
 
 for _name, _function in _FUNCTIONS.items():
@@ -82,3 +93,6 @@ bitwise_not = register_op(
 def bitwise_not_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     """Complement of every bit."""
     return [np.bitwise_not(args[0])]
+
+
+FLower.register(bitwise_not)(elementwise(lambda attrs, x: Un("not", x)))

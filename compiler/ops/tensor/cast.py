@@ -9,11 +9,14 @@ from typing import Any, ClassVar
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type
+from compiler.ir.ty import NARROW_DTYPES, TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.routines import intrinsics
+from compiler.lir.scalars import Bin, Cast, Scalar
 from compiler.ops.arg_types import tensor
-from compiler.ops.number_format import convert
+from compiler.ops.number_format import convert, integer_range, storage_dtype
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -45,3 +48,23 @@ cast = register_op(
 def cast_numpy(attrs: CastAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """See ``number_format.convert``."""
     return [convert(args[0], attrs.dtype)]
+
+
+intrinsics.register("cast")(convert)
+
+
+@FLower.register(cast)
+@elementwise
+def cast_lower(attrs: CastAttrs, x: Scalar) -> Scalar:
+    """One cast; to 4 bits in the byte that holds them."""
+    if attrs.dtype not in NARROW_DTYPES:
+        return Cast(attrs.dtype, x)
+    low, high = integer_range(attrs.dtype)
+    storage = str(storage_dtype(attrs.dtype))
+    if x.dtype.startswith("float"):
+        return Cast(storage, Bin("max", Bin("min", x, like_first(high, x)), like_first(low, x)))
+    # Wraps to the 16 values from the lowest on.
+    wide = Cast("int32", x)
+    lowest = like_first(low, wide)
+    rest = Bin("&", Bin("-", wide, lowest), like_first(15, wide))
+    return Cast(storage, Bin("+", rest, lowest))

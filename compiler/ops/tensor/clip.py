@@ -13,12 +13,14 @@ import numpy as np
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.scalars import Bin, Scalar
 from compiler.ops.number_format import integer_range
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, partition_pass_through
 from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import (
@@ -28,6 +30,7 @@ from compiler.ops.rules.realize import (
     integer_limits,
     like,
 )
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.number_rel import number_rel
 from compiler.qtypes.context import QuantizeContext
 
@@ -96,3 +99,16 @@ def clip_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -
     lower = integer_calls.along_axis(floor, data.trailing, data.dtype)
     held = integer_calls.maximum(integer_calls.minimum(data.data, upper), lower)
     return like(data, held, low=low, high=high, channel_clip=ChannelClip(data, floor, ceiling))
+
+
+FQZeroPoint.register(clip)(always(ZeroPoint.CENTRES))
+
+
+@FLower.register(clip)
+@elementwise
+def clip_lower(attrs: ClipAttrs, x: Scalar) -> Scalar:
+    """Two comparisons."""
+    low, high = attrs.a_min, attrs.a_max
+    if not x.dtype.startswith("float"):
+        low, high = integer_bound(low, x.dtype), integer_bound(high, x.dtype)
+    return Bin("max", Bin("min", x, like_first(high, x)), like_first(low, x))

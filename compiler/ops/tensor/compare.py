@@ -8,6 +8,7 @@ import numpy as np
 
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.ops.rules.lower import FLower, binary
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.broadcast import broadcast_rel
 
@@ -18,6 +19,14 @@ _FUNCTIONS = {
     "less_equal": np.less_equal,
     "greater": np.greater,
     "greater_equal": np.greater_equal,
+}
+_SYMBOLS = {
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
 }
 
 
@@ -32,6 +41,8 @@ def _register(name: str, function: Any) -> None:
     @FNumpyCompute.register(op)
     def compute(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
         return [function(args[0], args[1])]
+
+    FLower.register(op)(binary(_SYMBOLS[name]))
 
 
 for _name, _function in _FUNCTIONS.items():

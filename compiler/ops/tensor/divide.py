@@ -8,10 +8,13 @@ import numpy as np
 
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.scalars import Bin, Scalar
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
+from compiler.ops.rules.lower import FLower, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import broadcast_rel
 from compiler.ops.tensor.integer_division import truncated_quotient
 from compiler.ops.tensor.scale_change import (
@@ -40,3 +43,11 @@ def divide_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
 FQAnnotateRewrite.register(divide)(annotate_scale_change)
 FQRealizeRewrite.register(divide)(realize_scale_change)
 FQDomScale.register(divide)(changed_scale)
+FQZeroPoint.register(divide)(always(ZeroPoint.CENTRES))
+
+
+@FLower.register(divide)
+@elementwise
+def divide_lower(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
+    """Integers truncate."""
+    return Bin("/" if a.dtype.startswith("float") else "truncdiv", a, b)

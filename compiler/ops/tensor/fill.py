@@ -9,12 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import literal
 from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.number_format import convert, storage_dtype
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.number_rel import number_rel
 
@@ -87,3 +91,24 @@ def full_numpy(attrs: InitOpAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """The fill value is cast to the dtype."""
     value = args[0]
     return [np.full(attrs.shape, convert(value, attrs.dtype) if attrs.dtype else value)]
+
+
+def _filled(value: int) -> LowerRule:
+    def rule(
+        call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+    ) -> list[TensorView]:
+        held = literal(value, str(storage_dtype(out_types[0].dtype)))
+        return [TensorView.of(out_types[0].concrete_shape, lambda at: held)]
+
+    return rule
+
+
+FLower.register("zeros", "zeros_like")(_filled(0))
+FLower.register("ones", "ones_like")(_filled(1))
+
+
+@FLower.register(full)
+def full_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """The scalar everywhere."""
+    value = inputs[0].cast(str(storage_dtype(out_types[0].dtype))).at(())
+    return [TensorView.of(out_types[0].concrete_shape, lambda at: value)]

@@ -17,11 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known, result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.routines import intrinsics
+from compiler.lir.scalars import IntImm, Intrin, Scalar
 from compiler.ops.arg_types import integer_tensor, normalize_axis
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 Array = NDArray[Any]
@@ -102,22 +107,24 @@ fixed_point_multiply_per_axis = register_op(
 def fixed_point_multiply_per_axis_numpy(
     attrs: FixedPointMultiplyPerAxisAttrs, args: Arrays, out_type: Type
 ) -> list[Any]:
-    """``fixed_point_multiply`` channel by channel, done at once where all channels go one way."""
+    """``fixed_point_multiply`` channel by channel."""
     data, multiplier, shift = args
     shape = [1] * data.ndim
     shape[attrs.axis] = -1
+    return [scaled(data, multiplier.reshape(shape), shift.reshape(shape))]
+
+
+@intrinsics.register("fixed_point_multiply")
+def scaled(data: Array, multiplier: Array, shift: Array) -> Array:
+    """``data`` times multiplier * 2^(shift - 31), broadcast, done at once where all go one way."""
     exact = multiplier == POWER_OF_TWO
     if not exact.any():
-        return [_general(data, multiplier.reshape(shape), shift.reshape(shape))]
+        return _general(data, multiplier, shift)
     if exact.all():
-        return [_power_of_two(data, shift.reshape(shape))]
-    return [
-        np.where(
-            exact.reshape(shape),
-            _power_of_two(data, np.where(exact, shift, 1).reshape(shape)),
-            _general(data, multiplier.reshape(shape), shift.reshape(shape)),
-        )
-    ]
+        return _power_of_two(data, shift)
+    return np.where(
+        exact, _power_of_two(data, np.where(exact, shift, 1)), _general(data, multiplier, shift)
+    )
 
 
 def scale_by(data: Array, multiplier: int, shift: int) -> Array:
@@ -164,3 +171,28 @@ def _general(data: Array, multiplier: Array, shift: Array) -> Array:
     wide >>= 31 + right
     result = wide.astype(np.int32).astype(data.dtype, copy=False)
     return np.where(vanishes, data.dtype.type(0), result) if vanishes.any() else result
+
+
+@FLower.register(fixed_point_multiply)
+@elementwise
+def fixed_point_multiply_lower(attrs: FixedPointMultiplyAttrs, x: Scalar) -> Scalar:
+    """One intrinsic with constants."""
+    factor = (IntImm(attrs.multiplier, "int32"), IntImm(attrs.shift, "int32"))
+    return Intrin("fixed_point_multiply", (x, *factor))
+
+
+@FLower.register(fixed_point_multiply_per_axis)
+def fixed_point_multiply_per_axis_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """One intrinsic, its factor read along the axis."""
+    data, multiplier, shift = inputs
+    attrs: Any = call.attrs
+    axis = attrs.axis % len(data.shape)
+
+    def at(indices: tuple[Scalar, ...]) -> Scalar:
+        channel = (indices[axis],)
+        args = (data.at(indices), multiplier.at(channel), shift.at(channel))
+        return Intrin("fixed_point_multiply", args)
+
+    return [TensorView.of(data.shape, at)]

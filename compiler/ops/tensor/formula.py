@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import AttrError
-from compiler.ops.tensor.unary import ANY_NUMBER, FLOAT_ONLY
+from compiler.lir.scalars import Bin, Intrin, Scalar, Select
+from compiler.ops.tensor.unary import ANY_NUMBER, FLOAT_ONLY, unary_scalar
 
 Array = NDArray[Any]
 MAX_WORDS = 96
@@ -128,3 +129,28 @@ def evaluate(formula: str, x: Array) -> Array:
             lambda word, arguments: OPERATORS[word][1](*map(np.asarray, arguments)),
         )
     return np.broadcast_to(np.asarray(value, x.dtype), x.shape)
+
+
+_SYMBOLS = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "maximum": "max",
+    "minimum": "min",
+    "greater": ">",
+    "greater_equal": ">=",
+    "less": "<",
+    "less_equal": "<=",
+}
+
+
+def formula_scalar(word: str, *arguments: Scalar) -> Scalar:
+    """An operator of a formula on one element."""
+    if word == "where":
+        return Select(*arguments)
+    if word == "power":
+        return Intrin("pow", arguments)
+    if word in _SYMBOLS:
+        return Bin(_SYMBOLS[word], *arguments)
+    return unary_scalar(word, arguments[0])

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.routines import intrinsics
+from compiler.lir.scalars import Bin, Intrin, Scalar, Select
+from compiler.ops.rules.lower import FLower, binary, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.broadcast import broadcast_rel
 
@@ -51,3 +54,27 @@ def _register(name: str, function: Any) -> None:
 
 for _name, _function in _FUNCTIONS.items():
     _register(_name, _function)
+
+
+intrinsics.register("truncdiv")(truncated_quotient)
+intrinsics.register("fmod")(np.fmod)
+
+
+def _truncated(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
+    if a.dtype.startswith("float"):
+        return Intrin("trunc", (Bin("/", a, b),))
+    return Bin("truncdiv", a, b)
+
+
+def _remainder(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
+    if a.dtype.startswith("float"):
+        return Intrin("fmod", (a, b))
+    rest = Bin("-", a, Bin("*", Bin("truncdiv", a, b), b))
+    zero = like_first(0, b)
+    return Select(Bin("==", b, zero), zero, rest)
+
+
+FLower.register("floor_divide")(binary("floordiv"))
+FLower.register("floor_mod")(binary("floormod"))
+FLower.register("trunc_divide")(elementwise(_truncated))
+FLower.register("mod", "trunc_mod")(elementwise(_remainder, reads=3))

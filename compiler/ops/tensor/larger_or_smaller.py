@@ -7,6 +7,7 @@ from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.add import add_annotate
 from compiler.qtypes.context import QuantizeContext
 
@@ -29,3 +30,6 @@ def larger_or_smaller_realize(
     call = with_args(ref_call, (lhs.data, rhs.data))
     low, high = pick(lhs.low, rhs.low), pick(lhs.high, rhs.high)
     return integers(call, scale, ctx.qconfig.dtype_activation, low, high)
+
+
+FQZeroPoint.register(*OPS)(always(ZeroPoint.TAKES))

@@ -10,7 +10,9 @@ import numpy as np
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
+from compiler.lir.scalars import Bin, BoolImm, Scalar, Un
 from compiler.ops.arg_types import tensor
+from compiler.ops.rules.lower import FLower, binary, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.broadcast import broadcast_rel, check_numbers
 
@@ -57,3 +59,28 @@ for _name, _function in _BINARY.items():
     _register_binary(_name, _function)
 for _name, _ask in {**_QUESTIONS, "logical_not": np.logical_not}.items():
     _register_question(_name, _ask)
+
+
+def _is_nan(attrs: Any, x: Scalar) -> Scalar:
+    return Bin("!=", x, x) if x.dtype.startswith("float") else BoolImm(False)
+
+
+def _is_infinite(attrs: Any, x: Scalar) -> Scalar:
+    if not x.dtype.startswith("float"):
+        return BoolImm(False)
+    return Bin("==", Un("abs", x), like_first(np.inf, x))
+
+
+def _is_finite(attrs: Any, x: Scalar) -> Scalar:
+    if not x.dtype.startswith("float"):
+        return BoolImm(True)
+    return Bin("<", Un("abs", x), like_first(np.inf, x))
+
+
+FLower.register("logical_and")(binary("and"))
+FLower.register("logical_or")(binary("or"))
+FLower.register("logical_xor")(binary("xor"))
+FLower.register("logical_not")(elementwise(lambda attrs, x: Un("not", x)))
+FLower.register("isnan")(elementwise(_is_nan, reads=2))
+FLower.register("isinf")(elementwise(_is_infinite))
+FLower.register("isfinite")(elementwise(_is_finite))

@@ -12,11 +12,16 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir import index
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Cast, Scalar
 from compiler.ops.arg_types import tensor, tensor_of_rank
 from compiler.ops.number_format import integer_range
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "lookup"
@@ -54,3 +59,16 @@ def lookup_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     data, table = args
     place = data.astype(np.int64) - integer_range(str(data.dtype))[0]
     return [table[np.minimum(place, table.size - 1)]]
+
+
+@FLower.register(lookup)
+def lookup_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """One load; the data are moved to start at 0."""
+    data, table = inputs[0], b.reusable(inputs[1])
+    lowest, last = integer_range(data.dtype)[0], table.shape[0] - 1
+
+    def at(indices: tuple[Scalar, ...]) -> Scalar:
+        place = index.plus(Cast("int32", data.at(indices)), -lowest)
+        return table.at((index.binary("min", place, index.imm(last)),))
+
+    return [TensorView.of(data.shape, at)]

@@ -8,6 +8,7 @@ import numpy as np
 
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.ops.rules.lower import FLower, binary
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.broadcast import broadcast_rel
 
@@ -23,3 +24,6 @@ minimum = register_op(
 def minimum_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     """Smaller value; NaN when one side is NaN."""
     return [np.minimum(args[0], args[1])]
+
+
+FLower.register(minimum)(binary("min"))

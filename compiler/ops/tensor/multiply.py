@@ -12,6 +12,7 @@ from compiler.ir.ty import Type
 from compiler.ops.nn.matmul_like import annotate_both_sides
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, product_scale
+from compiler.ops.rules.lower import FLower, binary
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
@@ -27,6 +28,7 @@ from compiler.ops.rules.realize import (
     require_fits,
 )
 from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.broadcast import broadcast_rel
 from compiler.ops.tensor.scale_change import (
     annotate_scale_change,
@@ -92,3 +94,9 @@ def multiply_scale(
 ) -> DomScale | None:
     """The product of the scales; with a plain constant, that many times the scale."""
     return product_scale(call, scales, qconfig) or changed_scale(call, scales, qconfig)
+
+
+FQZeroPoint.register(multiply)(always(ZeroPoint.CENTRES))
+
+
+FLower.register(multiply)(binary("*"))

@@ -8,6 +8,9 @@ import numpy as np
 
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.routines import intrinsics
+from compiler.lir.scalars import Intrin, Scalar
+from compiler.ops.rules.lower import FLower, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.broadcast import broadcast_rel
 
@@ -27,3 +30,14 @@ def power_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     odd = (exponent & 1) == 1
     inverse = np.where(base == 1, 1, np.where(base == -1, np.where(odd, -1, 1), 0))
     return [np.where(negative, inverse, result).astype(base.dtype)]
+
+
+intrinsics.register("pow")(np.power)
+intrinsics.register("ipow")(lambda base, exponent: power_numpy(None, (base, exponent), Type())[0])
+
+
+@FLower.register(power)
+@elementwise
+def power_lower(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
+    """One intrinsic per kind of number."""
+    return Intrin("pow" if a.dtype.startswith("float") else "ipow", (a, b))

@@ -10,10 +10,12 @@ from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
+from compiler.ops.rules.lower import FLower, binary
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.add import add_annotate
 from compiler.ops.tensor.broadcast import broadcast_rel
 from compiler.qtypes.context import QuantizeContext
@@ -46,3 +48,9 @@ def subtract_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContex
     difference = with_args(ref_call, (lhs.data, rhs.data))
     acc = ctx.qconfig.dtype_activation
     return integers(difference, scale, acc, lhs.low - rhs.high, lhs.high - rhs.low)
+
+
+FQZeroPoint.register(subtract)(always(ZeroPoint.TAKES))
+
+
+FLower.register(subtract)(binary("-"))

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.routines import intrinsics
+from compiler.lir.scalars import Bin, Intrin, Scalar, Select, Un, integer_limits
+from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.error_function import erf
 from compiler.ops.tensor.number_rel import number_rel
@@ -112,3 +115,46 @@ for _name, _function in FLOAT_ONLY.items():
     _register(_name, _on_floats(_function))
 for _name, _function in ANY_NUMBER.items():
     _register(_name, _function)
+
+
+_ROUNDINGS = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round_away"}
+_ROUNDINGS["round_even"] = "round_even"
+
+
+def unary_scalar(name: str, x: Scalar) -> Scalar:
+    """The operator ``name`` of FLOAT_ONLY or ANY_NUMBER on one element."""
+    floats = x.dtype.startswith("float")
+    if name in FLOAT_ONLY:
+        return Intrin(name, (x,))
+    if name in _ROUNDINGS:
+        return Intrin(_ROUNDINGS[name], (x,)) if floats else x
+    if name in ("negative", "abs"):
+        if x.dtype.startswith("uint"):
+            return x if name == "abs" else Un("neg", x)
+        if not floats:
+            # The one value without a counterpart goes to the largest.
+            x = Bin("max", x, like_first(integer_limits(x.dtype)[0] + 1, x))
+        return Un("neg" if name == "negative" else "abs", x)
+    if name == "sign":
+        zero, one = like_first(0, x), like_first(1, x)
+        positive = Bin(">", x, zero)
+        if x.dtype.startswith("uint"):
+            return Select(positive, one, zero)
+        # Neither above nor below: a zero, or a NaN.
+        below = Select(Bin("<", x, zero), like_first(-1, x), x)
+        return Select(positive, one, below)
+    return x
+
+
+def _register_lowering(name: str) -> None:
+    FLower.register(name)(
+        elementwise(lambda attrs, x: unary_scalar(name, x), reads=3 if name == "sign" else 1)
+    )
+
+
+for _name in (*FLOAT_ONLY, *ANY_NUMBER):
+    _register_lowering(_name)
+for _name, _function in FLOAT_ONLY.items():
+    intrinsics.register(_name)(_on_floats(_function))
+for _name, _rounding in _ROUNDINGS.items():
+    intrinsics.register(_rounding)(ANY_NUMBER[_name])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,24 +19,33 @@ from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type, is_float
 from compiler.ir.type_relation import result_rel
+from compiler.lir.scalars import Cast, Scalar, literal
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
 from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.lower import FLower, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
     cast_if_needed,
-    fits,
     integer_limits,
     integers,
+    storage_dtype,
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.table import RealTable
 from compiler.ops.rules.with_tables import tabulates, with_tables
-from compiler.ops.tensor.formula import evaluate, words
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
+from compiler.ops.tensor.formula import (
+    MAX_WORDS,
+    evaluate,
+    formula_scalar,
+    reduce_words,
+    words,
+)
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 
@@ -107,12 +117,13 @@ def unary_formula_realize(
     if not isinstance(data, QRealizeIntExpr) or not tabulates(ctx):
         return None
     data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
-    dtype = ctx.qconfig.dtype_input
+    dtype = storage_dtype(data.low, data.high, ctx.qconfig)
     # The annotate rule narrows the operand; where debug_enabled_ops left it out, this stays float.
-    if not fits(data, dtype):
+    if dtype is None:
         return None
     lowest, highest = integer_limits(dtype)
-    reals = np.arange(lowest, highest + 1) * float(data.dom_scale.data)
+    steps = np.arange(lowest, highest + 1) - data.zero_point
+    reals = steps * float(data.dom_scale.data)
     values = np.nan_to_num(evaluate(attrs.formula, reals), nan=0.0)
     table = RealTable(cast_if_needed(data, dtype), values, data.low - lowest, data.high - lowest)
     largest = min(table.magnitude, float(np.finfo(np.float32).max))
@@ -120,3 +131,20 @@ def unary_formula_realize(
     acc = ctx.qconfig.dtype_activation
     looked_up, low, high = table.at(float(scale.values), -_WIDE, _WIDE, acc)
     return integers(looked_up, scale, acc, low, high, table=table)
+
+
+FQZeroPoint.register(unary_formula)(always(ZeroPoint.TAKES))
+
+
+@FLower.register(unary_formula)
+@partial(elementwise, reads=MAX_WORDS)
+def unary_formula_lower(attrs: UnaryFormulaAttrs, x: Scalar) -> Scalar:
+    """Operator by operator; float16 in float32."""
+    work = "float32" if x.dtype == "float16" else x.dtype
+    value = reduce_words(
+        attrs.formula,
+        x if work == x.dtype else Cast(work, x),
+        lambda number: literal(number, work),
+        lambda word, arguments: formula_scalar(word, *arguments),
+    )
+    return value if work == x.dtype else Cast(x.dtype, value)

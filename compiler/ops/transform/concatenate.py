@@ -25,8 +25,9 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, integers
-from compiler.ops.rules.unify_scales import unify_for_concatenate
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like
+from compiler.ops.rules.unify_fields import unify_for_concatenate
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 
@@ -118,6 +119,11 @@ def concatenate_realize(
                 f"{len(values)} of {len(data.fields)} fields are quantized"
             )
         return None
-    fields, scale, dtype, low, high = unify_for_concatenate(ref_data.fields, values, ctx.qconfig)
-    call = with_args(ref_call, (Tuple(tuple(fields), span=data.span),))
-    return integers(call, scale, dtype, low, high)
+    fields = unify_for_concatenate(ref_data.fields, values, ctx.qconfig)
+    call = with_args(ref_call, (Tuple(tuple(field.data for field in fields), span=data.span),))
+    low = min(fields[0].zero_point, *(field.low for field in fields))
+    high = max(fields[0].zero_point, *(field.high for field in fields))
+    return like(fields[0], call, low=low, high=high)
+
+
+FQZeroPoint.register(concatenate)(always(ZeroPoint.TAKES))

@@ -6,14 +6,11 @@ axis may move. Operators that the reference quantizes have their rules in their 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
 from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ir.ty import TupleType
-from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.pass_through import (
     annotate_max_pool,
     annotate_pass_through,
@@ -37,8 +34,8 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
 
 Args = tuple[Expr, ...]
 
@@ -56,32 +53,16 @@ MOVES = (
 # Below the default level, so that a registration of one's own takes the place of these rules.
 LEVEL = DEFAULT_LEVEL - 5
 PICKED = ("max", "min", "nn.global_max_pool2d")
-RESIZERS = ("image.resize2d", "nn.upsampling")
 
 for _name in MOVES:
     FQAnnotateRewrite.register(_name, level=LEVEL)(with_tables(annotate_pass_through))
     FQRealizeRewrite.register(_name, level=LEVEL)(with_tables(realize_moving_channels))
     FQDomScale.register(_name)(moved_scale)
+    FQZeroPoint.register(_name, level=LEVEL)(always(ZeroPoint.KEEPS))
 
 FQAnnotateRewrite.register(*PICKED, level=LEVEL)(with_tables(annotate_max_pool))
 FQRealizeRewrite.register(*PICKED, level=LEVEL)(with_tables(realize_max_pool))
-
-
-@FQAnnotateRewrite.register(*RESIZERS, level=LEVEL)
-@with_tables
-def resize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """The nearest neighbour is a move; interpolation stays float."""
-    attrs: Any = ref_call.attrs
-    if attrs.method != "nearest_neighbor":
-        return None
-    if kind_of(args[0]) is None or ctx.check_to_skip(ref_call):
-        return None
-    # Elements are repeated: they are cheaper to repeat when they are narrow.
-    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.INPUT)
-
-
-FQRealizeRewrite.register(*RESIZERS, level=LEVEL)(with_tables(realize_moving_channels))
-FQDomScale.register(*RESIZERS)(moved_scale)
+FQZeroPoint.register(*PICKED, level=LEVEL)(always(ZeroPoint.KEEPS))
 
 
 @FQAnnotateRewrite.register("take", "gather", level=LEVEL)
@@ -94,6 +75,7 @@ def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
 
 
 FQRealizeRewrite.register("take", "gather", level=LEVEL)(with_tables(realize_moving_channels))
+FQZeroPoint.register("take", "gather", level=LEVEL)(always(ZeroPoint.KEEPS))
 FQDomScale.register("take", "gather")(moved_scale)
 
 
@@ -116,12 +98,13 @@ def pad_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
     data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
     units = float(value.data) / float(data.dom_scale.data)
     low, high = integer_limits(data.dtype)
-    padding = int(np.rint(np.clip(units, low, high)))
+    padding = int(np.clip(np.rint(units) + data.zero_point, low, high))
     call = with_args(ref_call, (data.data, scalar(padding, data.dtype)))
     return like(data, call, low=min(data.low, padding), high=max(data.high, padding))
 
 
 FQDomScale.register("nn.pad")(moved_scale)
+FQZeroPoint.register("nn.pad", level=LEVEL)(always(ZeroPoint.KEEPS))
 
 
 @FQAnnotateRewrite.register("split", level=LEVEL)
@@ -152,3 +135,6 @@ def _pieces(ref_call: Call, call: Call) -> list[Expr]:
     ty = ref_call.checked_type
     assert isinstance(ty, TupleType)
     return [TupleGetItem(call, index) for index in range(len(ty.fields))]
+
+
+FQZeroPoint.register("split", level=LEVEL)(always(ZeroPoint.KEEPS))

@@ -23,6 +23,7 @@ from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,3 +150,4 @@ def reshape_numpy(attrs: ReshapeAttrs, args: Arrays, out_type: Type) -> list[Any
 FQAnnotateRewrite.register(reshape)(annotate_pass_through)
 FQRealizeRewrite.register(reshape)(realize_moving_channels)
 FQDomScale.register(reshape)(moved_scale)
+FQZeroPoint.register(reshape)(always(ZeroPoint.KEEPS))

@@ -14,7 +14,11 @@ from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import merge_dim, normalize_axis, same_dtype, tensor_tuple
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.transform.concatenate import concatenate_annotate, concatenate_realize
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,3 +56,8 @@ stack = register_op(
 def stack_numpy(attrs: StackAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A copy."""
     return [np.stack(list(args), axis=attrs.axis)]
+
+
+# Fields join at one scale, whichever axis they join along.
+FQAnnotateRewrite.register(stack)(with_tables(concatenate_annotate))
+FQRealizeRewrite.register(stack)(with_tables(concatenate_realize))

@@ -23,6 +23,7 @@ from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 
 OP = "strided_slice"
 
@@ -110,3 +111,4 @@ def strided_slice_numpy(attrs: StridedSliceAttrs, args: Arrays, out_type: Type) 
 FQAnnotateRewrite.register(strided_slice)(annotate_pass_through)
 FQRealizeRewrite.register(strided_slice)(realize_moving_channels)
 FQDomScale.register(strided_slice)(moved_scale)
+FQZeroPoint.register(strided_slice)(always(ZeroPoint.KEEPS))

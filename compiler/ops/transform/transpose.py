@@ -17,6 +17,7 @@ from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,3 +70,4 @@ def transpose_numpy(attrs: TransposeAttrs, args: Arrays, out_type: Type) -> list
 FQAnnotateRewrite.register(transpose)(annotate_pass_through)
 FQRealizeRewrite.register(transpose)(realize_moving_channels)
 FQDomScale.register(transpose)(moved_scale)
+FQZeroPoint.register(transpose)(always(ZeroPoint.KEEPS))

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
+from compiler.ir.ty import bits
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._calibrate import (  # noqa: F401 - each registers a calibrate_mode
@@ -15,13 +16,17 @@ from compiler.quantize._calibrate import (  # noqa: F401 - each registers a cali
     mse,
     percentile,
 )
-from compiler.quantize._calibrate.modes import calibrate_modes
+from compiler.quantize._calibrate.modes import calibrate_modes, two_sided_range
 from compiler.quantize._calibrate.point_bits import input_bits
 from compiler.quantize._calibrate.stats import CalibrationStats
 
 
 def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.float32]:
     """Range S of every non-WEIGHT quantize point in binding order, shape (points,).
+
+    With an ``activation_scheme`` other than "symmetric" the shape is (3 * points,): S of all
+    points, then the lower and then the upper ends, for those that may have an uneven grid. A lower
+    end of 0 says that nothing below it was seen.
 
     A tensor that is zero everywhere gets S = 1 (R-09). Scales are remembered in ``stats``, so that
     the trials of a study pay for a search over thresholds once.
@@ -37,14 +42,27 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
             f"calibrate_mode {qconfig.calibrate_mode!r} needs both rounds of statistics",
             fix="collect round 2 over the merged result of round 1",
         )
-    scales = np.ones(stats.point_tensor.size, np.float32)
+    even = qconfig.activation_scheme == "symmetric"
+    measured = not even and qconfig.calibrate_mode != "global_scale"
+    widest = bits(qconfig.dtype_input)
+    rows = np.ones((3, stats.point_tensor.size), np.float32)
     choices = (qconfig.calibrate_mode, qconfig.percentile, qconfig.global_scale)
     for point, (tensor, kind) in enumerate(zip(stats.point_tensor, stats.point_kind)):
         nbit = qconfig.get_nbit_by_kind(int(kind))
         if kind == QAnnotateKind.INPUT:
             nbit = input_bits(stats.readers[point], qconfig)
-        key = (*choices, int(tensor), nbit)
+        one = stats.tensor(int(tensor))
+        narrow = kind == QAnnotateKind.INPUT and measured and nbit <= widest
+        unsigned = bool(narrow and one.minimum >= 0)
+        two_sided = narrow and not unsigned and qconfig.activation_scheme == "asymmetric"
+        # All levels on one side are the positive half of a grid of one more bit.
+        nbit += unsigned
+        key = (*choices, int(tensor), nbit, unsigned, two_sided)
         if key not in stats.memo:
-            stats.memo[key] = mode(stats.tensor(int(tensor)), qconfig, nbit)
-        scales[point] = stats.memo[key] or 1.0
-    return scales
+            threshold = mode(one, qconfig, nbit) or 1.0
+            ends = (0.0 if unsigned else -threshold, threshold)
+            stats.memo[key] = threshold, *ends
+            if two_sided:
+                stats.memo[key] = threshold, *two_sided_range(one, qconfig, nbit)
+        rows[:, point] = stats.memo[key]
+    return rows[0] if even else rows.reshape(-1)

@@ -37,6 +37,7 @@ from compiler.quantize._calibrate.bias_room import (
     weights_with_bias,
 )
 from compiler.quantize._calibrate.point_bits import chosen_bits
+from compiler.quantize._calibrate.uneven_grid import Sidedness
 from compiler.quantize._calibrate.weight_scale import weight_range
 
 
@@ -74,8 +75,9 @@ def bind_scales(
     Args:
         annotated: result of QuantizeAnnotate, typed.
         context: of the run; its report hears range and scale of every point.
-        activation_ranges: S of each measured point in binding order, in the units of its tensor;
-            None stands for ``global_scale`` at all of them.
+        activation_ranges: S of each measured point in binding order, in the units of its tensor,
+            as ``activation_scales`` gives them: with an ``activation_scheme`` other than
+            "symmetric" with the ends of uneven grids. None stands for ``global_scale`` everywhere.
 
     Raises:
         CalibrationError: the number of ranges does not fit, or one is not finite.
@@ -99,6 +101,7 @@ class _Bound:
     range_s: NDArray[np.float32]
     scale: DomScale
     data: Constant | None = None
+    steps: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -148,27 +151,41 @@ class _Binder:
 
     def _bind_measured(self) -> None:
         measured = [p for p in self.points if quantize_kind(p) in _MEASURED]
-        given = self.ranges
-        if given is None:
-            given = [self.qconfig.global_scale] * len(measured)
-        if len(given) != len(measured):
-            raise CalibrationError(
-                f"{len(given)} ranges were given for {len(measured)} quantize points",
-                fix="use statistics of this very module and these calibration fields",
-            )
-        for point, value in zip(measured, given):
-            range_s = as_scale(value if float(value) != 0 else 1.0)
-            if not np.isfinite(range_s) or range_s < 0:
-                raise CalibrationError(
-                    f"the range of a quantize point is {float(value)}",
-                    where=describe(point.args[0]),
-                    fix="calibrate with finite data",
-                )
-            nbit = point.attrs.bits  # type: ignore[union-attr]
-            if nbit is not None:
+        sided = Sidedness(self.nodes, self.qconfig)
+        for point, (value, low, high) in zip(measured, self._given(len(measured))):
+            range_s = as_scale(value if value != 0 else 1.0)
+            for number in (value, -low, high):
+                if not np.isfinite(number) or number < 0:
+                    raise CalibrationError(
+                        f"the range of a quantize point is {number}",
+                        where=describe(point.args[0]),
+                        fix="calibrate with finite data",
+                    )
+            nbit = self._nbit(point)
+            uneven = sided.grid(point, float(range_s), low, high, nbit)
+            if uneven is not None:
+                reach = as_scale(max(-low, high))
+                self.bound[point] = _Bound(reach, DomScale(uneven.step), steps=uneven.ends)
+                continue
+            if point.attrs.bits is not None:  # type: ignore[union-attr]
                 # Outliers that calibration has not seen must not be clipped from a wide value.
                 range_s = as_scale(range_s * WIDE_HEADROOM)
-            self.bound[point] = _Bound(range_s, _scale_of(range_s, self._nbit(point)))
+            self.bound[point] = _Bound(range_s, _scale_of(range_s, nbit))
+
+    def _given(self, count: int) -> list[tuple[float, float, float]]:
+        """Range S, lower and upper end of every measured point."""
+        if self.ranges is None:
+            scale = self.qconfig.global_scale
+            return [(scale, -scale, scale)] * count
+        values = [float(value) for value in self.ranges]
+        if self.qconfig.activation_scheme == "symmetric":
+            values = [*values, *(-value for value in values), *values]
+        if len(values) != 3 * count:
+            raise CalibrationError(
+                f"{len(self.ranges)} ranges were given for {count} quantize points",
+                fix="use statistics of this very module and these calibration fields",
+            )
+        return list(zip(values[:count], values[count : 2 * count], values[2 * count :]))
 
     def _nbit(self, point: Expr) -> int:
         """Bits of a quantize point, or of the data that a layer reads."""
@@ -248,10 +265,11 @@ class _Binder:
             if bound.data is not None:
                 nbit = bits(self.qconfig.dtype_activation)
             limit = 2.0 ** (nbit - 1) - 1
+            low, high = (-limit, limit) if bound.steps is None else bound.steps
             constants = (
                 Constant(bound.scale.values),
-                Constant(np.array(-limit, np.float32)),
-                Constant(np.array(limit, np.float32)),
+                Constant(np.array(low, np.float32)),
+                Constant(np.array(high, np.float32)),
             )
             if bound.data is not None or bound.scale.is_vector:
                 found[point] = _vector_point(point, bound, constants)

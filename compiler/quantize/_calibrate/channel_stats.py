@@ -14,19 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, describe, is_op_call
+from compiler.ir.expr import Expr, Function, Tuple, describe
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.op_call import op_call
-from compiler.ops.rules.mean_response import FQMeanResponse, MeanResponse
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize._calibrate.collect_stats import (
     Batch,
     ExecutorFactory,
     float_executor,
     profile_outputs,
+    require_reiterable,
 )
+from compiler.quantize._calibrate.input_grams import GramCollector, InputGrams
+from compiler.quantize._calibrate.weighted_calls import weighted_calls
 
 _UNIT: Final = 2.0**30
 """Means are summed in units of 2^-30 …"""
@@ -46,6 +47,7 @@ class ChannelStats:
         largest: max|x| of all channels of all operators in a row, float32.
         total: means over batch and space, summed over runs, in units of 2^-30, int64.
         runs: how often the network ran.
+        grams: products of what the taps of the weights read; None where they were not measured.
     """
 
     labels: tuple[str, ...]
@@ -53,6 +55,7 @@ class ChannelStats:
     largest: NDArray[np.float32]
     total: NDArray[np.int64]
     runs: int
+    grams: InputGrams | None = None
 
     def ranges(self) -> list[ChannelRanges]:
         """One record per operator."""
@@ -67,8 +70,10 @@ class ChannelStats:
         """Statistics of both shards together; exact, commutative and associative.
 
         Raises:
-            CalibrationError: they are of different modules.
+            CalibrationError: they are of different modules, or one alone has products.
         """
+        if (self.grams is None) != (other.grams is None):
+            raise CalibrationError("channel statistics with and without products do not merge")
         if self.labels != other.labels or not np.array_equal(self.sizes, other.sizes):
             raise CalibrationError(
                 "channel statistics of different modules cannot be merged",
@@ -76,7 +81,10 @@ class ChannelStats:
             )
         largest = np.maximum(self.largest, other.largest)
         total, runs = self.total + other.total, self.runs + other.runs
-        return replace(self, largest=largest, total=total, runs=runs)
+        grams = self.grams
+        if grams is not None and other.grams is not None:
+            grams = grams.merge(other.grams)
+        return replace(self, largest=largest, total=total, runs=runs, grams=grams)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Flat arrays, such as an .npz holds; no pickle."""
@@ -86,6 +94,7 @@ class ChannelStats:
             "largest": self.largest,
             "total": self.total,
             "runs": np.asarray(self.runs, np.int64),
+            **({} if self.grams is None else self.grams.to_arrays()),
         }
 
     @staticmethod
@@ -102,37 +111,13 @@ class ChannelStats:
                 np.asarray(arrays["largest"]),
                 np.asarray(arrays["total"]),
                 int(arrays["runs"]),
+                InputGrams.from_arrays(arrays),
             )
         except KeyError as error:
             raise CalibrationError(
                 f"the arrays hold no channel statistics: {error} is missing",
                 where=", ".join(sorted(arrays)) or "no arrays",
             ) from error
-
-
-def weighted_calls(main: Function) -> list[tuple[Call, MeanResponse]]:
-    """Calls with a constant weight and a mean response, in visiting order.
-
-    Quantization keeps this order, so the n-th here is the n-th of the annotated function.
-    """
-    found = []
-    for node in post_order(main.body):
-        rule = FQMeanResponse.get(node.op) if isinstance(node, Call) else None
-        if rule is None or not isinstance(node, Call) or weight_of(node) is None:
-            continue
-        response = rule(node)
-        if response is not None:
-            found.append((node, response))
-    return found
-
-
-def weight_of(call: Call) -> Constant | None:
-    """The constant weight, also behind a quantize point."""
-    weight: Expr = call.args[1]
-    if is_op_call(weight, "relay.op.annotation.simulated_quantize"):
-        assert isinstance(weight, Call)
-        weight = weight.args[0]
-    return weight if isinstance(weight, Constant) else None
 
 
 class ChannelCollector:
@@ -204,15 +189,33 @@ class ChannelCollector:
 
 
 def channel_stats(
-    mod: IRModule, dataset: Iterable[Batch], executor: ExecutorFactory = float_executor
+    mod: IRModule,
+    dataset: Iterable[Batch],
+    executor: ExecutorFactory = float_executor,
+    *,
+    grams: bool = False,
 ) -> ChannelStats:
-    """Channel statistics of a prepared float module over a dataset, read once.
+    """Channel statistics of a prepared float module over a dataset.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+        dataset: read once, and once more for ``grams``.
+        grams: measure products of taps too, for a QConfig with ``needs_grams``.
 
     Raises:
         CalibrationError: the dataset is empty or lacks an input, values are not finite, or the
             module has no weighted operator.
+        TypeError: ``grams`` of a dataset that can be read only once.
     """
+    if grams:
+        require_reiterable(dataset)
     collector = ChannelCollector(mod)
     for outputs in profile_outputs(executor(collector.profile), dataset):
         collector.update(outputs)
-    return collector.result()
+    found = collector.result()
+    if not grams:
+        return found
+    products = GramCollector(mod, found.ranges())
+    for outputs in profile_outputs(executor(products.profile), dataset):
+        products.update(outputs)
+    return replace(found, grams=products.result())

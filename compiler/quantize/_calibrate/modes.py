@@ -20,3 +20,18 @@ CalibrateMode = Callable[[TensorStats, QConfig, int], np.float32]
 """``mode(stats, qconfig, nbit) -> S >= 0`` in the units of the tensor; nbit of the point's kind."""
 
 calibrate_modes: NamedTable[CalibrateMode] = NamedTable("calibrate_mode", ConfigValueError)
+
+TwoSidedMode = Callable[[TensorStats, QConfig, int], tuple[float, float]]
+"""``mode(stats, qconfig, nbit) -> (low, high)`` with low <= 0 <= high, for tensors that have a zero
+point. A calibrate_mode without one gives its range [-S, S] cut at the extremes that were seen."""
+
+two_sided_modes: NamedTable[TwoSidedMode] = NamedTable("calibrate_mode", ConfigValueError)
+
+
+def two_sided_range(stats: TensorStats, qconfig: QConfig, nbit: int) -> tuple[float, float]:
+    """(low, high), low <= 0 <= high, in the units of the tensor."""
+    if qconfig.calibrate_mode in two_sided_modes.names():
+        return two_sided_modes.require(qconfig.calibrate_mode)(stats, qconfig, nbit)
+    threshold = float(calibrate_modes.require(qconfig.calibrate_mode)(stats, qconfig, nbit))
+    low, high = min(float(stats.minimum), 0.0), max(float(stats.maximum), 0.0)
+    return max(low, -threshold), min(high, threshold)

@@ -42,6 +42,7 @@ DEFAULTS = {
     "stop_after_global_pool": True,
     "avg_pool_round": False,
     "weight_granularity": "tensor",
+    "activation_scheme": "symmetric",
     "integer_tables": False,
     "prerequisite_level": None,
     "equalize": False,
