@@ -1,8 +1,9 @@
-"""Compile C sources once per machine into a shared library that ctypes can load.
+"""Compile C sources once per machine into a shared library that ctypes can load, or a program.
 
-Libraries lie in a private cache folder under the hash of everything that shapes them: sources,
-flags, compiler version and, because of ``-march=native``, the processor's features. They are
-written beside their place and renamed, so that many processes may build at the same time.
+The compiler is the system's; where there is none, that of the PyPI package ziglang. Libraries lie
+in a private cache folder under the hash of everything that shapes them: sources, flags, compiler
+version and, because of ``-march=native``, the processor's features. They are written beside their
+place and renamed, so that many processes may build at the same time.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
+import importlib.util
 import logging
 import os
 import platform
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,18 +33,28 @@ CACHE_VARIABLE = "QSEARCH_CACHE_DIR"
 EXACT_FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 """Fast code whose float results are those of the source read literally (no fused multiply-add)."""
 
-_BUILD_TIMEOUT_S = 120.0
+_BUILD_TIMEOUT_S = 300.0
+
+Command = tuple[str, ...]
+"""A compiler: the words before its flags."""
 
 
 @functools.cache
-def find_compiler() -> str | None:
-    """Path of a C compiler: ``$CC``, else cc, gcc or clang on the PATH; None without one."""
+def find_compiler() -> Command | None:
+    """A C compiler: ``$CC``, else cc, gcc or clang on the PATH, else ziglang; None without one."""
     named = os.environ.get("CC")
     for name in (named, "cc", "gcc", "clang"):
         found = shutil.which(name) if name else None
         if found:
-            return found
-    return None
+            return (found,)
+    return zig_compiler()
+
+
+def zig_compiler() -> Command | None:
+    """The compiler of the PyPI package ziglang, which is also a cross compiler; None without it."""
+    if importlib.util.find_spec("ziglang") is None:
+        return None
+    return (sys.executable, "-m", "ziglang", "cc")
 
 
 @functools.cache
@@ -81,8 +94,9 @@ def build_library(name: str, sources: Sequence[Path], flags: Sequence[str] = EXA
     if compiler is None:
         raise CodegenError(
             "no C compiler found",
-            where="$CC, cc, gcc, clang on the PATH",
-            fix="install one (apt-get install gcc) or do without: numpy gives the same results",
+            where="$CC, cc, gcc, clang on the PATH, ziglang beside this Python",
+            fix="install one (apt-get install gcc, or pip install ziglang) "
+            "or do without: numpy gives the same results",
         )
     digest = hashlib.sha256()
     for source in sources:
@@ -91,21 +105,31 @@ def build_library(name: str, sources: Sequence[Path], flags: Sequence[str] = EXA
     digest.update("\0".join(facts).encode())
     target = cache_dir() / f"{name}-{digest.hexdigest()[:24]}.so"
     if not target.exists():
-        _compile(compiler, sources, flags, target)
+        link(compiler, sources, [*flags, "-shared", "-fPIC"], target)
     return target
 
 
-def _compile(compiler: str, sources: Sequence[Path], flags: Sequence[str], target: Path) -> None:
+def link(compiler: Command, sources: Sequence[Path], flags: Sequence[str], target: Path) -> None:
+    """Compile and link; ``target`` appears whole or not at all.
+
+    Args:
+        compiler: its command, such as ``find_compiler()``.
+        sources: C files.
+        flags: all of them, ``-shared`` included if a library is wanted.
+        target: the file to write.
+    Raises:
+        CodegenError: the compiler refuses the sources or takes too long.
+    """
     handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=".so")
     os.close(handle)
-    command = [compiler, *flags, "-shared", "-fPIC", "-o", scratch, *map(str, sources), "-lm"]
+    command = [*compiler, *flags, "-o", scratch, *map(str, sources), "-lm"]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
         )
         if done.returncode != 0:
             raise CodegenError(
-                f"{compiler} cannot compile {sources[0].name}",
+                f"{' '.join(compiler)} cannot compile {sources[0].name}",
                 where="\n".join(done.stderr.splitlines()[:5]),
                 fix="set CC to another compiler, or do without: numpy gives the same results",
             )
@@ -121,9 +145,9 @@ def _compile(compiler: str, sources: Sequence[Path], flags: Sequence[str], targe
 
 
 @functools.cache
-def _version(compiler: str) -> str:
+def _version(compiler: Command) -> str:
     done = subprocess.run(
-        [compiler, "--version"], capture_output=True, text=True, timeout=30, check=False
+        [*compiler, "--version"], capture_output=True, text=True, timeout=30, check=False
     )
     return done.stdout.partition("\n")[0]
 
