@@ -83,6 +83,11 @@ def static_shape(ty: TensorType | None) -> tuple[int, ...] | None:
     return ty.concrete_shape
 
 
+def channel_axis(rank: int) -> int:
+    """Where channels lie: axis 1 of images (NCHW) and of higher ranks, the last of lower ones."""
+    return 1 if rank >= 4 else rank - 1
+
+
 def bytes_of(ty: Type | None) -> int | None:
     """Size of a value in bytes, tuples summed; None where it is not known."""
     total = 0
@@ -142,14 +147,14 @@ def scalar_const(args: Sequence[Any], op: Op) -> Test:
 def scalar_or_channel_const(args: Sequence[Any], op: Op) -> Test:
     """Some operand is constant; those that are have one element, or one per channel of the result.
 
-    The channel axis is axis 1 of rank 3 and more (NCHW), the last of lower ranks.
+    The channel axis is that of ``channel_axis``.
     """
     _exactly(0, args, "scalar_or_channel_const")
 
     def per_channel(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
         if all(d == 1 for d in shape):
             return True
-        channel = 1 if len(result) >= 3 else len(result) - 1
+        channel = channel_axis(len(result))
         lead = len(result) - len(shape)
         return lead >= 0 and all(d == 1 or lead + axis == channel for axis, d in enumerate(shape))
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import compiler.fusion.hardware.command_list  # noqa: F401  (registers its code generators)
 from compiler.fusion.hardware.description import load_hdfg
 from compiler.fusion.hardware.dfg import scope_post_order
 from compiler.fusion.hardware.graph_match_fuser import matchers, partition

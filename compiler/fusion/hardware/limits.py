@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from compiler.fusion.hardware.conditions import bytes_of, static_shape, tensor_of
+from compiler.fusion.hardware.conditions import bytes_of, channel_axis, static_shape, tensor_of
 from compiler.fusion.hardware.dfg import Node
 
 
@@ -15,8 +15,7 @@ class Limits:
     Attributes:
         max_kernel: elements of a convolution or pooling window along one axis; a global pool's
             window is the whole map.
-        max_channels: channels of the first operand and of the result (axis 1 of rank 3 and more,
-            the last axis of lower ranks).
+        max_channels: channels of the first operand and of the result (see ``channel_axis``).
         buffer_bytes: bytes of all operands of one call, constants included.
     """
 
@@ -65,7 +64,7 @@ def window_of(node: Node) -> tuple[int, ...] | None:
 def _channels(shape: tuple[int, ...] | None) -> int | None:
     if shape is None:
         return None
-    return shape[1] if len(shape) >= 3 else shape[-1] if shape else 1
+    return shape[channel_axis(len(shape))] if shape else 1
 
 
 def _shown(values: object) -> str:

@@ -1,0 +1,206 @@
+"""The external code generator of described accelerators: a group as a list of commands.
+
+    # opu_0
+    input   p0 int8[1x3x32x32]
+    const   c0 int8[16x3x3x3]
+    ipa     nn.conv2d p0 c0 -> t0 int32[1x16x32x32] {"padding": [1, 1, 1, 1], …}
+    add     add t0 c1 -> t1 int32[1x16x32x32]
+    output  t1
+
+A driver for real hardware reads the commands; ``run`` computes what they mean with the reference
+executor, so results can always be checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.errors import CodegenError, legal_names
+from compiler.fusion.hardware.description import shipped_descriptions
+from compiler.fusion.hardware.group_calls import group_steps
+from compiler.ir.analysis import post_order
+from compiler.ir.blob import ModuleBlob
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem
+from compiler.ir.module import IRModule
+from compiler.ir.ty import TensorType, Type
+from compiler.runtime.external_module import ExternalModule, external_loaders
+from compiler.targets.external_codegen import external_codegen
+from compiler.targets.reference.executor import ReferenceExecutor
+from compiler.targets.reference.inputs import named_inputs
+from compiler.targets.target import Target
+
+FREE = "free"
+"""Stands for the unit of an operator that only rides along, such as a change of shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor by name; ``kind`` is "input" or "const"."""
+
+    kind: str
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One call: the unit that serves it, its operands by name, its result and attributes."""
+
+    unit: str
+    op: str
+    operands: tuple[str, ...]
+    result: str
+    type: str
+    attrs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandList:
+    """A group, ready for a driver."""
+
+    symbol: str
+    buffers: tuple[Buffer, ...]
+    commands: tuple[Command, ...]
+    output: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"# {self.symbol}"]
+        lines += [f"{b.kind:<9} {b.name} {b.type}" for b in self.buffers]
+        for c in self.commands:
+            attrs = f" {json.dumps(dict(c.attrs))}" if c.attrs else ""
+            operands = " ".join(c.operands)
+            lines.append(f"{c.unit:<9} {c.op} {operands} -> {c.result} {c.type}{attrs}")
+        return "\n".join([*lines, f"{'output':<9} {self.output}"])
+
+
+def command_list(function: Function) -> CommandList:
+    """The commands of a group that FuseOpHW made.
+
+    Raises:
+        CodegenError: the function is no hardware group.
+    """
+    if "hdfg_stages" not in function.attrs:
+        raise CodegenError(
+            "this function is no hardware group: it has no hdfg_stages",
+            where=str(function.get_attr("global_symbol", "a function without global_symbol")),
+            fix="run FuseOpHW first",
+        )
+    units: dict[Expr, str] = {call: unit for unit, call in group_steps(function)}
+    names: dict[Expr, str] = {}
+    buffers: list[Buffer] = []
+    commands: list[Command] = []
+    for param in function.params:
+        names[param] = f"p{len(buffers)}"
+        buffers.append(Buffer("input", names[param], _type(param.checked_type)))
+    for node in post_order(function.body):
+        if isinstance(node, Constant):
+            names[node] = f"c{len(buffers) - len(function.params)}"
+            buffers.append(Buffer("const", names[node], _type(node.checked_type)))
+        elif isinstance(node, (Call, Tuple, TupleGetItem)):
+            names[node] = f"t{len(commands)}"
+            commands.append(_command(node, names, units.get(node, FREE)))
+    symbol = str(function.get_attr("global_symbol", "group"))
+    return CommandList(symbol, tuple(buffers), tuple(commands), names[function.body])
+
+
+def _command(node: Expr, names: Mapping[Expr, str], unit: str) -> Command:
+    operands = tuple(names[o] for o in node.operands() if o in names)
+    attrs: dict[str, Any] = {}
+    if isinstance(node, Call):
+        op = node.op.name if isinstance(node.op, Op) else "call"
+        attrs = dict(node.attrs.items()) if node.attrs is not None else {}
+    else:
+        op = "tuple" if isinstance(node, Tuple) else "item"
+        attrs = {"index": node.index} if isinstance(node, TupleGetItem) else {}
+    return Command(unit, op, operands, names[node], _type(node.checked_type), attrs)
+
+
+def _type(ty: Type) -> str:
+    if isinstance(ty, TensorType):
+        return f"{ty.dtype}[{'x'.join(map(str, ty.shape))}]"
+    return str(ty)
+
+
+class CommandListModule:
+    """Groups of one accelerator; implements ``runtime.external_module.ExternalModule``.
+
+    Args:
+        kind: name of the hardware description.
+        functions: the groups by ``global_symbol``, without their ``Compiler`` attribute.
+    """
+
+    def __init__(self, kind: str, functions: Mapping[str, Function]) -> None:
+        self._kind = kind
+        self._mods = {
+            symbol: IRModule.from_expr(fn.without_attr("Primitive"))
+            for symbol, fn in functions.items()
+        }
+        self.commands = {symbol: command_list(fn) for symbol, fn in functions.items()}
+
+    @property
+    def kind(self) -> str:
+        """See ``ExternalModule.kind``."""
+        return self._kind
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """See ``ExternalModule.symbols``."""
+        return tuple(self.commands)
+
+    def run(self, symbol: str, args: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """See ``ExternalModule.run``.
+
+        Raises:
+            CodegenError: no group has this symbol.
+            EvaluationError: the arrays do not fit.
+        """
+        if symbol not in self._mods:
+            raise CodegenError(
+                f"{self._kind} has no function {symbol!r}", fix=legal_names(symbol, self._mods)
+            )
+        mod = self._mods[symbol]
+        return ReferenceExecutor(mod).run(named_inputs(mod["main"], args))
+
+    def members(self) -> dict[str, bytes]:
+        """Per group the commands for a driver as JSON, and the function they came from."""
+        found: dict[str, bytes] = {}
+        for symbol, commands in self.commands.items():
+            shown = json.dumps(commands.to_dict(), indent=1, sort_keys=True)
+            found[f"{symbol}.json"] = shown.encode()
+            found[f"{symbol}.blob"] = ModuleBlob.pack(self._mods[symbol]).data
+        return found
+
+
+def register_command_list(name: str) -> None:
+    """Let groups of description ``name`` compile to, and load as, command lists.
+
+    The shipped descriptions are registered. One of your own needs this call once, or a code
+    generator under its name; nothing happens where there is one already.
+    """
+
+    def compile_group(function: Function, target: Target) -> ExternalModule:
+        return CommandListModule(name, {str(function.get_attr("global_symbol")): function})
+
+    def load(members: Mapping[str, bytes]) -> ExternalModule:
+        blobs = {n.removesuffix(".blob"): data for n, data in members.items() if n[-5:] == ".blob"}
+        return CommandListModule(
+            name, {symbol: ModuleBlob(data).unpack()["main"] for symbol, data in blobs.items()}
+        )
+
+    if name not in external_codegen:
+        external_codegen.register(name)(compile_group)
+    if name not in external_loaders:
+        external_loaders.register(name)(load)
+
+
+for _shipped in shipped_descriptions():
+    register_command_list(_shipped)

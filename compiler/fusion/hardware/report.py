@@ -1,0 +1,164 @@
+"""hw_report: the units each group runs through, what it moves, and why the rest is on the host."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.errors import HardwareDescriptionError
+from compiler.fusion.hardware.conditions import bytes_of
+from compiler.fusion.hardware.cost import HardwareCost, hardware_cost
+from compiler.fusion.hardware.description import load_hdfg, shipped_descriptions
+from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
+from compiler.fusion.hardware.group_calls import group_functions, host_nodes
+from compiler.fusion.hardware.groups import host_reason
+from compiler.fusion.hardware.hdfg import HDFG
+from compiler.ir.expr import Function
+from compiler.ir.module import IRModule
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLine:
+    """One group: units and operators in order of joining, inputs as (type, bytes) where known."""
+
+    symbol: str
+    stages: tuple[str, ...]
+    ops: tuple[str, ...]
+    inputs: tuple[tuple[str, int | None], ...]
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostLine:
+    """One operator call on the host, and the reason."""
+
+    function: str
+    op: str
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareReport:
+    """What a description makes of a module; ``str`` of it is for people."""
+
+    hardware: str
+    groups: tuple[GroupLine, ...]
+    host: tuple[HostLine, ...]
+    cost: HardwareCost
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "hardware": self.hardware,
+            **self.cost.to_dict(),
+            "host": [
+                {"function": h.function, "op": h.op, "where": h.where, "reason": h.reason}
+                for h in self.host
+            ],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join([*self._group_lines(), *self._host_lines(), *self._cost_lines()])
+
+    def _group_lines(self) -> list[str]:
+        lines = [f"{len(self.groups)} groups on {self.hardware}"]
+        for group in self.groups:
+            inputs = ", ".join(f"{ty} {_bytes(size)}" for ty, size in group.inputs)
+            units = " > ".join(_folded(group.stages))
+            lines.append(f"  {group.symbol:<12} {units}")
+            lines.append(f"  {'':<12}   reads {inputs or 'nothing'}; {group.where}")
+        return lines
+
+    def _host_lines(self) -> list[str]:
+        if not self.host:
+            return ["nothing stays on the host"]
+        lines = [f"{len(self.host)} operators stay on the host"]
+        same = Counter((h.op, h.reason) for h in self.host)
+        for (op, reason), count in same.items():
+            first = next(h for h in self.host if (h.op, h.reason) == (op, reason))
+            more = f" (first: {first.where})" if first.where else ""
+            lines += [f"  {count} x {op}{more}", f"      {reason}"]
+        return lines
+
+    def _cost_lines(self) -> list[str]:
+        cost = self.cost
+        return [
+            f"off-chip traffic {_bytes(cost.traffic_bytes)}, of it between groups "
+            f"{_bytes(cost.moved_bytes)}; {cost.cycles:,.0f} cycles"
+        ]
+
+
+def hw_report(
+    mod: IRModule, hdfg: HDFG | str | None = None, matcher: str = "greedy"
+) -> HardwareReport:
+    """Groups, what they read, and the operators on the host with the reason.
+
+    Args:
+        mod: after FuseOpHW, or before it (the groups are then drawn here).
+        hdfg: the description, its shipped name or its file; None finds the shipped one that the
+            module's groups name.
+        matcher: how groups are drawn where there are none.
+
+    Raises:
+        HardwareDescriptionError: no description was given and the module names none that ships.
+        DynamicShapeError: a size is not known.
+    """
+    described = _described(mod, hdfg)
+    if not group_functions(mod, described.name):
+        mod = FuseOpHW(described, matcher)(mod)
+    host = tuple(
+        HostLine(name, node.op_name or "", str(node.ref.span or ""), host_reason(described, node))
+        for name, node in host_nodes(mod)
+    )
+    groups = tuple(_group_line(function) for function in group_functions(mod, described.name))
+    return HardwareReport(described.name, groups, host, hardware_cost(mod, described))
+
+
+def _described(mod: IRModule, hdfg: HDFG | str | None) -> HDFG:
+    if hdfg is not None:
+        return load_hdfg(hdfg) if isinstance(hdfg, str) else hdfg
+    named = {function.get_attr("Compiler") for function in group_functions(mod)}
+    if len(named) != 1 or not named <= set(shipped_descriptions()):
+        raise HardwareDescriptionError(
+            f"the groups of the module name {sorted(named) or 'no description'}",
+            fix=f"pass the description; shipped: {', '.join(shipped_descriptions())}",
+        )
+    return load_hdfg(named.pop())
+
+
+def _group_line(function: Function) -> GroupLine:
+    types = [param.checked_type for param in function.params]
+    return GroupLine(
+        symbol=function.get_attr("global_symbol"),
+        stages=tuple(function.get_attr("hdfg_stages")),
+        ops=tuple(function.get_attr("hdfg_ops")),
+        inputs=tuple((_type_text(ty), bytes_of(ty)) for ty in types),
+        where=str(function.body.span or "no source"),
+    )
+
+
+def _type_text(ty: object) -> str:
+    shape, dtype = getattr(ty, "shape", None), getattr(ty, "dtype", "")
+    return str(ty) if shape is None else f"{dtype}[{'x'.join(map(str, shape)) or 'scalar'}]"
+
+
+def _folded(stages: tuple[str, ...]) -> list[str]:
+    """Repeated units as ``requant x5``."""
+    words: list[tuple[str, int]] = []
+    for stage in stages:
+        if words and words[-1][0] == stage:
+            words[-1] = (stage, words[-1][1] + 1)
+        else:
+            words.append((stage, 1))
+    return [name if count == 1 else f"{name} x{count}" for name, count in words]
+
+
+def _bytes(size: int | None) -> str:
+    if size is None:
+        return "of unknown size"
+    for unit, step in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= step:
+            return f"{size / step:.1f} {unit}"
+    return f"{size} B"
