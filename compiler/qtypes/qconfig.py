@@ -203,6 +203,7 @@ _RECOMMENDED: dict[str, Any] = {
     "calibrate_mode": "percentile",
     "weight_scale": "max",
     "weight_granularity": "channel",
+    "activation_scheme": "unsigned",
     "integer_tables": True,
     "partition_conversions": "fully_integral",
 }

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._calibrate.activation_scales import activation_scales
 from compiler.quantize._calibrate.channel_stats import ChannelStats
+from compiler.quantize._calibrate.input_grams import InputGrams
 from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
 from qsearch.progress import Progress
 from qsearch.search.gathering import gather
@@ -41,6 +42,8 @@ _SCALE_FIELDS = (
     "global_scale",
     "nbit_input",
     "nbit_activation",
+    "dtype_input",
+    "activation_scheme",
 )
 
 
@@ -55,6 +58,7 @@ class Calibrator:
         key: all that decides the statistics beside the QConfig (module, data, code).
         dataset, samples: calibration inputs.
         percentiles: fractions whose order statistics the study may ask for.
+        grams: channel statistics hold products of what weights read, for adaptive rounding.
     """
 
     repository: Repository
@@ -70,6 +74,7 @@ class Calibrator:
     clock: Callable[[], float] = time.process_time
     worker_cpu_s: float = 0.0
     """CPU seconds that workers spent on it in this run."""
+    grams: bool = False
     _stats: dict[str, CalibrationStats] = field(default_factory=dict)
     _scales: dict[str, tuple[float, ...]] = field(default_factory=dict)
     _channels: ChannelStats | None = None
@@ -92,18 +97,27 @@ class Calibrator:
     def _channel_stats(self, qconfig: QConfig) -> ChannelStats:
         """They are the same for every configuration."""
         if self._channels is None:
-            key = content_hash({**self.key, "variant": CHANNELS})
+            key = content_hash({**self.key, "variant": CHANNELS, "grams": self.grams})
             arrays = self._stored(CHANNELS, key)
             if arrays is None:
-                self.progress.phase("calibration of channels", len(self.samples))
-                results = self._results(0, qconfig, None)
-                shards = [ChannelStats.from_arrays(r.arrays) for r in results]
-                arrays = reduce(ChannelStats.merge, shards).to_arrays()
-                cpu_s = sum(r.cpu_s for r in results)
+                self.progress.phase("calibration of channels", (1 + self.grams) * len(self.samples))
+                arrays, cpu_s = self._measure_channels(qconfig)
                 self.worker_cpu_s += cpu_s
                 self._keep(CHANNELS, key, arrays, cpu_s)
             self._channels = ChannelStats.from_arrays(arrays)
         return self._channels
+
+    def _measure_channels(self, qconfig: QConfig) -> tuple[dict[str, NDArray[Any]], float]:
+        results = self._results(0, qconfig, None)
+        cpu_s = sum(result.cpu_s for result in results)
+        merged = reduce(ChannelStats.merge, (ChannelStats.from_arrays(r.arrays) for r in results))
+        arrays = merged.to_arrays()
+        if self.grams:
+            results = self._results(0, qconfig, None, self.pool.put(arrays))
+            cpu_s += sum(result.cpu_s for result in results)
+            shards = [InputGrams.from_arrays(result.arrays) for result in results]
+            arrays |= reduce(InputGrams.merge, filter(None, shards)).to_arrays()
+        return arrays, cpu_s
 
     def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
         """Activation ranges in binding order; None for global_scale, which needs no data.
@@ -116,7 +130,9 @@ class Calibrator:
             return None
         variant = content_hash({**self.key, "variant": qconfig.calibration_fields()})
         fields = qconfig.to_dict()
-        key = content_hash({"variant": variant, **{k: fields[k] for k in _SCALE_FIELDS}})
+        decides = {k: fields[k] for k in _SCALE_FIELDS}
+        decides["layers"] = qconfig.layers.input_bits
+        key = content_hash({"variant": variant, **decides})
         if key not in self._scales:
             stored = self._stored(SCALES, key)
             if stored is None:
@@ -155,9 +171,12 @@ class Calibrator:
         statistics = merge_stats(CalibrationStats.from_arrays(r.arrays) for r in results)
         return statistics, sum(result.cpu_s for result in results)
 
-    def _results(self, number: int, qconfig: QConfig, merged: Any) -> list[CalibrationResult]:
+    def _results(
+        self, number: int, qconfig: QConfig, merged: Any, channels: Any = None
+    ) -> list[CalibrationResult]:
         """Answers of all shards in order."""
-        channels = self.channels_handle(qconfig) if number and qconfig.needs_channels else None
+        if number and qconfig.needs_channels:
+            channels = self.channels_handle(qconfig)
         shards = self.samples.split(self.pool.num_workers)
         for index, shard in enumerate(shards):
             request = CalibrationRequest(

@@ -74,7 +74,14 @@ class Space:
     @property
     def asks_for_channels(self) -> bool:
         """True where some point needs channel statistics."""
-        return any(p.name in ("smooth_alpha", "bias_correction") for p in self.parameters)
+        names = ("smooth_alpha", "bias_correction")
+        return self.asks_for_grams or any(p.name in names for p in self.parameters)
+
+    @property
+    def asks_for_grams(self) -> bool:
+        """True where some point needs products of what weights read."""
+        rounding = [p.choices for p in self.parameters if p.name == "weight_rounding"]
+        return any("adaptive" in choices for choices in rounding)
 
     def suggest(self, trial: Trial) -> Params:
         """Ask the sampler behind ``trial`` for a point of the space."""
@@ -210,7 +217,7 @@ _ENUMERATE_AT_MOST: Final = 20_000
 
 
 def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
-    """What ``qsearch launch`` searches without being told otherwise: 864 points.
+    """What ``qsearch launch`` searches without being told otherwise: 2592 points.
 
     Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
     candidates too. ``rounding`` decides the ties of fixed-point products, so it waits for a
@@ -228,6 +235,7 @@ def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
     return Space(
         (
             Parameter("weight_granularity", ("channel", "tensor")),
+            Parameter("activation_scheme", ("unsigned", "asymmetric", "symmetric")),
             Parameter("weight_scale", ("max", "power2", "mse")),
             Parameter("calibrate_mode", (*MEASURED, "global_scale")),
             Parameter("percentile", PERCENTILES, (("calibrate_mode", ("percentile",)),)),
@@ -239,14 +247,10 @@ def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
     )
 
 
+_FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True}
 _GOOD_GUESSES: Final[tuple[Params, ...]] = (
-    {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True},
-    {
-        "calibrate_mode": "mse",
-        "weight_scale": "mse",
-        "bias_correction": True,
-        "smooth_alpha": 0.75,
-    },
+    {**_FINE, "activation_scheme": "asymmetric"},
+    {**_FINE, "activation_scheme": "asymmetric", "smooth_alpha": 0.75},
 )
 
 

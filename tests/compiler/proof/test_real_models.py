@@ -19,6 +19,8 @@ CONFIGS: list[dict[str, Any]] = [
     {},
     {"rounding": "TONEAREST", "weight_granularity": "tensor"},
     {"weight_scale": "power2", "calibrate_mode": "global_scale", "keep_output_wide": False},
+    {"activation_scheme": "symmetric"},
+    {"activation_scheme": "asymmetric", "calibrate_mode": "mse"},
 ]
 
 

@@ -61,6 +61,7 @@ RECOMMENDED = {
     "calibrate_mode": "percentile",
     "weight_scale": "max",
     "weight_granularity": "channel",
+    "activation_scheme": "unsigned",
     "integer_tables": True,
     "partition_conversions": "fully_integral",
 }

@@ -26,7 +26,7 @@ def hash_of(params: dict[str, object]) -> str:
     return config_hash(QConfig.recommended(**params).to_dict())
 
 
-@pytest.mark.parametrize(("weighted", "count"), [(True, 864), (False, 108)])
+@pytest.mark.parametrize(("weighted", "count"), [(True, 2592), (False, 324)])
 def test_the_points_of_the_default_space_are_different_configurations(
     weighted: bool, count: int
 ) -> None:
@@ -105,7 +105,7 @@ def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
 
 
 def test_size_stops_counting_at_its_limit() -> None:
-    assert default_space().size(1000) == 864
+    assert default_space().size(10_000) == 2592
     assert default_space().size(10) == 10
 
 
