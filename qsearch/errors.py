@@ -40,6 +40,10 @@ class StoreError(SearchError):
     """The database cannot be reached, is busy, or has another schema."""
 
 
+class TakenError(StoreError):
+    """Another driver stored the same rows first."""
+
+
 class SearchFailedError(SearchError):
     """The search broke: trials ended with errors, or a result is missing."""
 

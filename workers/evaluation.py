@@ -48,6 +48,12 @@ class EvaluationActor:
         dataset = self._datasets.open(request.dataset, runnable.inputs)
         if len(request.samples) == 0:
             raise DatasetError("no sample to evaluate", where=str(request.samples))
+        part, parts = request.part
+        if not 0 <= part < parts <= -(-len(request.samples) // batch_size(runnable.inputs)):
+            raise WorkerError(
+                f"part {part} of {parts} of {len(request.samples)} samples",
+                fix="split into at most as many parts as the model takes runs",
+            )
         reference = self._values.value(request.reference)
         if reference is not None and any(len(r) != len(request.samples) for r in reference):
             raise WorkerError(
@@ -70,6 +76,7 @@ class EvaluationActor:
             peak_rss_bytes=peak_rss_bytes(),
             fully_integral=runnable.fully_integral,
             float_ops=runnable.float_ops,
+            run_samples=batch_size(runnable.inputs),
         )
 
 
@@ -88,6 +95,10 @@ class _Judgement:
         self._dataset = dataset
         self._reference = reference
         self._size = batch_size(runnable.inputs)
+        part, parts = request.part
+        all_runs = -(-len(request.samples) // self._size)
+        self._runs = range(part, all_runs, parts)
+        self._alone = parts == 1
         self._probed: dict[int, tuple[ModelBatch, Rows]] = {}
         self._kept: list[Rows] = []
         self.sums = self._new_sums(request.metrics)
@@ -104,9 +115,10 @@ class _Judgement:
     def collapsed_early(self) -> bool:
         """Look at samples spread over the range, since neighbours are often of one class."""
         after = self._request.collapse_after
-        runs = -(-len(self._request.samples) // self._size)
-        probes = 0 if after is None else -(-after // self._size)
-        if self._reference is None or not 0 < probes < runs:
+        runs = len(self._runs)
+        probes = 0 if after is None else min(-(-after // self._size), runs)
+        # Where all there is would be probed, there is nothing to save.
+        if self._reference is None or probes == 0 or (self._alone and probes == runs):
             return False
         sums = self._new_sums(self._request.metrics)
         candidate = self._new_sums(("agreement",))
@@ -115,7 +127,7 @@ class _Judgement:
         finite = True
         count = 0
         for probe in range(probes):
-            index = probe * runs // probes
+            index = self._runs[probe * runs // probes]
             batch, outputs = self._probed[index] = self._run(index)
             reference = self._reference_of(batch)
             sums.add(outputs, reference, batch.labels)
@@ -137,9 +149,8 @@ class _Judgement:
         return True
 
     def judge_all(self) -> None:
-        """Every sample in order; what the probe computed is used again."""
-        runs = -(-len(self._request.samples) // self._size)
-        for index in range(runs):
+        """Every sample of the part in order; what the probe computed is used again."""
+        for index in self._runs:
             probed = self._probed.pop(index) if index in self._probed else self._run(index)
             batch, outputs = probed
             self.sums.add(outputs, self._reference_of(batch), batch.labels)

@@ -71,10 +71,11 @@ class CalibrationRequest:
         dataset: calibration inputs.
         samples: which of them.
         round: 1 gathers ranges; 2 gathers histograms over the ranges of round 1. Round 0 gathers
-            statistics of single channels (``ChannelStats``), for a QConfig that needs them.
+            statistics of single channels (``ChannelStats``), for a QConfig that needs them; with
+            ``channels`` the products of what weights read (``InputGrams``).
         merged: round-2 input: the merged result of round 1 as arrays, else None.
         percentiles: the fractions whose exact order statistics are wanted, fixed for the study.
-        channels: rounds 1 and 2: merged result of round 0, where ``qconfig.needs_channels``.
+        channels: merged result of round 0, where ``qconfig.needs_channels``.
     """
 
     blob: bytes | Handle
@@ -90,7 +91,7 @@ class CalibrationRequest:
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
     """Statistics of one shard as flat arrays (``CalibrationStats.to_arrays``, after round 0
-    ``ChannelStats.to_arrays``), and their cost."""
+    ``ChannelStats.to_arrays`` or ``InputGrams.to_arrays``), and their cost."""
 
     arrays: Mapping[str, NDArray[Any]]
     samples: int
@@ -119,6 +120,8 @@ class EvaluationRequest:
         return_outputs: send the outputs back (baseline and final check).
         channels: merged result of calibration round 0, or its handle, where the candidate's
             ``needs_channels``.
+        part: (k, n): of the model's runs over the samples, only numbers k, k+n, k+2n …, so that
+            every part is spread over them. Parts of one evaluation merge by ``workers.parts``.
     """
 
     blob: bytes | Handle
@@ -133,6 +136,7 @@ class EvaluationRequest:
     collapse_below: float = 0.5
     return_outputs: bool = False
     channels: Mapping[str, NDArray[Any]] | Handle | None = None
+    part: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ class EvaluationResult:
         compile_cpu_s, run_cpu_s: CPU seconds of building and of running the candidate.
         fully_integral: no float inside quantized_main; None where nothing was realised or cut.
         float_ops: operators that stayed float, with the reason, for the report.
+        run_samples: samples of one run of the model (its batch size).
     """
 
     sums: Mapping[str, Mapping[str, float]]
@@ -162,3 +167,4 @@ class EvaluationResult:
     peak_rss_bytes: int
     fully_integral: bool | None = None
     float_ops: tuple[str, ...] = ()
+    run_samples: int = 1

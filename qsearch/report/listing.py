@@ -11,7 +11,7 @@ from qsearch.choices import TRIAL_STATES
 from qsearch.errors import SettingsError
 from qsearch.report.build import trial_row
 from qsearch.search.objectives import Objective
-from qsearch.store.engine import open_engine
+from qsearch.store.engine import open_reader
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository
 
@@ -78,7 +78,7 @@ def _study_row(repository: Repository, study: Study) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _opened(storage: str) -> Iterator[Repository]:
-    repository = Repository(open_engine(storage, create=False))
+    repository = Repository(open_reader(storage))
     try:
         yield repository
     finally:

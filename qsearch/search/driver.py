@@ -1,36 +1,51 @@
-"""The loop: propose a batch, store it, run what is unfinished of it, tell, repeat.
+"""The loop: propose batches, store them, run what is unfinished, tell, repeat.
 
 A batch is stored whole before any of it runs, and proposed from the trials of earlier batches
-only. So the driver may be killed at any moment: the rows say which trials are finished, the others
-are run again with the same parameters, and the next batch is the one it would have been.
+only. So a driver may be killed at any moment: the rows say which trials are finished, the others
+are run again with the same parameters, and the next batch is the one it would have been. Samplers
+that look at no history do not wait for a batch to end.
+
+Several drivers may work on one study of a PostgreSQL store. Each leases trials, beats while it
+lives, and takes over what a dead one left; equal histories propose equal batches, so whoever comes
+second to store one finds it there.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import os
+import socket
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
-from qsearch.errors import SearchFailedError
+from qsearch.errors import SearchFailedError, TakenError
 from qsearch.progress import TRIALS, Progress
 from qsearch.search.budget import Budget
+from qsearch.search.evaluating import EarlyStop, Evaluations, NeverStop
 from qsearch.search.judging import Judging, failed
+from qsearch.search.leases import Heartbeat, LeaseWatch
+from qsearch.search.ledger import Ledger
 from qsearch.search.objectives import Objective
 from qsearch.search.proposals import Proposer
 from qsearch.search.space import canonical_fields, content_hash
-from qsearch.store.records import NewTrial, Outcome, Study, Trial
+from qsearch.store.records import Ended, NewTrial, Study, StudyState, Trial
 from qsearch.store.repository import Repository
+from workers.code_version import code_version
 from workers.pool.protocol import WorkerPool
 
 log = logging.getLogger("qsearch.search.driver")
 
-SPACE_EXHAUSTED = "space exhausted"
-TIMEOUT = "timeout"
-_POLL_S = 1.0
+SPACE_EXHAUSTED: Final = "space exhausted"
+TIMEOUT: Final = "timeout"
+STOPPED: Final = "stopped on request"
+_POLL_S: Final = 1.0
+_IDLE_S: Final = 0.2
 
 
 class ScaleSource(Protocol):
@@ -53,6 +68,10 @@ class Driver:
         work_key: all that decides a score beside the configuration (model, data, code, judge).
         budget: when to stop.
         progress: what the user sees.
+        early_stop: when to leave the rest of a trial.
+        watch: tells which other drivers are dead.
+        stop: set from elsewhere to end the search in good order.
+        on_trial: called with every trial that ends here, after it was stored.
         clock: monotonic seconds.
     """
 
@@ -66,14 +85,29 @@ class Driver:
     work_key: Mapping[str, Any]
     budget: Budget
     progress: Progress
+    early_stop: EarlyStop = field(default_factory=NeverStop)
+    watch: LeaseWatch = field(default_factory=LeaseWatch)
+    stop: threading.Event = field(default_factory=threading.Event)
+    on_trial: Callable[[Trial], None] | None = None
     clock: Callable[[], float] = time.monotonic
     finished_here: int = 0
     """Trials that this run finished."""
     worker_cpu_s: float = 0.0
     """CPU seconds that workers spent on them."""
-    _trials: dict[int, Trial] = field(default_factory=dict)
-    _best: Trial | None = None
+    _ledger: Ledger = field(init=False)
+    _evaluations: Evaluations = field(init=False)
+    _me: int = 0
+    _next_batch: int = 0
+    _told: int = 0
+    _exhausted: bool = False
+    _paused: bool = False
+    _seen_command: int = 0
+    _looked: float = -math.inf
     _variants: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._ledger = Ledger(self.objective)
+        self._evaluations = Evaluations(self.pool, self.judging, self.early_stop)
 
     def run(self) -> str | None:
         """Finish the study's trials; why it stopped early, or None.
@@ -82,74 +116,111 @@ class Driver:
             KeyboardInterrupt: Ctrl-C; running trials went back to the queue first.
             StoreError, WorkerError: the store or the pool cannot go on.
         """
-        requeued = self.repository.requeue_running(self.study.id)
-        if requeued:
-            self.repository.add_event(self.study.id, "requeued", data={"trials": requeued})
-        for trial in self.repository.trials_of(self.study.id):
-            self._remember(trial)
-        batch = max((trial.batch for trial in self._trials.values()), default=0)
-        self.proposer.add_history([t for t in self._trials.values() if t.batch < batch])
-        self._variants = {content_hash(self.proposer.start.calibration_fields())}
-        self.progress.phase(TRIALS, self.budget.trials, self._finished)
+        repository, study_id = self.repository, self.study.id
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        self._me = repository.join(study_id, name, code_version(), self.pool.num_workers)
         try:
-            return self._batches(batch)
-        except BaseException:
-            self.pool.cancel_all()
-            self.repository.requeue_running(self.study.id)
-            raise
+            with Heartbeat(repository, self._me):
+                self._load()
+                return self._loop()
+        finally:
+            if len(self._evaluations):
+                self.pool.cancel_all()
+                self._evaluations.clear()
+            repository.requeue(study_id, [self._me])
+            repository.end_drivers([self._me])
 
-    @property
-    def _finished(self) -> int:
-        return sum(trial.finished for trial in self._trials.values())
+    def _load(self) -> None:
+        """Read the study's trials, and take back what dead drivers left running."""
+        study_id = self.study.id
+        self._seen_command = self.repository.last_command(study_id)
+        if not self.repository.shared:
+            # We hold the study's lock: whoever else was here is gone.
+            others = self.repository.drivers_of(study_id, running=True)
+            self._bury([driver.id for driver in others if driver.id != self._me])
+        self._ledger.note_all(self.repository.trials_of(study_id))
+        # The last batch may lack trials that an earlier, smaller budget had no room for.
+        self._next_batch = max(self._ledger.last_batch, 0)
+        self._tell()
+        for batch in range(self._told, self._next_batch):
+            self.proposer.add_pending(self._ledger.batch(batch))
+        self._variants = {content_hash(self.proposer.start.calibration_fields())}
+        self.progress.phase(TRIALS, self.budget.trials, self._ledger.finished)
 
-    def _batches(self, batch: int) -> str | None:
-        rows = [trial for trial in self._trials.values() if trial.batch == batch]
-        while self._finished < self.budget.trials:
-            if self.budget.out_of_time:
-                return TIMEOUT
-            room = min(self.proposer.batch_size - len(rows), self.budget.trials - len(self._trials))
-            if room > 0:
-                rows += self._queue(batch, rows, room)
-            if not rows:
-                return SPACE_EXHAUSTED
-            todo = [t for t in rows if not t.finished and t.number < self.budget.trials]
-            if self._run_batch(todo):
-                return TIMEOUT
-            told = [self._trials[row.number] for row in rows]
-            self.proposer.add_history([trial for trial in told if trial.finished])
-            batch, rows = batch + 1, []
-        return None
+    def _loop(self) -> str | None:
+        while True:
+            reason = self._look_around()
+            if reason is not None:
+                return reason
+            if self._ledger.finished >= self.budget.trials:
+                return None
+            before = self._ledger.finished
+            self._tell()
+            moved = self._propose() | self._begin()
+            if len(self._evaluations):
+                self._collect()
+            elif not moved and self._ledger.finished == before:
+                if self._exhausted and not self._ledger.unfinished:
+                    return SPACE_EXHAUSTED
+                self.stop.wait(_IDLE_S)  # others run what is left, or the study is paused
 
-    def _remember(self, trial: Trial) -> None:
-        self._trials[trial.number] = trial
-        if trial.state == "complete":
-            self._best = self.objective.best(filter(None, (self._best, trial)))
+    # what to try ---------------------------------------------------------------------------------
 
-    def _queue(self, batch: int, rows: Sequence[Trial], room: int) -> list[Trial]:
-        """Store the next proposals of the batch; those it has already are not stored again."""
-        stored = {row.config_hash for row in rows}
+    def _tell(self) -> None:
+        """Tell the proposer the batches that ended, in order."""
+        while self._told < self._next_batch and self._ledger.batch_ended(self._told):
+            self.proposer.add_history(self._ledger.batch(self._told))
+            self._told += 1
+
+    def _propose(self) -> bool:
+        """Store the next batches; whether there were any."""
+        stored = False
+        while self._may_propose():
+            batch = self._next_batch
+            new = self._new_trials(batch)
+            if not new and not self._ledger.batch(batch):
+                self._exhausted = True
+                break
+            try:
+                added = self.repository.add_trials(self.study.id, new)
+            except TakenError:
+                self._sync()  # another driver stored it first
+                continue
+            self._ledger.note_all(added)
+            self._next_batch = batch + 1
+            self.proposer.add_pending(added)
+            self._tell()
+            stored = stored or bool(added)
+        return stored
+
+    def _may_propose(self) -> bool:
+        ledger = self._ledger
+        if self._exhausted or self._paused or ledger.next_number >= self.budget.trials:
+            return False
+        if self.proposer.needs_history:
+            return self._told == self._next_batch
+        return ledger.unfinished - len(self._evaluations) < self._capacity
+
+    def _new_trials(self, batch: int) -> list[NewTrial]:
+        """The proposals of the batch that are not stored, as many as the budget has room for."""
+        stored = {row.config_hash for row in self._ledger.batch(batch)}
+        room = self.budget.trials - self._ledger.next_number
         new: list[NewTrial] = []
         for proposal in self.proposer.propose(batch):
             if proposal.config_hash in stored or len(new) == room:
                 continue
-            fields = proposal.qconfig.to_dict()
             new.append(
                 NewTrial(
-                    number=len(self._trials) + len(new),
+                    number=self._ledger.next_number + len(new),
                     batch=batch,
                     params=proposal.params,
-                    qconfig=fields,
+                    qconfig=proposal.qconfig.to_dict(),
                     config_hash=proposal.config_hash,
                     work_hash=self._work_hash(proposal.qconfig),
+                    stage=proposal.stage,
                 )
             )
-        self.repository.add_trials(self.study.id, new)
-        numbers = {trial.number for trial in new}
-        stored_rows = self.repository.trials_of(self.study.id, batch=batch)
-        queued = [trial for trial in stored_rows if trial.number in numbers]
-        for trial in queued:
-            self._remember(trial)
-        return queued
+        return new
 
     def _work_hash(self, qconfig: QConfig) -> str:
         """Equal for configurations that make the same module: ranges count, not their origin.
@@ -167,87 +238,172 @@ class Driver:
             fields["activation_scales"] = list(scales)
         return content_hash({**self.work_key, "qconfig": fields})
 
-    def _run_batch(self, trials: Sequence[Trial]) -> bool:
-        """Run trials to their end, equal work once; True when time ran out first."""
-        first: dict[str, Trial] = {}
-        for trial in trials:
-            first.setdefault(trial.work_hash, trial)
-        twins = [trial for trial in trials if first[trial.work_hash] is not trial]
-        return self._run(list(first.values())) or self._run(twins)
-
-    def _run(self, trials: Sequence[Trial]) -> bool:
-        answers = self.repository.answered_work([trial.work_hash for trial in trials])
-        ready: list[tuple[Trial, tuple[float, ...] | None]] = []
-        started: dict[int, tuple[Trial, float]] = {}
-        for trial in trials:
-            answer = answers.get(trial.work_hash)
-            if answer is not None:
-                self._finish(trial, replace(answer.outcome, attempts=0, from_store=True))
-                continue
-            try:
-                ready.append((trial, self._scales_for(QConfig.from_dict(trial.qconfig))))
-            except CompilerError as error:
-                self._finish(trial, failed(error))
-        # Only now, since finding scales may need the whole pool.
-        for trial, scales in ready:
-            self.repository.start_trial(trial.id)
-            self.pool.submit(trial.number, self.judging.request(trial.qconfig, scales))
-            started[trial.number] = (trial, self.clock())
-        while started:
-            if self.budget.out_of_time:
-                self.pool.cancel_all()
-                self.repository.requeue_running(self.study.id)
-                return True
-            finished = self.pool.next_finished(timeout_s=self._wait_s())
-            if finished is None:
-                self._check_alive(started)
-                continue
-            if finished.tag not in started:
-                continue  # of a batch that was cancelled
-            trial, since = started.pop(finished.tag)
-            self._finish(trial, self.judging.outcome(trial, finished, self.clock() - since))
-        return False
-
     def _scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
         """Scales; where that is the first of a graph variant, calibration was in between."""
+        if qconfig.calibrate_mode == "global_scale":
+            return self.scales.scales_for(qconfig)
         variant = content_hash(qconfig.calibration_fields())
-        measured = qconfig.calibrate_mode != "global_scale"
         try:
             return self.scales.scales_for(qconfig)
         finally:
-            if measured and variant not in self._variants:
+            if variant not in self._variants:
                 self._variants.add(variant)
-                self.progress.phase(TRIALS, self.budget.trials, self._finished)
+                self.progress.phase(TRIALS, self.budget.trials, self._ledger.finished)
+
+    # what runs -----------------------------------------------------------------------------------
+
+    @property
+    def _capacity(self) -> int:
+        """Trials in the pool at a time: one a worker, and some that wait for a free one."""
+        return self.pool.num_workers + max(1, self.pool.num_workers // 4)
+
+    def _begin(self) -> bool:
+        """Lease waiting trials and hand them to the pool; whether there were any."""
+        room = self._capacity - len(self._evaluations)
+        waiting = self._ledger.unfinished - len(self._evaluations)
+        if self._paused or room <= 0 or waiting <= 0:
+            return False
+        claims = self.repository.claim_trials(
+            self.study.id,
+            self._me,
+            room,
+            below=self.budget.trials,
+            held=self._evaluations.ids,
+        )
+        self._ended(claims.answered)
+        ends: list[Ended] = []
+        for trial in claims.run:
+            try:
+                scales = self._scales_for(QConfig.from_dict(trial.qconfig))
+            except CompilerError as error:
+                ends.append(Ended(trial, failed(error, attempts=0)))
+                continue
+            self._evaluations.begin(trial, scales, self.clock())
+        self._store(ends)
+        return bool(claims.run or claims.answered)
+
+    def _collect(self) -> None:
+        """Wait for what the pool finishes, and store it."""
+        ends: list[Ended] = []
+        try:
+            finished = self.pool.next_finished(timeout_s=self._wait_s())
+            if finished is None and self.pool.pending == 0:
+                raise SearchFailedError(
+                    f"the pool lost {len(self._evaluations)} requests without an answer",
+                    where=f"trials {sorted(self._evaluations.numbers)}",
+                    fix="run the same command again; finished trials are kept",
+                )
+            while finished is not None:
+                self._count_losses()
+                end = self._evaluations.take(finished, self.clock())
+                if end is not None:
+                    ends.append(end)
+                    if len(ends) >= self.pool.num_workers:
+                        break
+                finished = self.pool.next_finished(timeout_s=0.0)
+            self._count_losses()
+        finally:
+            self._store(ends)
 
     def _wait_s(self) -> float:
         left = self.budget.seconds_left
         return _POLL_S if left is None else max(0.01, min(_POLL_S, left))
 
-    def _check_alive(self, started: Mapping[int, Any]) -> None:
-        if self.pool.pending == 0:
-            raise SearchFailedError(
-                f"the pool lost {len(started)} requests without an answer",
-                where=f"trials {sorted(started)}",
-                fix="run the same command again; finished trials are kept",
-            )
+    def _count_losses(self) -> None:
+        for loss in self.pool.take_losses():
+            trial = self._evaluations.trial_of(loss)
+            if trial is not None:
+                log.warning("trial %d lost its worker: %s", trial.number, loss.why)
+                where = f"{loss.where}: {loss.why}"
+                self.repository.count_lost_worker(self.study.id, trial, where, loss.log)
 
-    def _finish(self, trial: Trial, outcome: Outcome) -> None:
-        self.repository.finish_trial(trial.id, outcome)
-        self.repository.add_event(
-            self.study.id, "trial", trial=trial.number, data={"state": outcome.state}
-        )
-        self.finished_here += 1
-        if not outcome.from_store:
+    def _store(self, ends: list[Ended]) -> None:
+        """Store how trials ended; those that another driver ended before are read again."""
+        if not ends:
+            return
+        stored = self.repository.finish_trials(self.study.id, [self._valued(end) for end in ends])
+        for end in ends:
+            outcome = end.outcome
             self.worker_cpu_s += (outcome.compile_cpu_s or 0.0) + (outcome.run_cpu_s or 0.0)
-        why = f": {outcome.failure}" if outcome.failure is not None else ""
-        log.info("trial %d %s %s%s", trial.number, outcome.state, outcome.score or "", why)
-        self._remember(replace(trial, outcome=outcome))
-        self.progress.advance(1, self._best_note())
+        self._ended(stored)
+        if len(stored) < len(ends):
+            known = {trial.number for trial in stored}
+            others = [e.trial.number for e in ends if e.trial.number not in known]
+            self._ledger.note_all(self.repository.trials_by_number(self.study.id, others))
+
+    def _valued(self, end: Ended) -> Ended:
+        outcome = end.outcome
+        if outcome.state != "complete" or outcome.score is None:
+            return end
+        values = (self.objective.value(outcome.score),)
+        return replace(end, outcome=replace(outcome, objective_values=values))
+
+    def _ended(self, trials: tuple[Trial, ...] | list[Trial]) -> None:
+        """Take note of trials that ended here, and say so."""
+        for trial in self._ledger.note_all(trials):
+            outcome = trial.outcome
+            self.finished_here += 1
+            why = f": {outcome.failure}" if outcome.failure is not None else ""
+            log.info("trial %d %s %s%s", trial.number, outcome.state, outcome.score or "", why)
+            self.progress.advance(1, self._best_note())
+            if self.on_trial is not None:
+                self.on_trial(trial)
 
     def _best_note(self) -> str:
-        best = self._best
+        best = self._ledger.best
         if best is None or best.outcome.score is None:
             return ""
         value = self.objective.value(best.outcome.score)
         unit = f"{value:.2f} dB" if self.objective.metric == "sqnr" else f"{value:.4f}"
         return f"best {self.objective.metric} {unit} (trial {best.number})"
+
+    # others --------------------------------------------------------------------------------------
+
+    def _look_around(self) -> str | None:
+        """Time, wishes, and what other drivers did; why to stop, or None."""
+        if self.budget.out_of_time:
+            return TIMEOUT
+        if self.stop.is_set():
+            return STOPPED
+        now = time.monotonic()
+        if now - self._looked < _POLL_S:
+            return None
+        self._looked = now
+        for command in self.repository.commands_of(self.study.id, self._seen_command):
+            self._seen_command = command.id
+            if command.kind == "stop":
+                return STOPPED
+            self._paused = command.kind == "pause"
+            state: StudyState = "paused" if self._paused else "running"
+            self.repository.set_study_state(self.study.id, state)
+            self.progress.message(f"the study is {state}, as was asked for")
+        if self.repository.shared:
+            self._sync()
+            drivers = self.repository.drivers_of(self.study.id, running=True)
+            self._bury(self.watch.expired(d for d in drivers if d.id != self._me))
+        return None
+
+    def _sync(self) -> None:
+        """Take in what other drivers stored and finished."""
+        study_id, ledger = self.study.id, self._ledger
+        new = self.repository.trials_of(study_id, first=ledger.next_number)
+        if new:
+            self.proposer.add_pending(new)
+            self._next_batch = max(self._next_batch, new[-1].batch + 1)
+        ended = set(ledger.unfinished_numbers()) - self.repository.unfinished(study_id)
+        ended -= set(self._evaluations.numbers)
+        found = self.repository.trials_by_number(study_id, sorted(ended)) if ended else []
+        before = ledger.finished
+        ledger.note_all([*new, *found])
+        if ledger.finished > before:
+            self.progress.advance(ledger.finished - before, self._best_note())
+
+    def _bury(self, dead: list[int]) -> None:
+        """Let what dead drivers ran wait again, with the same parameters."""
+        if not dead:
+            return
+        requeued = self.repository.requeue(self.study.id, dead)
+        self.repository.end_drivers(dead)
+        if requeued:
+            log.warning("%d trials of %d dead drivers wait again", requeued, len(dead))
+            self.repository.add_event(self.study.id, "requeued", data={"trials": requeued})

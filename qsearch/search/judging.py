@@ -10,8 +10,9 @@ from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import Score
 from qsearch.store.records import Failure, Outcome, Trial
+from workers.errors import LostWorkerError
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Judge, Range
-from workers.pool.protocol import Finished
+from workers.parts import split
 
 COLLAPSE_AFTER: Final = 32
 """Samples after which a configuration that lost nearly everything is stopped."""
@@ -35,6 +36,7 @@ class Judging:
         reference: outputs of the float model for ``samples``, or the pool's handle of them.
         score_of: merged metric sums → score.
         channels: the pool's handle of channel statistics, for configurations that need them.
+        parts: requests of one trial, that idle workers may share; see ``workers.parts``.
     """
 
     blob: Any
@@ -45,16 +47,17 @@ class Judging:
     reference: Any
     score_of: ScoreOf
     channels: Any = None
+    parts: int = 1
 
     def judge_of(self, qconfig: Mapping[str, Any]) -> Judge:
         """The grid holds integers only; what may keep float parts is judged as a simulation."""
         return self.judge if qconfig["partition_conversions"] == "fully_integral" else "simulated"
 
-    def request(
+    def requests(
         self, qconfig: Mapping[str, Any], scales: tuple[float, ...] | None
-    ) -> EvaluationRequest:
-        """Judge one candidate on all samples, stopping early if it collapses."""
-        return EvaluationRequest(
+    ) -> list[EvaluationRequest]:
+        """Judge one candidate on all samples, in parts, stopping early if it collapses."""
+        request = EvaluationRequest(
             blob=self.blob,
             qconfig=dict(qconfig),
             activation_scales=scales,
@@ -66,16 +69,21 @@ class Judging:
             collapse_after=COLLAPSE_AFTER if len(self.samples) > COLLAPSE_AFTER else None,
             channels=self.channels_of(qconfig),
         )
+        return split(request, self.parts)
 
     def channels_of(self, qconfig: Mapping[str, Any]) -> Any:
         """The handle where the configuration needs it, else None."""
         return self.channels if QConfig.from_dict(qconfig).needs_channels else None
 
-    def outcome(self, trial: Trial, finished: Finished, seconds: float) -> Outcome:
-        """How the trial ended, from what the pool says."""
-        if finished.error is not None:
-            return failed(finished.error, finished.attempts, seconds)
-        result: EvaluationResult = finished.result
+    def outcome(
+        self, trial: Trial, result: EvaluationResult, seconds: float, stopped: str | None = None
+    ) -> Outcome:
+        """How the trial ended.
+
+        Args:
+            result: of the whole evaluation, or of the parts before it was stopped.
+            stopped: why it was stopped early by choice.
+        """
         score: Score = self.score_of(result.sums)
         wants_integers = trial.qconfig["partition_conversions"] == "fully_integral"
         failure = None
@@ -87,8 +95,12 @@ class Judging:
                 "; ".join(left[:8]) + ("; …" if len(left) > 8 else ""),
                 "allow them with --allow-float, or use a model whose operators can be quantized",
             )
+        elif result.collapsed:
+            state = "pruned"
+        elif stopped is not None:
+            state, failure = "pruned", Failure(stopped)
         else:
-            state = "pruned" if result.collapsed else "complete"
+            state = "complete"
         return Outcome(
             state=state,  # type: ignore[arg-type]  # one of the three literals above
             score=score,
@@ -96,7 +108,6 @@ class Judging:
             collapsed=result.collapsed,
             outputs_sha256=result.outputs_sha256,
             failure=failure,
-            attempts=finished.attempts,
             compile_cpu_s=result.compile_cpu_s,
             run_cpu_s=result.run_cpu_s,
             peak_rss_bytes=result.peak_rss_bytes,
@@ -106,6 +117,8 @@ class Judging:
 
 def failed(error: Exception, attempts: int = 1, seconds: float | None = None) -> Outcome:
     """The outcome of a trial that ended with an error; infeasible when it left float parts."""
+    if isinstance(error, LostWorkerError):
+        attempts = 0  # each lost worker was counted when it died
     if isinstance(error, CompilerError):
         where = "; ".join(filter(None, (error.where, *error.notes))) or None
         failure = Failure(error.what, where, error.fix)

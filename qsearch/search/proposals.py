@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import Objective
-from qsearch.search.samplers import batch_seed, make_sampler
+from qsearch.search.samplers import HISTORY_FREE, batch_seed, make_sampler
 from qsearch.search.space import Params, Space, config_hash, first_points, to_qconfig
 from qsearch.store.records import Trial
 
@@ -33,6 +33,7 @@ class Proposal:
     params: Params
     qconfig: QConfig
     config_hash: str
+    stage: str = "global"
 
 
 class Proposer:
@@ -70,6 +71,15 @@ class Proposer:
         self._asked: dict[str, optuna.Trial] = {}
         with quiet_optuna():
             self.study = optuna.create_study(direction="maximize")
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a batch depends on how earlier ones ended; if not, none waits for another."""
+        return not (self._enumerate or self._sampler in HISTORY_FREE)
+
+    def add_pending(self, trials: Iterable[Trial]) -> None:
+        """Say that these configurations are on their way and must not be proposed again."""
+        self._seen.update(trial.config_hash for trial in trials)
 
     def add_history(self, trials: Iterable[Trial]) -> None:
         """Tell how the trials of a batch ended, in order of their numbers."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Final
 
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 
@@ -16,6 +17,9 @@ from qsearch.errors import SettingsError
 
 MakeSampler = Callable[[int], BaseSampler]
 _SAMPLERS: dict[str, MakeSampler] = {}
+
+HISTORY_FREE: Final = frozenset({"random", "grid"})
+"""Samplers that propose the same whatever came of earlier trials."""
 
 # A third of the default study starts at random: TPE on fewer points follows noise.
 _STARTUP_TRIALS = 10

@@ -20,7 +20,7 @@ from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline
 from qsearch.search.budget import Budget, Stopwatch
 from qsearch.search.calibration import MEASUREMENTS, Calibrator
-from qsearch.search.driver import TIMEOUT, Driver
+from qsearch.search.driver import STOPPED, TIMEOUT, Driver
 from qsearch.search.finalize import build_winner, check_winner
 from qsearch.search.handover import hand_over
 from qsearch.search.judging import JUDGE_OF_FLAG, Judging
@@ -35,12 +35,15 @@ from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact, StudyState, Trial
 from qsearch.store.repository import Repository
 from workers.code_version import code_version
+from workers.feeding import batch_size
+from workers.parts import parts_of
 from workers.pool.protocol import WorkerPool
 
 log = logging.getLogger("qsearch.search.session")
 
 FLOAT_MODULE = "float_module"
 INTERRUPTED = "interrupted"
+_HASHED_BYTES = 64 << 20
 
 
 class Session:
@@ -121,7 +124,7 @@ class Session:
         finally:
             self._trials_wall_s = time.monotonic() - begin
         self._check_winner(judging)
-        state: StudyState = "stopped" if stopped == TIMEOUT else "complete"
+        state: StudyState = "stopped" if stopped in (TIMEOUT, STOPPED) else "complete"
         self._repository.set_study_state(self._study.id, state, stopped)
         self._repository.add_event(self._study.id, state, data={"stopped": stopped})
 
@@ -144,6 +147,7 @@ class Session:
             samples=prepared.calib.samples,
             percentiles=percentiles,
             progress=self._progress,
+            grams=prepared.space.asks_for_grams or prepared.start.needs_grams,
         )
 
     def _make_judging(self, reference: tuple[Any, ...]) -> Judging:
@@ -158,10 +162,18 @@ class Session:
             score_of=score_of,
             channels=(
                 self._calibrator.channels_handle(prepared.start)
-                if prepared.space.asks_for_channels
+                if prepared.space.asks_for_channels or prepared.start.needs_channels
                 else None
             ),
+            parts=self._parts(reference),
         )
+
+    def _parts(self, reference: tuple[Any, ...]) -> int:
+        """Parts return their outputs to be hashed in order; large ones stay where they are."""
+        if sum(output.nbytes for output in reference) > _HASHED_BYTES:
+            return 1
+        prepared = self._prepared
+        return parts_of(len(prepared.evaluation.samples), batch_size(prepared.inputs))
 
     def _make_driver(self, judging: Judging) -> Driver:
         prepared, settings = self._prepared, self._settings

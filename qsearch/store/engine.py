@@ -7,7 +7,6 @@ written: "database is locked", whatever the busy timeout. BEGIN IMMEDIATE waits 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from qsearch.errors import StoreError
 from qsearch.file_lock import file_lock
-from qsearch.store.migrate import head_revision, upgrade_to_head
+from qsearch.store.migrate import head_revision, known_revisions, upgrade_to_head
 from qsearch.store.models import VERSION_TABLE
 
 BUSY_TIMEOUT_MS = 30_000
@@ -28,19 +27,17 @@ CONNECT_TIMEOUT_S = 10
 def open_engine(storage: str, *, create: bool = True) -> Engine:
     """Connect, and bring an empty database to the newest schema.
 
+    A schema of an older version is left alone: ``qsearch store migrate`` brings it up to date.
+
     Args:
         storage: ``sqlite:///path`` or ``postgresql://user:password@host/database``.
-        create: False refuses a database that does not exist yet (for readers).
+        create: False refuses a database that does not exist yet.
     Raises:
         StoreError: no such URL, driver or server; or a schema of another version.
     """
     url = parse_url(storage)
-    if url.get_backend_name() == "sqlite":
-        path = Path(url.database or "")
-        if not create and not path.is_file():
-            raise StoreError(
-                "there is no database", where=str(path), fix="run `qsearch launch` first"
-            )
+    if not create:
+        _require_file(url)
     try:
         engine = _create(url)
         if not _is_current(engine, url, create):
@@ -49,6 +46,68 @@ def open_engine(storage: str, *, create: bool = True) -> Engine:
     except (SQLAlchemyError, OSError, ImportError) as error:
         raise unreachable(url, error) from error
     return engine
+
+
+def open_reader(storage: str) -> Engine:
+    """Connect to look only: the database refuses every write of this engine.
+
+    Raises:
+        StoreError: as ``open_engine``; and where there is no database.
+    """
+    url = parse_url(storage)
+    _require_file(url)
+    try:
+        engine = _create(url, reader=True)
+        _is_current(engine, url, create=False)
+    except (SQLAlchemyError, OSError, ImportError) as error:
+        raise unreachable(url, error) from error
+    return engine
+
+
+def schema_version(storage: str) -> tuple[str | None, str]:
+    """The schema a database has (None: none), and the one this version of qsearch needs.
+
+    Raises:
+        StoreError: the database cannot be reached.
+    """
+    url = parse_url(storage)
+    _require_file(url)
+    try:
+        engine = _create(url)
+        try:
+            return _found_version(engine), head_revision()
+        finally:
+            engine.dispose()
+    except (SQLAlchemyError, OSError, ImportError) as error:
+        raise unreachable(url, error) from error
+
+
+def migrate(storage: str) -> tuple[str, str]:
+    """Bring a database of an older version to the newest schema; both versions.
+
+    Raises:
+        StoreError: no database, no study in it, or a newer schema than this code knows.
+    """
+    found, head = schema_version(storage)
+    url = parse_url(storage)
+    if found is None:
+        raise _no_study(url)
+    if found not in known_revisions():
+        raise _other_schema(url, found, head)
+    try:
+        engine = _create(url)
+        with engine.connect() as connection:
+            upgrade_to_head(connection)
+        engine.dispose()
+    except SQLAlchemyError as error:
+        raise unreachable(url, error) from error
+    return found, head
+
+
+def _require_file(url: URL) -> None:
+    path = Path(url.database or "")
+    if url.get_backend_name() == "sqlite" and not path.is_file():
+        raise StoreError("there is no database", where=str(path), fix="run `qsearch launch` first")
 
 
 def parse_url(storage: str) -> URL:
@@ -88,6 +147,8 @@ def unreachable(url: URL, error: BaseException) -> StoreError:
     text = reason[0].replace(str(url.password), "***") if url.password else reason[0]
     if isinstance(error, ImportError | NoSuchModuleError):
         fix = "install the driver: pip install 'qsearch[postgres]'"
+    elif "full" in text or "disk I/O" in text:
+        fix = "free space, then run the same command again: finished trials are kept"
     elif url.get_backend_name() == "sqlite":
         fix = "check that the folder exists, is writable and on a local disk"
     else:
@@ -95,15 +156,16 @@ def unreachable(url: URL, error: BaseException) -> StoreError:
     return StoreError(f"the storage cannot be reached: {text}", where=masked(url), fix=fix)
 
 
-def _create(url: URL) -> Engine:
+def _create(url: URL, *, reader: bool = False) -> Engine:
     if url.get_backend_name() == "sqlite":
         engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
-        event.listen(engine, "connect", _on_sqlite_connect)
+        event.listen(engine, "connect", _on_sqlite_reader if reader else _on_sqlite_connect)
         event.listen(engine, "begin", _on_sqlite_begin)
         return engine
-    return create_engine(
-        url, connect_args={"connect_timeout": CONNECT_TIMEOUT_S}, pool_pre_ping=True
-    )
+    arguments: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S}
+    if reader:
+        arguments["options"] = "-c default_transaction_read_only=on"
+    return create_engine(url, connect_args=arguments, pool_pre_ping=True)
 
 
 def _on_sqlite_connect(connection: Any, _record: Any) -> None:
@@ -119,6 +181,12 @@ def _on_sqlite_connect(connection: Any, _record: Any) -> None:
     cursor.close()
 
 
+def _on_sqlite_reader(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    connection.execute("PRAGMA query_only=ON")
+
+
 def _on_sqlite_begin(connection: Connection) -> None:
     reader = connection.get_execution_options().get("reader", False)
     connection.exec_driver_sql("BEGIN" if reader else "BEGIN IMMEDIATE")
@@ -130,49 +198,58 @@ def _is_current(engine: Engine, url: URL, create: bool) -> bool:
     Raises:
         StoreError: it is another version's, or missing and not to be made.
     """
-    with engine.connect().execution_options(reader=True) as connection:
-        found = None
-        if inspect(connection).has_table(VERSION_TABLE):
-            row = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").first()
-            found = row[0] if row else None
+    found = _found_version(engine)
     if found is None and not create:
-        raise StoreError(
-            "the database holds no study",
-            where=masked(url),
-            fix="give the storage of a `qsearch launch`",
-        )
+        raise _no_study(url)
     head = head_revision()
     if found is not None and found != head:
-        raise StoreError(
-            f"the database has schema {found!r}, this version of qsearch needs {head!r}",
-            where=masked(url),
-            fix="use the version of qsearch that wrote it, or another storage",
-        )
+        raise _other_schema(url, found, head)
     return found is not None
+
+
+def _found_version(engine: Engine) -> str | None:
+    with engine.connect().execution_options(reader=True) as connection:
+        if not inspect(connection).has_table(VERSION_TABLE):
+            return None
+        row = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").first()
+        return str(row[0]) if row else None
+
+
+def _no_study(url: URL) -> StoreError:
+    return StoreError(
+        "the database holds no study",
+        where=masked(url),
+        fix="give the storage of a `qsearch launch`",
+    )
+
+
+def _other_schema(url: URL, found: str, head: str) -> StoreError:
+    older = found in known_revisions()
+    return StoreError(
+        f"the database has schema {found!r}, this version of qsearch needs {head!r}",
+        where=masked(url),
+        fix="make a copy, then `qsearch store migrate`"
+        if older
+        else "use the version of qsearch that wrote it, or another storage",
+    )
 
 
 @contextlib.contextmanager
 def exclusive(engine: Engine, study: str) -> Iterator[None]:
-    """Hold the right to drive ``study``; it ends with the process, however that ends.
+    """Hold the right to drive ``study`` on SQLite; it ends with the process, however that ends.
+
+    On PostgreSQL several drivers share a study: there, leases keep them apart.
 
     Raises:
         StoreError: another living process drives this study.
     """
+    if engine.url.get_backend_name() != "sqlite":
+        yield
+        return
     busy = StoreError(
         f"another process is searching study {study!r}",
         where=masked(engine.url),
-        fix="wait for it, stop it, or use another --study",
+        fix="wait for it, stop it, or use another --study; drivers can share one on PostgreSQL",
     )
-    if engine.url.get_backend_name() == "sqlite":
-        with file_lock(Path(f"{engine.url.database}.lock"), busy):
-            yield
-        return
-    key = int.from_bytes(hashlib.sha256(study.encode()).digest()[:8], "big", signed=True)
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        held = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar()
-        if not held:
-            raise busy
-        try:
-            yield
-        finally:
-            connection.exec_driver_sql(f"SELECT pg_advisory_unlock({key})")
+    with file_lock(Path(f"{engine.url.database}.lock"), busy):
+        yield

@@ -24,6 +24,12 @@ def head_revision() -> str:
     return ScriptDirectory.from_config(_config()).get_current_head() or ""
 
 
+def known_revisions() -> tuple[str, ...]:
+    """Every schema version this code can bring to the newest, oldest first."""
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    return tuple(reversed([script.revision for script in scripts]))
+
+
 def upgrade_to_head(connection: Connection) -> None:
     """Bring the database behind ``connection`` to the newest schema and commit.
 

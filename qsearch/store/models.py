@@ -14,6 +14,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -31,7 +32,11 @@ class Table(DeclarativeBase):
     """Declarative root of every qs_ table."""
 
     metadata = MetaData(naming_convention=NAMING)
-    type_annotation_map = {dict[str, Any]: JSON, float: Double}  # noqa: RUF012 (SQLAlchemy API)
+    type_annotation_map = {  # noqa: RUF012 (SQLAlchemy API)
+        dict[str, Any]: JSON,
+        list[float]: JSON,
+        float: Double,
+    }
 
 
 class StudyRow(Table):
@@ -64,7 +69,9 @@ class TrialRow(Table):
     """One configuration and what became of it.
 
     ``state`` is waiting, running, complete, pruned, failed or infeasible. ``config_hash`` is
-    unique in the study; ``work_hash`` names the same work in any study of the storage.
+    unique in the study; ``work_hash`` names the same work in any study of the storage. A running
+    trial is leased to the driver ``driver_id``: when that one's heart stops, it waits again.
+    ``objective_values`` are what the sampler was told, in the order of the study's objectives.
     """
 
     __tablename__ = "qs_trial"
@@ -79,12 +86,14 @@ class TrialRow(Table):
     study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
     number: Mapped[int]
     batch: Mapped[int]
+    stage: Mapped[str] = mapped_column(String(32), default="global", server_default="global")
     state: Mapped[str] = mapped_column(String(16))
     params: Mapped[dict[str, Any]]
     qconfig: Mapped[dict[str, Any]]
     config_hash: Mapped[str] = mapped_column(String(64))
     work_hash: Mapped[str] = mapped_column(String(64))
     score: Mapped[dict[str, Any] | None]
+    objective_values: Mapped[list[float] | None]
     samples: Mapped[int | None]
     collapsed: Mapped[bool] = mapped_column(default=False)
     outputs_sha256: Mapped[str | None] = mapped_column(String(64))
@@ -92,6 +101,8 @@ class TrialRow(Table):
     error_where: Mapped[str | None] = mapped_column(Text)
     error_fix: Mapped[str | None] = mapped_column(Text)
     attempts: Mapped[int] = mapped_column(default=0)
+    lost_workers: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    driver_id: Mapped[int | None]
     from_store: Mapped[bool] = mapped_column(default=False)
     compile_cpu_s: Mapped[float | None]
     run_cpu_s: Mapped[float | None]
@@ -129,4 +140,97 @@ class EventRow(Table):
     kind: Mapped[str] = mapped_column(String(32))
     trial: Mapped[int | None]
     data: Mapped[dict[str, Any] | None]
+    at: Mapped[float]
+
+
+class DriverRow(Table):
+    """A process that drives a study. ``beat`` grows while it lives; its running trials are leased.
+
+    Observers measure with their own monotonic clock how long ``beat`` has not changed, so no two
+    machines need to agree on the time; ``beat_at`` is for people.
+    """
+
+    __tablename__ = "qs_driver"
+    __table_args__ = (Index(None, "study_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(255))
+    code_version: Mapped[str] = mapped_column(String(64))
+    workers: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))
+    beat: Mapped[int] = mapped_column(BigInteger)
+    started_at: Mapped[float]
+    beat_at: Mapped[float]
+
+
+class ShardRow(Table):
+    """What one part of a trial's evaluation found: the sums that add up to its score."""
+
+    __tablename__ = "qs_shard"
+    __table_args__ = (UniqueConstraint("trial_id", "shard"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("qs_trial.id", ondelete="CASCADE"))
+    shard: Mapped[int]
+    shards: Mapped[int]
+    samples: Mapped[int]
+    sums: Mapped[dict[str, Any]]
+    cpu_s: Mapped[float]
+
+
+class LayerRow(Table):
+    """A figure about one layer: its sensitivity, what its calibration saw, what it costs."""
+
+    __tablename__ = "qs_layer"
+    __table_args__ = (UniqueConstraint("study_id", "kind", "layer"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
+    kind: Mapped[str] = mapped_column(String(32))
+    layer: Mapped[str] = mapped_column(String(255))
+    position: Mapped[int]
+    figures: Mapped[dict[str, Any]]
+
+
+class StageRow(Table):
+    """A stage of a search: what it is for, how many trials it wants, how it ended."""
+
+    __tablename__ = "qs_stage"
+    __table_args__ = (UniqueConstraint("study_id", "name"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(32))
+    position: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))
+    planned: Mapped[int | None]
+    data: Mapped[dict[str, Any] | None]
+    started_at: Mapped[float | None]
+    finished_at: Mapped[float | None]
+
+
+class CommandRow(Table):
+    """A wish for the drivers of a study: pause, resume or stop. Every driver reads every one."""
+
+    __tablename__ = "qs_command"
+    __table_args__ = (Index(None, "study_id", "id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
+    kind: Mapped[str] = mapped_column(String(16))
+    at: Mapped[float]
+
+
+class LogRow(Table):
+    """The end of a log that explains something: a worker's last words, a traceback."""
+
+    __tablename__ = "qs_log"
+    __table_args__ = (Index(None, "study_id", "trial"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
+    trial: Mapped[int | None]
+    source: Mapped[str] = mapped_column(Text)
+    excerpt: Mapped[str] = mapped_column(Text)
     at: Mapped[float]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 TrialState = Literal["waiting", "running", "complete", "pruned", "failed", "infeasible"]
-StudyState = Literal["running", "complete", "stopped", "failed"]
+StudyState = Literal["running", "paused", "complete", "stopped", "failed"]
+CommandKind = Literal["pause", "resume", "stop"]
 
 UNFINISHED: Final[tuple[TrialState, ...]] = ("waiting", "running")
 FINISHED: Final[tuple[TrialState, ...]] = ("complete", "pruned", "failed", "infeasible")
@@ -53,6 +54,7 @@ class NewTrial:
         qconfig: the whole configuration as plain values.
         config_hash: canonical sha256 of the configuration, unique in the study.
         work_hash: sha256 of all that decides the score: model, data, code, judge, configuration.
+        stage: of the search it belongs to.
     """
 
     number: int
@@ -61,6 +63,7 @@ class NewTrial:
     qconfig: Mapping[str, Any]
     config_hash: str
     work_hash: str
+    stage: str = "global"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,9 @@ class Outcome:
     Attributes:
         score: metric name → value (fractions 0..1, dB); empty where there is none.
         samples: how many were judged.
+        attempts: times it was started, drivers and workers that died included.
         seconds: wall time between submission and result.
+        objective_values: one per objective of the study, as the sampler sees them.
     """
 
     state: TrialState
@@ -94,11 +99,17 @@ class Outcome:
     run_cpu_s: float | None = None
     peak_rss_bytes: int | None = None
     seconds: float | None = None
+    objective_values: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(NewTrial):
-    """A trial as it is stored."""
+    """A trial as it is stored.
+
+    Attributes:
+        driver_id: who holds its lease, or held it last.
+        lost_workers: how many workers died on it.
+    """
 
     id: int
     study_id: int
@@ -106,6 +117,8 @@ class Trial(NewTrial):
     created_at: float
     started_at: float | None
     finished_at: float | None
+    driver_id: int | None = None
+    lost_workers: int = 0
 
     @property
     def state(self) -> TrialState:
@@ -160,4 +173,94 @@ class Event:
     kind: str
     trial: int | None
     data: Mapping[str, Any] | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one part of a trial's evaluation found; ``shard`` counts from 0 to ``shards`` - 1."""
+
+    shard: int
+    shards: int
+    samples: int
+    sums: Mapping[str, Mapping[str, float]]
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A trial that ended, as it is to be stored.
+
+    Attributes:
+        log: last words of what ran it, where that explains a failure.
+    """
+
+    trial: Trial
+    outcome: Outcome
+    shards: tuple[Shard, ...] = ()
+    log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Trials a driver took: those it must run, and those that known work answered."""
+
+    run: tuple[Trial, ...]
+    answered: tuple[Trial, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRecord:
+    """A process that drives, or drove, a study; ``state`` is running or ended."""
+
+    id: int
+    study_id: int
+    name: str
+    code_version: str
+    workers: int
+    state: str
+    beat: int
+    started_at: float
+    beat_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFigures:
+    """Figures of one kind ("sensitivity", "calibration" …) about one layer."""
+
+    kind: str
+    layer: str
+    position: int
+    figures: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a search; ``state`` is planned, running, complete or skipped."""
+
+    name: str
+    position: int
+    state: str
+    planned: int | None = None
+    data: Mapping[str, Any] | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A wish for the drivers of a study."""
+
+    id: int
+    kind: CommandKind
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogExcerpt:
+    """The end of a log that explains something."""
+
+    trial: int | None
+    source: str
+    excerpt: str
     at: float

@@ -31,6 +31,7 @@ def study_of(row: Any) -> Study:
 def trial_of(row: Any) -> Trial:
     """A row of qs_trial as a record."""
     failure = Failure(row.error_what, row.error_where, row.error_fix) if row.error_what else None
+    values = row.objective_values
     return Trial(
         id=row.id,
         study_id=row.study_id,
@@ -40,6 +41,7 @@ def trial_of(row: Any) -> Trial:
         qconfig=row.qconfig,
         config_hash=row.config_hash,
         work_hash=row.work_hash,
+        stage=row.stage,
         outcome=Outcome(
             state=row.state,
             score=row.score,
@@ -53,8 +55,11 @@ def trial_of(row: Any) -> Trial:
             run_cpu_s=row.run_cpu_s,
             peak_rss_bytes=row.peak_rss_bytes,
             seconds=row.seconds,
+            objective_values=None if values is None else tuple(values),
         ),
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
+        driver_id=row.driver_id,
+        lost_workers=row.lost_workers,
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 from workers.errors import WorkerError
 from workers.messages import Handle
 from workers.pool.jobs import DEFAULT_RUNNER, JobQueue, RunnerFactory, load_factory
-from workers.pool.protocol import Finished
+from workers.pool.protocol import Finished, Loss
 from workers.worker import RequestRunner, answer
 
 
@@ -43,18 +43,33 @@ class LocalPool:
         self._values[handle.key] = value
         return handle
 
-    def submit(self, tag: Hashable, request: Any) -> None:
+    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
         """See ``WorkerPool.submit``."""
-        self._jobs.add(tag, request)
+        self._jobs.add(tag, request, group, lost)
 
     def next_finished(self, timeout_s: float | None = None) -> Finished | None:
         """Run the next request and return how it ended; the timeout cannot interrupt it."""
-        if len(self._jobs):
+        done = self._jobs.next_finished()
+        if done is not None:
+            return done
+        job = self._jobs.take()
+        if job is not None:
             if self._runner is None:
                 self._runner = self._factory(self._fetch)
-            job = self._jobs.take()
             self._jobs.done(job, *answer(self._runner, job.request, "this process"))
         return self._jobs.next_finished()
+
+    def take_losses(self) -> list[Loss]:
+        """See ``WorkerPool.take_losses``."""
+        return self._jobs.take_losses()
+
+    def drop(self, tags: Collection[Hashable]) -> None:
+        """See ``WorkerPool.drop``."""
+        self._jobs.drop(tags)
+
+    def give_back(self, finished: Iterable[Finished]) -> None:
+        """See ``WorkerPool.give_back``."""
+        self._jobs.give_back(finished)
 
     def cancel_all(self) -> None:
         """Drop queued requests."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,9 +27,10 @@ from workers.pool.jobs import (
     JobQueue,
     handles_of,
     load_factory,
+    log_tail,
 )
-from workers.pool.protocol import Finished
-from workers.pool.ray_cluster import connect, require_cpus
+from workers.pool.protocol import Finished, Loss, WorkerSize
+from workers.pool.ray_cluster import connect, require_resources
 from workers.worker import Answer, answer
 
 START_TIMEOUT_S = 180.0
@@ -58,9 +60,9 @@ class _RayWorker:
         self._runner = load_factory(runner_path)(_fetch_object)
         self._where = f"Ray actor, pid {os.getpid()}"
 
-    def hello(self) -> tuple[str, int]:
-        """Code version and process id."""
-        return code_version(), os.getpid()
+    def hello(self) -> tuple[str, int, str]:
+        """Code version, process id, and the file that Ray writes our stderr to."""
+        return code_version(), os.getpid(), os.readlink(f"/proc/self/fd/{sys.stderr.fileno()}")
 
     def run(self, request: Any) -> Answer:
         """Answer one request; exceptions come back as values, so that Ray wraps none."""
@@ -90,6 +92,7 @@ class _Actor:
     call: Any = None
     job: Job | None = None
     pid: int | None = None
+    log: str | None = None
     ready: bool = False
     deadline: float = 0.0
     restarts: int = 0
@@ -104,7 +107,7 @@ class RayPool:
     Ray starts in the background, so the constructor returns at once; requests wait for it.
 
     Args:
-        num_workers: actors, one CPU each.
+        num_workers: actors.
         address: of a running cluster ("auto", "host:port"), by default the environment variable
             RAY_ADDRESS; without both, a local one is started, or the one this process is
             connected to is used.
@@ -112,6 +115,7 @@ class RayPool:
         request_timeout_s: an actor busy longer is killed and counts as dead; None waits for ever.
         start_timeout_s: for Ray to start and actors to answer.
         runner: import path of what each actor runs.
+        size: what Ray sets aside for each actor: CPUs, GPUs, memory.
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class RayPool:
         request_timeout_s: float | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
         runner: str = DEFAULT_RUNNER,
+        size: WorkerSize | None = None,
     ) -> None:
         if num_workers < 1:
             raise WorkerError(f"a pool of {num_workers} workers", fix="at least 1")
@@ -132,6 +137,7 @@ class RayPool:
         self._request_timeout_s = request_timeout_s
         self._start_timeout_s = start_timeout_s
         self._runner = runner
+        self._size = size or WorkerSize()
         self._values: dict[str, Any] = {}
         self._refs: dict[str, Any] = {}
         self._actors: list[_Actor] = []
@@ -169,9 +175,9 @@ class RayPool:
             self._values[handle.key] = value
         return handle
 
-    def submit(self, tag: Hashable, request: Any) -> None:
+    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
         """See ``WorkerPool.submit``."""
-        self._jobs.add(tag, request)
+        self._jobs.add(tag, request, group, lost)
         if self._started.is_set():
             self._step(0.0)
 
@@ -200,6 +206,18 @@ class RayPool:
             if end is not None and time.monotonic() >= end:
                 return self._jobs.next_finished()
 
+    def take_losses(self) -> list[Loss]:
+        """See ``WorkerPool.take_losses``."""
+        return self._jobs.take_losses()
+
+    def drop(self, tags: Collection[Hashable]) -> None:
+        """See ``WorkerPool.drop``."""
+        self._jobs.drop(tags)
+
+    def give_back(self, finished: Iterable[Finished]) -> None:
+        """See ``WorkerPool.give_back``."""
+        self._jobs.give_back(finished)
+
     def cancel_all(self) -> None:
         """See ``WorkerPool.cancel_all``: busy actors are killed and replaced."""
         self._jobs.clear()
@@ -225,8 +243,8 @@ class RayPool:
             ray = _import_ray()
             ours = not ray.is_initialized()
             if ours:
-                connect(ray, self._address, self._count)
-            require_cpus(ray, self._count, self._address)
+                connect(ray, self._address, self._count, self._size)
+            require_resources(ray, self._count, self._size, self._address)
             self._ray = ray
         except Exception as error:  # handed to the caller's thread, which raises it
             self._start_error = error
@@ -263,7 +281,10 @@ class RayPool:
         self._dispatch()
 
     def _new_actor(self, number: int) -> _Actor:
-        remote_class = self._ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=0)(_RayWorker)
+        options: dict[str, Any] = {"num_cpus": self._size.cpus, "num_gpus": self._size.gpus}
+        if self._size.memory_bytes is not None:
+            options["memory"] = self._size.memory_bytes
+        remote_class = self._ray.remote(max_restarts=-1, max_task_retries=0, **options)(_RayWorker)
         actor = _Actor(number, remote_class.remote(self._runner))
         self._greet(actor)
         return actor
@@ -275,8 +296,10 @@ class RayPool:
 
     def _dispatch(self) -> None:
         for actor in self._actors:
-            if actor.ready and actor.call is None and len(self._jobs):
-                actor.job = self._jobs.take()
+            if actor.ready and actor.call is None:
+                actor.job = self._jobs.take(actor)
+                if actor.job is None:
+                    continue
                 wait_s = self._request_timeout_s
                 actor.deadline = float("inf") if wait_s is None else time.monotonic() + wait_s
                 actor.call = actor.remote.run.remote(self._with_refs(actor.job.request))
@@ -310,7 +333,7 @@ class RayPool:
         if job is not None:
             self._jobs.done(job, *value)
             return
-        version, actor.pid = value
+        version, actor.pid, actor.log = value
         if version != code_version():
             raise WorkerError(
                 f"{actor} runs other code than this process",
@@ -326,7 +349,9 @@ class RayPool:
         why = type(error).__name__
         _log.warning("%s was lost (%s)%s", actor, why, f" with {job}" if job else "")
         if job is not None:
-            self._jobs.lost(job, str(actor), why)
+            self._jobs.release(actor)
+            log = None if actor.log is None else log_tail(actor.log)
+            self._jobs.lost(job, str(actor), why, log)
         if actor.pid is None:
             self._failed_starts += 1
             if self._failed_starts >= _FAILED_STARTS:
@@ -357,5 +382,6 @@ class RayPool:
         self._jobs.lost(job, str(actor), f"no answer within {self._request_timeout_s} s")
 
     def _discard(self, actor: _Actor) -> None:
+        self._jobs.release(actor)
         self._ray.kill(actor.remote, no_restart=True)
         self._actors.remove(actor)

@@ -12,8 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -22,8 +23,8 @@ from typing import Any
 from workers.code_version import code_version
 from workers.errors import WorkerError
 from workers.messages import Handle
-from workers.pool.jobs import DEFAULT_RUNNER, MAX_ATTEMPTS, Job, JobQueue, handles_of
-from workers.pool.protocol import Finished
+from workers.pool.jobs import DEFAULT_RUNNER, MAX_ATTEMPTS, Job, JobQueue, handles_of, log_tail
+from workers.pool.protocol import Finished, Loss, WorkerSize
 
 START_TIMEOUT_S = 120.0
 """How long a fresh worker may take until it reports ready."""
@@ -40,6 +41,7 @@ class _Process:
     number: int
     popen: subprocess.Popen[bytes]
     pipe: Connection
+    log: str
     started: float
     ready: bool = False
     known: set[str] = field(default_factory=set)
@@ -58,6 +60,7 @@ class ProcessPool:
         max_attempts: runs of a request whose workers die, before it ends with LostWorkerError.
         request_timeout_s: a worker busy longer is killed and counts as dead; None waits for ever.
         runner: import path of what each worker runs.
+        size: memory a worker may allocate, and its threads.
     """
 
     def __init__(
@@ -66,12 +69,15 @@ class ProcessPool:
         max_attempts: int = MAX_ATTEMPTS,
         request_timeout_s: float | None = None,
         runner: str = DEFAULT_RUNNER,
+        size: WorkerSize | None = None,
     ) -> None:
         if num_workers < 1:
             raise WorkerError(f"a pool of {num_workers} workers", fix="at least 1")
         self._jobs = JobQueue(max_attempts)
         self._request_timeout_s = request_timeout_s
         self._runner = runner
+        self._size = size or WorkerSize()
+        self._logs = tempfile.TemporaryDirectory(prefix="qsearch-workers-")
         self._values: dict[str, Any] = {}
         self._count = num_workers
         self._next_number = 0
@@ -104,9 +110,9 @@ class ProcessPool:
         self._values[handle.key] = value
         return handle
 
-    def submit(self, tag: Hashable, request: Any) -> None:
+    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
         """See ``WorkerPool.submit``."""
-        self._jobs.add(tag, request)
+        self._jobs.add(tag, request, group, lost)
         self._step(0.0)
 
     def next_finished(self, timeout_s: float | None = None) -> Finished | None:
@@ -124,6 +130,18 @@ class ProcessPool:
             self._step(min(left, 1.0))
             if end is not None and time.monotonic() >= end:
                 return self._jobs.next_finished()
+
+    def take_losses(self) -> list[Loss]:
+        """See ``WorkerPool.take_losses``."""
+        return self._jobs.take_losses()
+
+    def drop(self, tags: Collection[Hashable]) -> None:
+        """See ``WorkerPool.drop``."""
+        self._jobs.drop(tags)
+
+    def give_back(self, finished: Iterable[Finished]) -> None:
+        """See ``WorkerPool.give_back``."""
+        self._jobs.give_back(finished)
 
     def cancel_all(self) -> None:
         """See ``WorkerPool.cancel_all``: busy workers are killed and replaced."""
@@ -150,6 +168,7 @@ class ProcessPool:
                 process.popen.wait()
         self._processes.clear()
         self._values.clear()
+        self._logs.cleanup()
 
     def _step(self, timeout_s: float) -> None:
         """Hand out jobs, wait for news, take them in."""
@@ -178,32 +197,39 @@ class ProcessPool:
         ours, theirs = socket.socketpair()
         environment = dict(os.environ)
         for name in _ONE_THREAD:
-            environment.setdefault(name, "1")
+            environment.setdefault(name, str(max(1, int(self._size.cpus))))
         home = str(Path(__file__).resolve().parents[2])
         paths = [home, *(path for path in sys.path if path)]
         environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
         # -P: a folder called workers where the user stands must not hide ours.
         module = ["-P", "-m", "workers.pool.process_worker"]
-        command = [sys.executable, *module, str(theirs.fileno())]
+        limit = str(self._size.memory_bytes or 0)
+        command = [sys.executable, *module, str(theirs.fileno()), self._runner, limit]
+        log = Path(self._logs.name) / f"{self._next_number}.log"
         try:
-            popen = subprocess.Popen(
-                [*command, self._runner],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=environment,
-            )
+            with log.open("wb") as stderr:
+                popen = subprocess.Popen(
+                    command,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stderr=stderr,
+                    env=environment,
+                )
         except OSError as error:
             ours.close()
             raise WorkerError(f"cannot start a worker process: {error}") from error
         finally:
             theirs.close()
         self._next_number += 1
-        return _Process(self._next_number, popen, Connection(ours.detach()), time.monotonic())
+        pipe = Connection(ours.detach())
+        return _Process(self._next_number, popen, pipe, str(log), time.monotonic())
 
     def _dispatch(self) -> None:
         for process in list(self._processes):
-            if process.ready and process.job is None and len(self._jobs):
-                process.job = self._jobs.take()
+            if process.ready and process.job is None:
+                process.job = self._jobs.take(process.number)
+                if process.job is None:
+                    continue
                 if self._request_timeout_s is not None:
                     process.deadline = time.monotonic() + self._request_timeout_s
                 try:
@@ -241,21 +267,25 @@ class ProcessPool:
         if not process.ready:
             self._failed_starts += 1
             if self._failed_starts >= _FAILED_STARTS:
+                last_words = (log_tail(process.log) or "").splitlines()[-1:]
                 self._bury(process)
                 raise WorkerError(
                     f"{self._failed_starts} worker processes in a row did not start: {why}",
-                    where=f"{sys.executable} -m workers.pool.process_worker",
-                    fix="see their messages on stderr, or use --pool inline",
+                    where="; ".join(
+                        [f"{sys.executable} -m workers.pool.process_worker", *last_words]
+                    ),
+                    fix="check that Python environment, or use --pool inline",
                 )
-        job = process.job
+        job, log = process.job, log_tail(process.log)
         self._bury(process)
         if job is not None:
-            self._jobs.lost(job, str(process), why)
+            self._jobs.lost(job, str(process), why, log)
 
     def _bury(self, process: _Process) -> None:
         process.popen.kill()
         process.popen.wait()
         process.pipe.close()
+        self._jobs.release(process.number)
         if process in self._processes:
             self._processes.remove(process)
 

@@ -1,8 +1,10 @@
-"""``python -m workers.pool.process_worker FD RUNNER``: the worker's side of ProcessPool."""
+"""``python -m workers.pool.process_worker FD RUNNER MEMORY``: the worker's side of ProcessPool."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import resource
 import signal
 import sys
 import threading
@@ -19,8 +21,16 @@ from workers.worker import answer
 _WATCH_S = 1.0
 
 
-def main(fd: int, runner_path: str) -> None:
-    """Answer requests from the pipe ``fd`` until it closes."""
+def main(fd: int, runner_path: str, memory_bytes: int = 0) -> None:
+    """Answer requests from the pipe ``fd`` until it closes.
+
+    Args:
+        memory_bytes: most that may be allocated, so that a request that wants more ends with a
+            MemoryError and not the machine; 0 is any.
+    """
+    if memory_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    faulthandler.enable()  # a crash in native code leaves its stack in the log
     # Ctrl-C reaches the whole process group; the driver decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -54,4 +64,4 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

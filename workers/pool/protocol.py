@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,11 +27,37 @@ class Finished:
     attempts: int = 1
 
 
-class WorkerPool(Protocol):
-    """Runs requests on workers, one at a time per worker, in order of submission.
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A worker that died while it ran the request ``tag``: which, why, and its last words."""
 
-    A request whose worker dies is run again on another, up to ``max_attempts``; then it ends with a
-    LostWorkerError. An exception in the request itself is not retried.
+    tag: Hashable
+    where: str
+    why: str
+    log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSize:
+    """What one worker may use.
+
+    Attributes:
+        cpus: cores, also the threads of its numeric libraries.
+        gpus: GPUs, of a Ray cluster.
+        memory_bytes: on Ray what is set aside for it, else the most it may allocate; None is any.
+    """
+
+    cpus: float = 1
+    gpus: float = 0
+    memory_bytes: int | None = None
+
+
+class WorkerPool(Protocol):
+    """Runs requests on workers, one at a time per worker.
+
+    Requests of one group go to one worker while there are others to do, and are shared when there
+    are not. A request whose worker dies is run again on another; when ``max_attempts`` workers died
+    in its group it ends with a LostWorkerError. An exception in the request itself is not retried.
     """
 
     @property
@@ -41,8 +67,15 @@ class WorkerPool(Protocol):
     def put(self, value: bytes | Any) -> Any:
         """Store a large value once for all workers; the handle may stand for it in a request."""
 
-    def submit(self, tag: Hashable, request: Request) -> None:
-        """Queue a request; ``tag`` comes back with its result."""
+    def submit(
+        self, tag: Hashable, request: Request, group: Hashable = None, lost: int = 0
+    ) -> None:
+        """Queue a request; ``tag`` comes back with its result.
+
+        Args:
+            group: requests that share preparation; None is a group of its own.
+            lost: workers that died in this group before, in an earlier run.
+        """
 
     def next_finished(self, timeout_s: float | None = None) -> Finished | None:
         """The next request that ended, or None after ``timeout_s`` seconds."""
@@ -50,6 +83,15 @@ class WorkerPool(Protocol):
     @property
     def pending(self) -> int:
         """Requests queued or running."""
+
+    def take_losses(self) -> list[Loss]:
+        """Workers that died since the last call."""
+
+    def drop(self, tags: Collection[Hashable]) -> None:
+        """Forget queued requests; those that run go on, and end as usual."""
+
+    def give_back(self, finished: Iterable[Finished]) -> None:
+        """Return what was taken for somebody else; ``next_finished`` gives it again."""
 
     def cancel_all(self) -> None:
         """Drop queued requests and stop running ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from workers.errors import WorkerError
+from workers.pool.protocol import WorkerSize
 
 OBJECT_STORE_BYTES = 300 << 20
 """Shared memory of a local cluster: models, reference outputs, merged statistics."""
 
 
-def connect(ray: Any, address: str | None, num_workers: int) -> None:
-    """Join the cluster at ``address``, or start one on this machine with a CPU per worker.
+def connect(ray: Any, address: str | None, num_workers: int, size: WorkerSize) -> None:
+    """Join the cluster at ``address``, or start one on this machine with room for the workers.
 
     Raises:
         WorkerError: nobody answers there, or refuses us.
@@ -26,7 +28,8 @@ def connect(ray: Any, address: str | None, num_workers: int) -> None:
     if address is None:
         with _import_path_in_environment():
             ray.init(
-                num_cpus=num_workers,
+                num_cpus=math.ceil(num_workers * size.cpus),
+                num_gpus=math.ceil(num_workers * size.gpus) or None,
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE_BYTES,
                 **quiet,
@@ -43,19 +46,24 @@ def connect(ray: Any, address: str | None, num_workers: int) -> None:
     _keep_stdout_clean(ray)
 
 
-def require_cpus(ray: Any, num_workers: int, address: str | None) -> None:
-    """Refuse more workers than CPUs: Ray would wait for ever, in silence.
+def require_resources(ray: Any, num_workers: int, size: WorkerSize, address: str | None) -> None:
+    """Refuse more workers than the cluster has room for: Ray would wait for ever, in silence.
 
     Raises:
-        WorkerError: the cluster has fewer.
+        WorkerError: it has fewer CPUs or GPUs, or less memory.
     """
-    cpus = ray.cluster_resources().get("CPU", 0.0)
-    if cpus < num_workers:
-        raise WorkerError(
-            f"{num_workers} workers need {num_workers} CPUs, the Ray cluster has {cpus:g}",
-            where=f"address {address or 'local'}",
-            fix=f"use --workers {max(int(cpus), 1)} or add nodes",
-        )
+    there = ray.cluster_resources()
+    each = {"CPU": size.cpus, "GPU": size.gpus, "memory": size.memory_bytes or 0}
+    for name, amount in each.items():
+        has = there.get(name, 0.0)
+        if has < num_workers * amount:
+            unit = "bytes of memory" if name == "memory" else f"{name}s"
+            raise WorkerError(
+                f"{num_workers} workers need {num_workers * amount:g} {unit}, "
+                f"the Ray cluster has {has:g}",
+                where=f"address {address or 'local'}",
+                fix=f"use --workers {max(int(has / amount), 1)} or add nodes",
+            )
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from qsearch.store.records import NewStudy, Trial
 from qsearch.store.repository import Repository
 from workers.errors import LostWorkerError
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
-from workers.pool.protocol import Finished, Request
+from workers.pool.protocol import Finished, Loss, Request
 
 SMALL = Space(
     (
@@ -85,7 +85,9 @@ class FakePool:
     def put(self, value: Any) -> Any:
         return value
 
-    def submit(self, tag: Hashable, request: Request) -> None:
+    def submit(
+        self, tag: Hashable, request: Request, group: Hashable = None, lost: int = 0
+    ) -> None:
         self._queue.append((tag, request))
 
     def next_finished(self, timeout_s: float | None = None) -> Finished | None:
@@ -101,6 +103,15 @@ class FakePool:
             return Finished(tag, self._answer(request))
         except Exception as error:
             return Finished(tag, error=error)
+
+    def take_losses(self) -> list[Loss]:
+        return []
+
+    def drop(self, tags: Collection[Hashable]) -> None:
+        self._queue = [(tag, request) for tag, request in self._queue if tag not in tags]
+
+    def give_back(self, finished: Iterable[Finished]) -> None:
+        assert not list(finished)
 
     def cancel_all(self) -> None:
         self._queue.clear()
@@ -250,7 +261,9 @@ def test_rows_left_running_by_a_kill_are_run_again_with_their_parameters(
     with pytest.raises(KilledError):
         search(repository, FakePool(on_finish=fake_interrupt(after=2)))
     before = trials_of(repository)
-    repository.start_trial(next(t for t in before if not t.finished).id)
+    study = repository.study("study")
+    dead = repository.join(study.id, "a driver that was killed", "v1", 2)
+    assert len(repository.claim_trials(study.id, dead, 1, below=14).run) == 1
     search(repository, FakePool())
     after = trials_of(repository)[: len(before)]
     assert [(t.number, t.params) for t in before] == [(t.number, t.params) for t in after]
@@ -312,7 +325,9 @@ def test_work_known_to_the_storage_is_answered_without_a_worker(repository: Repo
 def test_configurations_with_equal_ranges_are_one_piece_of_work(repository: Repository) -> None:
     pool = FakePool()
     scales = Scales(equal=("max", "mse", "kl_divergence", "percentile"))
-    search(repository, pool, scales=scales, trials=108, space=default_space(weighted=False))
+    parameters = default_space(weighted=False).parameters
+    space = Space(tuple(p for p in parameters if p.name != "activation_scheme"))
+    search(repository, pool, scales=scales, trials=108, space=space)
     trials = trials_of(repository)
     works = {t.work_hash for t in trials}
     assert len({t.config_hash for t in trials}) == 108
@@ -439,7 +454,9 @@ def test_a_pool_that_forgets_requests_ends_the_search_with_a_message(
     repository: Repository,
 ) -> None:
     class Forgetful(FakePool):
-        def submit(self, tag: Hashable, request: Request) -> None:
+        def submit(
+            self, tag: Hashable, request: Request, group: Hashable = None, lost: int = 0
+        ) -> None:
             """Loses it."""
 
     with pytest.raises(SearchFailedError, match="without an answer"):

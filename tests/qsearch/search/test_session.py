@@ -27,12 +27,13 @@ class RecordingPool(LocalPool):
         super().__init__()
         self.asked: Counter[str] = Counter()
 
-    def submit(self, tag: Hashable, request: Any) -> None:
+    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
         if isinstance(request, CalibrationRequest):
             self.asked[f"calibration {request.round}"] += 1
         elif isinstance(request, EvaluationRequest):
-            self.asked[request.judge + (" trial" if isinstance(tag, int) else "")] += 1
-        super().submit(tag, request)
+            first = group is not None and request.part[0] == 0
+            self.asked[request.judge + (" trial" if first else "")] += group is None or first
+        super().submit(tag, request, group, lost)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,13 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect
+from sqlalchemy.exc import DBAPIError
 
 from qsearch.errors import StoreError
-from qsearch.store.engine import exclusive, open_engine
+from qsearch.store.engine import exclusive, migrate, open_engine, open_reader, schema_version
 from qsearch.store.models import VERSION_TABLE, Table
+from qsearch.store.records import Ended, NewStudy, NewTrial, Outcome
+from qsearch.store.repository import Repository
 
 CLAIM = """
 import sys
@@ -93,8 +97,9 @@ def test_processes_that_create_a_database_together_take_turns(storage_url: str) 
         assert process.returncode == 0, err.decode()
 
 
-def test_one_study_has_one_driver(storage_url: str) -> None:
-    engine, other = open_engine(storage_url), open_engine(storage_url)
+def test_one_study_of_an_sqlite_store_has_one_driver(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    engine, other = open_engine(url), open_engine(url)
     with (
         exclusive(engine, "digits"),
         pytest.raises(StoreError, match="another process"),
@@ -105,6 +110,89 @@ def test_one_study_has_one_driver(storage_url: str) -> None:
         pass
     engine.dispose()
     other.dispose()
+
+
+def test_a_reader_sees_and_cannot_write(storage_url: str) -> None:
+    engine = open_engine(storage_url)
+    reader = open_reader(storage_url)
+    with reader.connect().execution_options(reader=True) as connection:
+        assert connection.exec_driver_sql("select count(*) from qs_study").scalar() == 0
+        with pytest.raises(DBAPIError, match=r"(?i)read.?only"):
+            connection.exec_driver_sql("delete from qs_study")
+    engine.dispose()
+    reader.dispose()
+
+
+READ = """
+import sys
+from qsearch.store.engine import open_reader
+from qsearch.store.repository import Repository
+repository = Repository(open_reader(sys.argv[1]))
+study = repository.studies()[0]
+seen = 0
+while seen < 200:
+    now = len(repository.trials_of(study.id))
+    assert now >= seen, "trials disappeared"
+    seen = now
+"""
+
+
+def test_eight_readers_meet_no_lock_while_trials_are_written(storage_url: str) -> None:
+    repository = Repository(open_engine(storage_url))
+    study = repository.create_study(
+        NewStudy("digits", "digits.onnx", "a" * 64, {}, "b" * 64, 0, 200, "c")
+    )
+    readers = [
+        subprocess.Popen([sys.executable, "-c", READ, storage_url], stderr=subprocess.PIPE)
+        for _ in range(8)
+    ]
+    for n in range(200):
+        trial = NewTrial(n, n, {}, {}, f"{n:064x}", f"{n:064x}")
+        repository.finish_trials(
+            study.id,
+            [Ended(one, Outcome("complete")) for one in repository.add_trials(study.id, [trial])],
+        )
+    for process in readers:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err.decode()
+    repository.close()
+
+
+ASSETS = Path(__file__).parent / "upgrade_assets"
+
+
+@pytest.mark.parametrize("old", sorted(path.stem for path in ASSETS.glob("*.db")))
+def test_a_database_of_every_older_schema_is_migrated_by_command_only(
+    old: str, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{shutil.copy(ASSETS / f'{old}.db', tmp_path / 'study.db')}"
+    for refuses in (open_engine, open_reader):
+        with pytest.raises(StoreError, match=f"schema '{old}'") as caught:
+            refuses(url)
+        assert "qsearch store migrate" in (caught.value.fix or "")
+    assert schema_version(url)[0] == old
+    assert migrate(url) == (old, schema_version(url)[1])
+    repository = Repository(open_engine(url))
+    (study,) = repository.studies()
+    trials = repository.trials_of(study.id)
+    assert [trial.number for trial in trials] == list(range(len(trials)))
+    assert trials
+    assert all(t.finished and t.stage == "global" and t.outcome.score for t in trials)
+    with repository.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        assert compare_metadata(context, Table.metadata) == []
+    repository.close()
+
+
+def test_a_newer_schema_is_not_migrated(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    engine = open_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+    engine.dispose()
+    with pytest.raises(StoreError, match="'9999'") as caught:
+        migrate(url)
+    assert "version of qsearch that wrote it" in (caught.value.fix or "")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,19 @@ import pytest
 
 from qsearch.errors import StoreError
 from qsearch.store.engine import open_engine
-from qsearch.store.records import Failure, NewStudy, NewTrial, Outcome, StoredArtifact
+from qsearch.store.models import Table
+from qsearch.store.records import (
+    Claims,
+    Ended,
+    Failure,
+    LayerFigures,
+    NewStudy,
+    NewTrial,
+    Outcome,
+    Shard,
+    Stage,
+    StoredArtifact,
+)
 from qsearch.store.repository import Repository
 
 
@@ -91,9 +103,10 @@ def test_an_outcome_is_stored_once_and_never_overwritten(repository: Repository)
         peak_rss_bytes=5 * 2**30,
         seconds=0.25,
     )
-    repository.start_trial(trial.id)
-    assert repository.finish_trial(trial.id, outcome)
-    assert not repository.finish_trial(trial.id, Outcome(state="failed"))
+    driver = repository.join(study.id, "here", "v1", 2)
+    assert repository.claim_trials(study.id, driver, 1, below=8).run == (trial,)
+    assert len(repository.finish_trials(study.id, [Ended(trial, outcome)])) == 1
+    assert repository.finish_trials(study.id, [Ended(trial, Outcome(state="failed"))]) == []
     stored = repository.trials_of(study.id)[0]
     assert stored.outcome == outcome
     assert stored.finished_at is not None
@@ -104,9 +117,10 @@ def test_failures_keep_what_where_and_fix(repository: Repository) -> None:
     study = repository.create_study(new_study())
     repository.add_trials(study.id, [new_trial(0)])
     failure = Failure("no kernel", "node 'Conv_3'", "use another model")
-    repository.finish_trial(
-        repository.trials_of(study.id)[0].id, Outcome(state="failed", failure=failure)
-    )
+    (trial,) = repository.trials_of(study.id)
+    end = Ended(trial, Outcome(state="failed", failure=failure), log="its last words")
+    repository.finish_trials(study.id, [end])
+    assert [entry.excerpt for entry in repository.logs_of(study.id, trial=0)] == ["its last words"]
     assert repository.trials_of(study.id, states=["failed"])[0].outcome.failure == failure
 
 
@@ -115,32 +129,101 @@ def test_interrupted_trials_return_to_the_queue_with_their_attempts(
 ) -> None:
     study = repository.create_study(new_study())
     repository.add_trials(study.id, [new_trial(0), new_trial(1)])
-    first, second = repository.trials_of(study.id)
-    repository.start_trial(first.id)
-    repository.start_trial(second.id)
-    repository.finish_trial(second.id, Outcome(state="pruned", collapsed=True))
-    assert repository.requeue_running(study.id) == 1
+    driver = repository.join(study.id, "here", "v1", 2)
+    first, second = repository.claim_trials(study.id, driver, 2, below=8).run
+    repository.finish_trials(study.id, [Ended(second, Outcome(state="pruned", collapsed=True))])
+    assert repository.requeue(study.id, [driver + 1]) == 0
+    assert repository.requeue(study.id, [driver]) == 1
     again = repository.trials_of(study.id, states=["waiting"])
     assert [(t.number, t.outcome.attempts, t.params) for t in again] == [(0, 1, first.params)]
 
 
-def test_finished_work_is_found_again_in_another_study(repository: Repository) -> None:
+def test_finished_work_answers_a_trial_of_another_study(repository: Repository) -> None:
     one = repository.create_study(new_study("one"))
-    repository.add_trials(one.id, [new_trial(0, work="e" * 64), new_trial(1, work="f" * 64)])
-    done, failed = repository.trials_of(one.id)
-    repository.finish_trial(done.id, Outcome(state="complete", score={"top1": 0.75}))
-    repository.finish_trial(failed.id, Outcome(state="failed"))
-    answers = repository.answered_work(["e" * 64, "f" * 64, "0" * 64])
-    assert list(answers) == ["e" * 64]
-    assert answers["e" * 64].outcome.score == {"top1": 0.75}
+    done, failed = repository.add_trials(
+        one.id, [new_trial(0, work="e" * 64), new_trial(1, work="f" * 64)]
+    )
+    end = Ended(done, Outcome(state="complete", score={"top1": 0.75}))
+    repository.finish_trials(one.id, [end, Ended(failed, Outcome(state="failed"))])
+    two = repository.create_study(new_study("two"))
+    repository.add_trials(two.id, [new_trial(0, work="e" * 64), new_trial(1, work="f" * 64)])
+    driver = repository.join(two.id, "here", "v1", 2)
+    claims = repository.claim_trials(two.id, driver, 4, below=8)
+    assert [trial.number for trial in claims.run] == [1]
+    (answered,) = claims.answered
+    assert (answered.outcome.score, answered.outcome.from_store) == ({"top1": 0.75}, True)
+    assert repository.trials_of(two.id)[0].outcome.attempts == 0
+
+
+def test_of_trials_with_the_same_work_one_runs_and_answers_the_others(
+    repository: Repository,
+) -> None:
+    study = repository.create_study(new_study())
+    repository.add_trials(study.id, [new_trial(n, work="e" * 64) for n in range(3)])
+    here, there = (repository.join(study.id, name, "v1", 2) for name in ("here", "there"))
+    (first,) = repository.claim_trials(study.id, here, 3, below=8).run
+    assert repository.claim_trials(study.id, there, 3, below=8) == Claims((), ())
+    repository.finish_trials(study.id, [Ended(first, Outcome(state="complete", score={}))])
+    claims = repository.claim_trials(study.id, there, 3, below=8)
+    assert (claims.run, [t.number for t in claims.answered]) == ((), [1, 2])
+
+
+def test_what_a_driver_holds_without_knowing_is_given_to_it_again(repository: Repository) -> None:
+    study = repository.create_study(new_study())
+    repository.add_trials(study.id, [new_trial(0), new_trial(1)])
+    here, there = (repository.join(study.id, name, "v1", 2) for name in ("here", "there"))
+    (lost,) = repository.claim_trials(study.id, here, 1, below=8).run
+    assert [t.number for t in repository.claim_trials(study.id, there, 4, below=8).run] == [1]
+    assert [t.id for t in repository.claim_trials(study.id, here, 4, below=8).run] == [lost.id]
+    assert repository.claim_trials(study.id, here, 4, below=8, held=[lost.id]).run == ()
+
+
+def test_lost_workers_are_counted_with_their_last_words(repository: Repository) -> None:
+    study = repository.create_study(new_study())
+    repository.add_trials(study.id, [new_trial(0)])
+    driver = repository.join(study.id, "here", "v1", 2)
+    (trial,) = repository.claim_trials(study.id, driver, 1, below=8).run
+    repository.count_lost_worker(study.id, trial, "worker 3", "out of memory")
+    (stored,) = repository.trials_of(study.id)
+    assert (stored.lost_workers, stored.outcome.attempts) == (1, 2)
+    assert [entry.excerpt for entry in repository.logs_of(study.id, trial=0)] == ["out of memory"]
+
+
+def test_shards_stages_layers_and_commands_come_back(repository: Repository) -> None:
+    study = repository.create_study(new_study())
+    (trial,) = repository.add_trials(study.id, [new_trial(0)])
+    shards = tuple(Shard(n, 2, 32, {"top1": {"correct": 30.0, "total": 32.0}}, 0.5) for n in (0, 1))
+    repository.finish_trials(study.id, [Ended(trial, Outcome(state="complete"), shards)])
+    assert repository.shards_of(study.id, 0) == list(shards)
+    repository.save_stage(study.id, Stage("global", 1, "running", 32))
+    repository.save_stage(study.id, Stage("sensitivity", 0, "complete", 24, {"layers": 12}))
+    repository.save_stage(study.id, Stage("global", 1, "complete", 32))
+    assert [(s.name, s.state) for s in repository.stages_of(study.id)] == [
+        ("sensitivity", "complete"),
+        ("global", "complete"),
+    ]
+    layers = [LayerFigures("sensitivity", f"conv{n}", n, {"sqnr_db": 40.0 - n}) for n in (0, 1)]
+    repository.save_layers(study.id, layers)
+    repository.save_layers(study.id, [replace(layers[1], figures={"sqnr_db": 3.0})])
+    found = repository.layers_of(study.id, "sensitivity")
+    assert [dict(one.figures) for one in found] == [{"sqnr_db": 40.0}, {"sqnr_db": 3.0}]
+    assert repository.last_command(study.id) == 0
+    repository.add_command(study.id, "pause")
+    repository.add_command(study.id, "stop")
+    first, second = repository.commands_of(study.id, after=0)
+    assert (first.kind, second.kind) == ("pause", "stop")
+    assert repository.commands_of(study.id, after=first.id) == [second]
 
 
 def test_counts_tell_states_apart(repository: Repository) -> None:
     study = repository.create_study(new_study())
     repository.add_trials(study.id, [new_trial(n) for n in range(6)])
     states = ["complete", "complete", "pruned", "failed", "infeasible"]
-    for trial, state in zip(repository.trials_of(study.id), states, strict=False):
-        repository.finish_trial(trial.id, Outcome(state=state, from_store=trial.number == 0))
+    ends = [
+        Ended(trial, Outcome(state=state, from_store=trial.number == 0))
+        for trial, state in zip(repository.trials_of(study.id), states, strict=False)
+    ]
+    repository.finish_trials(study.id, ends)
     counts = repository.count_trials(study.id)
     assert counts.finished == 5
     assert counts.waiting == 1
@@ -175,9 +258,15 @@ def test_a_deleted_study_leaves_nothing_behind(repository: Repository) -> None:
     study = repository.create_study(new_study())
     other = repository.create_study(new_study("other"))
     repository.add_trials(study.id, [new_trial(0, work="e" * 64)])
-    repository.finish_trial(repository.trials_of(study.id)[0].id, Outcome(state="complete"))
-    repository.add_event(study.id, "started")
+    (trial,) = repository.trials_of(study.id)
+    shard = Shard(0, 1, 32, {}, 0.5)
+    repository.finish_trials(study.id, [Ended(trial, Outcome(state="complete"), (shard,), "log")])
+    repository.join(study.id, "here", "v1", 2)
+    repository.add_command(study.id, "stop")
     repository.delete_study(study.id)
     assert repository.studies() == [other]
-    assert repository.answered_work(["e" * 64]) == {}
+    with repository.engine.connect().execution_options(reader=True) as connection:
+        for table in Table.metadata.sorted_tables:
+            left = connection.exec_driver_sql(f"SELECT count(*) FROM {table.name}").scalar()
+            assert left == (1 if table.name == "qs_study" else 0), table.name
     assert repository.trials_of(study.id) == []

@@ -1,0 +1,139 @@
+"""Trials on their way through the pool: cut into parts, gathered, stopped early, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from qsearch.search.judging import Judging, failed
+from qsearch.store.records import Ended, Shard, Trial
+from workers.messages import EvaluationResult
+from workers.parts import merge
+from workers.pool.protocol import Finished, Loss, WorkerPool
+
+
+class EarlyStop(Protocol):
+    """Decides, part after part, whether the rest of a trial is worth its time."""
+
+    def reason_to_stop(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
+        """Why to stop after these first parts of a trial, in order; None goes on.
+
+        It is asked once for each number of parts, whatever order they came in, so that what it
+        says depends on the configuration and not on the workers.
+        """
+
+
+class NeverStop:
+    """Judges every trial on all samples, unless it collapses."""
+
+    def reason_to_stop(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
+        """None: go on."""
+
+
+@dataclass(slots=True)
+class _Run:
+    trial: Trial
+    since: float
+    parts: int
+    results: dict[int, EvaluationResult] = field(default_factory=dict)
+    judged: int = 0
+    log: str | None = None
+
+
+@dataclass(slots=True)
+class Evaluations:
+    """The trials that run in the pool of this driver.
+
+    Args:
+        pool: where they run.
+        judging: how requests are made and answers read.
+        early_stop: when to leave the rest of a trial.
+    """
+
+    pool: WorkerPool
+    judging: Judging
+    early_stop: EarlyStop
+    _running: dict[int, _Run] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def ids(self) -> list[int]:
+        """Row ids of the running trials."""
+        return [run.trial.id for run in self._running.values()]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the running trials."""
+        return list(self._running)
+
+    def begin(self, trial: Trial, scales: tuple[float, ...] | None, now: float) -> None:
+        """Hand a trial to the pool."""
+        requests = self.judging.requests(trial.qconfig, scales)
+        self._running[trial.number] = _Run(trial, now, len(requests))
+        for part, request in enumerate(requests):
+            tag = (trial.number, part)
+            self.pool.submit(tag, request, group=trial.number, lost=trial.lost_workers)
+
+    def trial_of(self, loss: Loss) -> Trial | None:
+        """The running trial that a worker died on."""
+        run = self._run_of(loss.tag)
+        if run is None:
+            return None
+        run.log = loss.log or run.log
+        return run.trial
+
+    def take(self, finished: Finished, now: float) -> Ended | None:
+        """Take in what the pool says; the trial's end, if this is it."""
+        run = self._run_of(finished.tag)
+        if run is None:
+            return None  # a part of a trial that ended before
+        if finished.error is not None:
+            self._leave(run)
+            outcome = failed(finished.error, 1, now - run.since)
+            return Ended(run.trial, outcome, log=run.log or _trace(finished.error))
+        assert isinstance(finished.tag, tuple)
+        run.results[finished.tag[1]] = finished.result
+        reason = None
+        while reason is None and run.judged in run.results and not self._collapsed(run):
+            run.judged += 1
+            if run.judged < run.parts:
+                seen = [run.results[part] for part in range(run.judged)]
+                reason = self.early_stop.reason_to_stop(run.trial, seen)
+        if reason is None and run.judged < run.parts and not self._collapsed(run):
+            return None
+        self._leave(run)
+        kept = [run.results[part] for part in range(max(run.judged, 1))]
+        outcome = self.judging.outcome(run.trial, merge(kept), now - run.since, reason)
+        return Ended(run.trial, outcome, _shards(kept, run.parts))
+
+    def clear(self) -> None:
+        """Forget all; the pool was told to stop."""
+        self._running.clear()
+
+    def _run_of(self, tag: Hashable) -> _Run | None:
+        if not isinstance(tag, tuple) or len(tag) != 2 or not isinstance(tag[0], int):
+            return None
+        return self._running.get(tag[0])
+
+    @staticmethod
+    def _collapsed(run: _Run) -> bool:
+        return 0 in run.results and run.results[0].collapsed
+
+    def _leave(self, run: _Run) -> None:
+        del self._running[run.trial.number]
+        self.pool.drop([(run.trial.number, part) for part in range(run.parts)])
+
+
+def _shards(results: Sequence[EvaluationResult], parts: int) -> tuple[Shard, ...]:
+    return tuple(
+        Shard(part, parts, r.samples, r.sums, r.compile_cpu_s + r.run_cpu_s)
+        for part, r in enumerate(results)
+    )
+
+
+def _trace(error: Exception) -> str | None:
+    """The traceback a worker attached to an error that is not one of our messages."""
+    return "\n".join(getattr(error, "__notes__", ())) or None

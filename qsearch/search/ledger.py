@@ -1,0 +1,74 @@
+"""A study's trials in memory, as the store has them: counted in constant time a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from qsearch.search.objectives import Objective
+from qsearch.store.records import Trial
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the driver knows of the trials.
+
+    Attributes:
+        objective: says which trial is the best.
+        trials: by number.
+        finished: how many of them are.
+        best: the best complete trial.
+    """
+
+    objective: Objective
+    trials: dict[int, Trial] = field(default_factory=dict)
+    finished: int = 0
+    best: Trial | None = None
+    _batches: dict[int, list[int]] = field(default_factory=dict)
+    _open: dict[int, int] = field(default_factory=dict)
+
+    def note(self, trial: Trial) -> bool:
+        """Take in how a trial stands; whether it ended only now."""
+        before = self.trials.get(trial.number)
+        self.trials[trial.number] = trial
+        if before is None:
+            self._batches.setdefault(trial.batch, []).append(trial.number)
+            self._open[trial.batch] = self._open.get(trial.batch, 0) + 1
+        if not trial.finished or (before is not None and before.finished):
+            return False
+        self.finished += 1
+        self._open[trial.batch] -= 1
+        if trial.state == "complete":
+            self.best = self.objective.best(filter(None, (self.best, trial)))
+        return True
+
+    def note_all(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Take in several; those that ended only now."""
+        return [trial for trial in trials if self.note(trial)]
+
+    @property
+    def next_number(self) -> int:
+        """The number a new trial gets."""
+        return len(self.trials)
+
+    @property
+    def last_batch(self) -> int:
+        """The newest batch; -1 when there is none."""
+        return max(self._batches, default=-1)
+
+    def batch(self, number: int) -> list[Trial]:
+        """The trials of a batch, by number."""
+        return [self.trials[trial] for trial in sorted(self._batches.get(number, ()))]
+
+    def batch_ended(self, number: int) -> bool:
+        """Whether every trial of the batch, and there is one, is finished."""
+        return self._open.get(number) == 0
+
+    @property
+    def unfinished(self) -> int:
+        """Trials that wait or run, here or elsewhere."""
+        return len(self.trials) - self.finished
+
+    def unfinished_numbers(self) -> list[int]:
+        """Their numbers; walks all trials."""
+        return [number for number, trial in self.trials.items() if not trial.finished]

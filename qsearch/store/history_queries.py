@@ -1,0 +1,160 @@
+"""Questions about what a search leaves beside its trials: files, events, stages, layers, logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select
+
+from qsearch.store.database import Database
+from qsearch.store.models import ArtifactRow, EventRow, LayerRow, LogRow, StageRow
+from qsearch.store.records import Event, LayerFigures, LogExcerpt, Stage, StoredArtifact
+
+
+class HistoryQueries(Database):
+    """What a study keeps for people and for its next run."""
+
+    def save_artifact(self, study_id: int, artifact: StoredArtifact) -> None:
+        """Remember a file under its kind and key, in place of an earlier one."""
+        self._replace(
+            ArtifactRow,
+            {"study_id": study_id, "kind": artifact.kind, "key": artifact.key},
+            {
+                "sha256": artifact.sha256,
+                "bytes": artifact.bytes,
+                "cpu_s": artifact.cpu_s,
+                "created_at": self._clock(),
+            },
+        )
+
+    def artifacts_of(self, study_id: int, kind: str | None = None) -> list[StoredArtifact]:
+        """Files of a study, of one kind or all."""
+        query = select(*ArtifactRow.__table__.columns).where(ArtifactRow.study_id == study_id)
+        if kind is not None:
+            query = query.where(ArtifactRow.kind == kind)
+        return [
+            StoredArtifact(row.kind, row.key, row.sha256, row.bytes, row.cpu_s)
+            for row in self.read(query.order_by(ArtifactRow.id))
+        ]
+
+    def add_event(
+        self,
+        study_id: int,
+        kind: str,
+        *,
+        trial: int | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Append to the study's history."""
+        self.execute(
+            insert(EventRow).values(
+                study_id=study_id,
+                kind=kind,
+                trial=trial,
+                data=dict(data) if data is not None else None,
+                at=self._clock(),
+            )
+        )
+
+    def events_of(self, study_id: int, after: int = 0, limit: int | None = None) -> list[Event]:
+        """Events with an id above ``after``, oldest first.
+
+        With several drivers on PostgreSQL an event may become visible after one with a greater id;
+        whoever follows the history reads the last few again.
+        """
+        rows = self.read(
+            select(*EventRow.__table__.columns)
+            .where(EventRow.study_id == study_id, EventRow.id > after)
+            .order_by(EventRow.id)
+            .limit(limit)
+        )
+        return [Event(row.id, row.kind, row.trial, row.data, row.at) for row in rows]
+
+    def save_stage(self, study_id: int, stage: Stage) -> None:
+        """Store a stage, in place of what was known of it."""
+        self._replace(
+            StageRow,
+            {"study_id": study_id, "name": stage.name},
+            {
+                "position": stage.position,
+                "state": stage.state,
+                "planned": stage.planned,
+                "data": dict(stage.data) if stage.data is not None else None,
+                "started_at": stage.started_at,
+                "finished_at": stage.finished_at,
+            },
+        )
+
+    def stages_of(self, study_id: int) -> list[Stage]:
+        """Stages in order."""
+        rows = self.read(
+            select(*StageRow.__table__.columns)
+            .where(StageRow.study_id == study_id)
+            .order_by(StageRow.position)
+        )
+        return [
+            Stage(r.name, r.position, r.state, r.planned, r.data, r.started_at, r.finished_at)
+            for r in rows
+        ]
+
+    def save_layers(self, study_id: int, layers: Sequence[LayerFigures]) -> None:
+        """Store figures about layers, in place of those of the same kind and layer."""
+
+        def work(connection: Connection) -> None:
+            for kind in {figures.kind for figures in layers}:
+                names = [figures.layer for figures in layers if figures.kind == kind]
+                connection.execute(
+                    delete(LayerRow).where(
+                        LayerRow.study_id == study_id,
+                        LayerRow.kind == kind,
+                        LayerRow.layer.in_(names),
+                    )
+                )
+            rows = [
+                {
+                    "study_id": study_id,
+                    "kind": one.kind,
+                    "layer": one.layer,
+                    "position": one.position,
+                    "figures": dict(one.figures),
+                }
+                for one in layers
+            ]
+            if rows:
+                connection.execute(insert(LayerRow), rows)
+
+        self.write(work)
+
+    def layers_of(self, study_id: int, kind: str | None = None) -> list[LayerFigures]:
+        """Figures about layers, in the order of the model."""
+        query = select(*LayerRow.__table__.columns).where(LayerRow.study_id == study_id)
+        if kind is not None:
+            query = query.where(LayerRow.kind == kind)
+        rows = self.read(query.order_by(LayerRow.kind, LayerRow.position, LayerRow.layer))
+        return [LayerFigures(r.kind, r.layer, r.position, r.figures) for r in rows]
+
+    def add_log(self, study_id: int, source: str, excerpt: str, trial: int | None = None) -> None:
+        """Keep the end of a log."""
+        self.execute(
+            insert(LogRow).values(
+                study_id=study_id, trial=trial, source=source, excerpt=excerpt, at=self._clock()
+            )
+        )
+
+    def logs_of(self, study_id: int, trial: int | None = None) -> list[LogExcerpt]:
+        """Log excerpts, oldest first: all, or those of one trial."""
+        query = select(*LogRow.__table__.columns).where(LogRow.study_id == study_id)
+        if trial is not None:
+            query = query.where(LogRow.trial == trial)
+        rows = self.read(query.order_by(LogRow.id))
+        return [LogExcerpt(row.trial, row.source, row.excerpt, row.at) for row in rows]
+
+    def _replace(self, table: Any, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """Insert a row, or give the row of this key new values; two drivers may do so at once."""
+        if self.shared:
+            from sqlalchemy.dialects.postgresql import insert as upsert
+        else:
+            from sqlalchemy.dialects.sqlite import insert as upsert  # type: ignore[assignment]
+        row = upsert(table).values(**key, **values)
+        self.execute(row.on_conflict_do_update(index_elements=list(key), set_=dict(values)))

@@ -1,0 +1,122 @@
+"""Questions about studies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from compiler.errors import legal_names
+from qsearch.errors import StoreError
+from qsearch.store.database import Database
+from qsearch.store.engine import masked
+from qsearch.store.models import (
+    ArtifactRow,
+    CommandRow,
+    DriverRow,
+    EventRow,
+    LayerRow,
+    LogRow,
+    ShardRow,
+    StageRow,
+    StudyRow,
+    TrialRow,
+)
+from qsearch.store.records import NewStudy, Study, StudyState
+from qsearch.store.row_records import study_of
+
+_COLUMNS = StudyRow.__table__.columns
+_PARTS = (ArtifactRow, CommandRow, DriverRow, EventRow, LayerRow, LogRow, StageRow, TrialRow)
+
+
+class StudyQueries(Database):
+    """Make, find, change and delete studies."""
+
+    def create_study(self, study: NewStudy) -> Study:
+        """Store a new study in state "running".
+
+        Raises:
+            StoreError: the name is taken.
+        """
+        now = self._clock()
+        row = insert(StudyRow).values(
+            name=study.name,
+            model_name=study.model_name,
+            model_sha256=study.model_sha256,
+            spec=dict(study.spec),
+            spec_hash=study.spec_hash,
+            seed=study.seed,
+            state="running",
+            target_trials=study.target_trials,
+            code_version=study.code_version,
+            created_at=now,
+            updated_at=now,
+        )
+        try:
+            self.execute(row)
+        except IntegrityError as error:
+            raise StoreError(
+                f"a study named {study.name!r} exists already",
+                where="storage",
+                fix="use another --study, or --fresh to start over",
+            ) from error
+        return self.study(study.name)
+
+    def find_study(self, name: str) -> Study | None:
+        """The study of this name, if there is one."""
+        rows = self.read(select(*_COLUMNS).where(StudyRow.name == name))
+        return study_of(rows[0]) if rows else None
+
+    def study(self, name: str) -> Study:
+        """The study of this name.
+
+        Raises:
+            StoreError: there is none; the message lists what there is.
+        """
+        found = self.find_study(name)
+        if found is None:
+            raise StoreError(
+                f"there is no study {name!r}",
+                where=masked(self.engine.url),
+                fix=legal_names(name, [study.name for study in self.studies()]),
+            )
+        return found
+
+    def studies(self) -> list[Study]:
+        """All studies, oldest first."""
+        return [study_of(row) for row in self.read(select(*_COLUMNS).order_by(StudyRow.id))]
+
+    def delete_study(self, study_id: int) -> None:
+        """Forget a study with all that belongs to it."""
+        trials = select(TrialRow.id).where(TrialRow.study_id == study_id)
+        self.execute(
+            delete(ShardRow).where(ShardRow.trial_id.in_(trials)),
+            *(delete(table).where(table.study_id == study_id) for table in _PARTS),
+            delete(StudyRow).where(StudyRow.id == study_id),
+        )
+
+    def save_baseline(self, study_id: int, baseline: Mapping[str, Any]) -> None:
+        """Keep what the float model scores."""
+        self._update_study(study_id, baseline=dict(baseline))
+
+    def save_emitted(self, study_id: int, emitted: Mapping[str, Any] | None) -> None:
+        """Keep what the written module scores."""
+        self._update_study(study_id, emitted=dict(emitted) if emitted is not None else None)
+
+    def set_target(self, study_id: int, trials: int) -> None:
+        """Change how many trials the study shall have in total."""
+        self._update_study(study_id, target_trials=trials)
+
+    def set_study_state(self, study_id: int, state: StudyState, stopped: str | None = None) -> None:
+        """Say how the study stands; ``stopped`` tells why it ended before its target."""
+        self._update_study(study_id, state=state, stopped=stopped)
+
+    def set_code_version(self, study_id: int, version: str) -> None:
+        """Note that newer code goes on with the study."""
+        self._update_study(study_id, code_version=version)
+
+    def _update_study(self, study_id: int, **values: Any) -> None:
+        changed = update(StudyRow).where(StudyRow.id == study_id)
+        self.execute(changed.values(**values, updated_at=self._clock()))

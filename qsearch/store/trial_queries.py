@@ -1,0 +1,369 @@
+"""Questions about trials: queue, claim, finish, count."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, Update, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import aliased
+
+from qsearch.errors import TakenError
+from qsearch.store.database import Database
+from qsearch.store.models import EventRow, LogRow, ShardRow, TrialRow
+from qsearch.store.records import (
+    REPEATABLE,
+    UNFINISHED,
+    Claims,
+    Counts,
+    Ended,
+    NewTrial,
+    Outcome,
+    Shard,
+    Trial,
+)
+from qsearch.store.row_records import trial_of
+
+_COLUMNS = TrialRow.__table__.columns
+# Any number that no other program uses for its advisory locks.
+_CLAIM_LOCK: Final = 0x71735F636C61
+_MANY: Final = 500
+"""Numbers in one IN list."""
+
+# Built once: a study has thousands of these.
+_FINISH: Final[Update] = (
+    update(TrialRow)
+    .where(TrialRow.id == bindparam("trial_id"), TrialRow.state.in_(UNFINISHED))
+    .values(
+        attempts=TrialRow.attempts + bindparam("more_attempts"),
+        **{
+            name: bindparam(f"new_{name}")
+            for name in (
+                "state",
+                "score",
+                "objective_values",
+                "samples",
+                "collapsed",
+                "outputs_sha256",
+                "error_what",
+                "error_where",
+                "error_fix",
+                "from_store",
+                "compile_cpu_s",
+                "run_cpu_s",
+                "peak_rss_bytes",
+                "seconds",
+                "finished_at",
+            )
+        },
+    )
+)
+
+
+class TrialQueries(Database):
+    """The queue of a study and what became of it."""
+
+    def add_trials(self, study_id: int, trials: Sequence[NewTrial]) -> list[Trial]:
+        """Queue a batch in one transaction: all of it is stored or nothing.
+
+        Returns:
+            The trials as they are stored.
+        Raises:
+            TakenError: a number or configuration is there already; nothing was stored.
+        """
+        now = self._clock()
+        rows = [
+            {
+                "study_id": study_id,
+                "number": trial.number,
+                "batch": trial.batch,
+                "stage": trial.stage,
+                "state": "waiting",
+                "params": dict(trial.params),
+                "qconfig": dict(trial.qconfig),
+                "config_hash": trial.config_hash,
+                "work_hash": trial.work_hash,
+                "collapsed": False,
+                "attempts": 0,
+                "lost_workers": 0,
+                "from_store": False,
+                "created_at": now,
+            }
+            for trial in trials
+        ]
+        if not rows:
+            return []
+        made = insert(TrialRow).returning(TrialRow.id, sort_by_parameter_order=True)
+        try:
+            ids = self.write(lambda connection: connection.execute(made, rows).scalars().all())
+        except IntegrityError as error:
+            raise TakenError(
+                f"trials {trials[0].number} to {trials[-1].number} are stored already: {error.orig}"
+            ) from error
+        return [
+            Trial(
+                **{name: getattr(trial, name) for name in NewTrial.__slots__},
+                id=row_id,
+                study_id=study_id,
+                outcome=Outcome("waiting", attempts=0),
+                created_at=now,
+                started_at=None,
+                finished_at=None,
+            )
+            for row_id, trial in zip(ids, trials, strict=True)
+        ]
+
+    def trials_of(
+        self,
+        study_id: int,
+        *,
+        states: Iterable[str] | None = None,
+        first: int = 0,
+        limit: int | None = None,
+    ) -> list[Trial]:
+        """Trials by number: all, or those in the given states, from number ``first`` on."""
+        query = select(*_COLUMNS).where(TrialRow.study_id == study_id)
+        if states is not None:
+            query = query.where(TrialRow.state.in_(list(states)))
+        if first:
+            query = query.where(TrialRow.number >= first)
+        query = query.order_by(TrialRow.number).limit(limit)
+        return [trial_of(row) for row in self.read(query)]
+
+    def trials_by_number(self, study_id: int, numbers: Sequence[int]) -> list[Trial]:
+        """These trials, by number."""
+        found: list[Trial] = []
+        for start in range(0, len(numbers), _MANY):
+            some = TrialRow.number.in_(numbers[start : start + _MANY])
+            rows = self.read(select(*_COLUMNS).where(TrialRow.study_id == study_id, some))
+            found.extend(trial_of(row) for row in rows)
+        return sorted(found, key=lambda trial: trial.number)
+
+    def unfinished(self, study_id: int) -> set[int]:
+        """Numbers of the trials that wait or run."""
+        query = select(TrialRow.number).where(
+            TrialRow.study_id == study_id, TrialRow.state.in_(UNFINISHED)
+        )
+        return {row.number for row in self.read(query)}
+
+    def count_trials(self, study_id: int) -> Counts:
+        """How many trials stand where."""
+        rows = self.read(
+            select(TrialRow.state, TrialRow.from_store, func.count())
+            .where(TrialRow.study_id == study_id)
+            .group_by(TrialRow.state, TrialRow.from_store)
+        )
+        counts: dict[str, int] = {}
+        for state, from_store, count in rows:
+            counts[state] = counts.get(state, 0) + count
+            if from_store and state == "complete":
+                counts["from_store"] = counts.get("from_store", 0) + count
+        return Counts(**counts)
+
+    def claim_trials(
+        self, study_id: int, driver_id: int, limit: int, *, below: int, held: Collection[int] = ()
+    ) -> Claims:
+        """Lease the next waiting trials to a driver, or answer them from work done before.
+
+        Of trials that would do the same work one is leased; its twins wait for its answer. What
+        this driver holds without knowing (its last claim was cut off) is given to it again.
+
+        Args:
+            limit: how many may be leased.
+            below: numbers from here on are beyond the study's target.
+            held: ids of the trials that the driver runs.
+        """
+        twin = aliased(TrialRow)
+        mine = (TrialRow.state == "running") & (TrialRow.driver_id == driver_id)
+        query = (
+            select(*_COLUMNS)
+            .where(
+                TrialRow.study_id == study_id,
+                TrialRow.number < below,
+                or_(TrialRow.state == "waiting", mine & TrialRow.id.not_in(list(held))),
+                ~exists().where(
+                    twin.work_hash == TrialRow.work_hash,
+                    twin.state == "running",
+                    twin.id != TrialRow.id,
+                ),
+            )
+            .order_by(TrialRow.number)
+            .limit(4 * limit)
+        )
+
+        def work(connection: Connection) -> Claims:
+            if self.shared:
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CLAIM_LOCK})")
+            free = [trial_of(row) for row in connection.execute(query)]
+            answers = _answers(connection, [trial.work_hash for trial in free])
+            answered = [t for t in free if t.work_hash in answers]
+            ends = [Ended(trial, _again(answers[trial.work_hash].outcome)) for trial in answered]
+            stored = self._store_ends(connection, study_id, ends)
+            chosen: dict[str, Trial] = {}
+            for trial in free:
+                if trial.work_hash not in answers and len(chosen) < limit:
+                    chosen.setdefault(trial.work_hash, trial)
+            if chosen:
+                connection.execute(
+                    update(TrialRow)
+                    .where(TrialRow.id.in_([trial.id for trial in chosen.values()]))
+                    .values(
+                        state="running",
+                        driver_id=driver_id,
+                        attempts=TrialRow.attempts + 1,
+                        started_at=self._clock(),
+                    )
+                )
+            return Claims(tuple(chosen.values()), tuple(stored))
+
+        return self.write(work)
+
+    def finish_trials(self, study_id: int, ends: Sequence[Ended]) -> list[Trial]:
+        """Store how trials ended, with shards, events and logs, in one transaction.
+
+        Returns:
+            Those that had not ended before; of the others nothing is changed.
+        """
+        if not ends:
+            return []
+        return self.write(lambda connection: self._store_ends(connection, study_id, ends))
+
+    def count_lost_worker(self, study_id: int, trial: Trial, where: str, log: str | None) -> None:
+        """A worker died on a running trial: one attempt and one lost worker more."""
+        now = self._clock()
+        statements: list[Any] = [
+            update(TrialRow)
+            .where(TrialRow.id == trial.id, TrialRow.state == "running")
+            .values(attempts=TrialRow.attempts + 1, lost_workers=TrialRow.lost_workers + 1),
+            insert(EventRow).values(
+                study_id=study_id,
+                kind="worker_lost",
+                trial=trial.number,
+                data={"where": where},
+                at=now,
+            ),
+        ]
+        if log:
+            statements.append(
+                insert(LogRow).values(
+                    study_id=study_id, trial=trial.number, source=where, excerpt=log, at=now
+                )
+            )
+        self.execute(*statements)
+
+    def requeue(self, study_id: int, driver_ids: Collection[int] | None = None) -> int:
+        """Let running trials wait again, with the same parameters; how many.
+
+        Args:
+            driver_ids: only what these drivers hold; None is all.
+        """
+        where = [TrialRow.study_id == study_id, TrialRow.state == "running"]
+        if driver_ids is not None:
+            where.append(TrialRow.driver_id.in_(list(driver_ids)))
+        back = update(TrialRow).where(*where)
+        return self.execute(back.values(state="waiting", started_at=None, driver_id=None))
+
+    def shards_of(self, study_id: int, number: int) -> list[Shard]:
+        """What the parts of a trial's evaluation found, in order."""
+        rows = self.read(
+            select(*ShardRow.__table__.columns)
+            .join(TrialRow, TrialRow.id == ShardRow.trial_id)
+            .where(TrialRow.study_id == study_id, TrialRow.number == number)
+            .order_by(ShardRow.shard)
+        )
+        return [Shard(r.shard, r.shards, r.samples, r.sums, r.cpu_s) for r in rows]
+
+    def _store_ends(
+        self, connection: Connection, study_id: int, ends: Sequence[Ended]
+    ) -> list[Trial]:
+        now = self._clock()
+        stored: list[Trial] = []
+        rows: dict[Any, list[dict[str, Any]]] = {EventRow: [], ShardRow: [], LogRow: []}
+        for end in ends:
+            trial, outcome = end.trial, end.outcome
+            if connection.execute(_FINISH, _finished(trial.id, outcome, now)).rowcount != 1:
+                continue
+            stored.append(_with_outcome(trial, outcome, now))
+            data = {"state": outcome.state}
+            rows[EventRow].append(
+                {
+                    "study_id": study_id,
+                    "kind": "trial",
+                    "trial": trial.number,
+                    "data": data,
+                    "at": now,
+                }
+            )
+            rows[ShardRow] += [
+                {
+                    "trial_id": trial.id,
+                    "shard": s.shard,
+                    "shards": s.shards,
+                    "samples": s.samples,
+                    "sums": dict(s.sums),
+                    "cpu_s": s.cpu_s,
+                }
+                for s in end.shards
+            ]
+            if end.log:
+                rows[LogRow].append(
+                    {
+                        "study_id": study_id,
+                        "trial": trial.number,
+                        "source": "trial",
+                        "excerpt": end.log,
+                        "at": now,
+                    }
+                )
+        for table, values in rows.items():
+            if values:
+                connection.execute(insert(table), values)
+        return stored
+
+
+def _answers(connection: Connection, work_hashes: Sequence[str]) -> dict[str, Trial]:
+    """Trials of any study that did exactly this work; a failure may end otherwise next time."""
+    answers: dict[str, Trial] = {}
+    if work_hashes:
+        rows = connection.execute(
+            select(*_COLUMNS)
+            .where(TrialRow.work_hash.in_(set(work_hashes)), TrialRow.state.in_(REPEATABLE))
+            .order_by(TrialRow.id)
+        )
+        for row in rows:
+            answers.setdefault(row.work_hash, trial_of(row))
+    return answers
+
+
+def _again(outcome: Outcome) -> Outcome:
+    return replace(outcome, attempts=1, from_store=True)
+
+
+def _finished(trial_id: int, outcome: Outcome, now: float) -> Mapping[str, Any]:
+    failure = outcome.failure
+    values = outcome.objective_values
+    return {
+        "trial_id": trial_id,
+        "more_attempts": outcome.attempts - 1,
+        "new_state": outcome.state,
+        "new_score": dict(outcome.score) if outcome.score is not None else None,
+        "new_objective_values": list(values) if values is not None else None,
+        "new_samples": outcome.samples,
+        "new_collapsed": outcome.collapsed,
+        "new_outputs_sha256": outcome.outputs_sha256,
+        "new_error_what": failure.what if failure else None,
+        "new_error_where": failure.where if failure else None,
+        "new_error_fix": failure.fix if failure else None,
+        "new_from_store": outcome.from_store,
+        "new_compile_cpu_s": outcome.compile_cpu_s,
+        "new_run_cpu_s": outcome.run_cpu_s,
+        "new_peak_rss_bytes": outcome.peak_rss_bytes,
+        "new_seconds": outcome.seconds,
+        "new_finished_at": now,
+    }
+
+
+def _with_outcome(trial: Trial, outcome: Outcome, now: float) -> Trial:
+    return replace(trial, outcome=outcome, finished_at=now)
