@@ -8,6 +8,7 @@
 Written out for type checkers; a test compares it with the registered passes.
 """
 
+from compiler.fusion.fuse_ops import FuseOps
 from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
 from compiler.ir.infer_type import InferType
 from compiler.ir.instruments import DumpDir, NodeCountInstrument, PrintIR, TimingInstrument
@@ -59,6 +60,7 @@ __all__ = [
     "ForwardFoldScaleAxis",
     "FunctionPass",
     "FuseOpHW",
+    "FuseOps",
     "InferType",
     "ModulePass",
     "NodeCountInstrument",

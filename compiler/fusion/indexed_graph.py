@@ -1,0 +1,215 @@
+"""IndexedForwardGraph: the nodes of a function in post-order, each with the edges that leave it.
+
+An edge carries the pattern by which its value is read. What other code than a kernel reads
+(results, callees, operands of Let, If, Match and references) is marked ``extern_ref``: its kernel
+ends there.
+Source: spec/compiler.md section 3.2; Relay's IndexedForwardGraph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    If,
+    Let,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
+from compiler.ir.op import OpPattern
+from compiler.ir.ty import Any as AnyDim
+from compiler.ir.ty import TensorType, TupleType, Type
+
+SIMPLE_DTYPES = frozenset({"int32", "int64", "float32", "float64", "bool"})
+"""Rank-0 constants of these dtypes are written into every kernel that reads them."""
+
+_KERNEL_ATTRS = ("Primitive", "Compiler")
+
+
+@dataclass(slots=True, eq=False)
+class GraphNode:
+    """One expression.
+
+    Attributes:
+        ref: the expression.
+        index: its place in post-order.
+        pattern: how the node may be fused.
+        extern_ref: something other than an operator's kernel reads it.
+        outputs: consumers and the pattern by which each reads the value.
+    """
+
+    ref: Expr
+    index: int = -1
+    pattern: int = OpPattern.OPAQUE
+    extern_ref: bool = False
+    outputs: list[tuple[GraphNode, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedForwardGraph:
+    """The graph of one function.
+
+    Attributes:
+        nodes: in post-order; ``nodes[i].index == i``.
+        of: the node of an expression.
+    """
+
+    nodes: list[GraphNode]
+    of: dict[Expr, GraphNode]
+
+    @staticmethod
+    def create(root: Expr) -> IndexedForwardGraph:
+        """The graph of everything ``root`` reaches; it must be typed. O(nodes + edges)."""
+        return _Creator().run(root)
+
+
+def is_simple_constant(expr: Expr) -> bool:
+    """True for a rank-0 constant that is cheaper to repeat than to pass."""
+    return isinstance(expr, Constant) and expr.is_scalar and expr.tensor_type.dtype in SIMPLE_DTYPES
+
+
+def is_kernel(expr: Expr) -> bool:
+    """True for a function literal that is a kernel already."""
+    return isinstance(expr, Function) and any(key in expr.attrs for key in _KERNEL_ATTRS)
+
+
+class _Creator:
+    def __init__(self) -> None:
+        self.of: dict[Expr, GraphNode] = {}
+        self.nodes: list[GraphNode] = []
+
+    def run(self, root: Expr) -> IndexedForwardGraph:
+        self._extern(root)
+        opened: set[Expr] = set()
+        stack: list[tuple[Expr, bool]] = [(root, False)]
+        while stack:
+            expr, children_done = stack.pop()
+            if children_done:
+                self._add(expr)
+            elif expr not in opened:
+                opened.add(expr)
+                enter = _ENTER.get(type(expr))
+                children = () if enter is None else enter(self, expr)
+                if children:
+                    stack.append((expr, True))
+                    stack.extend((c, False) for c in reversed(children) if c not in opened)
+                else:
+                    self._add(expr)
+        return IndexedForwardGraph(self.nodes, self.of)
+
+    def _node(self, expr: Expr) -> GraphNode:
+        node = self.of.get(expr)
+        if node is None:
+            node = self.of[expr] = GraphNode(expr)
+        return node
+
+    def _extern(self, *exprs: Expr) -> None:
+        for expr in exprs:
+            if type(expr) in _HAS_NODE:
+                self._node(expr).extern_ref = True
+
+    def _edge(self, source: Expr, target: GraphNode, pattern: int) -> None:
+        if type(source) in _HAS_NODE:
+            self._node(source).outputs.append((target, pattern))
+
+    def _add(self, expr: Expr) -> None:
+        """Number a node whose children have been numbered."""
+        if type(expr) not in _HAS_NODE:
+            return
+        node = self._node(expr)
+        node.index = len(self.nodes)
+        self.nodes.append(node)
+        if isinstance(expr, Constant) and is_simple_constant(expr):
+            node.pattern = OpPattern.ELEMWISE
+
+    def _call(self, call: Call) -> tuple[Expr, ...]:
+        node = self._node(call)
+        if not isinstance(call.op, Op):
+            self._edge(call.op, node, OpPattern.OPAQUE)
+            self._extern(call.op)
+            for arg in call.args:
+                self._edge(arg, node, OpPattern.OPAQUE)
+            return (call.op, *call.args)
+        pattern = OpPattern.OPAQUE if call.op.pattern is None else call.op.pattern
+        result = call.checked_type
+        if _is_dynamic(result) and SHAPE_DATA_DEPENDENT in call.op.flags:
+            pattern = OpPattern.OPAQUE
+        node.pattern = pattern
+        shape = result.shape if isinstance(result, TensorType) else None
+        for arg in call.args:
+            edge = pattern
+            if pattern == OpPattern.BROADCAST:
+                ty = arg.checked_type
+                if isinstance(ty, TensorType) and ty.shape == shape:
+                    edge = OpPattern.ELEMWISE
+            self._edge(arg, node, edge)
+        return call.args
+
+    def _tuple(self, tup: Tuple) -> tuple[Expr, ...]:
+        node = self._node(tup)
+        node.pattern = OpPattern.TUPLE
+        for field_ in tup.fields:
+            if isinstance(field_.checked_type, TensorType):
+                self._edge(field_, node, OpPattern.INJECTIVE)
+            else:
+                self._extern(field_)
+        return tup.fields
+
+    def _tuple_getitem(self, item: TupleGetItem) -> tuple[Expr, ...]:
+        node = self._node(item)
+        ty = item.tuple.checked_type
+        if isinstance(ty, TupleType) and all(isinstance(f, TensorType) for f in ty.fields):
+            node.pattern = OpPattern.INJECTIVE
+            self._edge(item.tuple, node, OpPattern.INJECTIVE)
+        else:
+            self._extern(item.tuple)
+        return (item.tuple,)
+
+    def _function(self, function: Function) -> tuple[Expr, ...]:
+        if is_kernel(function):
+            return ()
+        return self._opaque(function)
+
+    def _opaque(self, expr: Expr) -> tuple[Expr, ...]:
+        """Let, If, Match, references and functions: they read values, not loop nests."""
+        children = expr.operands()
+        self._extern(*children)
+        return children
+
+    def _let(self, let: Let) -> tuple[Expr, ...]:
+        self._extern(let.var, let.value, let.body)
+        return (let.value, let.var, let.body)
+
+
+SHAPE_DATA_DEPENDENT = "TShapeDataDependent"
+
+_HAS_NODE = frozenset(
+    (Var, Constant, Call, Tuple, TupleGetItem, Let, If, Match, RefCreate, RefRead, RefWrite)
+)
+
+_ENTER: dict[type[Expr], Callable[..., tuple[Expr, ...]]] = {
+    Call: _Creator._call,
+    Tuple: _Creator._tuple,
+    TupleGetItem: _Creator._tuple_getitem,
+    Function: _Creator._function,
+    Let: _Creator._let,
+    If: _Creator._opaque,
+    Match: _Creator._opaque,
+    RefCreate: _Creator._opaque,
+    RefRead: _Creator._opaque,
+    RefWrite: _Creator._opaque,
+}
+
+
+def _is_dynamic(ty: Type) -> bool:
+    if isinstance(ty, TensorType):
+        return any(isinstance(d, AnyDim) for d in ty.shape)
+    return isinstance(ty, TupleType) and any(map(_is_dynamic, ty.fields))

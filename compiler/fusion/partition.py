@@ -1,0 +1,217 @@
+"""Which nodes share a kernel: three phases over the nodes in post-order.
+
+Phase 0 lets complex operators absorb elementwise consumers and elementwise operators join what they
+feed; phase 1 does the same for operators that move data, and for tuples; phase 2 takes what feeds a
+tuple into the kernel that the tuple has joined. A node goes with all nodes between it and its
+immediate post-dominator, or it stays.
+Source: spec/compiler.md section 3.5; Relay's GraphPartitioner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compiler.fusion.dominator_tree import TreeNode, post_dominator_tree
+from compiler.fusion.groups import Groups
+from compiler.fusion.indexed_graph import GraphNode, IndexedForwardGraph, is_simple_constant
+from compiler.ir.expr import Call, Constant, Expr, describe
+from compiler.ir.op import OpPattern
+
+Condition = Callable[[int, bool], bool]
+"""May a group of this pattern lie on the way; True as second argument for the end of the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a kernel may grow.
+
+    Args:
+        max_depth: nodes in one kernel, constants counted.
+        max_args: inputs and output of one kernel; 0 for any number.
+        link_params: constants lie inside the kernel and are no inputs.
+    """
+
+    max_depth: int = 256
+    max_args: int = 0
+    link_params: bool = False
+
+
+def _elementwise(kind: int, is_sink: bool) -> bool:
+    return kind <= OpPattern.BROADCAST
+
+
+def _injective(kind: int, is_sink: bool) -> bool:
+    return kind <= OpPattern.INJECTIVE
+
+
+_SINKS = (OpPattern.COMM_REDUCE, OpPattern.INJECTIVE, OpPattern.OUT_ELEMWISE_FUSABLE)
+
+
+def _into_anything(kind: int, is_sink: bool) -> bool:
+    if is_sink:
+        return kind <= OpPattern.BROADCAST or kind in _SINKS
+    return kind <= OpPattern.INJECTIVE
+
+
+def partition(
+    graph: IndexedForwardGraph,
+    limits: Limits,
+    refused: dict[int, str] | None = None,
+    *,
+    fuse: bool = True,
+) -> Groups:
+    """The groups of a graph. Near-linear: a walk ends when it has met ``max_depth`` nodes.
+
+    Args:
+        graph: of a typed function.
+        limits: see Limits.
+        refused: takes, per node index, the reason why the node was not fused with its consumers.
+        fuse: False leaves every node alone.
+    """
+    groups = Groups([node.pattern for node in graph.nodes])
+    if fuse:
+        _Partitioner(graph, groups, limits, refused).run()
+    return groups
+
+
+class _Partitioner:
+    def __init__(
+        self,
+        graph: IndexedForwardGraph,
+        groups: Groups,
+        limits: Limits,
+        refused: dict[int, str] | None,
+    ) -> None:
+        self.nodes = graph.nodes
+        self.tree = post_dominator_tree(graph)
+        self.groups = groups
+        self.limits = limits
+        self.refused = refused
+        self.node_of = graph.of
+        self.members: dict[int, list[int]] = {}
+
+    def run(self) -> None:
+        for phase in range(3):
+            for node in self.nodes:
+                reason = self._consider(node, self.tree[node.index], phase)
+                if self.refused is not None and reason is not None:
+                    self.refused[node.index] = reason
+        if self.refused is not None:
+            for index in list(self.refused):
+                above = self.tree[index].parent
+                if above is not None and self._together(index, above.node.index):
+                    del self.refused[index]
+
+    def _together(self, a: int, b: int) -> bool:
+        return self.groups.root(a) == self.groups.root(b)
+
+    def _consider(self, node: GraphNode, at: TreeNode, phase: int) -> str | None:
+        """Fuse ``node`` with its post-dominator if this phase allows; else the reason why not."""
+        groups = self.groups
+        mine = groups.pattern[node.index]
+        if mine == OpPattern.OPAQUE:
+            return "opaque"
+        if at.parent is None:
+            return "its value is read outside of kernels" if node.extern_ref else _NO_DOMINATOR
+        sink = at.parent.node
+        its = groups.pattern[sink.index]
+        if phase == 2:
+            if mine > OpPattern.INJECTIVE:
+                return None
+            into = groups.pattern[groups.root(sink.index)]
+            if its != OpPattern.TUPLE or into > OpPattern.INJECTIVE:
+                return None
+            return self._fuse(node, sink, _injective)
+        if self._together(node.index, sink.index):
+            return None
+        if its == OpPattern.TUPLE:
+            return "feeds a tuple"
+        if mine == OpPattern.OUT_ELEMWISE_FUSABLE:
+            if phase > 0:
+                return None
+            if at.pattern != OpPattern.ELEMWISE:
+                return f"is read by an edge of kind {_name(at.pattern)}, needs ELEMWISE"
+            return self._fuse(node, sink, _elementwise)
+        if mine <= OpPattern.BROADCAST:
+            if at.pattern <= OpPattern.INJECTIVE or at.pattern == OpPattern.COMM_REDUCE:
+                return self._fuse(node, sink, _into_anything)
+            return f"is read by an edge of kind {_name(at.pattern)}"
+        if mine in (OpPattern.INJECTIVE, OpPattern.TUPLE):
+            return self._fuse(node, sink, _injective) if phase == 1 else None
+        return "nothing is fused behind a reduction"
+
+    def _fuse(self, node: GraphNode, sink: GraphNode, allowed: Condition) -> str | None:
+        groups = self.groups
+        between = self._between(node, sink)
+        if between is None:
+            return f"the kernel would hold more than max_depth={self.limits.max_depth} nodes"
+        for other in between:
+            kind = groups.pattern[groups.root(other.index)]
+            if not allowed(kind, False):
+                return f"{describe(other.ref)} ({_name(kind)}) lies on the way"
+        kind = groups.pattern[groups.root(sink.index)]
+        if not allowed(kind, True):
+            return f"{describe(sink.ref)} belongs to a kernel of kind {_name(kind)}"
+        if self.limits.max_args and not self._fits(node, between, sink):
+            return f"the kernel would have more than max_args={self.limits.max_args} arguments"
+        for member in (node, *between):
+            groups.merge(member.index, sink.index)
+        return None
+
+    def _between(self, node: GraphNode, sink: GraphNode) -> list[GraphNode] | None:
+        """Nodes on the ways from ``node`` to ``sink``, both excluded; None where they are too many.
+
+        A member that has gathered others under its record counts with them.
+        """
+        groups = self.groups
+        room = self.limits.max_depth - groups.num_nodes[groups.root(sink.index)]
+        room -= groups.num_nodes[node.index]
+        if room < 0:
+            return None
+        if len(node.outputs) == 1 and node.outputs[0][0] is sink:
+            return []
+        found: dict[GraphNode, None] = {}
+        stack = [node]
+        while stack:
+            for consumer, _ in stack.pop().outputs:
+                if consumer is sink or consumer in found:
+                    continue
+                room -= groups.num_nodes[consumer.index]
+                if room < 0:
+                    return None
+                found[consumer] = None
+                stack.append(consumer)
+        return list(found)
+
+    def _fits(self, node: GraphNode, between: list[GraphNode], sink: GraphNode) -> bool:
+        """True when the merged kernel has at most ``max_args`` inputs and outputs."""
+        roots = dict.fromkeys(self.groups.root(n.index) for n in (node, *between, sink))
+        merged = [index for root in roots for index in self.members.get(root, [root])]
+        inside = set(merged)
+        inputs: set[Expr] = set()
+        for index in merged:
+            ref = self.nodes[index].ref
+            for operand in ref.args if isinstance(ref, Call) else ref.operands():
+                held = self.node_of.get(operand)
+                if held is None or held.index in inside or self._inlined(operand):
+                    continue
+                inputs.add(operand)
+        if len(inputs) + 1 > self.limits.max_args:
+            return False
+        for root in roots:
+            self.members.pop(root, None)
+        self.members[self.groups.root(sink.index)] = merged
+        return True
+
+    def _inlined(self, operand: Expr) -> bool:
+        return is_simple_constant(operand) or (
+            self.limits.link_params and isinstance(operand, Constant)
+        )
+
+
+_NO_DOMINATOR = "no operator behind it reads all that comes from it"
+
+
+def _name(pattern: int) -> str:
+    return OpPattern(pattern).name
