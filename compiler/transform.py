@@ -41,9 +41,9 @@ from compiler.passes.recover_layer_norm import RecoverLayerNorm
 from compiler.passes.simplify_expr import SimplifyExpr
 from compiler.passes.simplify_inference import SimplifyInference
 from compiler.quantize._annotate import QuantizeAnnotate
-from compiler.quantize._bias_correction import CorrectBiases
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
 from compiler.quantize._partition import QuantizePartition
+from compiler.quantize._correction import CorrectRounding
 from compiler.quantize._realize import QuantizeRealize
 
 __all__ = [
@@ -51,7 +51,7 @@ __all__ = [
     "CancelTransposes",
     "CanonicalizeCast",
     "CanonicalizeOps",
-    "CorrectBiases",
+    "CorrectRounding",
     "DeadCodeElimination",
     "DumpDir",
     "EliminateCommonSubexpr",

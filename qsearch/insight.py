@@ -105,7 +105,9 @@ def insight_of(
         measured = prepared(known, "calib")
         judged = measured if evaluation is None else prepared(evaluation, "eval")
         data = Batches(measured, inputs)
-        channels = channel_stats(module, data) if config.needs_channels else None
+        channels = None
+        if config.needs_channels:
+            channels = channel_stats(module, data, grams=config.needs_grams)
         annotated, _ = mark(module, config, channels)
         stats = calibration_stats(annotated, data, (config.percentile,))
         part = Range(0, min(samples, judged.count))

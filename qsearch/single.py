@@ -76,7 +76,7 @@ def quantize_once(
         scales = channels = None
         batches = Batches(data, inputs)
         if config.needs_channels:
-            channels = channel_stats(module, batches)
+            channels = channel_stats(module, batches, grams=config.needs_grams)
         if config.calibrate_mode != "global_scale":
             if data.synthetic:
                 log.warning(

@@ -19,6 +19,7 @@ from compiler.quantize._calibrate.collectors import (
     PointMap,
     RangeCollector,
 )
+from compiler.quantize._calibrate.input_grams import GramCollector
 from compiler.quantize._calibrate.profile_function import profile_function
 from compiler.quantize._calibrate.stats import CalibrationStats
 from compiler.runtime.executor import Executor
@@ -108,7 +109,10 @@ class CalibrationActor:
         dataset = self._datasets.open(request.dataset, inputs)
         if len(request.samples) == 0:
             raise DatasetError("no sample to calibrate on", where=str(request.samples))
-        collector = ChannelCollector(mod)
+        collector: ChannelCollector | GramCollector = ChannelCollector(mod)
+        if request.channels is not None:
+            known = ChannelStats.from_arrays(self._values.value(request.channels))
+            collector = GramCollector(mod, known.ranges())
         executor = float_executor(collector.profile)
         for outputs in profile_outputs(executor, _batches(dataset, request.samples, inputs)):
             collector.update(outputs)

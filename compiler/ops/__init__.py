@@ -10,6 +10,7 @@ import compiler.ops.annotation.cast_hint
 import compiler.ops.annotation.debug
 import compiler.ops.annotation.narrow_move
 import compiler.ops.annotation.on_device
+import compiler.ops.annotation.quantized_constant
 import compiler.ops.annotation.simulated_quantize
 import compiler.ops.annotation.stop_fusion
 import compiler.ops.annotation.wide_point
@@ -36,6 +37,7 @@ import compiler.ops.nn.group_norm
 import compiler.ops.nn.inference_arithmetic
 import compiler.ops.nn.instance_norm
 import compiler.ops.nn.integer_softmax
+import compiler.ops.nn.input_columns
 import compiler.ops.nn.integer_standardize
 import compiler.ops.nn.l2_normalize
 import compiler.ops.nn.layer_norm

@@ -73,9 +73,15 @@ class LayerChoices(Mapping[str, LayerChoice]):
         return {name: choice.to_dict() for name, choice in self._items.items()}
 
     @property
+    def input_bits(self) -> dict[str, int]:
+        """Bits of what each layer reads, for the layers that ask."""
+        asked = {name: choice.nbit_input for name, choice in self._items.items()}
+        return {name: bits for name, bits in asked.items() if bits is not None}
+
+    @property
     def most_input_bits(self) -> int:
         """The most bits that any layer asks of what it reads; 0 where none asks."""
-        return max((choice.nbit_input or 0 for choice in self._items.values()), default=0)
+        return max(self.input_bits.values(), default=0)
 
     @property
     def float_layers(self) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,51 +22,33 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.ir.rebuild import with_operands
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.evaluate import evaluate_op
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.quantize._calibrate.bias_room import add_operands
-from compiler.quantize._calibrate.channel_stats import weighted_calls
-from compiler.quantize._run_context import context_or_new
+from compiler.quantize._calibrate.weighted_calls import weight_of, weighted_calls
 
 
-@register_pass("CorrectBiases", opt_level=1, required=("InferType",))
-@dataclass(frozen=True, slots=True)
-class CorrectBiases(ModulePass):
-    """See ``correct_biases``.
-
-    Args:
-        context: the run, which knows the ranges of its channels; without one nothing changes.
-    """
-
-    context: QuantizeContext | None = None
-
-    def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
-        ranges = context_or_new(self.context).channel_ranges
-        return correct_biases(mod, ranges) if ranges else mod
-
-    def __str__(self) -> str:
-        return self.info.name
-
-
-def correct_biases(simulated: IRModule, ranges: Sequence[ChannelRanges]) -> IRModule:
+def correct_biases(
+    simulated: IRModule, ranges: Sequence[ChannelRanges], before: IRModule | None = None
+) -> IRModule:
     """The simulated module with corrected biases.
 
     Args:
-        simulated: result of ``bind_scales``.
+        simulated: result of ``bind_scales``, its weights rounded in any way.
         ranges: of the data of each weighted operator, in visiting order.
+        before: the module with the float weights, where ``simulated`` has rounded ones.
     """
     main: Function = simulated["main"]
     errors: dict[Expr, NDArray[np.float64]] = {}
-    for (call, response), one in zip(weighted_calls(main), ranges, strict=True):
-        weight = call.args[1]
-        if isinstance(weight, Call):
-            errors[call] = response.respond(_error(weight), one.mean)
+    floats = weighted_calls((before or simulated)["main"])
+    for (call, response), (held, _), one in zip(weighted_calls(main), floats, ranges, strict=True):
+        weight, given = call.args[1], weight_of(held)
+        if isinstance(weight, Call) and given is not None:
+            errors[call] = response.respond(_error(weight, given), one.mean)
     nodes = list(post_order(main.body))
     uses = Counter(child for node in nodes for child in node.operands())
     replaced: dict[Expr, Expr] = {}
@@ -87,12 +68,12 @@ def correct_biases(simulated: IRModule, ranges: Sequence[ChannelRanges]) -> IRMo
     return infer_module(simulated.with_function("main", changed))
 
 
-def _error(point: Call) -> NDArray[np.float64]:
-    """What a bound quantize point adds to the constant it lies on."""
+def _error(point: Call, given: Constant) -> NDArray[np.float64]:
+    """What the levels of a bound quantize point differ from the weight that was given."""
     values = [arg.data for arg in point.args if isinstance(arg, Constant)]
     quantized = evaluate_op(point.op, point.attrs, values, point.checked_type)  # type: ignore[arg-type]
     assert isinstance(quantized, np.ndarray)
-    return quantized.astype(np.float64) - values[0]
+    return quantized.astype(np.float64) - given.data
 
 
 def _is_bias(bias: Expr) -> bool:

@@ -16,9 +16,9 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
 from compiler.quantize._annotate import QuantizeAnnotate
-from compiler.quantize._bias_correction import correct_biases
 from compiler.quantize._calibrate.bind_scales import bind_scales
 from compiler.quantize._calibrate.channel_stats import ChannelStats
+from compiler.quantize._correction import corrected
 from compiler.quantize._cost import ModuleCost, module_cost
 from compiler.quantize._flow import REQUIRED, partitioned
 from compiler.quantize._layers import named_layers
@@ -96,8 +96,7 @@ def build_candidate(
     """
     annotated, run = mark(mod, qconfig, channels)
     simulated = bind_scales(annotated, run, activation_scales)
-    if qconfig.bias_correction:
-        simulated = correct_biases(simulated, run.channel_ranges)
+    simulated = corrected(simulated, run)
     if qconfig.do_simulation:
         return Candidate(simulated, None, None, run, run.report)
     with PassContext.current().inner(opt_level=3, required_pass=REQUIRED):

@@ -18,7 +18,8 @@ from compiler.ir.span import AnySpan, SequentialSpan
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import MARKER_OPS, CallRecord, float_calls
 from compiler.quantize._candidate import build_candidate, mark
-from compiler.quantize._flow import partitioned
+from compiler.quantize._flow import integer_dtypes
+from compiler.quantize._partition_conversions import partition_conversions
 
 OPERAND_FLOAT = "operand_float"
 
@@ -142,9 +143,8 @@ def _built(
     except QuantizeError as error:
         return marked, (str(error),)
     assert candidate.integer is not None
-    whole = qconfig.with_overrides(partition_conversions="fully_integral")
     try:
-        partitioned(candidate.integer, whole)
+        partition_conversions(candidate.integer, integer_dtypes(qconfig), True)
     except QuantizeError as error:
         return candidate.report.calls, (error.what,)
     return candidate.report.calls, ()

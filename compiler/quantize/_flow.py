@@ -10,13 +10,15 @@ import compiler.passes.fold_constant  # noqa: F401  (named below)
 from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass, PassContext, Sequential
+from compiler.ir.ty import bits
+from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._annotate import QuantizeAnnotate
-from compiler.quantize._bias_correction import CorrectBiases
 from compiler.quantize._calibrate.channel_stats import channel_stats
 from compiler.quantize._calibrate.collect_stats import require_reiterable
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
+from compiler.quantize._correction import CorrectRounding
 from compiler.quantize._layers import named_layers
 from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._partition_conversions import partition_conversions
@@ -70,7 +72,7 @@ def quantize(
         QuantizePartition(run),
         QuantizeAnnotate(run),
         QuantizeCalibrate(dataset, run),
-        *([CorrectBiases(run)] if cfg.bias_correction else []),
+        CorrectRounding(run),
         "InferType",
     ]
     if not cfg.do_simulation:
@@ -87,11 +89,11 @@ def _rescaled(mod: IRModule, dataset: Iterable[Any] | None, run: QuantizeContext
     if run.qconfig.needs_channels:
         if dataset is None:
             raise CalibrationError(
-                "smooth_alpha and bias_correction need a dataset",
-                fix="pass dataset=[{input name: array}, …], or unset both",
+                "smooth_alpha, bias_correction and adaptive weight_rounding need a dataset",
+                fix="pass dataset=[{input name: array}, …], or unset these fields",
             )
         require_reiterable(dataset)
-        channels = channel_stats(mod, dataset)
+        channels = channel_stats(mod, dataset, grams=run.qconfig.needs_grams)
     mod, run.channel_ranges = rescaled(mod, run.qconfig, channels)
     return mod
 
@@ -100,5 +102,14 @@ def partitioned(mod: IRModule, cfg: QConfig) -> IRModule:
     """The quantized module in the form ``cfg.partition_conversions`` asks for."""
     if cfg.partition_conversions == "disabled":
         return mod
+    return partition_conversions(
+        mod, integer_dtypes(cfg), cfg.partition_conversions == "fully_integral"
+    )
+
+
+def integer_dtypes(cfg: QConfig) -> set[str]:
+    """What the integers of a quantized module are stored in."""
     dtypes = {cfg.dtype_input, cfg.dtype_weight, cfg.dtype_activation}
-    return partition_conversions(mod, dtypes, cfg.partition_conversions == "fully_integral")
+    if cfg.layers.most_input_bits > bits(cfg.dtype_input):
+        dtypes.add(WIDE_INPUT)
+    return dtypes

@@ -8,7 +8,9 @@ from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._calibrate.channel_stats import ChannelStats, weighted_calls
+from compiler.quantize._calibrate.channel_stats import ChannelStats
+from compiler.quantize._calibrate.input_grams import column_rules, with_grams
+from compiler.quantize._calibrate.weighted_calls import weighted_calls
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._equalization import equalizing_factors
 from compiler.quantize._smoothing import rescaled_ranges, smooth
@@ -45,8 +47,9 @@ def _ranges(
         return ()
     if channels is None:
         raise CalibrationError(
-            "smooth_alpha and bias_correction need statistics of single channels",
-            fix="measure them with channel_stats(mod, dataset), or unset both",
+            "smooth_alpha, bias_correction and adaptive weight_rounding need statistics of single "
+            "channels",
+            fix="measure them with channel_stats(mod, dataset), or unset these fields",
         )
     expected = len(weighted_calls(mod["main"]))
     if len(channels.labels) != expected:
@@ -55,4 +58,7 @@ def _ranges(
             f"with {expected}",
             fix="use statistics of this very module",
         )
-    return channels.ranges()
+    ranges = channels.ranges()
+    if channels.grams is None or not qconfig.needs_grams:
+        return ranges
+    return with_grams(ranges, channels.grams, column_rules(mod["main"]))

@@ -22,7 +22,7 @@ import numpy as np
 
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.quantize._calibrate.channel_stats import weighted_calls
+from compiler.quantize._calibrate.weighted_calls import weighted_calls
 from compiler.quantize._channel_groups import Bridge, ChannelGroups, Factors, find_groups
 
 _FLOOR: Final = 2.0**-10

@@ -22,7 +22,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize,
 )
-from compiler.quantize._calibrate.channel_stats import weighted_calls
+from compiler.quantize._calibrate.weighted_calls import weighted_calls
 from compiler.targets.reference.executor import ReferenceExecutor
 
 SHAPE = (1, 4, 9, 9)

@@ -1,0 +1,84 @@
+"""Convolutions and dense layers as products with columns of their data, for adaptive rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.expr import Call
+from compiler.ops.nn.window import axes_of, pad_spatial, tap
+from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
+
+Array = NDArray[Any]
+
+_PIECE_BYTES: Final = 1 << 25
+"""Columns are made in pieces of about this size."""
+
+
+@FQInputColumns.register("nn.conv2d")
+def conv2d_columns(call: Call) -> InputColumns | None:
+    """A column for every output position; taps are ordered (input channel, row, column)."""
+    attrs: Any = call.attrs
+    out_layout = attrs.out_layout or attrs.data_layout
+    plain = all(set(layout) == set("NCHW") for layout in (attrs.data_layout, out_layout))
+    if not plain or set(attrs.kernel_layout) != set("OIHW"):
+        return None
+    data_axes = axes_of("nn.conv2d", attrs.data_layout, "NCHW", "data_layout")
+    kernel_axes = axes_of("nn.conv2d", attrs.kernel_layout, "OIHW", "kernel_layout")
+    out_axes = axes_of("nn.conv2d", out_layout, "NCHW", "out_layout")
+    shape = call.args[1].tensor_type.concrete_shape
+    outputs, inputs, height, width = (shape[axis] for axis in kernel_axes)
+    result = call.tensor_type.concrete_shape
+    size = result[out_axes[2]], result[out_axes[3]]
+    groups, taps = attrs.groups, inputs * height * width
+    channels = np.arange(groups * inputs, dtype=np.int64).reshape(groups, inputs)
+
+    def columns(data: Array) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        positions = size[0] * size[1]
+        step = max(_PIECE_BYTES // (8 * positions * taps), 1)
+        padded = pad_spatial(data.transpose(data_axes), attrs.padding, 0)
+        for image in padded[:, None]:
+            for first in range(0, groups, step):
+                some = image[:, first * inputs : (first + step) * inputs]
+                count = some.shape[1] // inputs
+                piece = np.empty((count, inputs, height, width, positions))
+                for r in range(height):
+                    for s in range(width):
+                        at = r * attrs.dilation[0], s * attrs.dilation[1]
+                        read = tap(some, *at, size, attrs.strides)
+                        piece[:, :, r, s] = read.reshape(count, inputs, positions)
+                yield first, piece.reshape(count, taps, positions)
+
+    def rows(weight: Array) -> Array:
+        return weight.transpose(kernel_axes).reshape(groups, outputs // groups, taps)
+
+    def weight(values: Array) -> Array:
+        plain = values.reshape(outputs, inputs, height, width)
+        return np.asarray(plain.transpose(np.argsort(kernel_axes)))
+
+    repeated = np.repeat(channels, height * width, axis=1)
+    return InputColumns(data_axes[1], repeated, columns, rows, weight)
+
+
+@FQInputColumns.register("nn.dense")
+def dense_columns(call: Call) -> InputColumns | None:
+    """A column for every row of the data."""
+    units, features = call.args[1].tensor_type.concrete_shape
+
+    def columns(data: Array) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        flat = data.reshape(-1, features)
+        step = max(_PIECE_BYTES // (8 * features), 1)
+        for first in range(0, len(flat), step):
+            yield 0, flat[first : first + step].T.astype(np.float64)[None]
+
+    def rows(weight: Array) -> Array:
+        return weight.reshape(1, units, features)
+
+    def weight(values: Array) -> Array:
+        return values.reshape(units, features)
+
+    channels = np.arange(features, dtype=np.int64)[None]
+    return InputColumns(len(call.args[0].tensor_type.shape) - 1, channels, columns, rows, weight)

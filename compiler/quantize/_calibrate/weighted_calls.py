@@ -1,0 +1,32 @@
+"""The weighted operators of a function, whose data calibration measures channel by channel."""
+
+from __future__ import annotations
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
+from compiler.ops.rules.mean_response import FQMeanResponse, MeanResponse
+
+
+def weighted_calls(main: Function) -> list[tuple[Call, MeanResponse]]:
+    """Calls with a constant weight and a mean response, in visiting order.
+
+    Quantization keeps this order, so the n-th here is the n-th of the annotated function.
+    """
+    found = []
+    for node in post_order(main.body):
+        rule = FQMeanResponse.get(node.op) if isinstance(node, Call) else None
+        if rule is None or not isinstance(node, Call) or weight_of(node) is None:
+            continue
+        response = rule(node)
+        if response is not None:
+            found.append((node, response))
+    return found
+
+
+def weight_of(call: Call) -> Constant | None:
+    """The constant weight, also behind a quantize point."""
+    weight: Expr = call.args[1]
+    if is_op_call(weight, "relay.op.annotation.simulated_quantize"):
+        assert isinstance(weight, Call)
+        weight = weight.args[0]
+    return weight if isinstance(weight, Constant) else None

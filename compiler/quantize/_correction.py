@@ -1,0 +1,50 @@
+"""What is corrected once scales are bound: how weights are rounded, then biases for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
+from compiler.qtypes.context import QuantizeContext
+from compiler.quantize._bias_correction import correct_biases
+from compiler.quantize._run_context import context_or_new
+from compiler.quantize._weight_rounding import round_weights
+
+
+@register_pass("CorrectRounding", opt_level=1, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class CorrectRounding(ModulePass):
+    """See ``corrected``.
+
+    Args:
+        context: the run, which knows its QConfig and the data of its layers; without one, the
+            current QConfig counts.
+    """
+
+    context: QuantizeContext | None = None
+
+    def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        return corrected(mod, context_or_new(self.context))
+
+    def __str__(self) -> str:
+        return self.info.name
+
+
+def corrected(simulated: IRModule, run: QuantizeContext) -> IRModule:
+    """The simulated module with ``weight_rounding`` and ``bias_correction`` as the QConfig asks.
+
+    Args:
+        simulated: result of ``bind_scales``.
+        run: knows the data of the layers where the QConfig needs them (``channel_ranges``);
+            otherwise nothing changes.
+    """
+    cfg, ranges = run.qconfig, run.channel_ranges
+    if not ranges:
+        return simulated
+    rounded = simulated
+    if cfg.weight_rounding == "adaptive":
+        rounded = round_weights(simulated, ranges, centred=cfg.bias_correction)
+    if cfg.bias_correction:
+        return correct_biases(rounded, ranges, simulated)
+    return rounded

@@ -1,0 +1,99 @@
+"""Adaptive rounding: every weight goes to the level that the output of its layer errs least with.
+
+    before                                      after, w' on the grid of the point
+    nn.conv2d(q(%x), q(w))                      nn.conv2d(q(%x), q(w'))
+
+w' = scale * integers, which the point leaves as they are, so simulation, realization and every
+executor follow without a rule of their own. Scales stay. The integers come from
+``_reconstruction.py`` and the products that calibration has measured on the float network; with
+``bias_correction``, which makes up for the mean error anyway, from deviations from the mean.
+Operators without FQInputColumns keep the nearest levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, describe
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import with_operands
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.rules.input_columns import InputColumns
+from compiler.ops.rules.integer_calls import along_axis
+from compiler.qtypes.channel_ranges import ChannelRanges, InputGram
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.quantize._calibrate.input_grams import column_rules
+from compiler.quantize._calibrate.weighted_calls import weighted_calls
+from compiler.quantize._reconstruction import reconstructed
+
+
+def round_weights(
+    simulated: IRModule, ranges: Sequence[ChannelRanges], centred: bool = False
+) -> IRModule:
+    """The simulated module with adaptively rounded weights.
+
+    Args:
+        simulated: result of ``bind_scales``.
+        ranges: of the data of each weighted operator, in visiting order, products included.
+        centred: judge errors by their deviation from their mean.
+    Raises:
+        CalibrationError: products were not measured.
+    """
+    main: Function = simulated["main"]
+    replaced: dict[Expr, Expr] = {}
+    calls = [call for call, _ in weighted_calls(main)]
+    for call, rule, one in zip(calls, column_rules(main), ranges, strict=True):
+        point = call.args[1]
+        if rule is None or quantize_kind(point) != QAnnotateKind.WEIGHT:
+            continue
+        if one.gram is None:
+            raise CalibrationError(
+                'weight_rounding="adaptive" needs products of what weights read',
+                where=describe(call),
+                fix="measure them with channel_stats(mod, dataset, grams=True)",
+            )
+        assert isinstance(point, Call)
+        if point not in replaced:  # a weight that two layers read is fitted to the first
+            replaced[point] = _rounded(point, rule, one.gram, centred)
+    done: dict[Expr, Expr] = {}
+    for node in post_order(main.body):
+        new = replaced.get(node)
+        done[node] = new or with_operands(node, [done[child] for child in node.operands()])
+    changed = main.with_fields(body=done[main.body])
+    return infer_module(simulated.with_function("main", changed))
+
+
+def _rounded(point: Call, rule: InputColumns, gram: InputGram, centred: bool) -> Call:
+    held, scale, _, high = point.args
+    assert isinstance(held, Constant)
+    assert isinstance(scale, Constant)
+    assert isinstance(high, Constant)
+    rank, axis = held.data.ndim, point.attrs.axis  # type: ignore[union-attr]
+    trailing = None if axis is None else rank - axis % rank - 1
+    along = along_axis(scale.data, trailing, "float64").data
+    rows = rule.rows(held.data / along)
+    found = reconstructed(_cut(rows, gram), gram.matrix(centred), int(high.data))
+    data = (rule.weight(_joined(found, rows.shape)) * along).astype(np.float32)
+    return point.with_fields(args=(Constant(data, span=held.span), *point.args[1:]))
+
+
+def _cut(rows: NDArray[np.float64], gram: InputGram) -> NDArray[np.float64]:
+    """(groups, outputs, taps) as (groups * blocks, outputs, taps of a block)."""
+    groups, outputs, taps = rows.shape
+    inside = gram.products.shape[1]
+    cut = rows.reshape(groups, outputs, taps // inside, inside).transpose(0, 2, 1, 3)
+    return np.asarray(cut.reshape(-1, outputs, inside))
+
+
+def _joined(blocks: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """The inverse of ``_cut``."""
+    groups, outputs, taps = shape
+    inside = blocks.shape[2]
+    apart = blocks.reshape(groups, taps // inside, outputs, inside)
+    return np.asarray(apart.transpose(0, 2, 1, 3).reshape(shape))
