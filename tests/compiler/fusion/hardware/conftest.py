@@ -7,6 +7,7 @@ import json
 import tomllib
 from collections.abc import Callable
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def _check_group(
         allowed = units[stage].get("max_uses", 1)
         assert allowed in ("unbounded", None) or stages.count(stage) <= allowed
     assert stages[0] == hardware["root"] or stages[0] in _passing({hardware["root"]}, units, nexts)
-    for before, after in zip(stages, stages[1:]):
+    for before, after in pairwise(stages):
         assert after in _passing(nexts[before], units, nexts), f"no way from {before} to {after}"
     chain = _chain(group, set(hardware["free_ops"]))
     assert [call.op.name for call in chain if isinstance(call.op, Op)] == ops
@@ -111,7 +112,7 @@ def _chain(group: Function, free: set[str]) -> list[Call]:
             users.setdefault(operand, []).append(node)
         if isinstance(node, Call) and depends[node] and node.op.name not in free:  # type: ignore[attr-defined]
             chain.append(node)
-    for call, following in zip(chain, chain[1:]):
+    for call, following in pairwise(chain):
         value: Expr = call
         while value is not following:
             (value,) = set(users[value])
@@ -137,7 +138,8 @@ def _check_condition(condition: str, call: Call) -> None:
     elif name == "attr":
         value = getattr(call.attrs, args[0])
         wanted = args[2] if isinstance(value, str) else json.loads(args[2])
-        assert args[1] == "==" and value == wanted, condition
+        assert args[1] == "=="
+        assert value == wanted, condition
     elif name in ("scalar_const", "scalar_or_channel_const"):
         for arg in (a for a in call.args if isinstance(a, Constant)):
             shape = arg.data.shape

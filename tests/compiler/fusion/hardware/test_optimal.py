@@ -35,7 +35,7 @@ def bias(data: Expr) -> Expr:
 
 
 def shortcut_visited_last() -> IRModule:
-    """A residual block whose shortcut, which has used its compare unit, comes last in post-order."""
+    """A residual block whose shortcut, its compare unit used, comes last in post-order."""
     x = relay.var("x", SHAPE)
     trunk = bias(conv(x, 0))
     shortcut = nn.relu(conv(x, 1))
@@ -63,7 +63,7 @@ def test_fewer_groups_move_fewer_bytes() -> None:
 
 
 def test_a_nearer_unit_is_left_free_for_a_later_call() -> None:
-    """``both`` takes the first call greedily and has no room for the second, which only it takes."""
+    """``both`` is nearer, but the second call needs it."""
     hdfg = HDFG(
         name="two",
         root="entry",
