@@ -141,19 +141,21 @@ def doctor(
     qconfig: QConfig | Mapping[str, Any] | str | None = None,
     *,
     dim: Mapping[str, int] | Sequence[str] = (),
+    hw: str | None = None,
 ) -> ModelDiagnosis:
     """Which operators of a model will be integer, which not, why, and what to do; needs no data.
 
     Args:
         qconfig: as for ``quantize``.
         dim: sizes of named dimensions.
+        hw: an accelerator (opu_q, npu, a file) that the quantized model's groups are drawn for.
     Raises:
         CompilerError: the model or configuration cannot be used; operators that cannot be imported
             are all named in one message.
     """
     from qsearch.diagnosis import diagnose_model
 
-    return diagnose_model(model, qconfig, dim)
+    return diagnose_model(model, qconfig, dim, hw)
 
 
 def insight(
@@ -239,6 +241,30 @@ def draw(
     from qsearch.single import drawing_of
 
     return drawing_of(Path(path), format, after, dim)
+
+
+def show_hardware(
+    path: PathLike,
+    hw: str,
+    format: str = "text",
+    *,
+    matcher: str | None = None,
+    after: str | None = None,
+    dim: Sequence[str] = (),
+) -> str:
+    """The groups of a model on an accelerator: "text", "json", or a drawing.
+
+    Args:
+        path: .onnx (norms are folded first), .qmod or .relay.
+        hw: a shipped description (opu, opu_q, npu) or the path of a TOML or JSON file.
+        matcher: "greedy" (None) or "optimal".
+        after: passes to run first, as text.
+    Raises:
+        CompilerError: the file or the description cannot be used.
+    """
+    from qsearch.hardware import show_hardware as shown
+
+    return shown(Path(path), hw, matcher or "greedy", format, after, dim)
 
 
 def diff(

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.frontend.from_onnx.declared_inputs import DeclaredInput, declared_inputs
+from compiler.fusion.hardware.report import HardwareReport
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Diagnosis, diagnose
+from qsearch.hardware import report_without_data
 from qsearch.model_source import find_model
 from qsearch.single import import_model, resolve_qconfig
 from workers.datasets.protocol import InputSpec
@@ -25,12 +27,14 @@ class ModelDiagnosis:
         declared: the inputs as the file declares them.
         inputs: the inputs with the sizes the diagnosis was made for.
         diagnosis: operator by operator.
+        hardware: the groups of the quantized model, where an accelerator was named.
     """
 
     model: str
     declared: tuple[DeclaredInput, ...]
     inputs: tuple[InputSpec, ...]
     diagnosis: Diagnosis
+    hardware: HardwareReport | None = None
 
     def hints(self) -> list[str]:
         """One line per dimension that the file leaves open: what was assumed, how to change it."""
@@ -56,11 +60,15 @@ class ModelDiagnosis:
             ],
             "hints": self.hints(),
             **self.diagnosis.to_dict(),
+            **({} if self.hardware is None else {"hardware": self.hardware.to_dict()}),
         }
 
 
 def diagnose_model(
-    model: str | os.PathLike[str], qconfig: QConfig | Mapping[str, Any] | str | None, dim: Any
+    model: str | os.PathLike[str],
+    qconfig: QConfig | Mapping[str, Any] | str | None,
+    dim: Any,
+    hw: str | None = None,
 ) -> ModelDiagnosis:
     """See ``qsearch.api.doctor``."""
     config = resolve_qconfig(qconfig)
@@ -71,4 +79,5 @@ def diagnose_model(
         declared_inputs(source.path),
         tuple(input_specs(module)),
         diagnose(module, config),
+        None if hw is None else report_without_data(module, config, hw),
     )

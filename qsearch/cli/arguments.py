@@ -89,6 +89,13 @@ def add_dims(parser: Parser) -> None:
     )
 
 
+def add_hardware(parser: Parser) -> None:
+    """``--hw``: an accelerator by the name of a shipped description, or a file of one's own."""
+    parser.add_argument(
+        "--hw", metavar="FILE|opu|opu_q|npu", help="group operators for this accelerator"
+    )
+
+
 def with_hyphens(words: Sequence[str]) -> list[str]:
     """``--max_drop=1%`` and ``--max-drop=1%`` are the same."""
     result: list[str] = []

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from qsearch.cli.arguments import Parser, add_dims, add_verbosity
+from qsearch.cli.arguments import Parser, add_dims, add_hardware, add_verbosity
 
 if TYPE_CHECKING:
     from qsearch.diagnosis import ModelDiagnosis
@@ -26,6 +26,7 @@ def add_arguments(parser: Parser) -> None:
         default="",
         help="changes to the recommended configuration, or a qconfig.json",
     )
+    add_hardware(parser)
     add_dims(parser)
     add("--summary", action="store_true", help="counts and causes without the list of operators")
     add("--json", action="store_true", help="one JSON object on stdout")
@@ -36,11 +37,13 @@ def run(args: argparse.Namespace) -> int:
     """Diagnose; exit code 0 when a fully integral module is possible, 1 when float is left."""
     from qsearch import api
 
-    found = api.doctor(args.model, args.qconfig, dim=args.dim or ())
+    found = api.doctor(args.model, args.qconfig, dim=args.dim or (), hw=args.hw)
     if args.json:
         print(json.dumps(found.to_dict()))
     else:
         _print(found, summary=args.summary)
+        if found.hardware is not None:
+            print(f"\n{found.hardware.summary() if args.summary else found.hardware}")
     return EXIT_INTEGRAL if found.diagnosis.fully_integral else EXIT_FLOAT_LEFT
 
 

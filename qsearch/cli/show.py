@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from qsearch.cli.arguments import Parser, add_dims, add_verbosity
+from qsearch.cli.arguments import Parser, add_dims, add_hardware, add_verbosity
 from qsearch.cli.output_file import write_text
 
 TEXT = "text"
@@ -17,8 +17,10 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("file", metavar="M.onnx|M.qmod", help="what to print")
     add("--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}")
+    add_hardware(parser)
+    add("--matcher", metavar="greedy|optimal", default=None, help="how --hw draws groups (greedy)")
     add_dims(parser)
-    add("--format", default=TEXT, metavar="F", help="text, dot, svg or html (text)")
+    add("--format", default=TEXT, metavar="F", help="text, dot, svg or html; with --hw json too")
     add("-o", "--out", metavar="FILE", help="write it there instead of printing it")
     add_verbosity(parser)
 
@@ -26,15 +28,22 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print or write; text is coloured on a terminal only."""
     from qsearch import api
+    from qsearch.errors import SettingsError
 
     dim = args.dim or ()
-    if args.format == TEXT:
+    if args.matcher is not None and args.hw is None:
+        raise SettingsError("--matcher draws hardware groups", where="show", fix="add --hw opu_q")
+    if args.hw is not None:
+        shown = api.show_hardware(
+            args.file, args.hw, args.format, matcher=args.matcher, after=args.after, dim=dim
+        )
+    elif args.format == TEXT:
         shown = api.show_text(args.file, after=args.after, dim=dim)
     else:
         shown = api.draw(args.file, args.format, after=args.after, dim=dim)
     if args.out is not None:
         write_text(Path(args.out), shown)
-    elif args.format == TEXT and sys.stdout.isatty():
+    elif args.format == TEXT and args.hw is None and sys.stdout.isatty():
         from qsearch.cli.colours import print_coloured
 
         print_coloured(shown)

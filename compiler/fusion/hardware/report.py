@@ -62,6 +62,13 @@ class HardwareReport:
     def __str__(self) -> str:
         return "\n".join([*self._group_lines(), *self._host_lines(), *self._cost_lines()])
 
+    def summary(self) -> str:
+        """The text without the list of groups: chains by how often they occur."""
+        chains = Counter(" > ".join(_folded(group.stages)) for group in self.groups)
+        lines = [f"{len(self.groups)} groups on {self.hardware}"]
+        lines += [f"  {count} x {chain}" for chain, count in chains.most_common()]
+        return "\n".join([*lines, *self._host_lines(), *self._cost_lines()])
+
     def _group_lines(self) -> list[str]:
         lines = [f"{len(self.groups)} groups on {self.hardware}"]
         for group in self.groups:
