@@ -101,6 +101,7 @@ class Driver:
     _told: int = 0
     _exhausted: bool = False
     _paused: bool = False
+    _others: int = 0
     _seen_command: int = 0
     _looked: float = -math.inf
     _variants: set[str] = field(default_factory=set)
@@ -254,14 +255,20 @@ class Driver:
 
     @property
     def _capacity(self) -> int:
-        """Trials in the pool at a time: one a worker, and some that wait for a free one."""
-        return self.pool.num_workers + max(1, self.pool.num_workers // 4)
+        """Trials in the pool at a time: one a worker, and some that wait for a free one.
+
+        Where a batch must end before the next begins, other drivers find nothing in reserve here.
+        """
+        workers = self.pool.num_workers
+        shares = self._others and self.proposer.needs_history
+        return workers + (0 if shares else max(3, workers // 4))
 
     def _begin(self) -> bool:
         """Lease waiting trials and hand them to the pool; whether there were any."""
         room = self._capacity - len(self._evaluations)
         waiting = self._ledger.unfinished - len(self._evaluations)
-        if self._paused or room <= 0 or waiting <= 0:
+        enough = len(self._evaluations) > self.pool.num_workers
+        if self._paused or enough or room <= 0 or waiting <= 0:
             return False
         claims = self.repository.claim_trials(
             self.study.id,
@@ -380,7 +387,9 @@ class Driver:
         if self.repository.shared:
             self._sync()
             drivers = self.repository.drivers_of(self.study.id, running=True)
-            self._bury(self.watch.expired(d for d in drivers if d.id != self._me))
+            dead = self.watch.expired(d for d in drivers if d.id != self._me)
+            self._bury(dead)
+            self._others = len(drivers) - 1 - len(dead)
         return None
 
     def _sync(self) -> None:

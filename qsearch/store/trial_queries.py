@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import Connection, Update, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Integer,
+    Table,
+    bindparam,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import aliased
 
 from qsearch.errors import TakenError
 from qsearch.store.database import Database
@@ -26,38 +36,80 @@ from qsearch.store.records import (
 )
 from qsearch.store.row_records import trial_of
 
-_COLUMNS = TrialRow.__table__.columns
 # Any number that no other program uses for its advisory locks.
 _CLAIM_LOCK: Final = 0x71735F636C61
 _MANY: Final = 500
 """Numbers in one IN list."""
 
-# Built once: a study has thousands of these.
-_FINISH: Final[Update] = (
-    update(TrialRow)
-    .where(TrialRow.id == bindparam("trial_id"), TrialRow.state.in_(UNFINISHED))
+# Statements that run for every trial are built once: building costs more than running them.
+_T = cast(Table, TrialRow.__table__)
+_COLUMNS = _T.columns
+_TWIN = _T.alias("twin")
+
+_FREE: Final = (
+    select(*_COLUMNS)
+    .where(
+        _T.c.study_id == bindparam("of_study"),
+        _T.c.number < bindparam("below"),
+        or_(
+            _T.c.state == "waiting",
+            (_T.c.state == "running")
+            & (_T.c.driver_id == bindparam("driver"))
+            & _T.c.id.not_in(bindparam("held", expanding=True)),
+        ),
+        ~exists().where(
+            _TWIN.c.work_hash == _T.c.work_hash,
+            _TWIN.c.state == "running",
+            _TWIN.c.id != _T.c.id,
+        ),
+    )
+    .order_by(_T.c.number)
+    .limit(bindparam("most", type_=Integer))
+)
+"""Trials that a driver may claim: no other runs the same work."""
+
+_ANSWERS: Final = (
+    select(*_COLUMNS)
+    .where(_T.c.work_hash.in_(bindparam("hashes", expanding=True)), _T.c.state.in_(REPEATABLE))
+    .order_by(_T.c.id)
+)
+"""Trials of any study that did exactly this work; a failure may end otherwise next time."""
+
+_LEASE: Final = (
+    update(_T)
+    .where(_T.c.id.in_(bindparam("ids", expanding=True)))
     .values(
-        attempts=TrialRow.attempts + bindparam("more_attempts"),
-        **{
-            name: bindparam(f"new_{name}")
-            for name in (
-                "state",
-                "score",
-                "objective_values",
-                "samples",
-                "collapsed",
-                "outputs_sha256",
-                "error_what",
-                "error_where",
-                "error_fix",
-                "from_store",
-                "compile_cpu_s",
-                "run_cpu_s",
-                "peak_rss_bytes",
-                "seconds",
-                "finished_at",
-            )
-        },
+        state="running",
+        driver_id=bindparam("driver"),
+        attempts=_T.c.attempts + 1,
+        started_at=bindparam("now"),
+    )
+)
+
+_OUTCOME = (
+    "state",
+    "score",
+    "objective_values",
+    "samples",
+    "collapsed",
+    "outputs_sha256",
+    "error_what",
+    "error_where",
+    "error_fix",
+    "from_store",
+    "compile_cpu_s",
+    "run_cpu_s",
+    "peak_rss_bytes",
+    "seconds",
+    "finished_at",
+)
+
+_FINISH: Final = (
+    update(_T)
+    .where(_T.c.id == bindparam("trial_id"), _T.c.state.in_(UNFINISHED))
+    .values(
+        attempts=_T.c.attempts + bindparam("more_attempts"),
+        **{name: bindparam(f"new_{name}") for name in _OUTCOME},
     )
 )
 
@@ -175,28 +227,18 @@ class TrialQueries(Database):
             below: numbers from here on are beyond the study's target.
             held: ids of the trials that the driver runs.
         """
-        twin = aliased(TrialRow)
-        mine = (TrialRow.state == "running") & (TrialRow.driver_id == driver_id)
-        query = (
-            select(*_COLUMNS)
-            .where(
-                TrialRow.study_id == study_id,
-                TrialRow.number < below,
-                or_(TrialRow.state == "waiting", mine & TrialRow.id.not_in(list(held))),
-                ~exists().where(
-                    twin.work_hash == TrialRow.work_hash,
-                    twin.state == "running",
-                    twin.id != TrialRow.id,
-                ),
-            )
-            .order_by(TrialRow.number)
-            .limit(4 * limit)
-        )
+        wanted = {
+            "of_study": study_id,
+            "below": below,
+            "driver": driver_id,
+            "held": list(held),
+            "most": 4 * limit,
+        }
 
         def work(connection: Connection) -> Claims:
             if self.shared:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CLAIM_LOCK})")
-            free = [trial_of(row) for row in connection.execute(query)]
+            free = [trial_of(row) for row in connection.execute(_FREE, wanted)]
             answers = _answers(connection, [trial.work_hash for trial in free])
             answered = [t for t in free if t.work_hash in answers]
             ends = [Ended(trial, _again(answers[trial.work_hash].outcome)) for trial in answered]
@@ -206,16 +248,9 @@ class TrialQueries(Database):
                 if trial.work_hash not in answers and len(chosen) < limit:
                     chosen.setdefault(trial.work_hash, trial)
             if chosen:
-                connection.execute(
-                    update(TrialRow)
-                    .where(TrialRow.id.in_([trial.id for trial in chosen.values()]))
-                    .values(
-                        state="running",
-                        driver_id=driver_id,
-                        attempts=TrialRow.attempts + 1,
-                        started_at=self._clock(),
-                    )
-                )
+                ids = [trial.id for trial in chosen.values()]
+                now = self._clock()
+                connection.execute(_LEASE, {"ids": ids, "driver": driver_id, "now": now})
             return Claims(tuple(chosen.values()), tuple(stored))
 
         return self.write(work)
@@ -324,15 +359,9 @@ class TrialQueries(Database):
 
 
 def _answers(connection: Connection, work_hashes: Sequence[str]) -> dict[str, Trial]:
-    """Trials of any study that did exactly this work; a failure may end otherwise next time."""
     answers: dict[str, Trial] = {}
     if work_hashes:
-        rows = connection.execute(
-            select(*_COLUMNS)
-            .where(TrialRow.work_hash.in_(set(work_hashes)), TrialRow.state.in_(REPEATABLE))
-            .order_by(TrialRow.id)
-        )
-        for row in rows:
+        for row in connection.execute(_ANSWERS, {"hashes": sorted(set(work_hashes))}):
             answers.setdefault(row.work_hash, trial_of(row))
     return answers
 

@@ -128,7 +128,7 @@ def test_a_missed_target_is_exit_code_1_and_all_is_written(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:
     # Noise lies near the borders between classes: eight bits cannot agree on all of it.
-    noise = np.random.default_rng(0).normal(size=(400, 1, 8, 8)).astype(np.float32)
+    noise = np.abs(np.random.default_rng(0).normal(size=(400, 1, 8, 8))).astype(np.float32)
     np.savez(tmp_path / "noise.npz", input=noise)
     search = launch("digits", "--trials", "2", "--pool", "inline", "--max-drop", "0")
     summary = search.finish("--eval", str(tmp_path / "noise.npz"), code=1)

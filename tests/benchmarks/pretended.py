@@ -1,0 +1,107 @@
+"""A study whose trials cost nothing or sleep: what is left is the driver, the store, the pool."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.qtypes.qconfig import QConfig
+from qsearch.progress import SilentProgress
+from qsearch.search.budget import Budget
+from qsearch.search.driver import Driver
+from qsearch.search.judging import Judging
+from qsearch.search.objectives import Objective
+from qsearch.search.proposals import Proposer
+from qsearch.search.space import Parameter, Space
+from qsearch.store.records import NewStudy, Study
+from qsearch.store.repository import Repository
+from workers.messages import DatasetRef, Range
+from workers.pool.protocol import WorkerPool
+
+START = QConfig.recommended()
+SPACE = Space(
+    (
+        Parameter("weight_granularity", ("channel", "tensor")),
+        Parameter("weight_scale", (START.weight_scale, "power2", "mse")),
+        Parameter("calibrate_mode", ("percentile",)),
+        Parameter("percentile", tuple(1 - 10 ** -(2 + k / 8) for k in range(40))),
+        Parameter("smooth_alpha", (None, *(k / 64 for k in range(1, 64)))),
+        Parameter("bias_correction", (False, True)),
+    )
+)
+"""30,720 points."""
+
+
+class NoScales:
+    """Every configuration has the same ranges, so none is the same work as another."""
+
+    def scales_for(self, qconfig: QConfig) -> tuple[float, ...]:
+        """A range that names the configuration."""
+        return (qconfig.percentile,)
+
+
+def score_of(sums: Any) -> dict[str, float | None]:
+    """Agreement alone."""
+    return {"top1": None, "agreement": sums["agreement"]["equal"], "sqnr_db": 30.0}
+
+
+class TimedProposer(Proposer):
+    """Counts the CPU seconds that go to the sampler."""
+
+    cpu_s = 0.0
+
+    def propose(self, batch: int) -> Any:
+        begin = time.thread_time()
+        try:
+            return super().propose(batch)
+        finally:
+            self.cpu_s += time.thread_time() - begin
+
+    def add_history(self, trials: Any) -> None:
+        begin = time.thread_time()
+        super().add_history(trials)
+        self.cpu_s += time.thread_time() - begin
+
+
+@dataclass(frozen=True)
+class Pretended:
+    """A driver and its proposer."""
+
+    driver: Driver
+    proposer: TimedProposer
+
+
+def open_study(repository: Repository, name: str, trials: int) -> Study:
+    """The study of this name, made if need be."""
+    new = NewStudy(name, "m.onnx", "a" * 64, {"metric": "agreement"}, "b" * 64, 0, trials, "c")
+    return repository.find_study(name) or repository.create_study(new)
+
+
+def pretended(
+    repository: Repository, pool: WorkerPool, trials: int, *, sampler: str = "random", batch: int
+) -> Pretended:
+    """A driver of the study "pretended" that asks ``sampler``."""
+    objective = Objective("agreement")
+    proposer = TimedProposer(
+        SPACE,
+        START,
+        objective,
+        sampler=sampler,
+        seed=0,
+        batch_size=batch,
+        enumerate_all=False,
+    )
+    driver = Driver(
+        repository=repository,
+        study=open_study(repository, "pretended", trials),
+        proposer=proposer,
+        pool=pool,
+        scales=NoScales(),
+        judging=Judging(b"", DatasetRef("npz"), Range(0, 32), "grid", (), (), score_of),
+        objective=objective,
+        work_key={"code": "pretended"},
+        budget=Budget(trials),
+        progress=SilentProgress(),
+    )
+    return Pretended(driver, proposer)
