@@ -25,7 +25,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale, chosen_scale
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
@@ -76,8 +76,8 @@ def bind_scales(
         annotated: result of QuantizeAnnotate, typed.
         context: of the run; its report hears range and scale of every point.
         activation_ranges: S of each measured point in binding order, in the units of its tensor,
-            as ``activation_scales`` gives them: with an ``activation_scheme`` other than
-            "symmetric" with the ends of uneven grids. None stands for ``global_scale`` everywhere.
+            alone or with lower and upper ends as ``activation_scales`` gives them. None stands for
+            ``global_scale`` everywhere.
 
     Raises:
         CalibrationError: the number of ranges does not fit, or one is not finite.
@@ -170,7 +170,7 @@ class _Binder:
             if point.attrs.bits is not None:  # type: ignore[union-attr]
                 # Outliers that calibration has not seen must not be clipped from a wide value.
                 range_s = as_scale(range_s * WIDE_HEADROOM)
-            self.bound[point] = _Bound(range_s, _scale_of(range_s, nbit))
+            self.bound[point] = _Bound(*_scale_of(range_s, nbit, self.qconfig))
 
     def _given(self, count: int) -> list[tuple[float, float, float]]:
         """Range S, lower and upper end of every measured point."""
@@ -178,7 +178,7 @@ class _Binder:
             scale = self.qconfig.global_scale
             return [(scale, -scale, scale)] * count
         values = [float(value) for value in self.ranges]
-        if self.qconfig.activation_scheme == "symmetric":
+        if len(values) == count:
             values = [*values, *(-value for value in values), *values]
         if len(values) != 3 * count:
             raise CalibrationError(
@@ -238,7 +238,7 @@ class _Binder:
         mode = self.qconfig.weight_scale
         range_s = weight_range(data.data, mode, nbit, axis, name, at_least)
         trailing = None if axis is None else data.data.ndim - axis - 1
-        scale = _scale_of(range_s, nbit, trailing)
+        range_s, scale = _scale_of(range_s, nbit, self.qconfig, trailing)
         self.bound[point] = _Bound(range_s, scale)
         return scale
 
@@ -279,9 +279,15 @@ class _Binder:
         return found
 
 
-def _scale_of(range_s: NDArray[np.float32], nbit: int, trailing: int | None = None) -> DomScale:
+def _scale_of(
+    range_s: NDArray[np.float32], nbit: int, qconfig: QConfig, trailing: int | None = None
+) -> tuple[NDArray[np.float32], DomScale]:
+    """The range that a symmetric grid really has, and its scale."""
     levels = 2.0 ** (nbit - 1)
-    return DomScale(as_scale(range_s.astype(np.float64) / levels), trailing)
+    plain = as_scale(range_s.astype(np.float64) / levels)
+    scale = chosen_scale(plain, qconfig)
+    reach = range_s if (scale == plain).all() else as_scale(scale.astype(np.float64) * levels)
+    return reach, DomScale(scale, trailing)
 
 
 def _vector_point(point: Call, bound: _Bound, constants: tuple[Constant, ...]) -> Call:

@@ -259,7 +259,7 @@ def test_per_channel_scales_beat_one_scale_where_channels_differ() -> None:
         candidate = build_candidate(mod, config, ranges)
         outputs = [(evaluate(mod, t)[0], evaluate(candidate.integer, t)[0]) for t in batches(4, 9)]
         found[granularity] = sqnr_db(*(np.concatenate(side) for side in zip(*outputs)))
-    assert found["channel"] > found["tensor"] + 3
+    assert found["channel"] > found["tensor"] + 2
 
 
 def test_a_truncating_average_loses_what_a_rounding_one_keeps() -> None:
