@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-METRICS: Final = ("top1", "agreement", "sqnr")
+HARDWARE_METRICS: Final = ("hw_groups", "hw_traffic", "hw_cycles", "hw_host_calls")
+METRICS: Final = ("top1", "agreement", "sqnr", *HARDWARE_METRICS)
 JUDGES: Final = ("grid", "simulated")
 POOLS: Final = ("ray", "process", "inline")
 SAMPLERS: Final = ("tpe", "random", "grid")

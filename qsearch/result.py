@@ -120,4 +120,7 @@ def _scores(score: Mapping[str, Any] | None) -> str:
         parts.append(f"agreement {score['agreement']:.2%}")
     sqnr = score.get("sqnr_db")
     parts.append("SQNR infinite" if sqnr is None else f"SQNR {sqnr:.2f} dB")
+    if score.get("hw_groups") is not None:
+        parts.append(f"{score['hw_groups']:.0f} hardware groups")
+        parts.append(f"{score['hw_traffic']:,.0f} bytes of traffic")
     return ", ".join(parts)

@@ -55,6 +55,7 @@ class Settings:
         address: Ray cluster to join; None starts one on this machine.
         seed: of the sampler and of synthetic data.
         metric: what the search maximises; None means top1 with labels and sqnr without.
+        hw: hardware description (opu_q, npu, a file) whose cost every trial is scored with.
         max_drop: accuracy that may be lost before the command ends with exit code 1.
         judge: "grid" (the integers that ship) or "simulated" (the float simulation).
         allow_float: let partition_conversions be searched too.
@@ -77,6 +78,7 @@ class Settings:
     address: str | None = None
     seed: int = 0
     metric: str | None = None
+    hw: str | None = None
     max_drop: MaxDrop = MaxDrop(0.01)
     judge: str = "grid"
     allow_float: bool = False
@@ -262,6 +264,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "address": _text,
     "seed": _number_from(0),
     "metric": _choice("metric", METRICS),
+    "hw": _text,
     "max_drop": parse_max_drop,
     "judge": _choice("judge", JUDGES),
     "allow_float": _truth,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from compiler.errors import NotFullyIntegralError, QuantizeError
+from compiler.fusion.hardware.cost import hardware_cost
+from compiler.fusion.hardware.description import parse_hdfg
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
@@ -31,6 +33,7 @@ class Runnable:
         fully_integral: no float inside quantized_main; None where there is none.
         float_ops: calls that stayed float, with the reason.
         compile_cpu_s: what making it cost.
+        hardware: its cost on the accelerator of the request, if that names one.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -38,6 +41,7 @@ class Runnable:
     fully_integral: bool | None
     float_ops: tuple[str, ...]
     compile_cpu_s: float
+    hardware: Mapping[str, float] | None = None
 
 
 class Builder:
@@ -62,7 +66,14 @@ class Builder:
         blob_key = self._values.key(request.blob)
         settings = "" if request.judge == "float" else repr(sorted(request.qconfig.items()))
         channels_key = "" if request.channels is None else self._values.key(request.channels)
-        key = (blob_key, settings, request.activation_scales, request.judge, channels_key)
+        key = (
+            blob_key,
+            settings,
+            request.activation_scales,
+            request.judge,
+            channels_key,
+            request.hardware,
+        )
         made = self._made.get(key, lambda: self._make(request, blob_key))
         return made, clock.seconds
 
@@ -80,7 +91,12 @@ class Builder:
         candidate = build_candidate(mod, qconfig, request.activation_scales, channels)
         executor = _JUDGES[request.judge](candidate)
         return Runnable(
-            inputs, executor, _fully_integral(candidate), _float_ops(candidate), clock.seconds
+            inputs,
+            executor,
+            _fully_integral(candidate),
+            _float_ops(candidate),
+            clock.seconds,
+            _hardware(candidate, request.hardware),
         )
 
 
@@ -100,6 +116,14 @@ def _float_ops(candidate: Candidate) -> tuple[str, ...]:
         f"{record.op} ({record.where or 'no source'}): {record.reason}"
         for record in candidate.report.float_ops
     )
+
+
+def _hardware(candidate: Candidate, hardware: tuple[str, str] | None) -> Mapping[str, float] | None:
+    """What the candidate's integers cost on the described accelerator."""
+    module = candidate.partitioned or candidate.integer
+    if hardware is None or module is None:
+        return None
+    return hardware_cost(module, parse_hdfg(*hardware)).totals()
 
 
 def _simulated(candidate: Candidate) -> Executor:

@@ -77,6 +77,7 @@ class EvaluationActor:
             fully_integral=runnable.fully_integral,
             float_ops=runnable.float_ops,
             run_samples=batch_size(runnable.inputs),
+            hardware=runnable.hardware,
         )
 
 

@@ -122,6 +122,8 @@ class EvaluationRequest:
             ``needs_channels``.
         part: (k, n): of the model's runs over the samples, only numbers k, k+n, k+2n …, so that
             every part is spread over them. Parts of one evaluation merge by ``workers.parts``.
+        hardware: text of a hardware description and the name of its file, as ``parse_hdfg`` takes
+            them, where the candidate's cost on that accelerator is wanted.
     """
 
     blob: bytes | Handle
@@ -137,6 +139,7 @@ class EvaluationRequest:
     return_outputs: bool = False
     channels: Mapping[str, NDArray[Any]] | Handle | None = None
     part: tuple[int, int] = (0, 1)
+    hardware: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,7 @@ class EvaluationResult:
         fully_integral: no float inside quantized_main; None where nothing was realised or cut.
         float_ops: operators that stayed float, with the reason, for the report.
         run_samples: samples of one run of the model (its batch size).
+        hardware: ``HardwareCost.totals`` of the candidate, where it was asked for.
     """
 
     sums: Mapping[str, Mapping[str, float]]
@@ -168,3 +172,4 @@ class EvaluationResult:
     fully_integral: bool | None = None
     float_ops: tuple[str, ...] = ()
     run_samples: int = 1
+    hardware: Mapping[str, float] | None = None

@@ -7,7 +7,7 @@ import json
 import signal
 
 from qsearch.choices import JUDGES, METRICS, POOLS, SAMPLERS
-from qsearch.cli.arguments import Parser, add_dims, add_verbosity, verbosity_of
+from qsearch.cli.arguments import Parser, add_dims, add_hardware, add_verbosity, verbosity_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -25,7 +25,12 @@ def add_arguments(parser: Parser) -> None:
     add("--pool", metavar="|".join(POOLS), help="where workers run (ray)")
     add("--address", metavar="A", help="Ray cluster to join (default: one of its own)")
     add("--seed", metavar="S", help="of the sampler and of synthetic data (0)")
-    add("--metric", metavar="|".join(METRICS), help="what to maximise (top1 with labels, or sqnr)")
+    add(
+        "--metric",
+        metavar="|".join(METRICS),
+        help="what to maximise (top1 with labels, or sqnr); hw_…: a cost on --hw to minimise",
+    )
+    add_hardware(parser)
     add("--max-drop", metavar="D", help="accuracy that may be lost: 0.01, or 1%% of the baseline")
     add("--judge", metavar="|".join(JUDGES), help="who scores candidates (grid)")
     add("--allow-float", action="store_true", default=None, help="also try modules with float")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qsearch.choices import HARDWARE_METRICS
 from qsearch.search.space import canonical_fields
 from qsearch.store.records import Counts, Study, Trial
 
@@ -68,8 +69,14 @@ def _best(trial: Trial) -> dict[str, Any]:
     return {
         "trial": trial.number,
         "qconfig": dict(trial.qconfig),
-        **{name: score.get(name) for name in _SCORES},
+        **_scored(score),
     }
+
+
+def _scored(score: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Accuracies, and the cost on hardware where there is one."""
+    costs = {name: score[name] for name in HARDWARE_METRICS if name in score}
+    return {**{name: score.get(name) for name in _SCORES}, **costs}
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:
@@ -79,7 +86,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     return {
         "number": trial.number,
         "state": outcome.state,
-        **{name: score.get(name) for name in _SCORES},
+        **_scored(score),
         "params": dict(trial.params),
         "samples": outcome.samples,
         "from_store": outcome.from_store,

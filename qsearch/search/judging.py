@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
-from qsearch.search.objectives import Score
+from qsearch.search.objectives import KEEPS_ACCURACY, Score
 from qsearch.store.records import Failure, Outcome, Trial
 from workers.errors import LostWorkerError
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Judge, Range
@@ -37,6 +37,8 @@ class Judging:
         score_of: merged metric sums → score.
         channels: the pool's handle of channel statistics, for configurations that need them.
         parts: requests of one trial, that idle workers may share; see ``workers.parts``.
+        hardware: description whose cost is part of the score, see EvaluationRequest.
+        keeps: whether a score keeps the accuracy, for the metrics of hardware.
     """
 
     blob: Any
@@ -48,6 +50,8 @@ class Judging:
     score_of: ScoreOf
     channels: Any = None
     parts: int = 1
+    hardware: tuple[str, str] | None = None
+    keeps: Callable[[Score], bool] | None = None
 
     def judge_of(self, qconfig: Mapping[str, Any]) -> Judge:
         """The grid holds integers only; what may keep float parts is judged as a simulation."""
@@ -68,6 +72,7 @@ class Judging:
             reference=self.reference,
             collapse_after=COLLAPSE_AFTER if len(self.samples) > COLLAPSE_AFTER else None,
             channels=self.channels_of(qconfig),
+            hardware=self.hardware,
         )
         return split(request, self.parts)
 
@@ -84,7 +89,11 @@ class Judging:
             result: of the whole evaluation, or of the parts before it was stopped.
             stopped: why it was stopped early by choice.
         """
-        score: Score = self.score_of(result.sums)
+        score = self.score_of(result.sums)
+        if result.hardware is not None:
+            score.update(result.hardware)
+            if self.keeps is not None:
+                score[KEEPS_ACCURACY] = float(self.keeps(score))
         wants_integers = trial.qconfig["partition_conversions"] == "fully_integral"
         failure = None
         if wants_integers and result.fully_integral is False:

@@ -113,6 +113,7 @@ def plan(resolved: Resolved) -> dict[str, Any]:
         "evaluation": f"{prepared.evaluation.described}: {prepared.evaluation.count} samples"
         + (", labels" if prepared.has_labels else ""),
         "metric": prepared.metric,
+        "hardware": prepared.hardware[1] if prepared.hardware is not None else "none",
         "judge": settings.judge,
         "max drop": str(settings.max_drop),
         "space": " × ".join(f"{p.name}({len(p.choices)})" for p in prepared.space.parameters),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from qsearch.choices import HARDWARE_METRICS
 from qsearch.settings import MaxDrop
 from qsearch.store.records import Trial
 
@@ -14,7 +15,14 @@ Score = Mapping[str, float | None]
 """Metric name → value: ``top1`` and ``agreement`` as fractions 0..1, ``sqnr_db`` in dB.
 
 None: ``top1`` is absent without labels; ``sqnr_db`` is infinite (outputs equal the float model's).
+With ``--hw`` also ``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``.
 """
+
+KEEPS_ACCURACY: Final = "keeps_accuracy"
+"""In a score with a cost on hardware: 1.0 where the accuracy stays within ``--max-drop``."""
+
+# Below every cost that a module can have: what loses accuracy ranks behind what keeps it.
+_LOST_ACCURACY: Final = -1e18
 
 # Stands for an infinite SQNR where a finite number is needed (Optuna, sorting).
 SQNR_CEILING_DB: Final = 400.0
@@ -29,12 +37,21 @@ def sqnr_value(score: Score) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One metric, maximised; ties go to agreement, then SQNR, then the earlier trial."""
+    """One metric; ties go to agreement, then SQNR, then the earlier trial.
+
+    Accuracy and SQNR are maximised. A cost on hardware is minimised among the modules that keep
+    their accuracy; behind them the rest, by accuracy.
+    """
 
     metric: str
 
     def value(self, score: Score) -> float:
-        """The number the sampler sees."""
+        """The number the sampler sees; greater is better."""
+        if self.metric in HARDWARE_METRICS:
+            cost = score.get(self.metric)
+            if cost is None or not score.get(KEEPS_ACCURACY):
+                return _LOST_ACCURACY * (2.0 - accuracy_of(score)[1])
+            return -cost
         if self.metric == "sqnr":
             return sqnr_value(score)
         value = score.get(SCORE_KEY[self.metric])

@@ -6,17 +6,20 @@ specs are one study; what only decides how long it takes (workers, pool, trials)
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from compiler.frontend.from_onnx.load import load
+from compiler.fusion.hardware.description import parse_hdfg, read_description
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import prerequisite_optimize
 from compiler.quantize._calibrate.channel_stats import weighted_calls
+from qsearch.choices import HARDWARE_METRICS
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_source import ModelSource
@@ -25,6 +28,9 @@ from qsearch.search.space import PERCENTILES, Space, content_hash, default_space
 from qsearch.settings import Settings
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
+
+ON_HARDWARE = ("hw", "max_drop")
+"""Parts of the spec that are there, and decide scores, with ``--hw`` only."""
 
 PREREQUISITE_LEVEL = 3
 """Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
@@ -44,6 +50,7 @@ class PreparedStudy:
         space, start: what is searched, and from where.
         spec: see the module's docstring.
         warnings: what the score is not, in sentences for the user.
+        hardware: text and name of the description that ``--hw`` names.
     """
 
     source: ModelSource
@@ -58,6 +65,7 @@ class PreparedStudy:
     start: QConfig
     spec: Mapping[str, Any]
     warnings: tuple[str, ...]
+    hardware: tuple[str, str] | None = None
 
     @property
     def spec_hash(self) -> str:
@@ -126,6 +134,10 @@ def prepare_study(
         "percentiles": list(PERCENTILES),
         "collapse_after": COLLAPSE_AFTER,
     }
+    hardware = _hardware(settings, metric)
+    if hardware is not None:
+        spec["hw"] = hashlib.sha256(hardware[0].encode()).hexdigest()
+        spec["max_drop"] = str(settings.max_drop)
     warnings = _warnings(calib_data, eval_given, has_labels)
     return PreparedStudy(
         source,
@@ -140,7 +152,23 @@ def prepare_study(
         start,
         spec,
         warnings,
+        hardware,
     )
+
+
+def _hardware(settings: Settings, metric: str) -> tuple[str, str] | None:
+    """The description that ``--hw`` names, checked before anything runs."""
+    if settings.hw is None:
+        if metric in HARDWARE_METRICS:
+            raise SettingsError(
+                f"the metric {metric} needs an accelerator",
+                where="--metric",
+                fix="add --hw opu_q, --hw npu, or a description of your own",
+            )
+        return None
+    described = read_description(settings.hw)
+    parse_hdfg(*described)
+    return described
 
 
 def _first(*given: Any) -> Any:

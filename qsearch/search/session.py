@@ -24,8 +24,8 @@ from qsearch.search.driver import STOPPED, TIMEOUT, Driver
 from qsearch.search.finalize import build_winner, check_winner
 from qsearch.search.handover import hand_over
 from qsearch.search.judging import JUDGE_OF_FLAG, Judging
-from qsearch.search.objectives import Objective
-from qsearch.search.preparation import PreparedStudy
+from qsearch.search.objectives import Objective, keeps_accuracy
+from qsearch.search.preparation import ON_HARDWARE, PreparedStudy
 from qsearch.search.proposals import Proposer
 from qsearch.search.scoring import metric_names, score_of
 from qsearch.search.study_row import open_study
@@ -152,6 +152,7 @@ class Session:
 
     def _make_judging(self, reference: tuple[Any, ...]) -> Judging:
         prepared = self._prepared
+        baseline = self._repository.study(self._study.name).baseline or {}
         return Judging(
             blob=self._blob,
             dataset=prepared.evaluation.ref,
@@ -166,6 +167,8 @@ class Session:
                 else None
             ),
             parts=self._parts(reference),
+            hardware=prepared.hardware,
+            keeps=lambda score: keeps_accuracy(score, baseline, self._settings.max_drop),
         )
 
     def _parts(self, reference: tuple[Any, ...]) -> int:
@@ -195,7 +198,11 @@ class Session:
             judging=judging,
             objective=self._objective,
             work_key={
-                **{k: prepared.spec[k] for k in (*decides, "percentiles", "collapse_after")},
+                **{
+                    k: prepared.spec[k]
+                    for k in (*decides, "percentiles", "collapse_after", *ON_HARDWARE)
+                    if k in prepared.spec
+                },
                 "code": code_version(),
             },
             budget=self._budget,

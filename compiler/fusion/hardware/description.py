@@ -37,12 +37,22 @@ def load_hdfg(source: str | os.PathLike[str]) -> HDFG:
         HardwareDescriptionError: it is not there, is not TOML or JSON, or contradicts itself; the
             message names file and line.
     """
+    text, name = read_description(source)
+    return parse_hdfg(text, name)
+
+
+def read_description(source: str | os.PathLike[str]) -> tuple[str, str]:
+    """Text of the description ``load_hdfg`` would find, and its file's name, for ``parse_hdfg``.
+
+    Raises:
+        HardwareDescriptionError: it cannot be read.
+    """
     if isinstance(source, str) and source in shipped_descriptions():
         entry = files("compiler.fusion.hardware") / "descriptions" / f"{source}.toml"
-        return parse_hdfg(entry.read_text(encoding="utf-8"), f"{source}.toml")
+        return entry.read_text(encoding="utf-8"), f"{source}.toml"
     path = FilePath(source)
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8"), str(source)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         shipped = shipped_descriptions()
@@ -51,7 +61,6 @@ def load_hdfg(source: str | os.PathLike[str]) -> HDFG:
             where=str(path.absolute()),
             fix=f"give a .toml or .json file, or a shipped one; {legal_names(path.name, shipped)}",
         ) from error
-    return parse_hdfg(text, str(source))
 
 
 def parse_hdfg(text: str, source_name: str = "<description>") -> HDFG:

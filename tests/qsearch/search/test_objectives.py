@@ -46,3 +46,16 @@ def test_without_labels_max_drop_looks_at_agreement() -> None:
     baseline = {"top1": None, "agreement": 1.0, "sqnr_db": None}
     assert keeps_accuracy({"top1": None, "agreement": 0.99}, baseline, MaxDrop(0.01))
     assert not keeps_accuracy({"top1": None, "agreement": 0.98}, baseline, MaxDrop(0.01))
+
+
+def test_a_cost_on_hardware_is_minimised_among_what_keeps_its_accuracy() -> None:
+    objective = Objective("hw_traffic")
+    base = {"top1": 0.85, "agreement": 0.97, "sqnr_db": 20.0, "keeps_accuracy": 1.0}
+    lost = {**base, "top1": 0.6, "keeps_accuracy": 0.0, "hw_traffic": 1.0}
+    ranked = [
+        objective.rank({**base, "hw_traffic": 1e6}, 3),
+        objective.rank({**base, "hw_traffic": 1e9}, 2),
+        objective.rank({**lost, "top1": 0.7}, 1),
+        objective.rank(lost, 0),
+    ]
+    assert ranked == sorted(ranked, reverse=True)
