@@ -70,8 +70,9 @@ class Compute:
         expr: the value, or what is combined at every point of ``raxes``.
         out_index: where the value goes, one index expression per axis of ``out``; one to one.
         raxes: reduction loops, outermost first; none: no reduction.
-        combiner: sum, prod, max, min combine values; argmax and argmin remember the row-major number
-            (dtype INDEX_DTYPE) of the first best point, a NaN being better than any number.
+        combiner: sum, prod, max, min combine values; argmax and argmin remember the row-major
+            number (dtype INDEX_DTYPE) of the first best point, a NaN being better than any number.
+            max and min of bool are "any" and "all".
         init: the accumulator's first value, whose dtype is that of the accumulator; argmax and
             argmin start from it with number 0. Given exactly when there are ``raxes``.
         post: epilogue over ``Acc`` and ``axes``; None is the accumulator itself. The result is cast

@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from compiler.errors import LoweringError, legal_names
 
 if TYPE_CHECKING:
@@ -35,9 +37,9 @@ TRANSCENDENTAL = (
     "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
 )  # fmt: skip
 ROUNDING = ("floor", "ceil", "trunc", "round_even", "round_away")
-INTEGER_INTRINSICS = ("fixed_point_multiply", "isqrt", "saturating_cast")
+INTEGER_INTRINSICS = ("fixed_point_multiply", "ipow", "isqrt", "saturating_cast")
 INTRINSICS = (*TRANSCENDENTAL, *ROUNDING, "fmod", *INTEGER_INTRINSICS)
-_ARITY = {"pow": 2, "fmod": 2, "fixed_point_multiply": 3}
+_ARITY = {"pow": 2, "fmod": 2, "ipow": 2, "fixed_point_multiply": 3}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -141,9 +143,11 @@ class Bin(Scalar):
         floats, logical = left.startswith("float"), left == "bool"
         legal = left == right and (
             self.op in COMPARISONS
-            or (logical if self.op in LOGICAL else not logical)
-            and not (floats and self.op in (*BITWISE, "truncdiv"))
-            and (floats or self.op != "/")
+            or (
+                (logical if self.op in LOGICAL else not logical)
+                and not (floats and self.op in (*BITWISE, "truncdiv"))
+                and (floats or self.op != "/")
+            )
         )
         if not legal:
             raise LoweringError(f"{self.op} of {left} and {right}", fix="insert a cast")
@@ -223,6 +227,7 @@ class Intrin(Scalar):
     * ``fixed_point_multiply(x, multiplier, shift)`` of an integer and two int32:
       floor(x * multiplier * 2^(shift - 31) + 1/2) in 64 bits, wrapped to 32 and then to the dtype
       of x; a multiplier of exactly 2^30 is a shift in the dtype of x, half added before it;
+    * ``ipow(x, y)`` of integers of one dtype: x to the power y; below 0 it truncates 1 / x^-y;
     * ``isqrt(x)``: floor(sqrt(x)) of an int64 in [0, 2^62);
     * ``saturating_cast(x)`` to ``to``: an integer or float clamped to the range of ``to``.
 
@@ -245,6 +250,8 @@ class Intrin(Scalar):
         )
         if legal and self.name == "fixed_point_multiply":
             legal = dtypes[1:] == ["int32", "int32"] and "int" in dtypes[0]
+        elif legal and self.name == "ipow":
+            legal = len(set(dtypes)) == 1 and "int" in dtypes[0]
         elif legal and self.name == "isqrt":
             legal = dtypes == ["int64"]
         elif legal and self.name != "saturating_cast":
@@ -255,3 +262,28 @@ class Intrin(Scalar):
 
     def operands(self) -> tuple[Scalar, ...]:
         return self.args
+
+
+def literal(value: bool | int | float, dtype: str) -> Scalar:
+    """A constant of any dtype; a float is rounded to it.
+
+    Raises:
+        LoweringError: the dtype does not hold the integer.
+    """
+    if dtype == "bool":
+        return BoolImm(bool(value))
+    if dtype.startswith("float"):
+        with np.errstate(over="ignore"):
+            return FloatImm(float(np.dtype(dtype).type(value)), dtype)
+    low, high = integer_limits(dtype)
+    if not low <= int(value) <= high:
+        raise LoweringError(f"{int(value)} is no {dtype}", fix=f"keep it in [{low}, {high}]")
+    return IntImm(int(value), dtype)
+
+
+def integer_limits(dtype: str) -> tuple[int, int]:
+    """Smallest and largest value of an integer dtype."""
+    width = int(dtype.lstrip("uint"))
+    if dtype.startswith("u"):
+        return 0, (1 << width) - 1
+    return -(1 << (width - 1)), (1 << (width - 1)) - 1

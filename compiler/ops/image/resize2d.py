@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import TypeInferenceError, legal_names
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.image.resampling import COORDINATES, ROUNDINGS, check_method, resample
+from compiler.ops.image.resampling_loops import resample_loops
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, full_pair, restore
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "image.resize2d"
@@ -81,3 +85,23 @@ def resize2d_numpy(attrs: Resize2DAttrs, args: Arrays, out_type: Type) -> list[A
         attrs.cubic_alpha,
     )
     return [from_nchw(out, attrs.layout)]
+
+
+@FLower.register(resize2d)
+def resize2d_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """By index, or rows first, then columns."""
+    attrs = call.attrs
+    assert isinstance(attrs, Resize2DAttrs)
+    resized = resample_loops(
+        b,
+        inputs[0],
+        attrs.layout,
+        (attrs.size[0], attrs.size[1]),
+        attrs.method,
+        attrs.coordinate_transformation_mode,
+        attrs.rounding_method,
+        attrs.cubic_alpha,
+    )
+    return [resized]

@@ -10,6 +10,7 @@ from compiler.ir.ty import Type
 from compiler.ir.type_relation import identity_rel
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -36,3 +37,6 @@ device_copy = register_op(
 def device_copy_numpy(attrs: DeviceCopyAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """The value itself: one memory serves the reference executor."""
     return list(args)
+
+
+FLower.register(device_copy)(same_value)

@@ -12,14 +12,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir import index
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
 from compiler.ops.arg_types import tensor_of_rank
-from compiler.ops.nn.avg_pool2d import mean_of, widened
+from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
+from compiler.ops.nn.window_loops import Image, image_loops
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.adaptive_avg_pool2d"
@@ -78,3 +84,49 @@ def adaptive_avg_pool2d_numpy(
         total[:, :, y, x] = wide[:, :, rows, columns].sum(axis=(2, 3))
         counts[y, x] = (rows.stop - rows.start) * (columns.stop - columns.start)
     return [from_nchw(mean_of(total, counts, data.dtype), attrs.layout)]
+
+
+def _window(out: Scalar, size: int, count: int) -> tuple[Scalar, Scalar]:
+    """Start and end of window ``out`` of ``count`` over ``size`` elements."""
+    start = index.floordiv(index.times(out, size), count)
+    end = index.plus(index.times(index.plus(out, 1), size), count - 1)
+    return start, index.floordiv(end, count)
+
+
+def _longest(size: int, count: int) -> int:
+    return max(-(-(k + 1) * size // count) - k * size // count for k in range(count))
+
+
+@FLower.register(adaptive_avg_pool2d)
+def adaptive_avg_pool2d_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """Loops over the longest window, guarded by the end of each."""
+    (data,) = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, AdaptivePool2DAttrs)
+    image, shape = Image(data, attrs.layout), out_types[0].concrete_shape
+    loops = image_loops(shape, attrs.layout)
+    sizes = image.sizes["H"], image.sizes["W"]
+    rows = _longest(sizes[0], loops["H"].extent)
+    columns = _longest(sizes[1], loops["W"].extent)
+    acc = sum_dtype(data.dtype, rows * columns)
+    top, bottom = _window(loops["H"], sizes[0], loops["H"].extent)
+    left, right = _window(loops["W"], sizes[1], loops["W"].extent)
+
+    def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
+        y, x = index.plus(top, r[0]), index.plus(left, r[1])
+        inside = Bin("and", Bin("<", y, bottom), Bin("<", x, right))
+        zero = literal(0, data.dtype)
+        value = Select(inside, image.inside(zero, y, x, N=loops["N"], C=loops["C"]), zero)
+        return value if value.dtype == acc else Cast(acc, value)
+
+    def post(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
+        count = Bin("*", Bin("-", bottom, top), Bin("-", right, left))
+        return quotient(total, count, data.dtype)
+
+    axes = tuple(loops.values())
+    raxes = [("i", rows), ("j", columns)]
+    zero = literal(0, acc)
+    pooled = b.reduce_into(shape, axes, axes, "sum", zero, raxes, body, dtype=data.dtype, post=post)
+    return [pooled]

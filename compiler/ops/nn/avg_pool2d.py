@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.nn.average_pool import (
     annotate_average_pool,
     average_pool_scale,
@@ -25,13 +27,16 @@ from compiler.ops.nn.pool import (
     from_nchw,
     padding_to_cover,
     pool2d_rel,
+    pool_loops,
     pool_windows,
     reduce_windows,
     to_nchw,
 )
 from compiler.ops.nn.window import pad_spatial
+from compiler.ops.reduce.reduction_loops import exact_sum_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -121,3 +126,41 @@ FQAnnotateRewrite.register(avg_pool2d)(annotate_average_pool)
 FQRealizeRewrite.register(avg_pool2d)(realize_average_pool(_counts_of))
 FQDomScale.register(avg_pool2d)(average_pool_scale(_counts_of))
 FQZeroPoint.register(avg_pool2d)(always(ZeroPoint.CENTRES))
+
+
+def sum_dtype(dtype: str, terms: int) -> str:
+    """Where so many values of ``dtype`` are added without rounding or wrapping."""
+    if dtype.startswith("float"):
+        return "float32" if dtype == "float16" else dtype
+    return exact_sum_dtype(dtype, terms)
+
+
+def quotient(total: Scalar, count: Scalar, dtype: str) -> Scalar:
+    """total / count as ``dtype``; integers truncate toward zero."""
+    same = count if count.dtype == total.dtype else Cast(total.dtype, count)
+    found = Bin("/" if total.dtype.startswith("float") else "truncdiv", total, same)
+    return found if found.dtype == dtype else Cast(dtype, found)
+
+
+@FLower.register(avg_pool2d)
+def avg_pool2d_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """A sum, divided by the count of its window in the epilogue."""
+    (data,) = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, AvgPool2DAttrs)
+    counts = _counts_of(call)
+    terms = attrs.pool_size[0] * attrs.pool_size[1]
+    acc = sum_dtype(data.dtype, terms)
+    table = None
+    if counts.size and counts.min() != counts.max():
+        table = b.constant(counts.astype(np.int32))
+    one = literal(int(counts.flat[0]) if counts.size else 1, acc)
+
+    def post(total: Scalar, at: dict[str, Scalar]) -> Scalar:
+        count = one if table is None else table.at((at["H"], at["W"]))
+        return quotient(total, count, data.dtype)
+
+    zeros = literal(0, acc), literal(0, data.dtype)
+    return [pool_loops(b, data, attrs, out_types[0].concrete_shape, "sum", *zeros, post)]

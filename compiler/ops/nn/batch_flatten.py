@@ -14,9 +14,11 @@ from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
+from compiler.ops.transform.row_major import reshape_lower
 
 
 def batch_flatten_infer(types: Sequence[Any], attrs: Any) -> Type:
@@ -48,3 +50,6 @@ FQAnnotateRewrite.register(batch_flatten)(annotate_pass_through)
 FQRealizeRewrite.register(batch_flatten)(realize_moving_channels)
 FQDomScale.register(batch_flatten)(moved_scale)
 FQZeroPoint.register(batch_flatten)(always(ZeroPoint.KEEPS))
+
+
+FLower.register(batch_flatten)(reshape_lower)

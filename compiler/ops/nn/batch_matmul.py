@@ -11,13 +11,18 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.index import imm
+from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import matmul as product
 from compiler.ops.nn.matmul_like import annotate_both_sides, realize_both_sides
 from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.nn.product_loops import matmul_loops
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, product_scale
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -86,3 +91,26 @@ def batch_matmul_product(call: Call) -> ProductShape:
 FQAnnotateRewrite.register(batch_matmul)(annotate_both_sides)
 FQRealizeRewrite.register(batch_matmul)(realize_both_sides)
 FQDomScale.register(batch_matmul)(product_scale)
+
+
+@FLower.register(batch_matmul)
+def batch_matmul_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """One reduction; a batch of 1 is read by every batch."""
+    x, y = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, BatchMatmulAttrs)
+    out = out_types[0]
+    turned_a, turned_b = attrs.transpose_a, attrs.transpose_b
+
+    def x_at(at: tuple[Scalar, ...], k: Scalar) -> tuple[Scalar, ...]:
+        batch = imm(0) if x.shape[0] == 1 else at[0]
+        return (batch, k, at[1]) if turned_a else (batch, at[1], k)
+
+    def y_at(at: tuple[Scalar, ...], k: Scalar) -> tuple[Scalar, ...]:
+        batch = imm(0) if y.shape[0] == 1 else at[0]
+        return (batch, at[2], k) if turned_b else (batch, k, at[2])
+
+    depth = x.shape[1] if turned_a else x.shape[2]
+    return [matmul_loops(b, out.concrete_shape, depth, (x, x_at), (y, y_at), out.dtype)]

@@ -13,11 +13,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, TupleType, Type, is_float
 from compiler.ir.type_relation import Reporter, is_known
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Intrin, Scalar, Un, literal
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.nn.normalization_loops import affine_view
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.reduce.reduction_loops import total_dtype
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.batch_norm"
@@ -75,3 +81,31 @@ def batch_norm_numpy(attrs: BatchNormAttrs, args: Arrays, out_type: Type) -> lis
     shape[attrs.axis] = -1
     out = data.astype(work) * factor.reshape(shape) + offset.reshape(shape)
     return [out.astype(data.dtype, copy=False), mean, var]
+
+
+@FLower.register(batch_norm)
+def batch_norm_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """A factor and an offset per channel, stored; then one line per element."""
+    attrs = call.attrs
+    assert isinstance(attrs, BatchNormAttrs)
+    dtype = inputs[0].dtype
+    work = total_dtype(dtype)
+    data, gamma, beta, mean, var = (view.cast(work) for view in inputs)
+    one, epsilon = literal(1, work), literal(attrs.epsilon, work)
+
+    def scale(at: tuple[Scalar, ...]) -> Scalar:
+        root = Intrin("sqrt", (Bin("+", var.at(at), epsilon),))
+        inverse = Bin("/", one, root)
+        return Bin("*", inverse, gamma.at(at)) if attrs.scale else inverse
+
+    factor = b.store(TensorView.of(var.shape, scale))
+
+    def shift(at: tuple[Scalar, ...]) -> Scalar:
+        moved = Bin("*", Un("neg", mean.at(at)), factor.at(at))
+        return Bin("+", moved, beta.at(at)) if attrs.center else moved
+
+    offset = b.store(TensorView.of(var.shape, shift))
+    y = affine_view(data, factor, offset, attrs.axis % len(data.shape))
+    return [y.cast(dtype), inputs[3], inputs[4]]

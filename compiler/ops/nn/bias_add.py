@@ -11,10 +11,13 @@ from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call
 from compiler.ops.rules.canonicalize import FCanonicalize
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.bias_add"
@@ -71,3 +74,14 @@ def bias_add_as_add(ref_call: Call, new_args: tuple[Expr, ...]) -> Expr:
     ndim = len(ref_call.args[0].tensor_type.shape)
     expanded = expand_to_axis(bias, attrs.axis % ndim, ndim, ref_call.span)
     return op_call("add", data, expanded, span=ref_call.span)
+
+
+@FLower.register(bias_add)
+def bias_add_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """A sum."""
+    data, bias = inputs
+    attrs: Any = call.attrs
+    axis = attrs.axis % len(data.shape)
+    return [TensorView.of(data.shape, lambda at: Bin("+", data.at(at), bias.at((at[axis],))))]

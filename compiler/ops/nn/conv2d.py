@@ -16,6 +16,7 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
+from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.convolve import convolve
 from compiler.ops.nn.matmul_like import (
@@ -25,6 +26,7 @@ from compiler.ops.nn.matmul_like import (
     zero_point_of_data,
 )
 from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.nn.product_loops import convolution_loops
 from compiler.ops.nn.window import (
     arrange,
     axes_of,
@@ -36,6 +38,7 @@ from compiler.ops.nn.window import (
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
@@ -186,3 +189,15 @@ FQAnnotateRewrite.register(conv2d)(annotate_matmul_like)
 FQRealizeRewrite.register(conv2d)(realize_matmul_like)
 FQDomScale.register(conv2d)(weighted_scale)
 FQZeroPoint.register(conv2d)(zero_point_of_data)
+
+
+@FLower.register(conv2d)
+def conv2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """One reduction over channels and taps; padding is a guard."""
+    attrs = call.attrs
+    assert isinstance(attrs, Conv2DAttrs)
+    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout)
+    geometry = (attrs.strides, attrs.dilation, attrs.padding)
+    out = out_types[0]
+    shape = (out.concrete_shape, out.dtype)
+    return [convolution_loops(b, inputs[0], inputs[1], layouts, geometry, attrs.groups, shape)]

@@ -16,15 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
+from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.convolve import convolve
 from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.nn.product_loops import transposed_convolution_loops
 from compiler.ops.nn.window import arrange, axes_of, extent, restore, set_geometry
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.conv2d_transpose"
@@ -152,3 +156,17 @@ def _spread(
     spread = np.zeros(canvas, data.dtype)
     spread[:, :, places[0], places[1]] = data
     return spread[:, :, cuts[0], cuts[1]]
+
+
+@FLower.register(conv2d_transpose)
+def conv2d_transpose_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """Every output gathers the taps that reach it."""
+    attrs = call.attrs
+    assert isinstance(attrs, Conv2DTransposeAttrs)
+    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout)
+    geometry = (attrs.strides, attrs.dilation, attrs.padding)
+    out = (out_types[0].concrete_shape, out_types[0].dtype)
+    data, kernel = inputs
+    return [transposed_convolution_loops(b, data, kernel, layouts, geometry, attrs.groups, out)]

@@ -12,6 +12,7 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
+from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import as_result, working_dtype
 from compiler.ops.nn.matmul_like import (
@@ -21,9 +22,11 @@ from compiler.ops.nn.matmul_like import (
     zero_point_of_data,
 )
 from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.nn.product_loops import matmul_loops
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -101,3 +104,13 @@ FQAnnotateRewrite.register(dense)(annotate_dense)
 FQRealizeRewrite.register(dense)(realize_matmul_like)
 FQDomScale.register(dense)(weighted_scale)
 FQZeroPoint.register(dense)(zero_point_of_data)
+
+
+@FLower.register(dense)
+def dense_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """One reduction over the features."""
+    data, weight = inputs
+    out = out_types[0]
+    left = (data, lambda at, k: (*at[:-1], k))
+    right = (weight, lambda at, k: (at[-1], k))
+    return [matmul_loops(b, out.concrete_shape, data.shape[-1], left, right, out.dtype)]

@@ -8,11 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from compiler.ir.expr import Call
 from compiler.ir.op import STATEFUL, OpPattern, register_op
 from compiler.ir.ty import TupleType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import literal
 from compiler.ops.arg_types import tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -44,3 +48,12 @@ dropout = register_op(
 def dropout_numpy(attrs: DropoutAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """Nothing is dropped."""
     return [args[0], np.ones_like(args[0])]
+
+
+@FLower.register(dropout)
+def dropout_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """The data, and ones."""
+    one = literal(1, inputs[0].dtype)
+    return [inputs[0], TensorView.of(inputs[0].shape, lambda at: one)]

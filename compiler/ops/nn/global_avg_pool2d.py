@@ -10,16 +10,25 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import literal
 from compiler.ops.nn.average_pool import (
     annotate_average_pool,
     average_pool_scale,
     realize_average_pool,
 )
-from compiler.ops.nn.avg_pool2d import mean_of, widened
-from compiler.ops.nn.pool import GlobalPool2DAttrs, from_nchw, global_pool2d_rel, to_nchw
+from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
+from compiler.ops.nn.pool import (
+    GlobalPool2DAttrs,
+    from_nchw,
+    global_pool2d_rel,
+    global_pool_loops,
+    to_nchw,
+)
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.integer_calls import border
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, inner
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -74,3 +83,24 @@ def _counts_of(call: Call) -> NDArray[Any]:
 FQRealizeRewrite.register(global_avg_pool2d)(realize_average_pool(_counts_of))
 FQDomScale.register(global_avg_pool2d)(average_pool_scale(_counts_of))
 FQZeroPoint.register(global_avg_pool2d)(always(ZeroPoint.CENTRES))
+
+
+@FLower.register(global_avg_pool2d)
+def global_avg_pool2d_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """A sum, divided in the epilogue."""
+    (data,) = inputs
+    count = max(1, int(_counts_of(call)[0]))
+    acc = sum_dtype(data.dtype, count)
+    divisor = literal(count, acc)
+    layout = getattr(call.attrs, "layout", "NCHW")
+    pooled = global_pool_loops(
+        b,
+        data,
+        layout,
+        "sum",
+        literal(0, acc),
+        lambda total, at: quotient(total, divisor, data.dtype),
+    )
+    return [pooled]

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.ops.nn.pool import GlobalPool2DAttrs, from_nchw, global_pool2d_rel, to_nchw
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.ops.nn.pool import (
+    GlobalPool2DAttrs,
+    from_nchw,
+    global_pool2d_rel,
+    global_pool_loops,
+    to_nchw,
+)
+from compiler.ops.reduce.reduction_loops import lowest
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 global_max_pool2d = register_op(
@@ -23,3 +33,14 @@ def global_max_pool2d_numpy(attrs: GlobalPool2DAttrs, args: Arrays, out_type: Ty
     """NaN in a channel gives NaN."""
     largest = to_nchw(args[0], attrs.layout).max(axis=(2, 3), keepdims=True)
     return [from_nchw(largest, attrs.layout)]
+
+
+@FLower.register(global_max_pool2d)
+def global_max_pool2d_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """One reduction."""
+    (data,) = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, GlobalPool2DAttrs)
+    return [global_pool_loops(b, data, attrs.layout, "max", lowest(data.dtype))]

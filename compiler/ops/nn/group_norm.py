@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.ops.nn.normalization_loops import affine_view, standardized
 from compiler.ops.nn.normalize import affine, affine_norm_rel, standardize, working
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.reduce.reduction_loops import total_dtype
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.transform.row_major import reshaped
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,3 +78,21 @@ def group_norm_numpy(attrs: GroupNormAttrs, args: Arrays, out_type: Type) -> lis
     y = standardize(data.reshape(split), axes, attrs.epsilon).reshape(shape)
     y = affine(y, gamma if attrs.scale else None, beta if attrs.center else None, axis)
     return [y.astype(args[0].dtype, copy=False)]
+
+
+@FLower.register(group_norm)
+def group_norm_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """Normalised with the channel axis split, then one line per element."""
+    attrs = call.attrs
+    assert isinstance(attrs, GroupNormAttrs)
+    data, gamma, beta = inputs
+    shape, axis = data.shape, attrs.axis % len(data.shape)
+    size = shape[axis] // attrs.num_groups
+    split = (*shape[:axis], attrs.num_groups, size, *shape[axis + 1 :])
+    axes = tuple(range(axis + 1, len(split)))
+    held = reshaped(data.cast(total_dtype(data.dtype)), split)
+    y = reshaped(standardized(b, held, axes, attrs.epsilon), shape)
+    y = affine_view(y, gamma if attrs.scale else None, beta if attrs.center else None, axis)
+    return [y.cast(data.dtype)]

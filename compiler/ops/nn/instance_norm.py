@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.ops.nn.normalization_loops import affine_view, standardized
 from compiler.ops.nn.normalize import affine, affine_norm_rel, standardize, working
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.reduce.reduction_loops import total_dtype
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -41,3 +46,18 @@ def instance_norm_numpy(attrs: InstanceNormAttrs, args: Arrays, out_type: Type) 
     y = standardize(data, axes, attrs.epsilon)
     y = affine(y, gamma if attrs.scale else None, beta if attrs.center else None, axis)
     return [y.astype(args[0].dtype, copy=False)]
+
+
+@FLower.register(instance_norm)
+def instance_norm_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """Mean, deviation, then one line per element."""
+    attrs = call.attrs
+    assert isinstance(attrs, InstanceNormAttrs)
+    data, gamma, beta = inputs
+    axis = attrs.axis % len(data.shape)
+    axes = tuple(k for k in range(1, len(data.shape)) if k != axis)
+    y = standardized(b, data.cast(total_dtype(data.dtype)), axes, attrs.epsilon)
+    y = affine_view(y, gamma if attrs.scale else None, beta if attrs.center else None, axis)
+    return [y.cast(data.dtype)]

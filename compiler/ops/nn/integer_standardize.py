@@ -20,11 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.routines import intrinsics
+from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, literal
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.reduce.reduction_loops import reduce_axes
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.integer_standardize"
@@ -73,6 +79,7 @@ integer_standardize = register_op(
 )
 
 
+@intrinsics.register("isqrt")
 def integer_sqrt(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """floor(sqrt(v)) of every 0 <= v < 2^62, exactly."""
     root = np.sqrt(values.astype(np.float64)).astype(np.int64)
@@ -103,3 +110,47 @@ def integer_standardize_numpy(
     root = np.maximum(integer_sqrt(np.maximum(squared, 0)), 1)
     scaled = centred << (attrs.out_bits + attrs.root_bits + 1)
     return [((scaled + root) // (2 * root)).astype(np.int32)]
+
+
+@FLower.register(integer_standardize)
+def integer_standardize_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """Sum, root of the deviation, quotients; all in int64."""
+    attrs = call.attrs
+    assert isinstance(attrs, IntegerStandardizeAttrs)
+    data = b.reusable(inputs[0].cast("int64"))
+    axes = (attrs.axis % len(data.shape),)
+    zero, one = literal(0, "int64"), literal(1, "int64")
+    count = literal(data.shape[axes[0]], "int64")
+    if attrs.centred:
+        total = reduce_axes(b, data.shape, axes, "sum", zero, data.at, keepdims=True)
+    else:
+        total = TensorView.of([1] * len(data.shape), lambda at: zero)
+
+    def deviation(squares: Scalar, at: tuple[Scalar, ...]) -> Scalar:
+        square = Bin("*", total.at(at), total.at(at))
+        spread = Bin("-", Bin("*", count, squares), square)
+        held = Bin("max", Bin("+", spread, literal(attrs.epsilon, "int64")), zero)
+        wide = Bin("<<", held, literal(2 * attrs.root_bits, "int64"))
+        return Bin("max", Intrin("isqrt", (Bin("max", wide, zero),)), one)
+
+    root = reduce_axes(
+        b,
+        data.shape,
+        axes,
+        "sum",
+        zero,
+        lambda at: Bin("*", data.at(at), data.at(at)),
+        keepdims=True,
+        post=deviation,
+    )
+    shift = literal(attrs.out_bits + attrs.root_bits + 1, "int64")
+
+    def rounded(at: tuple[Scalar, ...]) -> Scalar:
+        centred = Bin("-", Bin("*", count, data.at(at)), total.broadcast_at(at))
+        divisor = root.broadcast_at(at)
+        half_up = Bin("+", Bin("<<", centred, shift), divisor)
+        return Cast("int32", Bin("floordiv", half_up, Bin("<<", divisor, one)))
+
+    return [TensorView.of(data.shape, rounded)]

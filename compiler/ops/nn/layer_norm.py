@@ -10,6 +10,7 @@ import numpy as np
 from compiler.ir.expr import Call, Constant, Expr, describe
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.annotation.wide_point import WIDE_BITS, wide_point
 from compiler.ops.nn.integer_standardize import (
@@ -17,8 +18,10 @@ from compiler.ops.nn.integer_standardize import (
     integer_standardize,
     output_bound,
 )
+from compiler.ops.nn.normalization_loops import affine_view, standardized
 from compiler.ops.nn.normalize import affine, affine_norm_rel, standardize, working
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.reduce.reduction_loops import total_dtype
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -28,6 +31,7 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, fits, integers
 from compiler.ops.rules.requantize import to_scalar
@@ -156,3 +160,18 @@ def layer_norm_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeCont
 
 
 FQZeroPoint.register(layer_norm)(always(ZeroPoint.CENTRES))
+
+
+@FLower.register(layer_norm)
+def layer_norm_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """Mean, deviation, then one line per element."""
+    attrs = call.attrs
+    assert isinstance(attrs, LayerNormAttrs)
+    data, gamma, beta = inputs
+    axis = attrs.axis % len(data.shape)
+    axes = (axis,)
+    y = standardized(b, data.cast(total_dtype(data.dtype)), axes, attrs.epsilon)
+    y = affine_view(y, gamma if attrs.scale else None, beta if attrs.center else None, axis)
+    return [y.cast(data.dtype)]

@@ -10,13 +10,16 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
+from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import matmul as product
 from compiler.ops.nn.matmul_like import annotate_both_sides, realize_both_sides
 from compiler.ops.nn.product_dtype import product_dtype
+from compiler.ops.nn.product_loops import matmul_loops
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, product_scale
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -89,3 +92,17 @@ def matmul_product(call: Call) -> ProductShape:
 FQAnnotateRewrite.register(matmul)(with_tables(annotate_both_sides))
 FQRealizeRewrite.register(matmul)(with_tables(realize_both_sides))
 FQDomScale.register(matmul)(product_scale)
+
+
+@FLower.register(matmul)
+def matmul_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """One reduction over the shared axis."""
+    left, right = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, MatmulAttrs)
+    out = out_types[0]
+    depth = left.shape[-2] if attrs.transpose_a else left.shape[-1]
+    turned_a, turned_b = attrs.transpose_a, attrs.transpose_b
+    a = (left, lambda at, k: (k, at[0]) if turned_a else (*at[:-1], k))
+    c = (right, lambda at, k: (at[-1], k) if turned_b else (k, at[-1]))
+    return [matmul_loops(b, out.concrete_shape, depth, a, c, out.dtype)]

@@ -6,21 +6,26 @@ from typing import Any
 
 import numpy as np
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.nn.pool import (
     Pool2DAttrs,
     from_nchw,
     padding_to_cover,
     pool2d_rel,
+    pool_loops,
     pool_windows,
     reduce_windows,
     to_nchw,
 )
 from compiler.ops.nn.window import pad_spatial
 from compiler.ops.pass_through import annotate_max_pool, partition_pass_through, realize_max_pool
+from compiler.ops.reduce.reduction_loops import lowest
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -54,3 +59,15 @@ FQAnnotateRewrite.register(max_pool2d)(annotate_max_pool)
 FQRealizeRewrite.register(max_pool2d)(realize_max_pool)
 FQDomScale.register(max_pool2d)(same_scale)
 FQZeroPoint.register(max_pool2d)(always(ZeroPoint.KEEPS))
+
+
+@FLower.register(max_pool2d)
+def max_pool2d_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """Padding reads the lowest value."""
+    (data,) = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, Pool2DAttrs)
+    least = lowest(data.dtype)
+    return [pool_loops(b, data, attrs, out_types[0].concrete_shape, "max", least, least)]

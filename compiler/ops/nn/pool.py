@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from compiler.errors import TypeInferenceError
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.nodes import Combiner
+from compiler.lir.scalars import Cast, Scalar
 from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.nn.window import (
     arrange,
@@ -22,6 +25,7 @@ from compiler.ops.nn.window import (
     set_geometry,
     tap,
 )
+from compiler.ops.nn.window_loops import Image, image_loops, window_reads
 from compiler.ops.op_attrs import OpAttrs
 
 Array = NDArray[Any]
@@ -133,3 +137,87 @@ def reduce_windows(padded: Array, attrs: Pool2DAttrs, out: tuple[int, int], comb
                 combine(result, view, out=result)
     assert result is not None
     return result
+
+
+Epilogue = Callable[[Scalar, dict[str, Scalar]], Scalar]
+"""``post(acc, loops by letter)``."""
+
+
+def pool_loops(
+    builder: LirBuilder,
+    data: TensorView,
+    attrs: Pool2DAttrs,
+    shape: tuple[int, ...],
+    combiner: Combiner,
+    init: Scalar,
+    fill: Scalar,
+    post: Epilogue | None = None,
+) -> TensorView:
+    """One reduction over every window.
+
+    Args:
+        builder: of the function.
+        data: image tensor.
+        attrs: of the pool.
+        shape: of the result, in its layout.
+        combiner: of COMBINERS.
+        init: the accumulator's first value.
+        fill: what padding reads, in the dtype of the data.
+        post: epilogue; its result has the dtype of the data.
+    """
+    layout = attrs.out_layout or attrs.layout
+    height, width = attrs.pool_size
+    image = Image(builder.for_reduction(data, height * width), attrs.layout)
+    loops = image_loops(shape, layout)
+    read = window_reads(image, attrs.strides, attrs.dilation, attrs.padding, fill)
+    axes = tuple(loops.values())
+    by_letter: dict[str, Scalar] = dict(loops)
+
+    def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
+        value = read(by_letter, r[0], r[1])
+        return value if value.dtype == init.dtype else Cast(init.dtype, value)
+
+    return builder.reduce_into(
+        shape,
+        axes,
+        axes,
+        combiner,
+        init,
+        [("i", height), ("j", width)],
+        body,
+        dtype=data.dtype,
+        post=None if post is None else lambda acc, at: post(acc, by_letter),
+    )
+
+
+def global_pool_loops(
+    builder: LirBuilder,
+    data: TensorView,
+    layout: str,
+    combiner: Combiner,
+    init: Scalar,
+    post: Callable[[Scalar, tuple[Scalar, ...]], Scalar] | None = None,
+) -> TensorView:
+    """One reduction over height and width, which stay with size 1.
+
+    Args:
+        builder: of the function.
+        data: image tensor.
+        layout: of the data and of the result.
+        combiner: of COMBINERS.
+        init: the accumulator's first value.
+        post: epilogue; its result has the dtype of the data.
+    """
+    image = Image(data, layout)
+    shape = [1 if letter in "HW" else size for letter, size in image.sizes.items()]
+    loops = image_loops(shape, layout)
+    axes = tuple(loops.values())
+
+    def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
+        value = image.at(N=loops["N"], C=loops["C"], H=r[0], W=r[1])
+        return value if value.dtype == init.dtype else Cast(init.dtype, value)
+
+    raxes = [("i", image.sizes["H"]), ("j", image.sizes["W"])]
+    return builder.reduce_into(
+        shape, axes, axes, combiner, init, raxes, body, dtype=data.dtype, post=post
+    )

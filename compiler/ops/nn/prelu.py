@@ -9,11 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type, is_float
 from compiler.ir.type_relation import Reporter, is_known
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Scalar, Select
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.prelu"
@@ -58,3 +62,19 @@ def prelu_numpy(attrs: PReluAttrs, args: Arrays, out_type: Type) -> list[Any]:
     shape = [1] * data.ndim
     shape[attrs.axis] = -1
     return [np.where(data > 0, data, data * alpha.reshape(shape))]
+
+
+@FLower.register(prelu)
+def prelu_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """One comparison."""
+    data, alpha = b.reusable(inputs[0]), inputs[1]
+    attrs = call.attrs
+    assert isinstance(attrs, PReluAttrs)
+    axis = attrs.axis % len(data.shape)
+
+    def at(indices: tuple[Scalar, ...]) -> Scalar:
+        x = data.at(indices)
+        below = Bin("*", x, alpha.at((indices[axis],)))
+        return Select(Bin(">", x, like_first(0, x)), x, below)
+
+    return [TensorView.of(data.shape, at)]

@@ -13,15 +13,19 @@ from compiler.ir.expr import Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.nn.integer_softmax import IntegerSoftmaxAttrs, integer_softmax
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
+from compiler.ops.reduce.reduction_loops import lowest, reduce_axes, total_dtype
 from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
 from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
@@ -183,3 +187,55 @@ def log_softmax_realize(
 
 FQZeroPoint.register(softmax)(always(ZeroPoint.TAKES))
 FQZeroPoint.register(log_softmax)(always(ZeroPoint.TAKES))
+
+
+def _shifted(call: Call, view: TensorView, b: LirBuilder) -> tuple[TensorView, tuple[int]]:
+    """The data minus their maximum along the axis, in the dtype of sums; the axis."""
+    attrs = call.attrs
+    assert isinstance(attrs, SoftmaxAttrs)
+    data = b.reusable(view.cast(total_dtype(view.dtype)))
+    axes = (attrs.axis % len(data.shape),)
+    top = reduce_axes(b, data.shape, axes, "max", lowest(data.dtype), data.at, keepdims=True)
+
+    def element(at: tuple[Scalar, ...]) -> Scalar:
+        return Bin("-", data.at(at), top.broadcast_at(at))
+
+    return TensorView.of(data.shape, element), axes
+
+
+def _exponential(view: TensorView) -> TensorView:
+    return TensorView.of(view.shape, lambda at: Intrin("exp", (view.at(at),)))
+
+
+@FLower.register(softmax)
+def softmax_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """Four blocks: maximum, exponentials, their sum, quotients."""
+    shifted, axes = _shifted(call, inputs[0], b)
+    e = b.store(_exponential(shifted))
+    zero = literal(0, e.dtype)
+    total = reduce_axes(b, e.shape, axes, "sum", zero, e.at, keepdims=True)
+    found = TensorView.of(e.shape, lambda at: Bin("/", e.at(at), total.broadcast_at(at)))
+    return [found.cast(inputs[0].dtype)]
+
+
+@FLower.register(log_softmax)
+def log_softmax_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """Maximum, logarithm of the sum of exponentials, difference."""
+    shifted, axes = _shifted(call, inputs[0], b)
+    e, zero = _exponential(shifted), literal(0, shifted.dtype)
+    total = reduce_axes(
+        b,
+        e.shape,
+        axes,
+        "sum",
+        zero,
+        e.at,
+        keepdims=True,
+        post=lambda acc, at: Intrin("log", (acc,)),
+    )
+    found = TensorView.of(e.shape, lambda at: Bin("-", shifted.at(at), total.broadcast_at(at)))
+    return [found.cast(inputs[0].dtype)]

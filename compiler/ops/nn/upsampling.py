@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.image.resampling import check_method, resample
+from compiler.ops.image.resampling_loops import resample_loops
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.upsampling"
@@ -69,3 +73,17 @@ def upsampling_numpy(attrs: UpSamplingAttrs, args: Arrays, out_type: Type) -> li
     coordinates = "align_corners" if attrs.align_corners else "asymmetric"
     rounding = "round" if attrs.align_corners else "floor"
     return [from_nchw(resample(data, size, attrs.method, coordinates, rounding), attrs.layout)]
+
+
+@FLower.register(upsampling)
+def upsampling_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """As image.resize2d."""
+    attrs = call.attrs
+    assert isinstance(attrs, UpSamplingAttrs)
+    shape = dict(zip(attrs.layout, out_types[0].concrete_shape))
+    coordinates = "align_corners" if attrs.align_corners else "asymmetric"
+    rounding = "round" if attrs.align_corners else "floor"
+    size = (shape["H"], shape["W"])
+    return [resample_loops(b, inputs[0], attrs.layout, size, attrs.method, coordinates, rounding)]

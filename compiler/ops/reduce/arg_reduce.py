@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,13 +10,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.index import plus, times
+from compiler.lir.nodes import Combiner
+from compiler.lir.scalars import INDEX_DTYPE, Cast, Scalar, literal
 from compiler.ops.arg_types import check_integer_dtype, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.reduce.axes import reduced_axes, reduced_shape
+from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
+from compiler.ops.rules.lower import FLower, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -69,3 +77,41 @@ def _register(name: str, function: Any) -> None:
 
 _register("argmax", np.argmax)
 _register("argmin", np.argmin)
+
+
+def _arg_reduce(combiner: Combiner) -> LowerRule:
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+        data = inputs[0] if inputs[0].dtype != "bool" else inputs[0].cast("int8")
+        attrs = call.attrs
+        assert isinstance(attrs, ArgReduceAttrs)
+        axes = reduced_axes(combiner, len(data.shape), attrs.axis, attrs.exclude)
+        dtype = str(storage_dtype(attrs.dtype))
+        if not axes:
+            zero = literal(0, dtype)
+            return [TensorView.of(data.shape, lambda at: zero)]
+        init = lowest(data.dtype) if combiner == "argmax" else highest(data.dtype)
+        last = math.prod(data.shape[k] for k in axes) - 1
+
+        def value(at: tuple[Scalar, ...]) -> Scalar:
+            if not attrs.select_last_index:
+                return data.at(at)
+            # Walked from the end, the first of equals is the last.
+            turned = list(at)
+            for k in axes:
+                turned[k] = plus(times(at[k], -1), data.shape[k] - 1)
+            return data.at(turned)
+
+        def post(place: Scalar, at: tuple[Scalar, ...]) -> Scalar:
+            found = plus(times(place, -1), last) if attrs.select_last_index else place
+            return found if dtype == INDEX_DTYPE else Cast(dtype, found)
+
+        found = reduce_axes(
+            b, data.shape, axes, combiner, init, value, keepdims=attrs.keepdims, post=post
+        )
+        return [found]
+
+    return rule
+
+
+FLower.register("argmax")(_arg_reduce("argmax"))
+FLower.register("argmin")(_arg_reduce("argmin"))

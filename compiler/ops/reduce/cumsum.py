@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.routines import externs
 from compiler.ops.arg_types import normalize_axis, tensor
 from compiler.ops.nn.normalize import working
 from compiler.ops.number_format import convert
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.transform.row_major import reshaped
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,3 +74,22 @@ def cumsum_numpy(attrs: ScanopAttrs, args: Arrays, out_type: Type) -> list[Any]:
         first[axis] = slice(0, 1)
         sums[tuple(first)] = 0
     return [sums.astype(data.dtype, copy=False)]
+
+
+@externs.register("cumsum")
+def cumsum_routine(attrs: Mapping[str, Any], arrays: Arrays) -> Arrays:
+    """Running sums along ``axis`` (exclusive: without the element itself); integers wrap."""
+    return cumsum_numpy(ScanopAttrs(**attrs), arrays, TensorType(()))
+
+
+@FLower.register(cumsum)
+def cumsum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """A routine; the dtype is that of the sums already."""
+    attrs = call.attrs
+    assert isinstance(attrs, ScanopAttrs)
+    out = out_types[0]
+    data = inputs[0].cast(out.dtype)
+    if attrs.axis is None:
+        data = reshaped(data, (math.prod(data.shape),))
+    given = {"axis": attrs.axis or 0, "exclusive": attrs.exclusive}
+    return b.extern("cumsum", [data], [(out.concrete_shape, out.dtype)], given)

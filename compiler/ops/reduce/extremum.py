@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.nodes import Combiner
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
+from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
+from compiler.ops.rules.lower import FLower, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -29,3 +34,21 @@ def _register(name: str, function: Any) -> None:
 
 _register("max", np.max)
 _register("min", np.min)
+
+
+def _extremum(combiner: Combiner) -> LowerRule:
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+        (data,) = inputs
+        attrs = call.attrs
+        assert isinstance(attrs, ReduceAttrs)
+        axes = reduced_axes(combiner, len(data.shape), attrs.axis, attrs.exclude)
+        if not axes:
+            return [data]
+        init = lowest(data.dtype) if combiner == "max" else highest(data.dtype)
+        return [reduce_axes(b, data.shape, axes, combiner, init, data.at, keepdims=attrs.keepdims)]
+
+    return rule
+
+
+FLower.register("max")(_extremum("max"))
+FLower.register("min")(_extremum("min"))

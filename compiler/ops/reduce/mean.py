@@ -11,15 +11,19 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import literal
 from compiler.ops.nn.average_pool import (
     average_pool_scale,
     realize_average_pool,
 )
-from compiler.ops.nn.avg_pool2d import mean_of, widened
+from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
+from compiler.ops.reduce.reduction_loops import reduce_axes
 from compiler.ops.reduce.sum import annotate_sum_of_narrow
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
@@ -56,3 +60,28 @@ FQAnnotateRewrite.register(mean)(with_tables(annotate_sum_of_narrow))
 FQRealizeRewrite.register(mean)(with_tables(realize_average_pool(_counts_of)))
 FQDomScale.register(mean)(average_pool_scale(_counts_of))
 FQZeroPoint.register(mean)(always(ZeroPoint.CENTRES))
+
+
+@FLower.register(mean)
+def mean_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """A sum, divided in the epilogue."""
+    (data,) = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, ReduceAttrs)
+    axes = reduced_axes("mean", len(data.shape), attrs.axis, attrs.exclude)
+    if not axes:
+        return [data]
+    count = math.prod(data.shape[k] for k in axes)
+    acc = sum_dtype(data.dtype, count)
+    divisor = literal(count, acc)
+    found = reduce_axes(
+        b,
+        data.shape,
+        axes,
+        "sum",
+        literal(0, acc),
+        data.cast(acc).at,
+        keepdims=attrs.keepdims,
+        post=lambda total, at: quotient(total, divisor, data.dtype),
+    )
+    return [found]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.index import imm
+from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, Un, literal
 from compiler.ops.nn.normalize import working
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
+from compiler.ops.reduce.reduction_loops import lowest, reduce_axes, total_dtype
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 prod = register_op(
@@ -49,3 +56,67 @@ def logsumexp_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[An
     total = np.log(np.exp(data - top).sum(axis=axes, keepdims=True)) + top
     result = total if attrs.keepdims else total.squeeze(axes)
     return [np.asarray(result).astype(args[0].dtype, copy=False)]
+
+
+@FLower.register(prod)
+def prod_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """One reduction."""
+    (data,) = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, ReduceAttrs)
+    axes = reduced_axes("prod", len(data.shape), attrs.axis, attrs.exclude)
+    if not axes:
+        return [data]
+    acc = total_dtype(data.dtype)
+    held = data.cast(acc)
+    narrow = None if acc == data.dtype else lambda product, at: Cast(data.dtype, product)
+    one = literal(1, acc)
+    found = reduce_axes(
+        b, data.shape, axes, "prod", one, held.at, keepdims=attrs.keepdims, post=narrow
+    )
+    return [found]
+
+
+@FLower.register(logsumexp)
+def logsumexp_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """The maximum, then the sum of exponentials; an infinite maximum counts as 0."""
+    attrs = call.attrs
+    assert isinstance(attrs, ReduceAttrs)
+    dtype = inputs[0].dtype
+    data = b.reusable(inputs[0].cast(total_dtype(dtype)))
+    rank = len(data.shape)
+    axes = reduced_axes("logsumexp", rank, attrs.axis, attrs.exclude)
+    limit = literal(math.inf, data.dtype)
+
+    def finite(value: Scalar, at: tuple[Scalar, ...]) -> Scalar:
+        inside = Bin("<", Un("abs", value), limit)
+        return Select(inside, value, literal(0, data.dtype))
+
+    if not axes:
+        return [inputs[0]]
+    least = lowest(data.dtype)
+    kept = True
+    top = reduce_axes(b, data.shape, axes, "max", least, data.at, keepdims=kept, post=finite)
+
+    def term(at: tuple[Scalar, ...]) -> Scalar:
+        return Intrin("exp", (Bin("-", data.at(at), top.broadcast_at(at)),))
+
+    def logarithm(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
+        value = Bin("+", Intrin("log", (total,)), top.at(at))
+        return value if dtype == data.dtype else Cast(dtype, value)
+
+    zero = literal(0, data.dtype)
+    total = reduce_axes(b, data.shape, axes, "sum", zero, term, keepdims=kept, post=logarithm)
+    if attrs.keepdims:
+        return [total]
+    return [TensorView.of(out_types[0].concrete_shape, lambda at: total.at(_with_ones(at, axes)))]
+
+
+def _with_ones(at: tuple[Scalar, ...], axes: tuple[int, ...]) -> list[Scalar]:
+    """Indices of a tensor without ``axes`` as those of the one that keeps them with size 1."""
+    found = list(at)
+    for axis in axes:
+        found.insert(axis, imm(0))
+    return found

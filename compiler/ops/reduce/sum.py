@@ -8,9 +8,12 @@ from typing import Any
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Cast, literal
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.nn.normalize import working
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
+from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -19,6 +22,7 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
@@ -102,3 +106,28 @@ def sum_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) ->
 
 
 FQZeroPoint.register(sum_)(always(ZeroPoint.CENTRES))
+
+
+@FLower.register(sum_)
+def sum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """One reduction."""
+    (data,) = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, ReduceAttrs)
+    axes = reduced_axes("sum", len(data.shape), attrs.axis, attrs.exclude)
+    if not axes:
+        return [data]
+    acc = total_dtype(data.dtype)
+    held = data.cast(acc)
+    narrow = None if acc == data.dtype else lambda total, at: Cast(data.dtype, total)
+    found = reduce_axes(
+        b,
+        data.shape,
+        axes,
+        "sum",
+        literal(0, acc),
+        held.at,
+        keepdims=attrs.keepdims,
+        post=narrow,
+    )
+    return [found]

@@ -6,9 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.nodes import Combiner
+from compiler.lir.scalars import BoolImm
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
+from compiler.ops.reduce.reduction_loops import reduce_axes
+from compiler.ops.rules.lower import FLower, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -29,3 +35,23 @@ def _register(name: str, function: Any) -> None:
 
 _register("all", np.all)
 _register("any", np.any)
+
+
+def _truth(combiner: Combiner) -> LowerRule:
+    """``all`` is the smallest truth value, ``any`` the largest."""
+
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+        (data,) = inputs
+        attrs = call.attrs
+        assert isinstance(attrs, ReduceAttrs)
+        axes = reduced_axes("all", len(data.shape), attrs.axis, attrs.exclude)
+        if not axes:
+            return [data]
+        init = BoolImm(combiner == "min")
+        return [reduce_axes(b, data.shape, axes, combiner, init, data.at, keepdims=attrs.keepdims)]
+
+    return rule
+
+
+FLower.register("all")(_truth("min"))
+FLower.register("any")(_truth("max"))

@@ -13,13 +13,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type, is_float
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import same_dtype, tensor
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.reduce.axes import reduced_axes, reduced_shape
+from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.broadcast import broadcast_shape
 
@@ -72,3 +77,32 @@ def variance_numpy(attrs: VarianceAttrs, args: Arrays, out_type: Type) -> list[A
     count = math.prod(data.shape[k] for k in axes) - int(attrs.unbiased)
     total = np.asarray(np.square(data - mean).sum(axis=axes, keepdims=attrs.keepdims))
     return [(total / total.dtype.type(count)).astype(args[0].dtype, copy=False)]
+
+
+@FLower.register(variance)
+def variance_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """A sum of squares, divided in the epilogue."""
+    attrs = call.attrs
+    assert isinstance(attrs, VarianceAttrs)
+    dtype = inputs[0].dtype
+    data, mean = (b.reusable(view.cast(total_dtype(dtype))) for view in inputs)
+    axes = reduced_axes("variance", len(data.shape), attrs.axis, attrs.exclude)
+    count = math.prod(data.shape[k] for k in axes) - int(attrs.unbiased)
+
+    def square(at: tuple[Scalar, ...]) -> Scalar:
+        distance = Bin("-", data.at(at), mean.broadcast_at(at))
+        return Bin("*", distance, distance)
+
+    def post(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
+        value = Bin("/", total, literal(count, data.dtype))
+        return value if dtype == data.dtype else Cast(dtype, value)
+
+    zero = literal(0, data.dtype)
+    if not axes:
+        return [TensorView.of(data.shape, lambda at: post(square(at), at))]
+    found = reduce_axes(
+        b, data.shape, axes, "sum", zero, square, keepdims=attrs.keepdims, post=post
+    )
+    return [found]

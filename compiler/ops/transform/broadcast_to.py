@@ -9,11 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Shape, TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import shape_text, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.broadcast import broadcast_shape
 
@@ -77,3 +80,12 @@ def broadcast_to_numpy(attrs: BroadcastToAttrs, args: Arrays, out_type: Type) ->
 def broadcast_to_like_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     """As broadcast_to."""
     return [np.array(np.broadcast_to(args[0], args[1].shape))]
+
+
+@FLower.register(broadcast_to, broadcast_to_like)
+def broadcast_to_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """Index 0 on axes of size 1."""
+    data = inputs[0]
+    return [TensorView.of(out_types[0].concrete_shape, data.broadcast_at)]

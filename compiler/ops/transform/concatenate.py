@@ -14,6 +14,9 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.index import imm, plus
+from compiler.lir.scalars import Bin, Scalar, Select, literal
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.ops.arg_types import merge_dim, normalize_axis, same_dtype, tensor_tuple
 from compiler.ops.op_attrs import OpAttrs
@@ -24,6 +27,7 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like
 from compiler.ops.rules.unify_fields import unify_for_concatenate
@@ -127,3 +131,37 @@ def concatenate_realize(
 
 
 FQZeroPoint.register(concatenate)(always(ZeroPoint.TAKES))
+
+
+def joined(fields: Views, axis: int, shape: tuple[int, ...]) -> TensorView:
+    """The fields end to end along ``axis``, chosen by comparing the index with their ends."""
+
+    def at(indices: tuple[Scalar, ...]) -> Scalar:
+        starts = [0]
+        for field in fields:
+            starts.append(starts[-1] + field.shape[axis])
+        value: Scalar | None = None
+        for field, start, end in reversed(list(zip(fields, starts, starts[1:]))):
+            if start == end:
+                continue
+            own = list(indices)
+            own[axis] = plus(indices[axis], -start)
+            element = field.at(own)
+            if value is None:
+                value = element
+            else:
+                value = Select(Bin("<", indices[axis], imm(end)), element, value)
+        return literal(0, fields[0].dtype) if value is None else value
+
+    return TensorView.of(shape, at)
+
+
+@FLower.register(concatenate)
+def concatenate_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """One comparison per field but the last."""
+    attrs = call.attrs
+    assert isinstance(attrs, ConcatenateAttrs)
+    axis = attrs.axis % len(inputs[0].shape)
+    return [joined(inputs, axis, out_types[0].concrete_shape)]

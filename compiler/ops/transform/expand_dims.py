@@ -12,7 +12,9 @@ from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.transform.row_major import reshape_lower
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,3 +56,6 @@ expand_dims = register_op(
 def expand_dims_numpy(attrs: ExpandDimsAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A view."""
     return [args[0].reshape(_expanded(args[0].shape, attrs))]
+
+
+FLower.register(expand_dims)(reshape_lower)

@@ -12,13 +12,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.index import imm
+from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import integer_tensor, merge_dim, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.transform.take import kept_inside
+from compiler.ops.transform.take import kept_inside, position
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,3 +80,22 @@ def gather_nd_numpy(attrs: GatherNDAttrs, args: Arrays, out_type: Type) -> list[
     for k in range(indices.shape[0]):
         index.append(kept_inside(indices[k], data.shape[batch + k], "clip"))
     return [data[tuple(index)]]
+
+
+@FLower.register(gather_nd)
+def gather_nd_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """One load; the components of the tuple are clamped."""
+    data, indices = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, GatherNDAttrs)
+    batch, length = attrs.batch_dims, indices.shape[0]
+    outer = len(indices.shape) - 1
+
+    def element(at: tuple[Scalar, ...]) -> Scalar:
+        where = [indices.at((imm(k), *at[:outer])) for k in range(length)]
+        places = [position(w, data.shape[batch + k], "clip") for k, w in enumerate(where)]
+        return data.at((*at[:batch], *places, *at[outer:]))
+
+    return [TensorView.of(out_types[0].concrete_shape, element)]

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import tensor
 from compiler.ops.nn.window import axes_of
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "layout_transform"
@@ -49,3 +52,12 @@ layout_transform = register_op(
 def layout_transform_numpy(attrs: LayoutTransformAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A view."""
     return [args[0].transpose(axes_of(OP, attrs.src_layout, attrs.dst_layout, "src_layout"))]
+
+
+@FLower.register(layout_transform)
+@moved
+def layout_transform_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
+    """Every axis of the data is read at the index of its letter."""
+    attrs = call.attrs
+    assert isinstance(attrs, LayoutTransformAttrs)
+    return [at[attrs.dst_layout.index(letter)] for letter in attrs.src_layout]

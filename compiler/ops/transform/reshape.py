@@ -21,9 +21,11 @@ from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
+from compiler.ops.transform.row_major import reshape_lower
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,3 +153,6 @@ FQAnnotateRewrite.register(reshape)(annotate_pass_through)
 FQRealizeRewrite.register(reshape)(realize_moving_channels)
 FQDomScale.register(reshape)(moved_scale)
 FQZeroPoint.register(reshape)(always(ZeroPoint.KEEPS))
+
+
+FLower.register(reshape)(reshape_lower)

@@ -8,11 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir import index
+from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -44,3 +48,16 @@ reverse = register_op(
 def reverse_numpy(attrs: ReverseAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A view."""
     return [np.flip(args[0], axis=attrs.axis)]
+
+
+@FLower.register(reverse)
+@moved
+def reverse_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
+    """The axis is read from its end."""
+    attrs = call.attrs
+    assert isinstance(attrs, ReverseAttrs)
+    axis = attrs.axis % len(at)
+    found = list(at)
+    last = call.tensor_type.concrete_shape[axis] - 1
+    found[axis] = index.plus(index.times(at[axis], -1), last)
+    return found

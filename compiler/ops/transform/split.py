@@ -10,12 +10,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, TupleType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir import index
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -72,3 +77,27 @@ split = register_op(
 def split_numpy(attrs: SplitAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """Views."""
     return list(np.split(args[0], attrs.indices_or_sections, axis=attrs.axis))
+
+
+@FLower.register(split)
+def split_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """A view per piece, moved by where it starts."""
+    attrs = call.attrs
+    assert isinstance(attrs, SplitAttrs)
+    (data,) = inputs
+    axis = attrs.axis % len(data.shape)
+    pieces: list[TensorView] = []
+    start = 0
+    for out in out_types:
+        pieces.append(_piece(data, axis, start, out.concrete_shape))
+        start += out.concrete_shape[axis]
+    return pieces
+
+
+def _piece(data: TensorView, axis: int, start: int, shape: tuple[int, ...]) -> TensorView:
+    def at(indices: tuple[Scalar, ...]) -> Scalar:
+        found = list(indices)
+        found[axis] = index.plus(indices[axis], start)
+        return data.at(found)
+
+    return TensorView.of(shape, at)

@@ -12,7 +12,9 @@ from compiler.ir.ty import Shape, TensorType, Type
 from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
+from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.transform.row_major import reshape_lower
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,3 +62,6 @@ squeeze = register_op(
 def squeeze_numpy(attrs: SqueezeAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A view."""
     return [args[0].squeeze(squeezed_axes(args[0].shape, attrs.axis))]
+
+
+FLower.register(squeeze)(reshape_lower)

@@ -9,16 +9,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import merge_dim, normalize_axis, same_dtype, tensor_tuple
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
-from compiler.ops.transform.concatenate import concatenate_annotate, concatenate_realize
+from compiler.ops.transform.concatenate import concatenate_annotate, concatenate_realize, joined
+from compiler.ops.transform.row_major import reshaped
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,3 +65,14 @@ def stack_numpy(attrs: StackAttrs, args: Arrays, out_type: Type) -> list[Any]:
 # Fields join at one scale, whichever axis they join along.
 FQAnnotateRewrite.register(stack)(with_tables(concatenate_annotate))
 FQRealizeRewrite.register(stack)(with_tables(concatenate_realize))
+
+
+@FLower.register(stack)
+def stack_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """Concatenation of the fields with an axis of size 1 each."""
+    attrs = call.attrs
+    assert isinstance(attrs, StackAttrs)
+    shape = out_types[0].concrete_shape
+    axis = attrs.axis % len(shape)
+    single = (*shape[:axis], 1, *shape[axis + 1 :])
+    return [joined([reshaped(view, single) for view in inputs], axis, shape)]

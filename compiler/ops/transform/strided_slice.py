@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, Shape, TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir import index
+from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -112,3 +116,17 @@ FQAnnotateRewrite.register(strided_slice)(annotate_pass_through)
 FQRealizeRewrite.register(strided_slice)(realize_moving_channels)
 FQDomScale.register(strided_slice)(moved_scale)
 FQZeroPoint.register(strided_slice)(always(ZeroPoint.KEEPS))
+
+
+@FLower.register(strided_slice)
+@moved
+def strided_slice_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
+    """begin + stride * index on the sliced axes."""
+    attrs = call.attrs
+    assert isinstance(attrs, StridedSliceAttrs)
+    shape = call.args[0].tensor_type.concrete_shape
+    found = list(at)
+    for axis, (begin, end, stride) in slices_of(shape, attrs).items():
+        start = slice(begin, end, stride).indices(shape[axis])[0]
+        found[axis] = index.plus(index.times(at[axis], stride), start)
+    return found

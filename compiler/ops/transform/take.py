@@ -6,6 +6,7 @@ Without an axis the data are taken flat. Mode "clip" moves indices outside to th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,12 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir import index
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import integer_tensor, merge_dim, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.transform.row_major import reshaped
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,3 +96,36 @@ def take_numpy(attrs: TakeAttrs, args: Arrays, out_type: Type) -> list[Any]:
     for at in np.ndindex(*batch):
         out[at] = np.take(data[at], inside[at], axis=axis - attrs.batch_dims)
     return [out]
+
+
+def position(value: Scalar, size: int, mode: str) -> Scalar:
+    """An index value as one of [0, size)."""
+    if mode != "wrap":
+        return index.clamped(value, size)
+    wide = value if value.dtype == "int64" else Cast("int64", value)
+    return Cast("int32", Bin("floormod", wide, literal(size, "int64")))
+
+
+@FLower.register(take)
+def take_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """One load at a computed index."""
+    attrs = call.attrs
+    assert isinstance(attrs, TakeAttrs)
+    data, indices = inputs[0], b.reusable(inputs[1])
+    if attrs.axis is None:
+        flat = reshaped(data, (math.prod(data.shape),))
+        size = flat.shape[0]
+        return [
+            TensorView.of(
+                indices.shape, lambda at: flat.at((position(indices.at(at), size, attrs.mode),))
+            )
+        ]
+    axis = attrs.axis % len(data.shape)
+    shared, inner = attrs.batch_dims, len(indices.shape) - attrs.batch_dims
+
+    def element(at: tuple[Scalar, ...]) -> Scalar:
+        where = indices.at((*at[:shared], *at[axis : axis + inner]))
+        place = position(where, data.shape[axis], attrs.mode)
+        return data.at((*at[:axis], place, *at[axis + inner :]))
+
+    return [TensorView.of(out_types[0].concrete_shape, element)]

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -71,3 +74,13 @@ FQAnnotateRewrite.register(transpose)(annotate_pass_through)
 FQRealizeRewrite.register(transpose)(realize_moving_channels)
 FQDomScale.register(transpose)(moved_scale)
 FQZeroPoint.register(transpose)(always(ZeroPoint.KEEPS))
+
+
+@FLower.register(transpose)
+@moved
+def transpose_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
+    """Axis axes[k] of the data is read at index k."""
+    attrs = call.attrs
+    assert isinstance(attrs, TransposeAttrs)
+    order = permutation(attrs.axes, len(at))
+    return [at[order.index(axis)] for axis in range(len(at))]

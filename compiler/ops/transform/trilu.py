@@ -8,11 +8,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir import index
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
 from compiler.ops.arg_types import integer_tensor, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -45,3 +50,19 @@ def trilu_numpy(attrs: TriluAttrs, args: Arrays, out_type: Type) -> list[Any]:
     """A copy."""
     function = np.triu if attrs.upper else np.tril
     return [function(args[0], int(args[1]))]
+
+
+@FLower.register(trilu)
+def trilu_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """One comparison of row and column."""
+    data, k = inputs
+    attrs = call.attrs
+    assert isinstance(attrs, TriluAttrs)
+
+    def element(at: tuple[Scalar, ...]) -> Scalar:
+        diagonal = Cast("int64", index.plus(at[-1], index.times(at[-2], -1)))
+        limit = k.cast("int64").at(())
+        kept = Bin(">=" if attrs.upper else "<=", diagonal, limit)
+        return Select(kept, data.at(at), literal(0, data.dtype))
+
+    return [TensorView.of(data.shape, element)]

@@ -1,0 +1,240 @@
+"""The reference executor of the loop-level form: numpy, no Python loop over elements.
+
+A Compute is evaluated tile by tile (``vectorised``); a sum of products becomes a matrix product
+(``contraction``). Its numbers are the definition: other executors have to agree, integers bit for
+bit, floats up to the order of sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import EvaluationError
+from compiler.lir.contraction import contract
+from compiler.lir.nodes import Buffer, Compute, Extern, PrimFunc
+from compiler.lir.routines import externs, intrinsics
+from compiler.lir.scalars import Axis, Bin, Cast, Scalar
+from compiler.lir.vectorised import Span, Tile
+from compiler.lir.walk import post_order
+
+Array = NDArray[Any]
+
+TILE_POINTS = 1 << 22
+"""Points evaluated at once: arrays that stay within tens of megabytes."""
+
+
+def run(func: PrimFunc, args: Sequence[Array], check_overflow: bool = False) -> list[Array]:
+    """The outputs of a function.
+
+    Args:
+        func: verified.
+        args: one array per parameter, of its shape and dtype.
+        check_overflow: raise where integer arithmetic wraps.
+    Raises:
+        EvaluationError: an argument does not fit its parameter; with ``check_overflow`` an
+            element wrapped.
+    """
+    _check_arguments(func, args)
+    buffers: dict[Buffer, Array] = {
+        buffer: np.ascontiguousarray(arg).reshape(buffer.shape)
+        for buffer, arg in zip(func.params, args)
+    }
+    buffers.update(func.consts)
+    for block in func.blocks:
+        if isinstance(block, Extern):
+            _run_extern(block, buffers)
+        else:
+            _run_compute(block, buffers, check_overflow, func.name)
+    return [buffers[buffer] for buffer in func.outputs]
+
+
+def _check_arguments(func: PrimFunc, args: Sequence[Array]) -> None:
+    if len(args) != len(func.params):
+        raise EvaluationError(
+            f"@{func.name} takes {len(func.params)} arrays, {len(args)} are given"
+        )
+    for buffer, arg in zip(func.params, args):
+        if arg.shape != buffer.shape or str(arg.dtype) != buffer.dtype:
+            raise EvaluationError(
+                f"@{func.name}: {buffer.name} is {buffer.dtype}{list(buffer.shape)}, "
+                f"the argument is {arg.dtype}{list(arg.shape)}"
+            )
+
+
+def _run_extern(block: Extern, buffers: dict[Buffer, Array]) -> None:
+    with np.errstate(all="ignore"):
+        found = externs.require(block.symbol)(block.attrs, [buffers[b] for b in block.ins])
+    for buffer, array in zip(block.outs, found):
+        buffers[buffer] = np.ascontiguousarray(array).reshape(buffer.shape)
+
+
+def _run_compute(block: Compute, buffers: dict[Buffer, Array], check: bool, name: str) -> None:
+    result = np.empty(block.out.shape, block.out.dtype)
+    product = _product(block)
+    for spans in _tiles(block, product):
+        tile = Tile(block.axes, spans, buffers, check=check)
+        if block.raxes:
+            acc, wrapped = _reduced(block, spans, buffers, product, check)
+            tile = Tile(block.axes, spans, buffers, acc, check)
+            value = acc if block.post is None else tile.evaluate(block.post)
+            wrapped |= block.post is not None and tile.wrapped(block.post)
+        else:
+            value = tile.evaluate(block.expr)
+            wrapped = tile.wrapped(block.expr)
+        if check and not wrapped and _narrows(value, block.out.dtype):
+            wrapped = True
+        if wrapped:
+            raise EvaluationError(
+                f"integer arithmetic wraps in @{name}",
+                where=f"the block that fills {block.out.name}",
+            )
+        with np.errstate(all="ignore"):
+            value = np.asarray(intrinsics.require("cast")(value, block.out.dtype))
+        _write(block, tile, spans, result, value)
+    buffers[block.out] = result
+
+
+def _narrows(value: Array, dtype: str) -> bool:
+    """True when an integer leaves the dtype it is stored in."""
+    if value.dtype.kind not in "iu" or dtype.startswith("float") or dtype == "bool":
+        return False
+    return not np.array_equal(value.astype(dtype).astype(value.dtype), value)
+
+
+def _write(block: Compute, tile: Tile, spans: Sequence[Span], result: Array, value: Array) -> None:
+    shape = tuple(stop - start for start, stop in spans)
+    own_point = all(_same_axis(i, axis) for i, axis in zip(block.out_index, block.axes))
+    if own_point and len(block.out_index) == len(block.axes):
+        result[tuple(slice(*span) for span in spans)] = value
+        return
+    places = [np.broadcast_to(tile.evaluate(index), shape) for index in block.out_index]
+    result[tuple(places)] = np.broadcast_to(value, shape)
+
+
+def _same_axis(index: Scalar, axis: Axis) -> bool:
+    return isinstance(index, Axis) and index.name == axis.name
+
+
+def _tiles(block: Compute, product: tuple[Scalar, Scalar] | None) -> Iterator[tuple[Span, ...]]:
+    """Spans of ``axes`` that cover all points, each of about TILE_POINTS at most."""
+    extents = {axis.name: axis.extent for axis in (*block.axes, *block.raxes)}
+    shapes = [set(extents)]
+    if product is not None:
+        names = {axis.name for axis in block.axes}
+        shapes = [_axes_of(side) for side in product] + [names]
+
+    def points() -> int:
+        return max(math.prod(extents[name] for name in shape) for shape in shapes)
+
+    steps = []
+    for axis in block.axes:
+        step = max(axis.extent, 1)
+        if points() > TILE_POINTS:
+            extents[axis.name] = 1
+            step = max(1, min(step, TILE_POINTS // max(points(), 1)))
+            extents[axis.name] = step
+        steps.append(step)
+    spans = [
+        [(start, min(start + step, axis.extent)) for start in range(0, axis.extent, step)]
+        for axis, step in zip(block.axes, steps)
+    ]
+    return itertools.product(*spans)
+
+
+def _axes_of(root: Scalar) -> set[str]:
+    return {node.name for node in post_order(root) if isinstance(node, Axis)}
+
+
+def _product(block: Compute) -> tuple[Scalar, Scalar] | None:
+    """The two factors of a sum of products, widening casts taken off; None for anything else."""
+    expr = block.expr
+    if block.combiner != "sum" or not isinstance(expr, Bin) or expr.op != "*":
+        return None
+    whole = "int" in expr.dtype
+    sides = []
+    for side in (expr.a, expr.b):
+        if whole and isinstance(side, Cast) and _widens(side.a.dtype, side.to):
+            side = side.a
+        sides.append(side)
+    return sides[0], sides[1]
+
+
+def _widens(source: str, target: str) -> bool:
+    return "int" in source and bool(np.can_cast(np.dtype(source), np.dtype(target)))
+
+
+def _reduced(
+    block: Compute,
+    spans: tuple[Span, ...],
+    buffers: dict[Buffer, Array],
+    product: tuple[Scalar, Scalar] | None,
+    check: bool,
+) -> tuple[Array, bool]:
+    """The accumulator at every point of a tile, and whether it wrapped on the way."""
+    assert block.init is not None
+    kept = len(block.axes)
+    inner = (*spans, *((0, axis.extent) for axis in block.raxes))
+    tile = Tile((*block.axes, *block.raxes), inner, buffers, check=check)
+    loops = tuple(stop - start for start, stop in inner)
+    init = tile.evaluate(block.init)
+    first = init.reshape(-1)[0]
+    acc = str(init.dtype)
+    if product is not None and math.prod(loops):
+        wide = "int64" if init.dtype.kind in "iu" else _wide(acc, block.hints)
+        sides = [tile.evaluate(side) for side in product]
+        bad = any(tile.wrapped(side) for side in product)
+        if wide != "int64":
+            sides = [side.astype(wide, copy=False) for side in sides]
+        sums, bound = contract(sides[0], sides[1], loops, kept, wide)
+        limit = np.iinfo(init.dtype).max if wide == "int64" else 0
+        if not check or bound + abs(first) <= limit or wide != "int64":
+            with np.errstate(all="ignore"):
+                return (sums + sums.dtype.type(first)).astype(acc), bad
+    value = tile.evaluate(block.expr)
+    value = np.broadcast_to(value, loops)
+    axes = tuple(range(kept, len(loops)))
+    wrapped = check and (tile.wrapped(block.expr) or _sum_wraps(block, value, kept, first))
+    with np.errstate(all="ignore"):
+        return _combined(block, value, axes, first), wrapped
+
+
+def _wide(dtype: str, hints: Sequence[str]) -> str:
+    return "float64" if "acc64" in hints else dtype
+
+
+def _combined(block: Compute, value: Array, axes: tuple[int, ...], first: Any) -> Array:
+    acc = value.dtype
+    if block.combiner in ("argmax", "argmin"):
+        rows = value.reshape(*value.shape[: axes[0]], -1)
+        if rows.shape[-1] == 0:
+            return np.zeros(rows.shape[:-1], np.int32)
+        search = np.argmax if block.combiner == "argmax" else np.argmin
+        return np.asarray(search(rows, axis=-1)).astype(np.int32)
+    if block.combiner in ("max", "min"):
+        extreme = np.max if block.combiner == "max" else np.min
+        return np.asarray(extreme(value, axis=axes, initial=first), acc)
+    wide: Any = acc if acc.kind == "f" else np.dtype(np.int64 if acc.kind == "i" else np.uint64)
+    if block.combiner == "prod":
+        return np.asarray(np.prod(value, axis=axes, dtype=wide) * wide.type(first)).astype(acc)
+    wide = np.dtype(_wide(str(acc), block.hints)) if acc.kind == "f" else wide
+    total = np.sum(value, axis=axes, dtype=wide)
+    return np.asarray(total + wide.type(first)).astype(acc)
+
+
+def _sum_wraps(block: Compute, value: Array, kept: int, first: Any) -> bool:
+    """True when a partial sum, in order, leaves the accumulator."""
+    if block.combiner != "sum" or value.dtype.kind not in "iu" or value.size == 0:
+        return False
+    info = np.iinfo(value.dtype)
+    rows = value.reshape(*value.shape[:kept], -1)
+    if value.dtype.itemsize == 8:
+        partial = np.cumsum(rows.astype(np.float64), axis=-1) + float(first)
+        return bool((partial > float(info.max)).any() or (partial < float(info.min)).any())
+    exact = np.cumsum(rows, axis=-1, dtype=np.int64) + int(first)
+    return bool((exact > info.max).any() or (exact < info.min).any())

@@ -1,0 +1,28 @@
+"""What named functions of the loop-level form do with numpy arrays, filled beside the operators.
+
+The reference executor computes with the very functions that FNumpyCompute uses, so that both have
+the same bits; this package knows no numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.errors import LoweringError
+from compiler.named_table import NamedTable
+
+Array = NDArray[Any]
+
+Intrinsic = Callable[..., Any]
+"""``function(*arrays) -> array`` of the dtype of the first; arrays broadcast. ``cast`` and
+``saturating_cast`` take an array and the name of a dtype, ``truncdiv`` two integer arrays."""
+
+intrinsics: NamedTable[Intrinsic] = NamedTable("intrinsic", LoweringError)
+
+Routine = Callable[[Mapping[str, Any], Sequence[Array]], Sequence[Array]]
+"""``routine(attrs, inputs) -> outputs``."""
+
+externs: NamedTable[Routine] = NamedTable("routine", LoweringError)

@@ -1,0 +1,209 @@
+"""Scalar expressions evaluated on whole tiles of loops with numpy.
+
+A loop variable is an arange along its own axis, so every value has the rank of the loops and size 1
+along those it does not depend on: what is constant in a loop is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from compiler.lir.index import linear_terms
+from compiler.lir.nodes import Buffer
+from compiler.lir.overflow import wraps
+from compiler.lir.routines import intrinsics
+from compiler.lir.scalars import (
+    Acc,
+    Axis,
+    Bin,
+    BoolImm,
+    Cast,
+    FloatImm,
+    IntImm,
+    Intrin,
+    Load,
+    Scalar,
+    Select,
+    Un,
+)
+from compiler.lir.walk import post_order
+
+Array = NDArray[Any]
+Span = tuple[int, int]
+
+# A guarded load is served from a copy with a border, unless that is so much larger.
+_BORDER_FACTOR = 8
+
+
+def _shift(function: Any) -> Callable[[Array, Array], Any]:
+    def shifted(a: Array, b: Array) -> Any:
+        return function(a, b & b.dtype.type(a.dtype.itemsize * 8 - 1))
+
+    return shifted
+
+
+_BINARY: dict[str, Callable[[Array, Array], Any]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide,
+    "floordiv": np.floor_divide, "floormod": np.mod, "min": np.minimum, "max": np.maximum,
+    "<<": _shift(np.left_shift), ">>": _shift(np.right_shift),
+    "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor,
+    "==": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal,
+    ">": np.greater, ">=": np.greater_equal,
+    "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
+}  # fmt: skip
+
+
+class Tile:
+    """Part of a loop nest: a span of every loop, and the buffers read there.
+
+    Args:
+        loops: all loop variables, outermost first.
+        spans: (start, stop) of each.
+        buffers: contents by buffer.
+        acc: value of ``Acc``, in an epilogue.
+        check: keep track of where integer arithmetic wraps.
+    """
+
+    def __init__(
+        self,
+        loops: Sequence[Axis],
+        spans: Sequence[Span],
+        buffers: Mapping[Buffer, Array],
+        acc: Array | None = None,
+        check: bool = False,
+    ) -> None:
+        self._places = {axis.name: k for k, axis in enumerate(loops)}
+        self._spans = tuple(spans)
+        self._buffers = buffers
+        self._acc = acc
+        self._check = check
+        self._wrapped: dict[int, Array | None] = {}
+
+    def wrapped(self, root: Scalar) -> bool:
+        """True when an evaluated expression holds an element that wrapped and was chosen."""
+        held = self._wrapped.get(id(root))
+        return held is not None and bool(held.any())
+
+    def evaluate(self, root: Scalar) -> Array:
+        """The value at every point, of the rank of the loops; size 1 where it does not vary."""
+        done: dict[int, Array] = {}
+        with np.errstate(all="ignore"):
+            for node in post_order(root):
+                values = [done[id(part)] for part in node.operands()]
+                value = done[id(node)] = self._value(node, values)
+                if self._check:
+                    self._wrapped[id(node)] = self._poison(node, values, value)
+        return done[id(root)]
+
+    def _constant(self, value: Any, dtype: str) -> Array:
+        return np.full((1,) * len(self._spans), value, np.dtype(dtype))
+
+    def _value(self, node: Scalar, values: list[Array]) -> Array:
+        if isinstance(node, Load):
+            return self._load(node, values)
+        if isinstance(node, Bin):
+            if node.op == "truncdiv":
+                return np.asarray(intrinsics.require("truncdiv")(*values))
+            return np.asarray(_BINARY[node.op](*values))
+        if isinstance(node, Cast):
+            return np.asarray(intrinsics.require("cast")(values[0], node.to))
+        if isinstance(node, Select):
+            return np.where(values[0], values[1], values[2])
+        if isinstance(node, Intrin):
+            function = intrinsics.require(node.name)
+            found = function(*values, node.to) if node.to is not None else function(*values)
+            return np.asarray(found).astype(node.dtype, copy=False)
+        if isinstance(node, Un):
+            function = {"neg": np.negative, "abs": np.abs, "not": np.invert}[node.op]
+            return np.asarray(function(values[0]))
+        if isinstance(node, Axis):
+            place = self._places[node.name]
+            shape = [1] * len(self._spans)
+            shape[place] = -1
+            return np.arange(*self._spans[place], dtype=node.dtype).reshape(shape)
+        if isinstance(node, Acc):
+            assert self._acc is not None
+            return self._acc
+        assert isinstance(node, IntImm | FloatImm | BoolImm)
+        return self._constant(node.value, node.dtype)
+
+    def _poison(self, node: Scalar, values: list[Array], value: Array) -> Array | None:
+        """Where the value rests on arithmetic that wrapped; None for nowhere."""
+        before = [self._wrapped.get(id(part)) for part in node.operands()]
+        if isinstance(node, Load):
+            return None
+        if isinstance(node, Select):
+            sides = [np.False_ if side is None else side for side in before[1:]]
+            chosen = np.where(values[0], sides[0], sides[1])
+            return chosen if chosen.any() else None
+        here = wraps(node, values, value)
+        found = [mask for mask in (*before, here) if mask is not None]
+        total: Array | None = None
+        for mask in found:
+            total = mask if total is None else np.logical_or(total, mask)
+        return total
+
+    def _load(self, node: Load, values: list[Array]) -> Array:
+        content = self._buffers[node.buffer]
+        if content.ndim == 0:
+            return content.reshape((1,) * len(self._spans))
+        if content.size == 0:
+            return self._constant(0, str(content.dtype))
+        view = self._strided(node, content)
+        if view is not None:
+            return view
+        flat: Any = 0
+        step = 1
+        for index, size in zip(reversed(values), reversed(content.shape)):
+            flat = flat + np.clip(index, 0, size - 1).astype(np.intp) * step
+            step *= size
+        return np.asarray(content.reshape(-1).take(flat))
+
+    def _strided(self, node: Load, content: Array) -> Array | None:
+        """The load as a view, when every index is a sum of loop variables times factors."""
+        strides = [0] * len(self._spans)
+        start, low, high = 0, [], []
+        parts = []
+        for index in node.index:
+            terms, constant = linear_terms(index)
+            first = last = constant
+            for factor, axis in terms:
+                if not isinstance(axis, Axis):
+                    return None
+                begin, end = self._spans[self._places[axis.name]]
+                if end <= begin:
+                    return None
+                first += factor * (begin if factor > 0 else end - 1)
+                last += factor * (end - 1 if factor > 0 else begin)
+            parts.append((terms, constant))
+            low.append(first)
+            high.append(last)
+        border = [
+            (max(0, -first), max(0, last - size + 1))
+            for first, last, size in zip(low, high, content.shape)
+        ]
+        if any(before or after for before, after in border):
+            grown = np.prod([n + b + a for n, (b, a) in zip(content.shape, border)])
+            if grown > _BORDER_FACTOR * content.size:
+                return None
+            content = np.pad(content, border)
+        elif not content.flags.c_contiguous:
+            content = np.ascontiguousarray(content)
+        for (terms, constant), (before, _), stride in zip(parts, border, content.strides):
+            start += (constant + before) * stride
+            for factor, axis in terms:
+                assert isinstance(axis, Axis)
+                place = self._places[axis.name]
+                start += factor * self._spans[place][0] * stride
+                strides[place] += factor * stride
+        shape = [end - begin if stride else 1 for (begin, end), stride in zip(self._spans, strides)]
+        raw = np.frombuffer(content, np.uint8) if content.flags.c_contiguous else None
+        assert raw is not None
+        origin = raw[start:].view(content.dtype) if start else content.reshape(-1)
+        view = as_strided(origin, tuple(shape), tuple(strides), writeable=False)
+        return view

@@ -1,0 +1,94 @@
+"""Walks over scalar expressions, with a stack of their own: an epilogue may be 1000 nodes deep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from compiler.lir import index
+from compiler.lir.scalars import (
+    INDEX_DTYPE,
+    Axis,
+    Bin,
+    Cast,
+    Intrin,
+    Load,
+    Scalar,
+    Select,
+    Un,
+)
+
+
+def post_order(*roots: Scalar) -> Iterator[Scalar]:
+    """Every node reachable from the roots once, operands before users."""
+    done: set[int] = set()
+    stack: list[tuple[Scalar, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, operands_pushed = stack.pop()
+        if id(node) in done:
+            continue
+        operands = node.operands()
+        if operands_pushed or not operands:
+            done.add(id(node))
+            yield node
+        else:
+            stack.append((node, True))
+            stack.extend((operand, False) for operand in reversed(operands))
+
+
+def loads(*roots: Scalar) -> Iterator[Load]:
+    """Every load in them, each node once."""
+    return (node for node in post_order(*roots) if isinstance(node, Load))
+
+
+def operation_count(root: Scalar) -> int:
+    """Operations of the expression written out as a tree: what computing one element takes."""
+    counts: dict[int, int] = {}
+    for node in post_order(root):
+        own = isinstance(node, Bin | Un | Cast | Select | Intrin)
+        counts[id(node)] = own + sum(counts[id(operand)] for operand in node.operands())
+    return counts[id(root)]
+
+
+def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
+    """The node over other operands, index arithmetic simplified; itself when they are its own."""
+    if all(new is old for new, old in zip(operands, node.operands())):
+        return node
+    if isinstance(node, Bin):
+        if node.dtype == INDEX_DTYPE:
+            return index.binary(node.op, operands[0], operands[1])
+        return Bin(node.op, operands[0], operands[1])
+    if isinstance(node, Load):
+        return Load(node.buffer, tuple(operands))
+    if isinstance(node, Select):
+        return Select(operands[0], operands[1], operands[2])
+    if isinstance(node, Cast):
+        return Cast(node.to, operands[0])
+    if isinstance(node, Un):
+        return Un(node.op, operands[0])
+    assert isinstance(node, Intrin), f"{type(node).__name__} has no operands"
+    return Intrin(node.name, tuple(operands), node.to)
+
+
+def rewrite(root: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
+    """The expression with nodes replaced, from the leaves up.
+
+    Args:
+        root: the expression.
+        change: what stands for a node whose operands have been replaced; None keeps it.
+    """
+    done: dict[int, Scalar] = {}
+    for node in post_order(root):
+        new = with_operands(node, [done[id(operand)] for operand in node.operands()])
+        replaced = change(new)
+        done[id(node)] = new if replaced is None else replaced
+    return done[id(root)]
+
+
+def with_axes(root: Scalar, axes: Iterable[Scalar], values: Iterable[Scalar]) -> Scalar:
+    """The expression with loop variables replaced, all at once."""
+    by_name = {axis.name: value for axis, value in zip(axes, values) if isinstance(axis, Axis)}
+
+    def change(node: Scalar) -> Scalar | None:
+        return by_name.get(node.name) if isinstance(node, Axis) else None
+
+    return rewrite(root, change)

@@ -1,0 +1,177 @@
+"""From a primitive function to a PrimFunc: operators answer through FLower (spec section 5.6).
+
+    fn(p0, p1, p2) {                         o0[n, o, y, x] for (n<1, o<4, y<8, x<8) =
+      relu(add(conv2d(p0, p1), p2))              sum(0f; c<3, i<3, j<3) p0[…] * p1[…]
+    }                                            |> max(acc + p2[o, 0, 0], 0f)
+
+Nodes are lowered in post-order into views; what is read twice and costs work is stored once;
+outputs become blocks; epilogues join the reduction they follow (``compiler.lowering.epilogue``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from compiler.errors import CompilerError, DynamicShapeError, LoweringError
+from compiler.ir.analysis import count_uses, post_order
+from compiler.ir.attrs import DictAttrs
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Op,
+    Tuple,
+    TupleGetItem,
+    Var,
+    describe,
+)
+from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
+from compiler.lir.builder import RECOMPUTED_COST, LirBuilder, TensorView
+from compiler.lir.nodes import Buffer, Compute, PrimFunc
+from compiler.lir.scalars import literal
+from compiler.lir.verify import verify
+from compiler.lowering.epilogue import join_epilogues, renumbered
+from compiler.ops.number_format import storage_dtype
+from compiler.ops.rules.lower import FLower
+
+Views = list[TensorView]
+
+# An expression grows at most so far by one operator's repeated reading of its operands.
+_GROWTH = 48
+
+
+def lower_primitive(func: Function, name: str, target: object) -> PrimFunc:
+    """The loops of a function that fusion has made.
+
+    Args:
+        func: typed, with static shapes; its body is operator calls, tuples, constants, parameters.
+        name: of the PrimFunc.
+        target: whose text becomes attribute ``target``.
+    Raises:
+        DynamicShapeError: a parameter or the result has an unknown dimension.
+        LoweringError: the body holds what is no tensor code, such as a closure.
+        CompilerError: an operator has no FLower rule.
+    """
+    if is_dynamic(func.checked_type):
+        raise DynamicShapeError(
+            f"@{name} has type {func.checked_type}: loops need known sizes",
+            fix="give every dimension a size before lowering",
+            span=func.span,
+        )
+    builder = LirBuilder()
+    params, views = _parameters(func)
+    uses = count_uses(func.body)
+    uses[func.body] += 1
+    for node in post_order(func.body):
+        if node not in views:
+            views[node] = _lowered(node, views, uses, builder)
+    outputs = _outputs(views[func.body], func.func_type.ret_type, builder)
+    lowered = PrimFunc(
+        name,
+        tuple(params),
+        tuple(outputs),
+        tuple(builder.temps),
+        tuple(builder.consts),
+        tuple(builder.blocks),
+        DictAttrs({"target": str(target)}),
+    )
+    finished = renumbered(join_epilogues(lowered))
+    verify(finished)
+    return finished
+
+
+def _parameters(func: Function) -> tuple[list[Buffer], dict[Expr, Views]]:
+    """A buffer per tensor of the parameters, tuples flattened left to right."""
+    buffers: list[Buffer] = []
+    views: dict[Expr, Views] = {}
+    for param in func.params:
+        mine = [
+            Buffer(f"p{len(buffers) + k}", ty.concrete_shape, str(storage_dtype(ty.dtype)), "param")
+            for k, ty in enumerate(tensor_fields(param.checked_type))
+        ]
+        buffers += mine
+        views[param] = [TensorView.of_buffer(buffer) for buffer in mine]
+    return buffers, views
+
+
+def _lowered(
+    node: Expr, views: dict[Expr, Views], uses: Counter[Expr], builder: LirBuilder
+) -> Views:
+    if isinstance(node, Constant):
+        return [_constant(node, builder)]
+    if isinstance(node, Tuple):
+        return [view for part in node.fields for view in views[part]]
+    if isinstance(node, TupleGetItem):
+        return _field(node, views)
+    if isinstance(node, Op):
+        return []
+    if isinstance(node, Call) and isinstance(node.op, Op):
+        return _call(node, node.op, views, uses, builder)
+    what = f"variable {node.name_hint}" if isinstance(node, Var) else describe(node)
+    raise LoweringError(
+        f"{what} cannot stand in a primitive function",
+        fix="lower calls of operators on parameters, constants and tuples only",
+        span=node.span,
+    )
+
+
+def _constant(node: Constant, builder: LirBuilder) -> TensorView:
+    if node.data.size == 1:
+        value = literal(node.data.item(), str(node.data.dtype))
+        return TensorView.of(node.data.shape, lambda at: value)
+    return builder.constant(node.data)
+
+
+def _field(node: TupleGetItem, views: dict[Expr, Views]) -> Views:
+    fields = node.tuple.checked_type
+    assert isinstance(fields, TupleType)
+    start = sum(len(tensor_fields(ty)) for ty in fields.fields[: node.index])
+    return views[node.tuple][start : start + len(tensor_fields(node.checked_type))]
+
+
+def _call(
+    call: Call, op: Op, views: dict[Expr, Views], uses: Counter[Expr], builder: LirBuilder
+) -> Views:
+    inputs = [view for arg in call.args for view in views[arg]]
+    out_types = tensor_fields(call.checked_type)
+    try:
+        if is_dynamic(call.checked_type):
+            raise DynamicShapeError(f"{op.name} has the type {call.checked_type}")
+        found = FLower.require(op)(call, inputs, out_types, builder)
+    except CompilerError as error:
+        error.add_note(f"while lowering {describe(call)}")
+        raise
+    _check(op, found, out_types)
+    spent = sum(view.cost for view in inputs)
+    repeated = uses[call] > 1
+    return [_kept(view, repeated, spent, builder) for view in found]
+
+
+def _kept(view: TensorView, repeated: bool, spent: int, builder: LirBuilder) -> TensorView:
+    """The view itself, or stored where reading it again and again would repeat its work."""
+    cost = view.cost
+    if cost > RECOMPUTED_COST and (repeated or cost > spent + _GROWTH):
+        return builder.store(view)
+    return view
+
+
+def _check(op: Op, found: Sequence[TensorView], wanted: Sequence[TensorType]) -> None:
+    got = [(view.shape, view.dtype) for view in found]
+    need = [(ty.concrete_shape, str(storage_dtype(ty.dtype))) for ty in wanted]
+    if got != need:
+        raise LoweringError(
+            f"the lowering of {op.name} has results {got}, its type says {need}",
+            fix=f"correct the FLower rule of {op.name}",
+        )
+
+
+def _outputs(found: Views, result: Type, builder: LirBuilder) -> list[Buffer]:
+    """One block per tensor of the result that copies its view into an output."""
+    outputs: list[Buffer] = []
+    for view in found:
+        held = Buffer(f"o{len(outputs)}", view.shape, view.dtype, "out")
+        builder.blocks.append(Compute(held, view.axes, view.expr, view.axes))
+        outputs.append(held)
+    return outputs

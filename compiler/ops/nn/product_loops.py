@@ -1,0 +1,196 @@
+"""Loops of convolutions and matrix products: operands widened, one reduction block.
+
+Integers are multiplied and added in the dtype of the result and wrap there; float16 in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from compiler.lir import index
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Axis, Bin, Cast, Scalar, Select, literal
+from compiler.ops.nn.window_loops import LOOP_NAMES, Image, tap_position
+
+
+def accumulator(dtype: str) -> str:
+    """The dtype in which products of a result of ``dtype`` are summed."""
+    return "float32" if dtype == "float16" else dtype
+
+
+def product_of(a: Scalar, b: Scalar, dtype: str) -> Scalar:
+    """a * b in an accumulator of ``dtype``."""
+    return Bin("*", _wide(a, dtype), _wide(b, dtype))
+
+
+def _wide(value: Scalar, dtype: str) -> Scalar:
+    return value if value.dtype == dtype else Cast(dtype, value)
+
+
+def narrowed(view: TensorView, dtype: str) -> Callable[[Scalar, tuple[Scalar, ...]], Scalar] | None:
+    """The epilogue that leaves the accumulator for ``dtype``; None where it is that already."""
+    return None if accumulator(dtype) == dtype else lambda acc, at: Cast(dtype, acc)
+
+
+def matmul_loops(
+    builder: LirBuilder,
+    shape: Sequence[int],
+    depth: int,
+    left: tuple[TensorView, Callable[[tuple[Scalar, ...], Scalar], Sequence[Scalar]]],
+    right: tuple[TensorView, Callable[[tuple[Scalar, ...], Scalar], Sequence[Scalar]]],
+    dtype: str,
+) -> TensorView:
+    """sum over k < depth of left[…] * right[…].
+
+    Args:
+        builder: of the function.
+        shape: of the result.
+        depth: products a sum.
+        left: an operand, and its indices from those of the result and k.
+        right: the other operand.
+        dtype: of the result.
+    """
+    acc = accumulator(dtype)
+    reads = max(shape[-2:], default=1)
+    a, a_at = builder.for_reduction(left[0], reads), left[1]
+    b, b_at = builder.for_reduction(right[0], reads), right[1]
+    names = [*"ijlmnpq"[: len(shape) - 1], "u"][-max(len(shape), 1) :]
+    return builder.reduce(
+        shape,
+        "sum",
+        literal(0, acc),
+        [("k", depth)],
+        lambda at, r: product_of(a.at(a_at(at, r[0])), b.at(b_at(at, r[0])), acc),
+        dtype=dtype,
+        names=names,
+    )
+
+
+def convolution_loops(
+    builder: LirBuilder,
+    data: TensorView,
+    kernel: TensorView,
+    layouts: tuple[str, str, str],
+    geometry: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    groups: int,
+    out: tuple[Sequence[int], str],
+) -> TensorView:
+    """Grouped 2-D convolution.
+
+    Groups are a loop of their own, inside of which the channels of a group run; a depthwise
+    convolution has one loop over its channels.
+
+    Args:
+        builder: of the function.
+        data: image tensor.
+        kernel: with the letters O, I, H, W.
+        layouts: of data, kernel and result.
+        geometry: strides, dilation, padding (top, left, …).
+        groups: divides the channels.
+        out: shape and dtype of the result.
+    """
+    shape, dtype = out
+    acc = accumulator(dtype)
+    strides, dilation, padding = geometry
+    weight = Image(kernel, layouts[1])
+    filters, depth = weight.sizes["O"], weight.sizes["I"]
+    rows, columns = weight.sizes["H"], weight.sizes["W"]
+    reads = filters // groups * rows * columns
+    image = Image(builder.for_reduction(data, reads), layouts[0])
+    per_group = filters // groups
+    axes, out_index, group, channel = channel_loops(shape, layouts[2], groups, per_group)
+    letters = {axis.name: axis for axis in axes}
+    taps = [("i", rows), ("j", columns)]
+    raxes = taps if groups > 1 and depth == 1 else [("c", depth), *taps]
+    zero = literal(0, image.dtype)
+
+    def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
+        within_group, (i, j) = r[0] if len(r) == 3 else index.imm(0), r[-2:]
+        y = tap_position(letters["y"], i, strides[0], dilation[0], padding[0])
+        x = tap_position(letters["x"], j, strides[1], dilation[1], padding[1])
+        source = index.plus(index.times(group, depth), within_group)
+        value = image.inside(zero, y, x, N=letters["n"], C=source)
+        return product_of(value, weight.at(O=channel, I=within_group, H=i, W=j), acc)
+
+    return builder.reduce_into(
+        shape, axes, out_index, "sum", literal(0, acc), raxes, body, dtype=dtype
+    )
+
+
+def transposed_convolution_loops(
+    builder: LirBuilder,
+    data: TensorView,
+    kernel: TensorView,
+    layouts: tuple[str, str, str],
+    geometry: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    groups: int,
+    out: tuple[Sequence[int], str],
+) -> TensorView:
+    """The gradient of a convolution, gathered: an output sums the taps that reach it.
+
+    Tap i reaches row y from row (y + pt - i * dh) / sh of the data, where that is whole. Arguments
+    as in ``convolution_loops``; the kernel's I counts the channels of the data.
+    """
+    shape, dtype = out
+    acc = accumulator(dtype)
+    strides, dilation, padding = geometry
+    weight = Image(kernel, layouts[1])
+    per_group, rows, columns = weight.sizes["O"], weight.sizes["H"], weight.sizes["W"]
+    depth = weight.sizes["I"] // groups
+    image = Image(builder.for_reduction(data, per_group * rows * columns), layouts[0])
+    axes, out_index, group, channel = channel_loops(shape, layouts[2], groups, per_group)
+    letters = {axis.name: axis for axis in axes}
+    zero = literal(0, image.dtype)
+
+    def source(out_at: Scalar, tap: Scalar, axis: int) -> tuple[Scalar, Scalar | None]:
+        moved = index.plus(index.plus(out_at, index.times(tap, -dilation[axis])), padding[axis])
+        whole = index.floormod(moved, strides[axis])
+        condition = None if strides[axis] == 1 else Bin("==", whole, index.imm(0))
+        return index.floordiv(moved, strides[axis]), condition
+
+    def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
+        c, i, j = r
+        y, whole_y = source(letters["y"], i, 0)
+        x, whole_x = source(letters["x"], j, 1)
+        place = index.plus(index.times(group, depth), c)
+        value = image.inside(zero, y, x, N=letters["n"], C=place)
+        whole = index.all_of([whole_y, whole_x])
+        if whole is not None:
+            value = Select(whole, value, zero)
+        inner = index.plus(channel, index.times(group, -per_group))
+        return product_of(value, weight.at(I=place, O=inner, H=i, W=j), acc)
+
+    raxes = [("c", depth), ("i", rows), ("j", columns)]
+    return builder.reduce_into(
+        shape, axes, out_index, "sum", literal(0, acc), raxes, body, dtype=dtype
+    )
+
+
+def channel_loops(
+    shape: Sequence[int], layout: str, groups: int, per_group: int
+) -> tuple[tuple[Axis, ...], tuple[Scalar, ...], Scalar, Scalar]:
+    """Loops over the result of a grouped convolution.
+
+    Returns:
+        The loops; where their point goes in the result; the group; the channel of the result.
+    """
+    axes: list[Axis] = []
+    out_index: list[Scalar] = []
+    group: Scalar = index.imm(0)
+    channel: Scalar = index.imm(0)
+    for letter, extent in zip(layout, shape):
+        if letter == "C":
+            if groups == 1 or per_group == 1:
+                own = Axis(LOOP_NAMES["C"], extent)
+                group, channel = (own if groups > 1 else index.imm(0)), own
+                axes.append(own)
+            else:
+                group, inner = Axis("g", groups), Axis(LOOP_NAMES["C"], per_group)
+                channel = index.plus(index.times(group, per_group), inner)
+                axes += [group, inner]
+            out_index.append(channel)
+        else:
+            loop = Axis(LOOP_NAMES[letter], extent)
+            axes.append(loop)
+            out_index.append(loop)
+    return tuple(axes), tuple(out_index), group, channel

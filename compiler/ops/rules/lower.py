@@ -1,0 +1,84 @@
+"""FLower: what an operator is as loops (spec/compiler.md section 5.6).
+
+A rule says one of three things:
+
+    elementwise, broadcast, injective    a view computed from its inputs' views; nothing is emitted
+    reductions, convolutions, products   blocks emitted into temps, inputs read through their views
+    library routines                     an Extern on materialised buffers
+
+LowerTE asks, through ``compiler.lowering.primitive``. The values are those of FNumpyCompute:
+integers bit for bit, floats up to the order of their sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from compiler.ir.expr import Call
+from compiler.ir.op import OpRule
+from compiler.ir.ty import TensorType
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Scalar, literal
+
+Views = Sequence[TensorView]
+OutTypes = Sequence[TensorType]
+
+LowerRule = Callable[[Call, Views, OutTypes, LirBuilder], list[TensorView]]
+"""``rule(call, inputs, out_types, builder) -> views``: ``call`` is typed with static shapes;
+``inputs`` are those of its arguments, tuples flattened left to right; ``out_types`` the tensors of
+its result, in the same order as the views returned, which have these shapes and dtypes."""
+
+FLower: OpRule[LowerRule] = OpRule("FLower", asked_by="LowerTE")
+
+ScalarFunction = Callable[..., Scalar]
+"""``function(attrs, *elements) -> element``."""
+IndexMap = Callable[[Call, tuple[Scalar, ...]], Sequence[Scalar]]
+"""``where(call, indices of the result) -> indices of the data``."""
+
+
+def elementwise(function: ScalarFunction, reads: int = 1) -> LowerRule:
+    """The rule of an operator that works element by element, operands broadcast.
+
+    Args:
+        function: of the attributes and one element per operand.
+        reads: how often it reads an operand at most.
+    """
+
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+        held = [b.reusable(view) for view in inputs] if reads > 1 else inputs
+        shape = out_types[0].concrete_shape
+        return [
+            TensorView.of(
+                shape, lambda at: function(call.attrs, *(view.broadcast_at(at) for view in held))
+            )
+        ]
+
+    return rule
+
+
+def binary(op: str) -> LowerRule:
+    """The rule of an operator that is one operation of ``compiler.lir.scalars.BINARY``."""
+    return elementwise(lambda attrs, a, b: Bin(op, a, b))
+
+
+def moved(where: IndexMap) -> LowerRule:
+    """The rule of an operator that only moves elements of its first operand."""
+
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+        data = inputs[0]
+        shape = out_types[0].concrete_shape
+        return [TensorView.of(shape, lambda at: data.at(where(call, at)))]
+
+    return rule
+
+
+def same_value(
+    call: Call, inputs: Views, out_types: OutTypes, builder: LirBuilder
+) -> list[TensorView]:
+    """The rule of an operator that is an identity at this level."""
+    return list(inputs[: len(out_types)])
+
+
+def like_first(value: int | float, data: Scalar) -> Scalar:
+    """A constant of the dtype of ``data``, rounded to it."""
+    return literal(value, data.dtype)
