@@ -117,7 +117,7 @@ CHECKS: dict[str, Check] = {
     "do_simulation": _flag,
     "round_for_shift": _flag,
     "debug_enabled_ops": _op_names,
-    "rounding": partial(_word, ("UPWARD", "TONEAREST")),
+    "rounding": partial(_word, ("UPWARD", "TONEAREST", "TONEAREST_EVEN")),
     "calibrate_chunk_by": _chunk,
     "partition_conversions": partial(_word, ("disabled", "enabled", "fully_integral")),
     "percentile": partial(_number, 1.0),
@@ -132,6 +132,7 @@ CHECKS: dict[str, Check] = {
     "equalize": _flag,
     "smooth_alpha": _share,
     "bias_correction": _flag,
+    "requantization": partial(_word, ("fixed_point", "power_of_two")),
     "weight_rounding": partial(_word, ("nearest", "adaptive")),
     "layers": layer_choices,
 }

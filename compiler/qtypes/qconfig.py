@@ -39,7 +39,8 @@ class QConfig:
         do_simulation: stop after calibration.
         round_for_shift: add half before a right shift.
         debug_enabled_ops: names of the operators whose annotate rules may run; None allows all.
-        rounding: of fixed-point products, half "UPWARD" or "TONEAREST" (half away from zero).
+        rounding: of fixed-point products, half "UPWARD" or "TONEAREST" (half away from zero);
+            "TONEAREST_EVEN" sends half to the even neighbour, in shifts as well.
         calibrate_chunk_by: profile outputs handled at a time; -1 means all.
         partition_conversions: cut the module into quantize_inputs, quantized_main and
             dequantize_outputs; "fully_integral" also refuses float inside.
@@ -60,6 +61,8 @@ class QConfig:
             weights first (same function); None moves nothing. Needs calibration data.
         bias_correction: biases make up for the mean error of quantized weights. Needs calibration
             data and bias_mode "accumulator".
+        requantization: "fixed_point" multiplies by 31 bits and shifts; "power_of_two" takes scales
+            that are powers of two, the next ones upward, so that a shift is enough.
         weight_rounding: weights go to the "nearest" level, or "adaptive" to the ones with the least
             error of the layer's output. Needs calibration data.
         layers: what differs at single layers, by name: bits of weights and of inputs, or float.
@@ -98,6 +101,7 @@ class QConfig:
     equalize: bool = False
     smooth_alpha: float | None = None
     bias_correction: bool = False
+    requantization: str = "fixed_point"
     weight_rounding: str = "nearest"
     layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)
 

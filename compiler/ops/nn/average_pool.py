@@ -79,11 +79,15 @@ def realize_average_pool(counts: Counts) -> RealizeRule:
 def exact_factor(windows: np.ndarray[Any, Any], bound: int, qconfig: QConfig) -> int:
     """What the data are multiplied with in front of the pool: L.
 
-    Where the mean of the multiplied data would leave the accumulator, the largest power of two that
+    With ``requantization`` "power_of_two" the largest power of two that the sum has room for. Else,
+    where the mean of the multiplied data would leave the accumulator, the largest power of two that
     does not: the quotient is then truncated that far below the data's step.
     """
     if not qconfig.avg_pool_round:
         return 1
+    if qconfig.requantization == "power_of_two":
+        room = integer_limits(qconfig.dtype_activation)[1] // max(bound * int(windows.max()), 1)
+        return 1 << (max(room, 1).bit_length() - 1)
     factor = math.lcm(*(int(count) for count in np.unique(windows)))
     room = max(integer_limits(qconfig.dtype_activation)[1] // max(bound, 1), 1)
     return factor if factor <= room else 1 << (room.bit_length() - 1)

@@ -56,6 +56,16 @@ class DomScale:
         return DomScale(values, self.trailing, self.wide or divisor > 1)
 
 
+def chosen_scale(values: Any, qconfig: QConfig) -> NDArray[np.float32]:
+    """``values`` > 0 as a scale that may be chosen freely: with ``requantization`` "power_of_two"
+    the next power of two that is not below, else as they are."""
+    scale = as_scale(values)
+    if qconfig.requantization != "power_of_two":
+        return scale
+    fraction, exponent = np.frexp(scale)
+    return as_scale(np.ldexp(np.float32(1), np.where(fraction == 0.5, exponent - 1, exponent)))
+
+
 def as_scale(values: Any) -> NDArray[np.float32]:
     """``values`` as a float32 array of rank 0 or 1."""
     return np.asarray(values, dtype=np.float32)

@@ -12,6 +12,7 @@ from compiler.ir.expr import Expr
 from compiler.ops.rules.integer_calls import (
     add,
     along_axis,
+    bitwise_and,
     cast,
     fixed_point_multiply,
     fixed_point_multiply_per_axis,
@@ -54,7 +55,8 @@ def scaled(
     """``data * factor`` as nodes.
 
     UPWARD is one fixed_point_multiply in the dtype of ``data``, half toward plus infinity.
-    TONEAREST is int64 arithmetic ending in a cast to int32, half away from zero.
+    TONEAREST is int64 arithmetic ending in a cast to int32, half away from zero, TONEAREST_EVEN
+    half to the even neighbour.
 
     Args:
         factor: rank 0, or one factor per channel.
@@ -77,9 +79,38 @@ def scaled(
     if left.any():
         wide = left_shift(wide, constant(left))
     product = multiply(wide, constant(multiplier))
+    if rounding == "TONEAREST_EVEN":
+        return cast(shifted_to_even(product, 31 + right, trailing, "int64"), "int32")
     half = np.left_shift(np.int64(1), 30 + right)
     rounded = add(product, where_not_negative(product, constant(half), constant(half - 1)))
     return cast(right_shift(rounded, constant(31 + right)), "int32")
+
+
+def shifted_to_even(data: Expr, shifts: Ints, trailing: int | None, dtype: str) -> Expr:
+    """``data * 2^-shifts`` as nodes, halves to the even neighbour:
+
+        (data + 2^(n-1) - 1 + ((data >> n) & 1)) >> n        n > 0; n = 0 changes nothing
+
+    Args:
+        shifts: 0 and more, rank 0 or one per channel.
+        trailing: axes of ``data`` behind the channel axis; None for a single shift.
+        dtype: of ``data``.
+    """
+    amount = along_axis(shifts, trailing, dtype)
+    odd = bitwise_and(right_shift(data, amount), along_axis(shifts > 0, trailing, dtype))
+    below_half = along_axis(_below_half(shifts), trailing, dtype)
+    return right_shift(add(add(data, below_half), odd), amount)
+
+
+def to_even_values(values: Ints, shifts: Ints) -> Ints:
+    """What ``shifted_to_even`` computes, on numbers."""
+    odd = np.right_shift(values, shifts) & (shifts > 0)
+    return np.asarray(np.right_shift(values + _below_half(shifts) + odd, shifts))
+
+
+def _below_half(shifts: Ints) -> Ints:
+    held = np.maximum(shifts, 1)
+    return np.asarray(np.where(shifts > 0, np.left_shift(np.int64(1), held - 1) - 1, 0))
 
 
 def scaled_values(values: Ints, factor: NDArray[np.float32], rounding: str) -> Ints:
@@ -87,6 +118,8 @@ def scaled_values(values: Ints, factor: NDArray[np.float32], rounding: str) -> I
     multiplier, shift = multiplier_and_shift(factor)
     left, right = np.maximum(shift, 0), np.minimum(np.maximum(-shift, 0), 32)
     product = np.left_shift(values, left) * multiplier
+    if rounding == "TONEAREST_EVEN":
+        return to_even_values(product, 31 + right)
     half = np.left_shift(np.int64(1), 30 + right)
     if rounding != "UPWARD":
         half = np.where(product >= 0, half, half - 1)

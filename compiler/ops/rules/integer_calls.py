@@ -71,6 +71,11 @@ def left_shift(data: Expr, amount: Expr) -> Call:
     return _call("left_shift", data, amount)
 
 
+def bitwise_and(lhs: Expr, rhs: Expr) -> Call:
+    """lhs & rhs, broadcast."""
+    return _call("bitwise_and", lhs, rhs)
+
+
 def where_not_negative(data: Expr, then: Expr, otherwise: Expr) -> Call:
     """``then`` where data >= 0, else ``otherwise``; the zero is a scalar int64 (data is int64)."""
     return _call("where", _call("greater_equal", data, scalar(0, "int64")), then, otherwise)

@@ -16,6 +16,8 @@ from compiler.ops.rules.fixed_point import (
     exact_log2,
     scaled,
     scaled_values,
+    shifted_to_even,
+    to_even_values,
     within_contract,
 )
 from compiler.ops.rules.integer_calls import (
@@ -126,10 +128,17 @@ class _Step:
         # From 62 on every int32, half added, shifts to 0.
         shifts = np.minimum(shifts, 62)
         data = value.data if value.dtype == work else cast(value.data, work)
+        if self._to_even:
+            data = shifted_to_even(data, shifts, value.trailing, work)
+            return self._finish(data, work, bounds)
         if self.qconfig.round_for_shift:
             data = add(data, along_axis(np.minimum(half, 1 << 61), value.trailing, work))
         data = right_shift(data, along_axis(shifts, value.trailing, work))
         return self._finish(data, work, bounds)
+
+    @property
+    def _to_even(self) -> bool:
+        return self.qconfig.round_for_shift and self.qconfig.rounding == "TONEAREST_EVEN"
 
     def _half(self, shifts: Ints) -> Ints:
         if not self.qconfig.round_for_shift:
@@ -181,6 +190,8 @@ class _Step:
         if self.shifts is None:
             return scaled_values(values, self.factor, self.qconfig.rounding)
         if (self.shifts >= 0).all():
+            if self._to_even:
+                return to_even_values(values, np.minimum(self.shifts, 62))
             held = values + self._half(self.shifts)
             return np.asarray(np.right_shift(held, np.minimum(self.shifts, 62)))
         return np.asarray(np.left_shift(values, np.minimum(-self.shifts, 30)))

@@ -6,7 +6,8 @@ Source: spec/quantize.md rulings R-16 (b and c), R-33; zero points are ours.
 from __future__ import annotations
 
 from compiler.ir.expr import Expr
-from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ir.ty import bits
+from compiler.ops.rules.dom_scale import DomScale, as_scale, chosen_scale
 from compiler.ops.rules.fixed_point import scaled
 from compiler.ops.rules.integer_calls import add, cast, scalar
 from compiler.ops.rules.realize import (
@@ -45,7 +46,7 @@ def unify_for_concatenate(
     scales = [float(v.dom_scale.data) for v in flat]
     bounds = [_step_bound(v, room, qconfig) for v in flat]
     finest = max(min(scales), max(s * b / room for s, b in zip(scales, bounds)))
-    scale = DomScale(as_scale(finest))
+    scale = DomScale(chosen_scale(finest, qconfig))
     fields: Fields = []
     for ref, v in zip(ref_fields, flat):
         wide = centred(v, acc)
@@ -67,9 +68,11 @@ def _rank(ref_arg: Expr) -> int:
 def _step_bound(value: QRealizeIntExpr, room: int, qconfig: QConfig) -> int:
     if value.dtype == qconfig.dtype_input and value.zero_point == 0:
         return (1 << (qconfig.nbit_input - 1)) - 1
-    if value.dtype == f"u{qconfig.dtype_input}" or value.zero_point:
+    if value.dtype == "float32":
+        return value.bound
+    if value.zero_point or bits(value.dtype) < bits(qconfig.dtype_activation):
         return max(abs(value.low - value.zero_point), abs(value.high - value.zero_point))
-    return value.bound if value.dtype == "float32" else room
+    return room
 
 
 def _narrow_fields(ref_fields: tuple[Expr, ...], flat: Fields, qconfig: QConfig) -> Fields:
@@ -116,7 +119,7 @@ def _common_storage(flat: Fields, qconfig: QConfig) -> tuple[DomScale, int, int]
         needed = (highest - lowest) / levels
     else:
         needed = max(highest / top, lowest / bottom)
-    scale = as_scale(max(*(scale for scale, _, _ in ends), needed))
+    scale = chosen_scale(max(*(scale for scale, _, _ in ends), needed), qconfig)
     low, high = round(lowest / float(scale)), round(highest / float(scale))
     if zero_point_for(low, high, qconfig) == 0 and storage_dtype(low, high, qconfig) is None:
         # Rounding both ends has made one level too many.

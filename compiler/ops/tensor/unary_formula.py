@@ -24,7 +24,7 @@ from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
-from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.dom_scale import DomScale, chosen_scale
 from compiler.ops.rules.lower import FLower, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
@@ -127,7 +127,7 @@ def unary_formula_realize(
     values = np.nan_to_num(evaluate(attrs.formula, reals), nan=0.0)
     table = RealTable(cast_if_needed(data, dtype), values, data.low - lowest, data.high - lowest)
     largest = min(table.magnitude, float(np.finfo(np.float32).max))
-    scale = DomScale(as_scale(largest / _WIDE if largest > 0 else 1.0), wide=True)
+    scale = DomScale(chosen_scale(largest / _WIDE if largest > 0 else 1.0, ctx.qconfig), wide=True)
     acc = ctx.qconfig.dtype_activation
     looked_up, low, high = table.at(float(scale.values), -_WIDE, _WIDE, acc)
     return integers(looked_up, scale, acc, low, high, table=table)

@@ -54,6 +54,16 @@ def multiply(step: Step, ctx: RangeContext) -> Interval:
     return corners([x * y for x, y in product((a.low, a.high), (b.low, b.high))])
 
 
+@FRange.register("bitwise_and")
+def bitwise_and(step: Step, ctx: RangeContext) -> Interval:
+    """Between 0 and a side that is not negative; anything of the dtype where both may be."""
+    sides = [side for side in (ctx.of(v) for v in step.args) if side.lowest >= 0]
+    rank = len(step.result.type.shape)
+    if not sides:
+        return constant_interval(*integer_range(step.result.type.dtype), rank)
+    return constant_interval(0, min(side.highest for side in sides), rank)
+
+
 @FRange.register("maximum")
 def maximum(step: Step, ctx: RangeContext) -> Interval:
     """Bound by bound."""

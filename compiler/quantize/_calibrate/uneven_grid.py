@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call, Expr
 from compiler.ir.ty import bits
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
-from compiler.ops.rules.dom_scale import as_scale
+from compiler.ops.rules.dom_scale import as_scale, chosen_scale
 from compiler.ops.rules.never_negative import never_negative
 from compiler.ops.rules.zero_point import may_have_zero_point
 from compiler.qtypes.kind import QAnnotateKind
@@ -54,12 +54,13 @@ class Sidedness:
         if nbit > bits(self.qconfig.dtype_input):
             return None
         if low == 0 or point.args[0] in self.positive:
-            return Grid(as_scale((high or 1.0) / 2.0**nbit), (0, 2**nbit - 1))
+            return Grid(chosen_scale((high or 1.0) / 2.0**nbit, self.qconfig), (0, 2**nbit - 1))
         if point not in self.shifted:
             return None
         levels = 2**nbit - 1
-        step = float(as_scale((high - low) / levels))
-        if step >= _WORTH_IT * range_s / 2.0 ** (nbit - 1):
+        step = float(chosen_scale((high - low) / levels, self.qconfig))
+        even = float(chosen_scale(range_s / 2.0 ** (nbit - 1), self.qconfig))
+        if step >= _WORTH_IT * even:
             return None
         zero = min(max(int(np.floor(-low / step + 0.5)), 0), levels)
         return Grid(as_scale(step), (-zero, levels - zero))

@@ -48,6 +48,8 @@ DEFAULTS = {
     "equalize": False,
     "smooth_alpha": None,
     "bias_correction": False,
+    "requantization": "fixed_point",
+    "weight_rounding": "nearest",
     "layers": {},
 }
 RECOMMENDED = {

@@ -15,11 +15,13 @@ neighbours nearly always holds. What is proven here is what the exported graph c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Ints = NDArray[np.int64]
+Ties = Literal["up", "away", "even"]
 Floats = NDArray[np.float32]
 
 MAX_STEPS = 1 << 12
@@ -29,19 +31,19 @@ MAX_STEPS = 1 << 12
 class Factor:
     """x → round(x * multiplier * 2^-shift), per channel.
 
-    Ties go toward plus infinity, or away from zero with ``half_away``. Both arrays have one shape,
-    which broadcasts against the tensor; multipliers lie in [0, 2^31).
+    Ties go "up" toward plus infinity, "away" from zero or to the "even" neighbour. Both arrays have
+    one shape, which broadcasts against the tensor; multipliers lie in [0, 2^31).
     """
 
     multiplier: Ints
     shift: Ints
-    half_away: bool = False
+    ties: Ties = "up"
 
     @staticmethod
-    def of(multiplier: ArrayLike, shift: ArrayLike, half_away: bool = False) -> Factor:
+    def of(multiplier: ArrayLike, shift: ArrayLike, ties: Ties = "up") -> Factor:
         """A factor from numbers or arrays whose shapes broadcast."""
         m, n = np.broadcast_arrays(np.asarray(multiplier, np.int64), np.asarray(shift, np.int64))
-        return Factor(m, n, half_away)
+        return Factor(m, n, ties)
 
     def apply(self, x: ArrayLike) -> Ints:
         """f of whole numbers, in exact arithmetic.
@@ -54,8 +56,12 @@ class Factor:
             raise OverflowError("a fixed-point product leaves 64 bits")
         product = wide * self.multiplier
         half = np.left_shift(np.int64(1), np.clip(self.shift - 1, 0, 62))
-        sign = np.where(self.half_away & (product < 0), -1, 1)
-        rounded = sign * ((sign * product + half) >> np.clip(self.shift, 0, 63))
+        held = np.clip(self.shift, 0, 63)
+        if self.ties == "even":
+            rounded = (product + half - 1 + (product >> held & 1)) >> held
+        else:
+            sign = np.where((self.ties == "away") & (product < 0), -1, 1)
+            rounded = sign * ((sign * product + half) >> held)
         exact = product << np.clip(-self.shift, 0, 62)
         return np.asarray(np.where(self.shift > 0, rounded, exact))
 
@@ -76,7 +82,7 @@ class Factor:
     @property
     def powers_of_two(self) -> Ints | None:
         """k where every factor is 2^-k with k >= 0, else None."""
-        if self.half_away or np.any(self.odd_parts != 1):
+        if self.ties == "away" or np.any(self.odd_parts != 1):
             return None
         _, exponents = np.frexp(self.multiplier.astype(np.float64))
         bits = np.asarray(self.shift - (exponents - 1))
@@ -255,10 +261,12 @@ def _steps(factor: Factor, low: int, high: int) -> Ints:
     k = np.arange(low + 1, high + 1, dtype=np.int64)
     multiplier, shift = factor.multiplier.reshape(-1, 1), factor.shift.reshape(-1, 1)
     edges = (2 * k - 1) << (shift - 1)
-    if not factor.half_away:
-        return np.asarray(-(-edges // multiplier))
-    # Below zero a tie falls away from zero, so the step lies strictly above the edge.
-    return np.where(k > 0, -(-edges // multiplier), edges // multiplier + 1)
+    reaches = -(-edges // multiplier)
+    if factor.ties == "up":
+        return np.asarray(reaches)
+    # A tie that does not rise to k puts the step strictly above the edge.
+    rises = k > 0 if factor.ties == "away" else k % 2 == 0
+    return np.where(rises, reaches, edges // multiplier + 1)
 
 
 def _neighbours(base: Floats) -> Floats:

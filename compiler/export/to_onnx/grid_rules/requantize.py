@@ -102,9 +102,12 @@ def _scaled(
     low, high = factor.bounds(source.low, source.high)
     bits = factor.powers_of_two
     if bits is not None:
-        # Every factor is 2^-k: half is added before the scaling, both exact.
+        # Every factor is 2^-k: half is added before the scaling, both exact; Round is to even.
         half = np.where(bits > 0, np.left_shift(1, np.maximum(bits - 1, 0)), 0)
-        shifted = shifted_right(source, half, bits, low, high, grid)
+        to_even = factor.ties == "even"
+        addend = np.zeros_like(half) if to_even else half
+        rounding = "Round" if to_even else "Floor"
+        shifted = shifted_right(source, addend, bits, low, high, grid, rounding)
         if shifted is not None:
             return shifted
     form, blocked = None, False
@@ -154,7 +157,9 @@ def _rounded_double(product: str, factor: Factor, source: Carried, grid: GridEmi
     """Nearest integer; the way ties go matters only where one can occur."""
     if not factor.may_tie(source.magnitude):
         return grid.node("Round", [product])
-    if factor.half_away:
+    if factor.ties == "even":
+        return grid.node("Round", [product])
+    if factor.ties == "away":
         # 0.5 is safe in double: the product has at most 53 bits there.
         return rounded_half_away(product, grid, 0.5, "float64")
     half = grid.writer.constant(np.asarray(0.5, "float64"))
@@ -182,7 +187,11 @@ def _in_int64(
     product = grid.node("Mul", [grid.as_int64(source), multiplier])
     half = np.left_shift(np.int64(1), factor.shift - 1)
     addend = grid.writer.constant(half)
-    if factor.half_away:
+    if factor.ties == "even":
+        whole = _floor_divided(product, half * 2, grid)
+        odd = grid.node("Mod", [whole, grid.ints([2])], fmod=0)
+        addend = grid.node("Add", [grid.writer.constant(half - 1), odd])
+    if factor.ties == "away":
         positive = grid.node("GreaterOrEqual", [product, grid.ints([0])])
         addend = grid.node("Where", [positive, addend, grid.writer.constant(half - 1)])
     name = _floor_divided(grid.node("Add", [product, addend]), half * 2, grid)
@@ -198,9 +207,15 @@ def _floor_divided(name: str, divisor: NDArray[np.int64], grid: GridEmitter) -> 
 
 
 def shifted_right(
-    source: Carried, addend: Bound, bits: Bound, low: int, high: int, grid: GridEmitter
+    source: Carried,
+    addend: Bound,
+    bits: Bound,
+    low: int,
+    high: int,
+    grid: GridEmitter,
+    rounding: str = "Floor",
 ) -> Carried | None:
-    """floor((source + addend) * 2^-bits); None where the sum does not fit in float32."""
+    """(source + addend) * 2^-bits by Floor or Round; None where float32 does not hold the sum."""
     if source.carrier != "float32":
         return None
     scale = np.ldexp(1.0, -bits.astype("int32"))
@@ -212,7 +227,7 @@ def shifted_right(
             shrink = np.ldexp(1.0, -per_channel.astype("int32"))
             assert product.bias is not None
             weight = product.weight * shrink.reshape(-1, *([1] * (product.weight.ndim - 1)))
-            name = grid.node("Floor", [product.emit(weight, product.bias * shrink)])
+            name = grid.node(rounding, [product.emit(weight, product.bias * shrink)])
             return Carried(name, "float32", low, high)
     if source.magnitude + int(np.abs(addend).max(initial=0)) >= FLOAT_LIMIT:
         return None
@@ -220,13 +235,24 @@ def shifted_right(
     if np.any(addend):
         name = grid.node("Add", [name, grid.float_constant(addend)])
     scaled = grid.node("Mul", [name, grid.float_constant(scale)])
-    return Carried(grid.node("Floor", [scaled]), "float32", low, high)
+    return Carried(grid.node(rounding, [scaled]), "float32", low, high)
+
+
+@FToGrid.register("bitwise_and")
+def bitwise_and(step: Step, grid: GridEmitter) -> Carried:
+    """x & (2^n - 1) = x modulo 2^n."""
+    mask = step.args[1].data
+    if mask is None or np.any(mask & (mask + 1)) or np.any(mask < 0):
+        raise grid.refuse(step, "its mask is not 2^n - 1")
+    below = grid.writer.constant(mask.astype(np.int64) + 1)
+    rest = grid.node("Mod", [grid.as_int64(grid.carried(step.args[0])), below], fmod=0)
+    return narrowed(rest, "int64", 0, int(mask.max(initial=0)), grid)
 
 
 @FToGrid.register("right_shift")
 def right_shift(step: Step, grid: GridEmitter) -> Carried:
-    """floor(x * 2^-n) for constant n; the TONEAREST chain of section 7.3 is seen as a whole."""
-    to_nearest = to_nearest_chain(step)
+    """floor(x * 2^-n) for constant n; the chains that round to nearest are seen as a whole."""
+    to_nearest = to_nearest_chain(step) or to_even_chain(step)
     if to_nearest is not None:
         value, factor = to_nearest
         return _requantized(value, factor, step, grid)

@@ -1,18 +1,25 @@
-"""The chain of int64 operators that rounding="TONEAREST" realizes, seen as one factor.
+"""The chains of operators that round to nearest, seen as one factor.
 
     p = multiply(left_shift(cast(x, int64), L), M)
-    right_shift(add(p, where(greater_equal(p, 0), 2^(n-1), 2^(n-1) - 1)), n)
+    right_shift(add(p, where(greater_equal(p, 0), 2^(n-1), 2^(n-1) - 1)), n)         TONEAREST
         = x * M * 2^(L - n), half away from zero
+    right_shift(add(add(p, 2^(n-1) - 1), bitwise_and(right_shift(p, n), 1)), n)      TONEAREST_EVEN
+        = the same, half to the even neighbour; also where p is no product
 
 Source: spec/quantize.md section 7.3.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.export.to_onnx.dataflow import Step, Value
-from compiler.export.to_onnx.grid_rules.fixed_point import Factor
+from compiler.export.to_onnx.grid_rules.fixed_point import Factor, Ties
+
+Array = NDArray[Any]
 
 
 def to_nearest_chain(step: Step) -> tuple[Value, Factor] | None:
@@ -38,8 +45,41 @@ def to_nearest_chain(step: Step) -> tuple[Value, Factor] | None:
         and np.array_equal(choice.args[1].data, half)
         and np.array_equal(choice.args[2].data, half - 1)
     )
+    return _scaling(product, bits, "away") if fits else None
+
+
+def to_even_chain(step: Step) -> tuple[Value, Factor] | None:
+    """The operand and the factor of the chain that ends in a right_shift; None for another one."""
+    bits = step.args[1].data
+    total = step.args[0].producer
+    if bits is None or total is None or total.name != "add":
+        return None
+    raised, odd = (value.producer for value in total.args)
+    if raised is None or odd is None or (raised.name, odd.name) != ("add", "bitwise_and"):
+        return None
+    (whole, mask), (product, addend) = odd.args, raised.args
+    down = whole.producer
+    if down is None or down.name != "right_shift" or down.args[0] is not product:
+        return None
+    n = bits.astype(np.int64)
+    below_half = np.where(n > 0, np.left_shift(np.int64(1), np.maximum(n, 1) - 1) - 1, 0)
+    fits = (
+        down.args[1].data is not None
+        and np.array_equal(down.args[1].data, bits)
+        and mask.data is not None
+        and np.array_equal(mask.data, n > 0)
+        and addend.data is not None
+        and np.array_equal(addend.data, below_half)
+    )
+    if not fits:
+        return None
+    return _scaling(product, bits, "even") or (product, Factor.of(np.ones_like(n), n, "even"))
+
+
+def _scaling(product: Value, bits: Array, ties: Ties) -> tuple[Value, Factor] | None:
+    """The operand and the factor of a product by constants that is shifted by ``bits``."""
     scaling = product.producer
-    if not fits or scaling.name != "multiply" or scaling.args[1].data is None:
+    if scaling is None or scaling.name != "multiply" or scaling.args[1].data is None:
         return None
     source, multiplier = scaling.args[0], scaling.args[1].data
     if np.any(multiplier < 0):
@@ -51,4 +91,4 @@ def to_nearest_chain(step: Step) -> tuple[Value, Factor] | None:
     shift = bits.astype(np.int64) - left
     if np.any(shift < 1):
         return None
-    return source, Factor.of(multiplier, shift, half_away=True)
+    return source, Factor.of(multiplier, shift, ties)

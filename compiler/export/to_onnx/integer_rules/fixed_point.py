@@ -48,6 +48,17 @@ def shift(step: Step, e: IntegerEmitter) -> str:
     return e.writer.cast(turn(data, e.writer.cast(amount, "uint64"), e), step.result.type.dtype)
 
 
+@FToInteger.register("bitwise_and")
+def bitwise_and(step: Step, e: IntegerEmitter) -> str:
+    """x & (2^n - 1) = x modulo 2^n; opset 17 knows no other conjunction of numbers."""
+    mask = step.args[1].data
+    if mask is None or np.any(mask & (mask + 1)) or np.any(mask < 0):
+        raise e.refuse(step, "its mask is not 2^n - 1", "use constants such as 1, 3, 7")
+    data = e.widened(step.args[0], "int64")
+    rest = e.node("Mod", [data, e.array(mask.astype(np.int64) + 1, "int64")], fmod=0)
+    return e.writer.cast(rest, step.result.type.dtype)
+
+
 @FToInteger.register("fixed_point_multiply")
 def fixed_point_multiply(step: Step, e: IntegerEmitter) -> str:
     """One multiplier and shift for all elements."""

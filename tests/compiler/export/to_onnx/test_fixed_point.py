@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from compiler.export.to_onnx.grid_rules.fixed_point import (
     Factor,
     FloatForm,
+    Ties,
     proven_float_form,
 )
 from compiler.ops.tensor.fixed_point_multiply import scale_by
@@ -22,9 +23,9 @@ def multiplier_and_shift(value: float) -> tuple[int, int]:
     return (multiplier, int(exponent)) if multiplier < 1 << 31 else (1 << 30, int(exponent) + 1)
 
 
-def factor_of(*values: float, half_away: bool = False) -> Factor:
+def factor_of(*values: float, ties: Ties = "up") -> Factor:
     pairs = [multiplier_and_shift(v) for v in values]
-    return Factor.of([m for m, _ in pairs], [31 - e for _, e in pairs], half_away)
+    return Factor.of([m for m, _ in pairs], [31 - e for _, e in pairs], ties)
 
 
 def compute(form: FloatForm, x: np.ndarray) -> np.ndarray:
@@ -43,10 +44,11 @@ def test_the_definition_is_that_of_the_operator(value: float) -> None:
     np.testing.assert_array_equal(factor_of(value).apply(x), expected)
 
 
-def test_ties_go_up_or_away_from_zero() -> None:
+def test_ties_go_up_or_away_from_zero_or_to_even() -> None:
     x = np.array([-3, -1, 1, 3])
     np.testing.assert_array_equal(factor_of(0.5).apply(x), [-1, 0, 1, 2])
-    np.testing.assert_array_equal(factor_of(0.5, half_away=True).apply(x), [-2, -1, 1, 2])
+    np.testing.assert_array_equal(factor_of(0.5, ties="away").apply(x), [-2, -1, 1, 2])
+    np.testing.assert_array_equal(factor_of(0.5, ties="even").apply(x), [-2, 0, 0, 2])
 
 
 def test_ties_are_foreseen() -> None:
@@ -61,12 +63,12 @@ def test_ties_are_foreseen() -> None:
     value=st.floats(3e-4, 2.0),
     magnitude=st.integers(200, 400_000),
     low=st.sampled_from([0, -127]),
-    half_away=st.booleans(),
+    ties=st.sampled_from(["up", "away", "even"]),
 )
 def test_a_proven_form_is_equal_on_every_operand(
-    value: float, magnitude: int, low: int, half_away: bool
+    value: float, magnitude: int, low: int, ties: Ties
 ) -> None:
-    factor = factor_of(value, half_away=half_away)
+    factor = factor_of(value, ties=ties)
     form = proven_float_form(factor, np.array(-magnitude), np.array(magnitude), low, 127)
     if form is None:
         return

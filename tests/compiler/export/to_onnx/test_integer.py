@@ -339,6 +339,7 @@ def test_the_core_holds_no_float_tensor() -> None:
 def test_every_operator_that_realisation_emits_has_an_integer_form() -> None:
     arithmetic = {"cast", "left_shift", "right_shift", "fixed_point_multiply", "where"}
     arithmetic |= {"fixed_point_multiply_per_axis", "greater_equal", "maximum", "minimum"}
+    arithmetic |= {"bitwise_and"}
     tables = {"lookup", "nn.integer_softmax", "nn.integer_standardize"}
     # These become others: shifts and products, tables, softmax and standardization on integers.
     replaced = {"relay.op.annotation.simulated_quantize", "unary_formula", "nn.softmax"}
@@ -350,8 +351,10 @@ def test_every_operator_that_realisation_emits_has_an_integer_form() -> None:
 
 def test_an_operator_without_an_exact_form_is_refused_by_name() -> None:
     x = relay.var("x", (4,), "int32")
-    with pytest.raises(OnnxExportError, match="bitwise_and has no ONNX form here"):
-        to_integer_onnx(module([x], op.bitwise_and(x, constant(3))))
+    with pytest.raises(OnnxExportError, match="bitwise_or has no ONNX form here"):
+        to_integer_onnx(module([x], op.bitwise_or(x, constant(3))))
+    with pytest.raises(OnnxExportError, match=r"its mask is not 2\^n - 1"):
+        to_integer_onnx(module([x], op.bitwise_and(x, constant(2))))
 
 
 @given(seed=seeds, dtype=st.sampled_from(("int8", "uint8")), size=st.sampled_from((1, 100, 256)))
