@@ -38,7 +38,7 @@ from compiler.export.to_onnx.grid_rules.layout import (
     blocked_layout,
     rounded_in_layout,
 )
-from compiler.export.to_onnx.grid_rules.to_nearest import to_nearest_chain
+from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.ops.tensor.clip import integer_bound
 
 DOUBLE_BITS = 53
