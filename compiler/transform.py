@@ -25,6 +25,7 @@ from compiler.ir.pass_infra import (
     register_pass,
     registered_passes,
 )
+from compiler.lowering.lower_te import LowerTE
 from compiler.passes.cancel_transposes import CancelTransposes
 from compiler.passes.canonicalize_cast import CanonicalizeCast
 from compiler.passes.canonicalize_ops import CanonicalizeOps
@@ -37,6 +38,7 @@ from compiler.passes.fold_scale_axis import (
     ForwardFoldScaleAxis,
 )
 from compiler.passes.outline_formulas import OutlineFormulas
+from compiler.passes.plan_devices import PlanDevices
 from compiler.passes.recover_layer_norm import RecoverLayerNorm
 from compiler.passes.simplify_expr import SimplifyExpr
 from compiler.passes.simplify_inference import SimplifyInference
@@ -62,12 +64,14 @@ __all__ = [
     "FuseOpHW",
     "FuseOps",
     "InferType",
+    "LowerTE",
     "ModulePass",
     "NodeCountInstrument",
     "OutlineFormulas",
     "Pass",
     "PassContext",
     "PassInfo",
+    "PlanDevices",
     "PrintIR",
     "QuantizeAnnotate",
     "QuantizeCalibrate",

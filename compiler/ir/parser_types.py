@@ -206,10 +206,17 @@ class ValueParser:
                 self.stream.expect(",")
         return tuple(found)
 
-    def _map(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _key(self) -> Any:
+        """A quoted key, or the name of a function."""
+        token = self.stream.token
+        if token.kind == "global":
+            return self._global(name_of(self.stream, self.stream.next()))
+        return unquote(self.stream, self.stream.expect_kind("string", "a quoted key"))
+
+    def _map(self) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
         while not self.stream.take("}"):
-            key = unquote(self.stream, self.stream.expect_kind("string", "a quoted key"))
+            key = self._key()
             self.stream.expect("=")
             with self.stream.nested("a value"):
                 found[key] = self.parse()

@@ -83,8 +83,10 @@ def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: b
             )
         printer = BodyPrinter(fn, meta, show_types, show_spans)
         parts.append(printer.definition(gv.name_hint, fn))
-    if mod.attrs:
-        items = [f"  {literals.string(k)}={value_text(v, meta)}," for k, v in mod.attrs.items()]
+    # Runtime modules of other compilers have no text.
+    shown = {k: v for k, v in mod.attrs.items() if k != "external_mods"}
+    if shown:
+        items = [f"  {literals.string(k)}={value_text(v, meta)}," for k, v in shown.items()]
         parts.append("\n".join(["attributes {", *items, "}"]))
     return f"{HEADER}\n" + "\n\n".join(parts) + "\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -246,11 +247,12 @@ class Comparison:
             )
             return None
         if isinstance(left, (dict, DictAttrs)):
+            left, right = _by_name(left), _by_name(right)
             if set(left) != set(right):
                 return f"keys {sorted(left)} against {sorted(right)}"
             self._stack.extend(
                 _same_object_pair(left[k], right[k], _Path(path, f'["{k}"]'), k)
-                for k in sorted(left, key=str, reverse=True)
+                for k in sorted(left, reverse=True)
             )
             return None
         if isinstance(left, Attrs):
@@ -268,6 +270,13 @@ class Comparison:
         if isinstance(left, (Expr, Type)):
             return None if left is right else "different objects of a kind without content"
         return None if left == right else f"{left!r} against {right!r}"
+
+
+def _by_name(values: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """The map with the names of functions in place of their GlobalVars."""
+    if not any(isinstance(key, GlobalVar) for key in values):
+        return values
+    return {f"@{k.name_hint}" if isinstance(k, GlobalVar) else k: v for k, v in values.items()}
 
 
 def _same_object_pair(left: Any, right: Any, path: _Path, key: str) -> _Pair:

@@ -246,7 +246,8 @@ class _Digest:
             fields = [n.encode() + b"=" + self._value(v) for n, v in value.items()]
             return b"a%b{%b}" % (value.type_key.encode(), b",".join(fields))
         if isinstance(value, (dict, DictAttrs)):
-            items = [k.encode() + b"=" + self._value(value[k]) for k in sorted(value)]
+            named = {k.name_hint if isinstance(k, GlobalVar) else k: v for k, v in value.items()}
+            items = [k.encode() + b"=" + self._value(named[k]) for k in sorted(named)]
             return b"d{%b}" % b",".join(items)
         if isinstance(value, (tuple, list)):
             return b"s[%b]" % b",".join([self._value(v) for v in value])

@@ -16,6 +16,7 @@ import compiler.ops.annotation.stop_fusion
 import compiler.ops.annotation.wide_point
 import compiler.ops.image.resampling
 import compiler.ops.image.resize2d
+import compiler.ops.lowered.call_lowered
 import compiler.ops.lowered.device_copy
 import compiler.ops.nn.adaptive_avg_pool2d
 import compiler.ops.nn.average_pool

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+from compiler.ir.adt import Constructor
+from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, Var
 from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import identity_rel
-from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
+from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice, join
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -41,3 +43,72 @@ def on_device_numpy(attrs: OnDeviceAttrs, args: Arrays, out_type: Type) -> list[
 
 
 FLower.register(on_device)(same_value)
+
+
+class OnDeviceProps(NamedTuple):
+    """An ``on_device`` taken apart."""
+
+    body: Expr
+    virtual_device: VirtualDevice
+    constrain_result: bool
+    constrain_body: bool
+
+    @property
+    def is_fixed(self) -> bool:
+        """True when body and result are on the device: nothing is to be found out."""
+        return self.constrain_result and self.constrain_body
+
+
+def get_on_device_props(expr: Expr) -> OnDeviceProps | None:
+    """The parts of an ``on_device``; None for any other expression."""
+    if not isinstance(expr, Call) or expr.op is not on_device:
+        return None
+    attrs = expr.attrs
+    assert isinstance(attrs, OnDeviceAttrs)
+    return OnDeviceProps(
+        expr.args[0], attrs.virtual_device, attrs.constrain_result, attrs.constrain_body
+    )
+
+
+def make_on_device(
+    body: Expr,
+    virtual_device: VirtualDevice,
+    constrain_result: bool = False,
+    constrain_body: bool = True,
+) -> Call:
+    """``on_device(body, …)``, typed where the body is."""
+    attrs = OnDeviceAttrs(virtual_device, constrain_result, constrain_body)
+    call = Call(on_device, (body,), attrs, span=body.span)
+    call.set_checked_type(body.checked_type_or_none)
+    return call
+
+
+def maybe_on_device(
+    body: Expr,
+    virtual_device: VirtualDevice,
+    constrain_result: bool = False,
+    constrain_body: bool = True,
+) -> Expr:
+    """``on_device`` where it says something.
+
+    ``body`` itself where nothing is known of the device, and for what has its device in itself or
+    has none: operators, function literals, names, variables and constructors. An on_device that
+    wraps another becomes one.
+    """
+    if virtual_device.is_fully_unconstrained or isinstance(body, _WITHOUT_DEVICE):
+        return body
+    inner = get_on_device_props(body)
+    if inner is None:
+        return make_on_device(body, virtual_device, constrain_result, constrain_body)
+    device = join(inner.virtual_device, virtual_device)
+    if device is None:
+        return make_on_device(body, virtual_device, constrain_result, constrain_body)
+    return make_on_device(
+        inner.body,
+        device,
+        inner.constrain_result or constrain_result,
+        inner.constrain_body or constrain_body,
+    )
+
+
+_WITHOUT_DEVICE = (Op, Function, GlobalVar, Var, Constructor)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+from compiler.ir.expr import Call, Expr
 from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import identity_rel
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
+from compiler.ops.annotation.on_device import get_on_device_props
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -40,3 +42,30 @@ def device_copy_numpy(attrs: DeviceCopyAttrs, args: Arrays, out_type: Type) -> l
 
 
 FLower.register(device_copy)(same_value)
+
+
+class DeviceCopyProps(NamedTuple):
+    """A ``device_copy`` taken apart."""
+
+    body: Expr
+    src_virtual_device: VirtualDevice
+    dst_virtual_device: VirtualDevice
+
+
+def get_device_copy_props(expr: Expr) -> DeviceCopyProps | None:
+    """The parts of a ``device_copy``, seen through fixed on_device; None for anything else."""
+    props = get_on_device_props(expr)
+    if props is not None and props.is_fixed:
+        expr = props.body
+    if not isinstance(expr, Call) or expr.op is not device_copy:
+        return None
+    attrs = expr.attrs
+    assert isinstance(attrs, DeviceCopyAttrs)
+    return DeviceCopyProps(expr.args[0], attrs.src_virtual_device, attrs.dst_virtual_device)
+
+
+def make_device_copy(body: Expr, src: VirtualDevice, dst: VirtualDevice) -> Call:
+    """``device_copy(body, src, dst)``, typed where the body is."""
+    call = Call(device_copy, (body,), DeviceCopyAttrs(src, dst), span=body.span)
+    call.set_checked_type(body.checked_type_or_none)
+    return call

@@ -17,7 +17,9 @@ from compiler.errors import CompilerError, EvaluationError
 from compiler.ir.adt import Constructor, Pattern, PatternConstructor, PatternTuple, PatternVar
 from compiler.ir.expr import Expr, Function, Op, Var, describe
 from compiler.ir.infer_type import infer_module
-from compiler.ir.module import IRModule
+from compiler.ir.lowered_function import LoweredFunction
+from compiler.ir.module import BaseFunc, IRModule
+from compiler.ir.ty import TensorType
 from compiler.ops.evaluate import Value, apply_rule, evaluate_op, flatten
 from compiler.targets.reference.inputs import checked_inputs
 from compiler.targets.reference.plan import Block, Do, Plan, Step, make_plan
@@ -73,7 +75,8 @@ class ReferenceExecutor:
     def run_values(self, args: list[Any]) -> Any:
         """The value of the function for values of its parameters, which are taken as they are."""
         with np.errstate(all="ignore"):
-            return _Machine(self._plan_of, self._tap).run(self._plans[self._name], args)
+            machine = _Machine(self._plan_of, self._mod.__getitem__, self._tap)
+            return machine.run(self._plans[self._name], args)
 
     def _plan_of(self, name: str) -> Plan:
         plan = self._plans.get(name)
@@ -101,8 +104,14 @@ class _Frame:
 class _Machine:
     """Runs plans with an explicit stack of frames."""
 
-    def __init__(self, plan_of: Callable[[str], Plan], tap: Tap | None) -> None:
+    def __init__(
+        self,
+        plan_of: Callable[[str], Plan],
+        kernel: Callable[[str], BaseFunc],
+        tap: Tap | None,
+    ) -> None:
         self._plan_of = plan_of
+        self._kernel = kernel
         self._tap = tap
         self._frames: list[_Frame] = []
 
@@ -164,6 +173,8 @@ class _Machine:
         args = [slots[a] for a in step.args]
         if step.do is Do.CALL_GLOBAL:
             self._enter_function(self._plan_of(step.detail), (), args, step, slots)
+        elif step.do is Do.KERNEL:
+            self._call_kernel(step, args, slots)
         elif step.do is Do.CALL_VALUE:
             self._call_value(args[0], args[1:], step, slots)
         elif step.do is Do.IF:
@@ -171,6 +182,16 @@ class _Machine:
             self._frames.append(_Frame(branch, slots, step, slots))
         else:
             self._match(args[0], step, slots)
+
+    def _call_kernel(self, step: Step, args: list[Any], slots: list[Any]) -> None:
+        """A lowered function; one that another compiler took keeps its Relay body."""
+        kernel = self._kernel(step.detail)
+        if not isinstance(kernel, LoweredFunction):
+            self._enter_function(self._plan_of(step.detail), (), args, step, slots)
+            return
+        results = kernel.evaluate(flatten(args))
+        value = results[0] if isinstance(step.node.checked_type, TensorType) else tuple(results)
+        self._finish(step, slots, value)
 
     def _call_value(self, callee: Any, args: list[Any], step: Step, slots: list[Any]) -> None:
         if isinstance(callee, Closure):
@@ -211,7 +232,7 @@ class _Machine:
         raise EvaluationError(f"no clause matches {name}", span=step.node.span)
 
 
-_CONTROL = frozenset({Do.CALL_GLOBAL, Do.CALL_VALUE, Do.IF, Do.MATCH})
+_CONTROL = frozenset({Do.CALL_GLOBAL, Do.CALL_VALUE, Do.IF, Do.MATCH, Do.KERNEL})
 
 
 def _make(step: Step, slots: list[Any]) -> Any:

@@ -34,6 +34,7 @@ from compiler.ir.expr import (
     Var,
     describe,
 )
+from compiler.ops.lowered.call_lowered import get_call_lowered_props
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.reference.scopes import Scope, ScopeMap, pattern_vars
 
@@ -57,6 +58,7 @@ class Do(IntEnum):
     REF_CREATE = 10
     REF_READ = 11
     REF_WRITE = 12
+    KERNEL = 13
 
 
 @dataclass(slots=True, eq=False)
@@ -199,6 +201,9 @@ class _BlockBuilder:
             return [node.data, *outer]
         if isinstance(node, Function):
             return list(outer)
+        lowered = get_call_lowered_props(node)
+        if lowered is not None:
+            return list(lowered.arguments)
         return list(node.operands())
 
     def bind(self, let: Let) -> None:
@@ -248,7 +253,11 @@ class _BlockBuilder:
         self.steps.append(Step(do, node, self.plan.slot(out or node), slots, detail))
 
     def _call(self, call: Call) -> None:
-        if isinstance(call.op, Op):
+        lowered = get_call_lowered_props(call)
+        if lowered is not None:
+            name = lowered.lowered_func.name_hint
+            self._add(Do.KERNEL, call, lowered.arguments, name)
+        elif isinstance(call.op, Op):
             compute: Callable[..., Any] = FNumpyCompute.require(call.op)
             self._add(
                 Do.OPERATOR, call, call.args, (compute, call.op, call.attrs, call.checked_type)

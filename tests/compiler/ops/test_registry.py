@@ -21,8 +21,8 @@ from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.testing.op_calls import REQUIRED, accepted_calls, plain_attrs, random_value
 
-# Other tests register operators of their own.
-OPS = [op for op in all_ops() if not op.name.startswith("test.")]
+# Other tests register operators of their own; the callee of call_lowered is a function, no value.
+OPS = [op for op in all_ops() if not op.name.startswith("test.") and op.name != "call_lowered"]
 
 # Their arguments differ too much for random types; they have tests of their own.
 RARELY_FIT = {"scatter_nd", "vision.non_max_suppression"}

@@ -1,0 +1,263 @@
+"""DeviceAwareExprVisitor and DeviceAwareExprMutator: traversals that know the device in force.
+
+Dataflow, Let chains and the regions of fixed on_device calls are walked with an explicit stack:
+entering and leaving a region are steps on it. Only nested functions, branches and clauses recurse.
+A node shared by two regions is handled in the one that reaches it first.
+
+    pick            to                                         override
+    the visitor     look, with the device at hand              device_aware_visit_function, …_call,
+    the mutator     rewrite, with the device at hand           pre_visit_let_block, …_binding,
+                                                               post_visit_let, post_visit_let_block
+
+Source: spec/compiler.md section 5.2; Relay's DeviceAwareExprVisitor and -Mutator (seed 003).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compiler.ir.adt import Constructor
+from compiler.ir.expr import Call, Expr, Function, Let, Op, Tuple, TupleGetItem, Var
+from compiler.ir.functor.mutator import ExprMutator
+from compiler.ir.functor.traversal import dataflow_children
+from compiler.ir.functor.visitor import ExprVisitor
+from compiler.ir.module import IRModule
+from compiler.ir.virtual_device import VirtualDevice
+from compiler.lowering.lexical_on_device import LexicalOnDeviceMixin, Token
+from compiler.ops.annotation.on_device import get_on_device_props, maybe_on_device
+
+# Steps on the stack: look at a node, handle it after its children, enter and leave a region.
+_OPEN, _CLOSE, _ENTER, _LEAVE = range(4)
+Step = tuple[int, Any]
+
+
+class _RegionWalk(LexicalOnDeviceMixin):
+    """The explicit stack that visitor and mutator share."""
+
+    def _done(self, expr: Expr) -> bool:
+        """True when a node needs no (further) handling."""
+        raise NotImplementedError
+
+    def _close(self, expr: Expr) -> None:
+        """Handle a node whose dataflow children have been handled."""
+        raise NotImplementedError
+
+    def _walk(self, root: Expr) -> None:
+        tokens: list[Token] = []
+        stack: list[Step] = [(_OPEN, root)]
+        while stack:
+            step, what = stack.pop()
+            if step == _CLOSE:
+                self._close(what)
+            elif step == _ENTER:
+                tokens.append(self.push_virtual_device(what))
+            elif step == _LEAVE:
+                self.pop_virtual_device(tokens.pop())
+            elif not self._done(what):
+                stack.append((_CLOSE, what))
+                region = _region(what)
+                if region is not None:
+                    body, device = region
+                    stack += [(_LEAVE, None), (_OPEN, body), (_ENTER, device)]
+                else:
+                    stack.extend((_OPEN, child) for child in dataflow_children(what))
+
+
+def _region(expr: Expr) -> tuple[Expr, VirtualDevice] | None:
+    """Body and device of a fixed on_device call."""
+    props = get_on_device_props(expr)
+    return (props.body, props.virtual_device) if props is not None and props.is_fixed else None
+
+
+class DeviceAwareExprVisitor(_RegionWalk, ExprVisitor):
+    """Visits every node once; ``self.get_virtual_device(node)`` answers inside the hooks."""
+
+    def __init__(self, mod: IRModule | None = None) -> None:
+        LexicalOnDeviceMixin.__init__(self, mod)
+        ExprVisitor.__init__(self)
+
+    def visit(self, expr: Expr, *args: Any) -> None:
+        """Visit ``expr`` and what it reaches; a node seen before is only counted."""
+        if expr in self.visit_counter:
+            self.visit_counter[expr] += 1
+            return
+        self._guard.enter(expr)
+        try:
+            self._walk(expr)
+        finally:
+            self._guard.leave()
+
+    def _done(self, expr: Expr) -> bool:
+        count = self.visit_counter.get(expr, 0)
+        if count:
+            self.visit_counter[expr] = count + 1
+        return count > 0
+
+    def _close(self, expr: Expr) -> None:
+        if expr in self.visit_counter:
+            return
+        self.dispatch(expr)
+        self.visit_counter[expr] = 1
+
+    def visit_function(self, function: Function, *args: Any) -> None:
+        if function.has_nonzero_attr("Primitive"):
+            self.device_aware_visit_function(function)
+            return
+        token = self.enter_function(function)
+        self.device_aware_visit_function(function)
+        self.leave_function(function, token)
+
+    def visit_call(self, call: Call, *args: Any) -> None:
+        if _region(call) is None:
+            self.device_aware_visit_call(call)
+
+    def visit_tuple(self, tup: Tuple, *args: Any) -> None:
+        """Hook; the fields have been visited."""
+
+    def visit_tuple_getitem(self, item: TupleGetItem, *args: Any) -> None:
+        """Hook; the tuple has been visited."""
+
+    def visit_let(self, let: Let, *args: Any) -> None:
+        self.pre_visit_let_block(let)
+        chain: list[Let] = []
+        node: Expr = let
+        while isinstance(node, Let) and (node is let or node not in self.visit_counter):
+            self.push_bound_var(node.var, self.get_virtual_device(node.value))
+            self.pre_visit_let_binding(node.var, node.value)
+            chain.append(node)
+            node = node.body
+        self.visit(node)
+        for inner in reversed(chain):
+            self.pop_bound_var(inner.var)
+            self.post_visit_let(inner)
+            if inner is not let:
+                self.visit_counter[inner] = 1
+        self.post_visit_let_block(let)
+
+    def device_aware_visit_function(self, function: Function) -> None:
+        """Hook: parameters and body of a function."""
+        ExprVisitor.visit_function(self, function)
+
+    def device_aware_visit_call(self, call: Call) -> None:
+        """Hook: a call whose callee and arguments have been visited."""
+
+    def pre_visit_let_block(self, let: Let) -> None:
+        """Hook: the first Let of a chain, before its bindings."""
+
+    def pre_visit_let_binding(self, var: Var, value: Expr) -> None:
+        """Hook: one binding, from the outside inwards."""
+        self.visit(var)
+        self.visit(value)
+
+    def post_visit_let(self, let: Let) -> None:
+        """Hook: one Let, from the inside outwards; its variable is out of scope."""
+
+    def post_visit_let_block(self, let: Let) -> None:
+        """Hook: the first Let of a chain, after all."""
+
+
+class DeviceAwareExprMutator(_RegionWalk, ExprMutator):
+    """Rewrites every node once; ``self.get_virtual_device(node)`` answers inside the hooks."""
+
+    def __init__(self, mod: IRModule | None = None) -> None:
+        LexicalOnDeviceMixin.__init__(self, mod)
+        ExprMutator.__init__(self)
+
+    def visit(self, expr: Expr, *args: Any) -> Expr:
+        """The new form of ``expr``."""
+        done = self.memo.get(expr)
+        if done is not None:
+            return done
+        self._guard.enter(expr)
+        try:
+            self._walk(expr)
+        finally:
+            self._guard.leave()
+        return self.memo[expr]
+
+    def _done(self, expr: Expr) -> bool:
+        return expr in self.memo
+
+    def _close(self, expr: Expr) -> None:
+        if expr not in self.memo:
+            self.memo[expr] = self.dispatch(expr)
+
+    def visit_function(self, function: Function, *args: Any) -> Expr:
+        if function.has_nonzero_attr("Primitive"):
+            return self.device_aware_visit_function(function)
+        token = self.enter_function(function)
+        result = self.device_aware_visit_function(function)
+        self.leave_function(function, token)
+        return result
+
+    def visit_call(self, call: Call, *args: Any) -> Expr:
+        props = get_on_device_props(call)
+        if props is None or not props.is_fixed:
+            return self.device_aware_visit_call(call)
+        body = self.visit(props.body)
+        if body is props.body:
+            return call
+        return maybe_on_device(body, props.virtual_device, True, True)
+
+    def visit_let(self, let: Let, *args: Any) -> Expr:
+        self.pre_visit_let_block(let)
+        chain: list[tuple[Let, Var, Expr]] = []
+        node: Expr = let
+        while isinstance(node, Let) and node not in self.memo:
+            # Before the value is visited: a recursive function sees itself.
+            self.push_bound_var(node.var, self.get_virtual_device(node.value))
+            var, value = self.pre_visit_let_binding(node.var, node.value)
+            chain.append((node, var, value))
+            node = node.body
+        result = self.visit(node)
+        for pre, var, value in reversed(chain):
+            self.pop_bound_var(pre.var)
+            post = pre.with_fields(var=var, value=value, body=result)
+            result = self.post_visit_let(pre, post)
+            if pre is not let:
+                self.memo[pre] = result
+        return self.post_visit_let_block(let, result)
+
+    def device_aware_visit_function(self, function: Function) -> Expr:
+        """Hook: the new form of a function."""
+        return ExprMutator.visit_function(self, function)
+
+    def device_aware_visit_call(self, call: Call) -> Expr:
+        """Hook: the new form of a call whose callee and arguments have been rewritten."""
+        return ExprMutator.visit_call(self, call)
+
+    def pre_visit_let_block(self, let: Let) -> None:
+        """Hook: the first Let of a chain, before its bindings."""
+
+    def pre_visit_let_binding(self, var: Var, value: Expr) -> tuple[Var, Expr]:
+        """Hook: the new variable and value of one binding, from the outside inwards."""
+        return self.visit_binder(var), self.visit(value)
+
+    def post_visit_let(self, pre_let: Let, post_let: Let) -> Expr:
+        """Hook: what stands for one Let, from the inside outwards; may drop the binding.
+
+        ``post_let`` is ``pre_let`` itself where nothing has changed.
+        """
+        return post_let
+
+    def post_visit_let_block(self, pre_let: Let, post: Expr) -> Expr:
+        """Hook: what stands for a whole chain, which may be no Let any more (D-18)."""
+        return post
+
+
+def recover_virtual_device_map(mod: IRModule | None, expr: Expr) -> dict[Expr, VirtualDevice]:
+    """The device of every node below ``expr`` but operators and constructors."""
+    recorder = _Recorder(mod)
+    recorder.visit(expr)
+    return recorder.found
+
+
+class _Recorder(DeviceAwareExprVisitor):
+    def __init__(self, mod: IRModule | None) -> None:
+        super().__init__(mod)
+        self.found: dict[Expr, VirtualDevice] = {}
+
+    def dispatch(self, expr: Expr, *args: Any) -> None:
+        if not isinstance(expr, (Op, Constructor)):
+            self.found[expr] = self.get_virtual_device(expr)
+        super().dispatch(expr)

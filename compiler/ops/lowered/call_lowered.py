@@ -1,0 +1,97 @@
+"""call_lowered(@f, (args…), metadata={…}): a call of a function that has been lowered.
+
+The first argument is the global name of a PrimFunc or of an ``Extern`` function, the second the
+tuple of its arguments. Executors that run lowered modules handle it; it is no operator on tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.attrs import NO_ATTRS, Attrs, DictAttrs
+from compiler.ir.expr import Call, Expr, GlobalVar, Op, Tuple
+from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, register_op
+from compiler.ir.span import AnySpan
+from compiler.ir.ty import FuncType, TupleType, Type
+from compiler.ir.type_relation import result_rel
+
+
+@dataclass(frozen=True, eq=False)
+class CallLoweredAttrs(Attrs):
+    """What lowering knows of the callee.
+
+    ``metadata`` holds ``relay_attrs`` (the attributes of the function it was made from),
+    ``all_prim_fn_vars`` (names of the PrimFuncs made for it) and, where it only reshapes,
+    ``relay.reshape_only``.
+    """
+
+    type_key: ClassVar[str] = "CallLoweredAttrs"
+    metadata: DictAttrs = NO_ATTRS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", _frozen(self.metadata))
+
+
+def _frozen(value: Any) -> Any:
+    """Maps become DictAttrs at every level, so that the record has a value of its own."""
+    if isinstance(value, Mapping):
+        return DictAttrs({key: _frozen(held) for key, held in value.items()})
+    return value
+
+
+def infer_call_lowered(types: Sequence[Any], attrs: CallLoweredAttrs) -> Type:
+    """The result type of the callee, whose parameters must be of the types of the tuple."""
+    callee, packed = types
+    if not isinstance(callee, FuncType):
+        raise TypeInferenceError(
+            f"call_lowered: the callee is of type {callee}, not a function",
+            fix="give the global name of a lowered function",
+        )
+    if packed != TupleType(callee.arg_types):
+        raise TypeInferenceError(
+            f"call_lowered: the arguments are {packed}",
+            where=f"the function takes {TupleType(callee.arg_types)}",
+            fix="give one argument of the right type for every parameter",
+        )
+    return callee.ret_type
+
+
+call_lowered = register_op(
+    "call_lowered",
+    arg_names=("func", "args"),
+    attrs_type=CallLoweredAttrs,
+    rel=result_rel(infer_call_lowered),
+    pattern=OpPattern.OPAQUE,
+    flags=(NON_COMPUTATIONAL,),
+    doc="a call of a lowered function: call_lowered(@f, (args…), metadata={…})",
+)
+
+
+class CallLoweredProps(NamedTuple):
+    """A ``call_lowered`` taken apart."""
+
+    lowered_func: GlobalVar
+    arguments: tuple[Expr, ...]
+    attrs: CallLoweredAttrs
+
+
+def make_call_lowered(
+    func: GlobalVar, args: Sequence[Expr], metadata: Mapping[str, Any], span: AnySpan | None
+) -> Call:
+    """``call_lowered(func, (args…), metadata=…)``."""
+    packed = Tuple(tuple(args), span=span)
+    return Call(call_lowered, (func, packed), CallLoweredAttrs(DictAttrs(metadata)), span=span)
+
+
+def get_call_lowered_props(expr: Expr) -> CallLoweredProps | None:
+    """The parts of a ``call_lowered``; None for any other expression."""
+    if not isinstance(expr, Call) or not isinstance(expr.op, Op) or expr.op is not call_lowered:
+        return None
+    func, packed = expr.args
+    assert isinstance(func, GlobalVar)
+    assert isinstance(packed, Tuple)
+    assert isinstance(expr.attrs, CallLoweredAttrs)
+    return CallLoweredProps(func, packed.fields, expr.attrs)
