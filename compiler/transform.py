@@ -40,12 +40,13 @@ from compiler.passes.fold_scale_axis import (
 from compiler.passes.outline_formulas import OutlineFormulas
 from compiler.passes.plan_devices import PlanDevices
 from compiler.passes.recover_layer_norm import RecoverLayerNorm
+from compiler.passes.recover_rms_norm import RecoverRmsNorm
 from compiler.passes.simplify_expr import SimplifyExpr
 from compiler.passes.simplify_inference import SimplifyInference
 from compiler.quantize._annotate import QuantizeAnnotate
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
-from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._correction import CorrectRounding
+from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._realize import QuantizeRealize
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "QuantizePartition",
     "QuantizeRealize",
     "RecoverLayerNorm",
+    "RecoverRmsNorm",
     "Sequential",
     "SimplifyExpr",
     "SimplifyInference",

@@ -14,8 +14,10 @@ import compiler.ops.annotation.quantized_constant
 import compiler.ops.annotation.simulated_quantize
 import compiler.ops.annotation.stop_fusion
 import compiler.ops.annotation.wide_point
+import compiler.ops.image.interpolated_integers
 import compiler.ops.image.resampling
 import compiler.ops.image.resize2d
+import compiler.ops.image.resized_integers
 import compiler.ops.lowered.call_lowered
 import compiler.ops.lowered.device_copy
 import compiler.ops.nn.adaptive_avg_pool2d
@@ -36,9 +38,9 @@ import compiler.ops.nn.global_avg_pool2d
 import compiler.ops.nn.global_max_pool2d
 import compiler.ops.nn.group_norm
 import compiler.ops.nn.inference_arithmetic
+import compiler.ops.nn.input_columns
 import compiler.ops.nn.instance_norm
 import compiler.ops.nn.integer_softmax
-import compiler.ops.nn.input_columns
 import compiler.ops.nn.integer_standardize
 import compiler.ops.nn.l2_normalize
 import compiler.ops.nn.layer_norm
@@ -47,6 +49,7 @@ import compiler.ops.nn.lrn
 import compiler.ops.nn.matmul
 import compiler.ops.nn.matmul_like
 import compiler.ops.nn.max_pool2d
+import compiler.ops.nn.negative_slope
 import compiler.ops.nn.normalize
 import compiler.ops.nn.pad
 import compiler.ops.nn.pad_merging
@@ -54,7 +57,9 @@ import compiler.ops.nn.pool
 import compiler.ops.nn.prelu
 import compiler.ops.nn.product_dtype
 import compiler.ops.nn.relu
+import compiler.ops.nn.rms_norm
 import compiler.ops.nn.softmax
+import compiler.ops.nn.standardized_integers
 import compiler.ops.nn.upsampling
 import compiler.ops.nn.weight_factors
 import compiler.ops.nn.weight_scaling
@@ -89,6 +94,7 @@ import compiler.ops.tensor.lookup
 import compiler.ops.tensor.maximum
 import compiler.ops.tensor.minimum
 import compiler.ops.tensor.multiply
+import compiler.ops.tensor.negated_integers
 import compiler.ops.tensor.neutral_operands
 import compiler.ops.tensor.number_rel
 import compiler.ops.tensor.power

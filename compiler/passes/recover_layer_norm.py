@@ -8,12 +8,14 @@
 
 The variance may be written out as a mean of squares; gamma, beta or both may be missing. One
 integer kernel can compute the whole with exact sums, where its steps one by one cannot.
-Fires for one axis and constants gamma and beta along it.
-Not handled: several axes, computed gamma or beta.
+Fires for one axis and constants gamma and beta along it, and for several axes at the end, which
+are reshaped to one (group and instance norms); what follows those is left as it is.
+Not handled: axes in the middle, computed gamma or beta.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +49,13 @@ class RecoverLayerNorm(FunctionPass):
                 new[node] = with_operands(node, [new[child] for child in node.operands()])
                 continue
             gamma, beta = norm.gamma, norm.beta
-            new[node] = op_call(
+            shape = norm.data.tensor_type.concrete_shape
+            data = new[norm.data]
+            if norm.joined:
+                data = op_call("reshape", data, newshape=(*shape[: norm.axis], norm.size))
+            made = op_call(
                 "nn.layer_norm",
-                new[norm.data],
+                data,
                 Constant(np.ones(norm.size, np.float32) if gamma is None else gamma),
                 Constant(np.zeros(norm.size, np.float32) if beta is None else beta),
                 axis=norm.axis,
@@ -58,6 +64,7 @@ class RecoverLayerNorm(FunctionPass):
                 center=beta is not None,
                 span=node.span,
             )
+            new[node] = op_call("reshape", made, newshape=shape) if norm.joined else made
         result = infer_expr(fn.with_fields(body=new[fn.body]), mod)
         assert isinstance(result, Function)
         return result
@@ -69,6 +76,7 @@ class _Norm:
     axis: int
     size: int
     epsilon: float
+    joined: bool = False
     gamma: NDArray[Any] | None = None
     beta: NDArray[Any] | None = None
 
@@ -121,37 +129,41 @@ def _standardized(node: Expr) -> _Norm | None:
         return None
     data, mean = _args(centred)
     moved = _with_constant(_args(deviation)[0], "add")
-    axis = _reduced_axis(mean, data)
-    if moved is None or axis is None or moved[1].data.size != 1:
+    axes = _reduced_axes(mean, data)
+    if moved is None or axes is None or moved[1].data.size != 1:
         return None
-    if not _is_variance(moved[0], data, mean, centred, axis):
+    if not _is_variance(moved[0], data, mean, centred, axes):
         return None
-    size = data.tensor_type.concrete_shape[axis]
-    return _Norm(data, axis, size, float(moved[1].data.reshape(())))
+    shape = data.tensor_type.concrete_shape
+    size = math.prod(shape[axis] for axis in axes)
+    joined = len(axes) > 1
+    if joined and axes != tuple(range(len(shape) - len(axes), len(shape))):
+        return None
+    return _Norm(data, axes[0], size, float(moved[1].data.reshape(())), joined)
 
 
-def _reduced_axis(mean: Expr, data: Expr) -> int | None:
-    """The one axis of mean(data, keepdims=True)."""
+def _reduced_axes(mean: Expr, data: Expr) -> tuple[int, ...] | None:
+    """The axes of mean(data, keepdims=True)."""
     if not is_op_call(mean, "mean") or _args(mean)[0] is not data:
         return None
-    return _axis(mean, data)
+    return _axes(mean, data)
 
 
-def _axis(reduction: Expr, data: Expr) -> int | None:
+def _axes(reduction: Expr, data: Expr) -> tuple[int, ...] | None:
     assert isinstance(reduction, Call)
     attrs: Any = reduction.attrs
     rank = len(data.tensor_type.shape)
     axes = attrs.axis if isinstance(attrs.axis, tuple) else (attrs.axis,)
-    if not attrs.keepdims or attrs.exclude or len(axes) != 1 or axes[0] is None:
+    if not attrs.keepdims or attrs.exclude or not axes or None in axes:
         return None
-    return int(axes[0]) % rank
+    return tuple(sorted(int(axis) % rank for axis in axes))
 
 
-def _is_variance(node: Expr, data: Expr, mean: Expr, centred: Expr, axis: int) -> bool:
+def _is_variance(node: Expr, data: Expr, mean: Expr, centred: Expr, axes: tuple[int, ...]) -> bool:
     if is_op_call(node, "variance"):
         of, around = _args(node)
-        return of is data and around is mean and _axis(node, data) == axis
-    if not is_op_call(node, "mean") or _axis(node, data) != axis:
+        return of is data and around is mean and _axes(node, data) == axes
+    if not is_op_call(node, "mean") or _axes(node, data) != axes:
         return False
     square = _args(node)[0]
     if is_op_call(square, "multiply"):
@@ -189,6 +201,8 @@ def _with_constant(node: Expr, op: str | None = None) -> tuple[Expr, Constant] |
 
 def _along(constant: Constant, norm: _Norm, inner: Expr) -> NDArray[Any] | None:
     """The constant as a vector along the normalised axis; None when it varies elsewhere."""
+    if norm.joined:
+        return None
     shape = inner.tensor_type.concrete_shape
     if constant.data.ndim > len(shape):
         return None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import compiler.passes.outline_formulas
-import compiler.passes.recover_layer_norm  # noqa: F401  (named below)
+import compiler.passes.recover_layer_norm
+import compiler.passes.recover_rms_norm  # noqa: F401  (named below)
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Sequential
 from compiler.qtypes.qconfig import QConfig
 
-PASSES = ("RecoverLayerNorm", "OutlineFormulas")
+PASSES = ("RecoverLayerNorm", "RecoverRmsNorm", "OutlineFormulas")
 
 
 def recognized(mod: IRModule, qconfig: QConfig) -> IRModule:
-    """``mod`` with nn.layer_norm and unary_formula where ``integer_tables`` can make use of them.
+    """``mod`` with norms and unary_formula where ``integer_tables`` can make use of them.
 
     Args:
         mod: result of ``prerequisite_optimize``; returned as it is without ``integer_tables``.

@@ -18,6 +18,7 @@ from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Emitter
 from compiler.export.to_onnx.graph_writer import GraphWriter
+from compiler.export.to_onnx.ordered import larger, limited, smaller
 from compiler.ir.op import OpRule
 from compiler.ops.number_format import integer_range
 
@@ -217,12 +218,14 @@ def clamped(source: Carried, low: Bound, high: Bound, grid: GridEmitter) -> Carr
     name = source.name
     dtype = source.carrier
     if binds_low and low.ndim and low.size > 1 and low.min() != low.max():
-        name = grid.node("Max", [name, grid.writer.constant(low.astype(dtype))])
+        name = larger(grid, name, grid.writer.constant(low.astype(dtype)), dtype)
         binds_low = False
     if binds_high and high.ndim and high.size > 1 and high.min() != high.max():
-        name = grid.node("Min", [name, grid.writer.constant(high.astype(dtype))])
+        name = smaller(grid, name, grid.writer.constant(high.astype(dtype)), dtype)
         binds_high = False
-    if binds_low or binds_high:
+    if dtype == "int64" and (binds_low or binds_high):
+        name = limited(grid, name, floor, ceiling, dtype)
+    elif binds_low or binds_high:
         bounds = ["", ""]
         if binds_low:
             bounds[0] = grid.writer.constant(np.asarray(floor, dtype))

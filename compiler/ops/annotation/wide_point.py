@@ -39,7 +39,7 @@ def residual_stream(nodes: Sequence[Expr]) -> frozenset[Expr]:
     for node in reversed(nodes):
         if not isinstance(node, Call):
             continue
-        if is_op_call(node, "nn.layer_norm"):
+        if is_op_call(node, "nn.layer_norm", "nn.rms_norm"):
             reached: Sequence[Expr] = node.args[:1]
         elif node in found and is_op_call(node, "add"):
             reached = node.args

@@ -89,6 +89,15 @@ def cubic_weights(size: int, out: int, coordinates: str, alpha: float) -> Array:
     return weights
 
 
+def mixing_weights(
+    size: int, out: int, method: str, coordinates: str, alpha: float = -0.5
+) -> Array:
+    """Matrix (out, size) of a linear or cubic method."""
+    if method in ("cubic", "bicubic"):
+        return cubic_weights(size, out, coordinates, alpha)
+    return linear_weights(size, out, coordinates)
+
+
 def resample(
     data: Array,
     size: tuple[int, int],
@@ -104,12 +113,8 @@ def resample(
         columns = nearest(w, size[1], coordinates, rounding)
         return data[:, :, rows[:, None], columns[None, :]]
     work = np.float64 if data.dtype == np.float64 else np.float32
-    if method in ("cubic", "bicubic"):
-        vertical = cubic_weights(h, size[0], coordinates, alpha)
-        horizontal = cubic_weights(w, size[1], coordinates, alpha)
-    else:
-        vertical = linear_weights(h, size[0], coordinates)
-        horizontal = linear_weights(w, size[1], coordinates)
+    vertical = mixing_weights(h, size[0], method, coordinates, alpha)
+    horizontal = mixing_weights(w, size[1], method, coordinates, alpha)
     rows_done = np.matmul(vertical.astype(work), data.astype(work, copy=False))
     result = np.matmul(rows_done, horizontal.T.astype(work))
     return np.asarray(result).astype(data.dtype, copy=False)

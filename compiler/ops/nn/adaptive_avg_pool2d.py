@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call
+from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ir.type_relation import result_rel
@@ -20,13 +20,31 @@ from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
 from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.image.interpolated_integers import (
+    Weights,
+    annotate_mixing,
+    mixed_scale,
+    realize_mixing,
+)
+from compiler.ops.nn.average_pool import (
+    annotate_average_pool,
+    average_pool_scale,
+    realize_average_pool,
+)
 from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.nn.window_loops import Image, image_loops
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_call import op_call
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.with_tables import with_tables
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
 
 OP = "nn.adaptive_avg_pool2d"
 
@@ -78,12 +96,89 @@ def adaptive_avg_pool2d_numpy(
     wide = widened(data)
     total = np.empty((*data.shape[:2], oh, ow), wide.dtype)
     counts = np.empty((oh, ow), np.int64)
+    spans = _spans(h, oh), _spans(w, ow)
     for y, x in np.ndindex(oh, ow):
-        rows = slice(y * h // oh, -(-(y + 1) * h // oh))
-        columns = slice(x * w // ow, -(-(x + 1) * w // ow))
+        rows, columns = slice(*spans[0][y]), slice(*spans[1][x])
         total[:, :, y, x] = wide[:, :, rows, columns].sum(axis=(2, 3))
         counts[y, x] = (rows.stop - rows.start) * (columns.stop - columns.start)
     return [from_nchw(mean_of(total, counts, data.dtype), attrs.layout)]
+
+
+def _spans(size: int, out: int) -> list[tuple[int, int]]:
+    """(begin, end) of every window along one axis."""
+    return [(k * size // out, -(-(k + 1) * size // out)) for k in range(out)]
+
+
+def _even_windows(call: Call) -> Call | None:
+    """The nn.avg_pool2d of the same windows, where they are all of one size; else None."""
+    attrs = call.attrs
+    assert isinstance(attrs, AdaptivePool2DAttrs)
+    shape, out = call.args[0].tensor_type.concrete_shape, call.tensor_type.concrete_shape
+    axes = [attrs.layout.index(letter) for letter in "HW"]
+    if any(shape[axis] % out[axis] for axis in axes):
+        return None
+    window = tuple(shape[axis] // out[axis] for axis in axes)
+    return op_call(
+        "nn.avg_pool2d",
+        *call.args,
+        pool_size=window,
+        strides=window,
+        layout=attrs.layout,
+        span=call.span,
+    )
+
+
+def _weights(call: Call) -> tuple[Weights, ...]:
+    """The mean over every window of one axis after the other."""
+    attrs = call.attrs
+    assert isinstance(attrs, AdaptivePool2DAttrs)
+    shape, out = call.args[0].tensor_type.concrete_shape, call.tensor_type.concrete_shape
+    found: list[Weights] = []
+    for axis in (attrs.layout.index(letter) for letter in "HW"):
+        matrix = np.zeros((out[axis], shape[axis]))
+        for row, (begin, end) in enumerate(_spans(shape[axis], out[axis])):
+            matrix[row, begin:end] = 1 / (end - begin)
+        found.append((axis, matrix))
+    return tuple(found)
+
+
+def _even_counts(pool: Call) -> np.ndarray[Any, np.dtype[np.int64]]:
+    size: tuple[int, int] = pool.attrs.pool_size  # type: ignore[union-attr]
+    return np.array([size[0] * size[1]])
+
+
+@FQAnnotateRewrite.register(adaptive_avg_pool2d)
+@with_tables
+def adaptive_avg_pool2d_annotate(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """As nn.avg_pool2d; windows of several sizes mix narrow integers."""
+    if _even_windows(ref_call) is None:
+        return annotate_mixing(ref_call, args, ctx)
+    return annotate_average_pool(ref_call, args, ctx)
+
+
+@FQRealizeRewrite.register(adaptive_avg_pool2d)
+@with_tables
+def adaptive_avg_pool2d_realize(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """nn.avg_pool2d, or the mean over rows and then over columns."""
+    pool = _even_windows(ref_call)
+    if pool is None:
+        return realize_mixing(ref_call, args, _weights(ref_call), ctx)
+    return realize_average_pool(_even_counts)(pool, args, ctx)
+
+
+@FQDomScale.register(adaptive_avg_pool2d)
+def adaptive_avg_pool2d_scale(
+    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
+) -> DomScale | None:
+    """That of the form it takes."""
+    pool = _even_windows(call)
+    if pool is None:
+        return mixed_scale(scales[0], _weights(call))
+    return average_pool_scale(_even_counts)(pool, scales, qconfig)
 
 
 def _window(out: Scalar, size: int, count: int) -> tuple[Scalar, Scalar]:
@@ -128,5 +223,7 @@ def adaptive_avg_pool2d_lower(
     axes = tuple(loops.values())
     raxes = [("i", rows), ("j", columns)]
     zero = literal(0, acc)
-    pooled = b.reduce_into(shape, axes, axes, "sum", zero, raxes, body, dtype=data.dtype, post=post)
+    pooled = b.reduce_into(
+        shape, axes, axes, "sum", zero, raxes, body, dtype=data.dtype, post=post
+    )
     return [pooled]

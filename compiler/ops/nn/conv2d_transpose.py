@@ -3,20 +3,23 @@
     out[n,o,y,x] = sum data[n,c,i,j] * weight[c,o,r,s]  over  y = i*sh+r*dh-pt, x = j*sw+s*dw-pl
 
 The weight is (C, O/groups, kh, kw). ``output_padding`` adds rows and columns at the bottom right.
-Integers are widened to ``out_dtype`` and accumulate with wrap.
+Integers are widened to ``out_dtype`` and accumulate with wrap. Quantized, it is a convolution of
+the data with zeros between them, so whatever runs convolutions runs it:
+
+    conv2d_transpose(x, w)  =  conv2d(pad(reshape(x)), reverse(transpose(w)))
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call
+from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
@@ -24,12 +27,33 @@ from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
 from compiler.ops.nn.convolve import convolve
+from compiler.ops.nn.matmul_like import annotate_matmul_like, realize_matmul_like, weighted_scale
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.nn.product_loops import transposed_convolution_loops
 from compiler.ops.nn.window import arrange, axes_of, extent, restore, set_geometry
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.op_call import op_call, scalar
+from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
+from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.partition import (
+    FQPartitionRewrite,
+    QPartitionExpr,
+    is_partitioned,
+    with_border,
+)
+from compiler.ops.rules.product_shape import FQProductShape, ProductShape
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    cast_if_needed,
+    like,
+    storage_dtype,
+)
+from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.with_tables import with_tables
+from compiler.qtypes.context import QuantizeContext
 
 OP = "nn.conv2d_transpose"
 
@@ -158,6 +182,160 @@ def _spread(
     return spread[:, :, cuts[0], cuts[1]]
 
 
+@FQPartitionRewrite.register(conv2d_transpose)
+@with_tables
+def conv2d_transpose_partition(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """Starts a region as nn.conv2d does."""
+    data, kernel = args
+    if not _has_integer_form(ref_call) or is_partitioned(kernel):
+        return None
+    return QPartitionExpr(with_args(ref_call, (with_border(data), kernel)), ctx.qconfig.dtype_input)
+
+
+def _has_integer_form(call: Call) -> bool:
+    attrs = call.attrs
+    assert isinstance(attrs, Conv2DTransposeAttrs)
+    layouts = (attrs.data_layout, attrs.out_layout or attrs.data_layout, attrs.kernel_layout)
+    return layouts == ("NCHW", "NCHW", "IOHW")
+
+
+@FQProductShape.register(conv2d_transpose)
+def conv2d_transpose_product(call: Call) -> ProductShape:
+    """At most C/G * KH * KW products a sum; channels are told apart where one axis holds them."""
+    attrs = call.attrs
+    assert isinstance(attrs, Conv2DTransposeAttrs)
+    c, per_group, kh, kw = call.args[1].tensor_type.concrete_shape
+    terms = c // attrs.groups * kh * kw
+    if attrs.groups == 1:
+        return ProductShape(terms, 1, 2)
+    return ProductShape(terms, 0 if c == attrs.groups and per_group == 1 else None, 2)
+
+
+@FQAnnotateRewrite.register(conv2d_transpose)
+@with_tables
+def conv2d_transpose_annotate(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """As nn.conv2d, in its usual layout."""
+    return annotate_matmul_like(ref_call, args, ctx) if _has_integer_form(ref_call) else None
+
+
+@FQRealizeRewrite.register(conv2d_transpose)
+@with_tables
+def conv2d_transpose_realize(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """The convolution that computes the same, on data with zeros between them."""
+    data, weight = args
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    shape, kernel = (arg.tensor_type.concrete_shape for arg in ref_call.args)
+    data = to_scalar(data, len(shape), ctx.qconfig)
+    narrow = storage_dtype(data.low, data.high, ctx.qconfig)
+    if narrow is not None:
+        data = like(data, cast_if_needed(data, narrow), dtype=narrow)
+    geometry = _Geometry.of(ref_call, shape, kernel)
+    spread = like(data, geometry.spread(data.data, data.dtype), low=min(data.low, 0))
+    product = realize_matmul_like(ref_call, (spread, weight), ctx)
+    if not isinstance(product, QRealizeIntExpr):
+        return product
+    assert isinstance(product.data, Call)
+    return replace(product, data=geometry.convolution(product.data))
+
+
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """The convolution of stride 1 that a transposed one is.
+
+    Attributes:
+        shape: of the data.
+        kernel: shape of the weight.
+        strides: of the transposed convolution.
+        begin, end: rows and columns that are read of the data with zeros between them.
+        padding: of the convolution.
+    """
+
+    shape: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    begin: tuple[int, int]
+    end: tuple[int, int]
+    padding: tuple[int, int, int, int]
+
+    @staticmethod
+    def of(call: Call, shape: tuple[int, ...], kernel: tuple[int, ...]) -> _Geometry:
+        attrs = call.attrs
+        assert isinstance(attrs, Conv2DTransposeAttrs)
+        before, behind, begin, end = [], [], [], []
+        for axis in range(2):
+            reach = extent(kernel[axis + 2], attrs.dilation[axis]) - 1
+            left = reach - attrs.padding[axis]
+            # stride - 1 zeros already stand behind the last element.
+            right = reach - attrs.padding[axis + 2] + attrs.output_padding[axis]
+            right -= attrs.strides[axis] - 1
+            before.append(max(left, 0))
+            behind.append(max(right, 0))
+            begin.append(max(-left, 0))
+            end.append(shape[axis + 2] * attrs.strides[axis] - max(-right, 0))
+        return _Geometry(
+            shape,
+            kernel,
+            attrs.strides,
+            (begin[0], begin[1]),
+            (end[0], end[1]),
+            (before[0], before[1], behind[0], behind[1]),
+        )
+
+    def spread(self, data: Expr, dtype: str) -> Expr:
+        """Every element followed by stride - 1 zeros, and cut to what is read."""
+        n, c, h, w = self.shape
+        rows, columns = self.strides
+        if rows > 1 or columns > 1:
+            apart = op_call("reshape", data, newshape=(n, c, h, 1, w, 1))
+            width = ((0, 0), (0, 0), (0, 0), (0, rows - 1), (0, 0), (0, columns - 1))
+            padded = op_call("nn.pad", apart, scalar(0, dtype), pad_width=width)
+            data = op_call("reshape", padded, newshape=(n, c, h * rows, w * columns))
+        if self.begin != (0, 0) or self.end != (h * rows, w * columns):
+            data = op_call(
+                "strided_slice",
+                data,
+                begin=(0, 0, *self.begin),
+                end=(n, c, *self.end),
+                strides=(1, 1, 1, 1),
+            )
+        return data
+
+    def convolution(self, call: Call) -> Expr:
+        """nn.conv2d over the operands of ``call``, the kernel turned around."""
+        attrs = call.attrs
+        assert isinstance(attrs, Conv2DTransposeAttrs)
+        data, weight = call.args
+        c, per_group, *taps = self.kernel
+        groups = attrs.groups
+        turned = op_call("reshape", weight, newshape=(groups, c // groups, per_group, *taps))
+        turned = op_call("transpose", turned, axes=(0, 2, 1, 3, 4))
+        turned = op_call("reshape", turned, newshape=(groups * per_group, c // groups, *taps))
+        for axis in (2, 3):
+            turned = op_call("reverse", turned, axis=axis)
+        return op_call(
+            "nn.conv2d",
+            data,
+            turned,
+            padding=self.padding,
+            dilation=attrs.dilation,
+            groups=groups,
+            channels=groups * per_group,
+            kernel_size=tuple(taps),
+            out_dtype=attrs.out_dtype,
+            span=call.span,
+        )
+
+
+FQDomScale.register(conv2d_transpose)(weighted_scale)
+
+
 @FLower.register(conv2d_transpose)
 def conv2d_transpose_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
@@ -169,4 +347,6 @@ def conv2d_transpose_lower(
     geometry = (attrs.strides, attrs.dilation, attrs.padding)
     out = (out_types[0].concrete_shape, out_types[0].dtype)
     data, kernel = inputs
-    return [transposed_convolution_loops(b, data, kernel, layouts, geometry, attrs.groups, out)]
+    return [
+        transposed_convolution_loops(b, data, kernel, layouts, geometry, attrs.groups, out)
+    ]

@@ -5,7 +5,8 @@
     r = max(isqrt(D * 4^root_bits), 1)                     the root, root_bits of it fractional
     out = floor((c * 2^(out_bits + root_bits + 1) + r) / (2 r))
 
-out / 2^out_bits is the normalised value, rounded half up; ``output_bound`` limits it. The contract
+out / 2^out_bits is the normalised value, rounded half up; ``output_bound`` limits it. Without
+``centred`` the sum counts as 0: x over the root of its mean square. The contract
 is D * 4^root_bits < 2^62 and |c| * 2^(out_bits + root_bits + 1) < 2^62.
 """
 
@@ -39,13 +40,15 @@ DTYPES = ("int8", "int16", "int32")
 
 @dataclass(frozen=True, eq=False)
 class IntegerStandardizeAttrs(OpAttrs):
-    """``epsilon`` in units of N^2 data^2; bits behind the point of the root and of the result."""
+    """``epsilon`` in units of N^2 data^2; bits behind the point of the root and of the result;
+    whether the mean is taken away."""
 
     type_key: ClassVar[str] = "IntegerStandardizeAttrs"
     axis: int = -1
     epsilon: int = 0
     root_bits: int = 0
     out_bits: int = 12
+    centred: bool = True
 
 
 def integer_standardize_infer(types: Sequence[Any], attrs: IntegerStandardizeAttrs) -> Type:
@@ -90,7 +93,8 @@ def integer_sqrt(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def output_bound(count: int, out_bits: int) -> int:
-    """max |out| over all data: no element is farther than sqrt(N - 1) deviations from the mean."""
+    """max |out| over all data: no element is farther than sqrt(N - 1) deviations from the mean, or
+    more than sqrt(N) times the root of the mean square."""
     # Data that are not all equal have D >= N - 1, so the floor of the root adds less than two.
     return (math.isqrt(max(count - 1, 0)) + 3) * (1 << out_bits) + 1
 
@@ -104,6 +108,8 @@ def integer_standardize_numpy(
     axis = attrs.axis
     count = wide.shape[axis]
     total = wide.sum(axis=axis, keepdims=True)
+    if not attrs.centred:
+        total = np.zeros_like(total)
     centred = count * wide - total
     deviation = count * (wide * wide).sum(axis=axis, keepdims=True) - total * total
     squared = np.maximum(deviation + attrs.epsilon, 0) << (2 * attrs.root_bits)

@@ -169,9 +169,9 @@ def log_softmax_realize(
     data = to_scalar(data, rank, ctx.qconfig)
     acc = ctx.qconfig.dtype_activation
     scale = data.scale.over(1 << _FINER_BITS)
-    along = {"axis": (attrs.axis % rank,), "keepdims": True}
+    axis = (attrs.axis % rank,)
     wide = cast_if_needed(data, acc)
-    below = op_call("subtract", wide, op_call("max", wide, **along))
+    below = op_call("subtract", wide, op_call("max", wide, axis=axis, keepdims=True))
     below = op_call("left_shift", below, integer_calls.scalar(_FINER_BITS, acc))
     reals = np.arange((1 << _OUT_BITS) + 1, dtype=np.float64)
     # A row's largest probability is never 0.
@@ -179,7 +179,9 @@ def log_softmax_realize(
     units = np.rint(logs / float(scale.values))
     limit = integer_limits(acc)[1] >> 2
     table = np.clip(units, -limit, 0).astype(acc)
-    largest = integer_calls.cast(op_call("max", probabilities.data, **along), _INDEX_DTYPE)
+    largest = integer_calls.cast(
+        op_call("max", probabilities.data, axis=axis, keepdims=True), _INDEX_DTYPE
+    )
     result = op_call("add", below, integer_calls.lookup(largest, Constant(table)))
     low = int(table.min()) - ((data.high - data.low) << _FINER_BITS)
     return integers(result, DomScale(scale.values, wide=True), acc, low, 0)

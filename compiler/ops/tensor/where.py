@@ -12,7 +12,7 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
 from compiler.lir.scalars import Bin, Scalar, Select
-from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
 from compiler.ops.arg_types import same_dtype, tensor
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
@@ -21,19 +21,9 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
-from compiler.ops.rules.integer_calls import scalar
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import (
-    FQRealizeRewrite,
-    QRealizeIntExpr,
-    cast_if_needed,
-    integer_limits,
-    integers,
-    like,
-    storage_dtype,
-)
-from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.tensor.broadcast import broadcast_shape
@@ -65,78 +55,56 @@ def where_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     return [np.where(args[0], args[1], args[2])]
 
 
+# A number beyond this stands for minus infinity (attention masks): no range may hold it as well.
+_MASK = 4096.0
+
+
 @FQAnnotateRewrite.register(where)
 @with_tables
 def where_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
-    """Chooses between two accumulators, or between narrow integers and one number.
+    """Chooses between two values at one scale; a constant one is quantized as a weight.
 
-    A condition that is computed from real values stays float, and so does the choice.
+    A condition that is computed from real values stays float, and so does the choice; likewise one
+    that masks with a huge number.
     """
     condition, x, y = args
     if not isinstance(condition, (Constant, Var)) or ctx.check_to_skip(ref_call):
         return None
     if kind_of(x) is None and kind_of(y) is None:
         return None
-    place = _number(args)
-    if place is not None:
-        sides = [condition, as_input(x, ctx), as_input(y, ctx)]
-        sides[place] = args[place]
-        return QAnnotateExpr(with_args(ref_call, tuple(sides)), QAnnotateKind.INPUT)
-    both = kind_of(x) == kind_of(y) == QAnnotateKind.ACTIVATION
-    left = unannotated(x) if kind_of(x) is not None else as_input(x, ctx)
-    right = unannotated(y) if kind_of(y) is not None and not both else as_input(y, ctx)
-    return QAnnotateExpr(with_args(ref_call, (condition, left, right)), QAnnotateKind.ACTIVATION)
+    if any(isinstance(side, Constant) and np.abs(side.data).max() > _MASK for side in (x, y)):
+        ctx.report.diagnostics.append(
+            f"{describe(ref_call)} runs in float: a mask of more than {_MASK:g} leaves no step for "
+            "what it does not mask"
+        )
+        return None
+    sides = [
+        unannotated(side) if kind_of(side) is not None else _quantized(side, ctx) for side in (x, y)
+    ]
+    if kind_of(x) == kind_of(y) == QAnnotateKind.ACTIVATION:
+        sides[1] = as_input(y, ctx)
+    return QAnnotateExpr(with_args(ref_call, (condition, *sides)), QAnnotateKind.ACTIVATION)
 
 
-def _number(args: tuple[Expr, ...]) -> int | None:
-    """Which of the branches is one number."""
-    for place in (1, 2):
-        branch = args[place]
-        if isinstance(branch, Constant) and branch.data.size == 1:
-            return place
-    return None
+def _quantized(side: Expr, ctx: QuantizeContext) -> Expr:
+    kind = QAnnotateKind.WEIGHT if isinstance(side, Constant) else QAnnotateKind.INPUT
+    return attach_simulated_quantize(side, kind, context=ctx)
 
 
 @FQRealizeRewrite.register(where)
 @with_tables
 def where_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
-    """Both branches at one scale; float where a number lies outside what the other one holds."""
-    condition, x, y = args
-    place = _number(args)
-    if place is not None:
-        return _beside_number(ref_call, args, place, ctx)
-    if not isinstance(x, QRealizeIntExpr) or not isinstance(y, QRealizeIntExpr):
+    """Both branches at the smaller of their scales."""
+    condition, *sides = args
+    pair = both_realized((sides[0], sides[1]))
+    if pair is None:
         return None
     branches = with_args(ref_call, ref_call.args[1:])
     branches.set_checked_type(ref_call.checked_type)
-    (lhs, rhs), scale = unify_for_add(branches, (x, y), ctx.qconfig)
+    (lhs, rhs), scale = unify_for_add(branches, pair, ctx.qconfig)
     call = with_args(ref_call, (condition, lhs.data, rhs.data))
     low, high = min(lhs.low, rhs.low), max(lhs.high, rhs.high)
     return integers(call, scale, ctx.qconfig.dtype_activation, low, high)
-
-
-def _beside_number(
-    ref_call: Call, args: tuple[Expr, ...], place: int, ctx: QuantizeContext
-) -> Expr | None:
-    data, number = args[3 - place], args[place]
-    if not isinstance(data, QRealizeIntExpr) or not isinstance(number, Constant):
-        return None
-    data = to_scalar(data, len(ref_call.args[3 - place].tensor_type.shape), ctx.qconfig)
-    narrow = storage_dtype(data.low, data.high, ctx.qconfig)
-    if narrow is not None:
-        data = like(data, cast_if_needed(data, narrow), dtype=narrow)
-    units = float(np.rint(number.data.reshape(()) / np.float64(data.dom_scale.data)))
-    low, high = integer_limits(data.dtype)
-    if not low <= units <= high:
-        ctx.report.diagnostics.append(
-            f"{describe(ref_call)} runs in float: {float(number.data.reshape(())):g} lies outside "
-            f"the range of its other branch, whose step is {float(data.dom_scale.data):g}"
-        )
-        return None
-    sides: list[Expr] = [args[0], data.data, data.data]
-    sides[place] = scalar(int(units), data.dtype)
-    low, high = min(data.low, int(units)), max(data.high, int(units))
-    return like(data, with_args(ref_call, tuple(sides)), low=low, high=high)
 
 
 @FLower.register(where)

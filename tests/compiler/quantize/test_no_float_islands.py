@@ -10,7 +10,6 @@ import pytest
 
 from compiler import evaluate, relay
 from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
-from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.ir.expr import Expr
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -24,6 +23,7 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
+from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.ort.session import OrtExecutor
 
 op = relay.op
@@ -60,7 +60,7 @@ def assert_same_integers(made: Candidate, data: Iterable[dict[str, Any]]) -> Non
     assert module is not None
     assert [str(finding) for finding in derive_static(module).findings] == []
     grid = OrtExecutor(to_grid_onnx(module), disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
-    exact = OrtExecutor(to_integer_onnx(module))
+    exact = IntegerExecutor(module)
     for batch in data:
         for reach in (1.0, 50.0):
             inputs = {"x": batch["x"] * np.float32(reach)}
@@ -70,9 +70,10 @@ def assert_same_integers(made: Candidate, data: Iterable[dict[str, Any]]) -> Non
 
 
 def sqnr_db(mod: IRModule, made: Candidate, data: Batches) -> float:
+    assert made.integer is not None
     wanted, found = (
         np.concatenate([evaluate(m, batch)[0].ravel() for batch in data]).astype(np.float64)
-        for m in (mod, made.partitioned)
+        for m in (mod, made.integer)
     )
     return float(10 * np.log10((wanted**2).sum() / ((wanted - found) ** 2).sum()))
 
@@ -124,3 +125,144 @@ def test_a_sum_that_32_bits_do_not_hold_is_made_in_64() -> None:
     made = quantized(mod, data, **wide)
     assert_same_integers(made, data)
     assert sqnr_db(mod, made, data) > 35
+
+
+def bias(channels: int) -> Expr:
+    return normal(channels, 1, 1, seed=5, scale=0.2)
+
+
+def transposed(x: Expr, channels: int, weight: tuple[int, ...], **attrs: Any) -> Expr:
+    fan = weight[0] // attrs.get("groups", 1) * weight[2] * weight[3]
+    made = op.nn.conv2d_transpose(
+        x,
+        normal(*weight, seed=3, scale=(2 / fan) ** 0.5),
+        channels=channels,
+        kernel_size=weight[2:],
+        **attrs,
+    )
+    return op.add(made, bias(channels))
+
+
+def resized(method: str, size: tuple[int, int], mode: str) -> Callable[[Expr], Expr]:
+    return lambda x: op.image.resize2d(
+        x, size=size, method=method, coordinate_transformation_mode=mode
+    )
+
+
+ISLANDS: dict[str, Callable[[Expr], Expr]] = {
+    "bilinear, twice": resized("linear", (14, 14), "half_pixel"),
+    "bilinear, odd": resized("linear", (11, 5), "align_corners"),
+    "bilinear, one axis": resized("linear", (7, 19), "asymmetric"),
+    "bicubic": resized("cubic", (10, 14), "half_pixel"),
+    "upsampling": lambda x: op.nn.upsampling(x, scale_h=3, scale_w=2, method="bilinear"),
+    "adaptive, even": lambda x: op.nn.adaptive_avg_pool2d(x, output_size=(7, 1)),
+    "adaptive, uneven": lambda x: op.nn.adaptive_avg_pool2d(x, output_size=(3, 5)),
+    "transposed, 2 x 2": lambda x: transposed(x, 6, (8, 6, 2, 2), strides=(2, 2)),
+    "transposed, 4 x 4": lambda x: transposed(
+        x, 6, (8, 6, 4, 4), strides=(2, 2), padding=(1, 1, 1, 1)
+    ),
+    "transposed, cut": lambda x: transposed(
+        x, 6, (8, 6, 3, 3), strides=(3, 2), padding=(2, 3, 3, 2), output_padding=(2, 1)
+    ),
+    "transposed, groups": lambda x: transposed(
+        x, 4, (8, 2, 3, 3), strides=(2, 1), padding=(1, 1, 1, 1), groups=2, dilation=(1, 2)
+    ),
+    "transposed, depthwise": lambda x: transposed(x, 8, (8, 1, 3, 3), strides=(2, 2), groups=8),
+}
+
+
+def between_convolutions(middle: Callable[[Expr], Expr]) -> IRModule:
+    """conv, bias, relu, the operator, conv: 3 channels in, 8 into the operator."""
+    probe = network(lambda x: middle(op.nn.relu(conv(x, 3, 8))), (1, 3, 7, 7))
+    shape = probe["main"].body.tensor_type.concrete_shape
+
+    def build(x: Expr) -> Expr:
+        y = middle(op.add(conv(x, 3, 8), bias(8)))
+        return conv(y, shape[1], 4, seed=9) if len(shape) == 4 else y
+
+    return network(build, (1, 3, 7, 7))
+
+
+@pytest.mark.parametrize("granularity", ["channel", "tensor"])
+@pytest.mark.parametrize("name", ISLANDS)
+def test_operator_between_convolutions_is_an_integer_one(name: str, granularity: str) -> None:
+    mod = between_convolutions(ISLANDS[name])
+    data = batches((1, 3, 7, 7))
+    made = quantized(mod, data, weight_granularity=granularity)
+    assert made.report.float_ops == []
+    assert_same_integers(made, data)
+    assert sqnr_db(mod, made, data) > (28 if granularity == "channel" else 24)
+
+
+def l2_norm(x: Expr) -> Expr:
+    return op.nn.l2_normalize(x, eps=1e-12, axis=(1,))
+
+
+def root_mean_square(x: Expr) -> Expr:
+    mean = op.mean(op.multiply(x, x), axis=(3,), keepdims=True)
+    return op.multiply(x, op.rsqrt(op.add(mean, relay.const(np.float32(1e-5)))))
+
+
+def normalized_by_its_length(x: Expr) -> Expr:
+    length = op.sqrt(op.sum(op.power(x, relay.const(np.float32(2))), axis=(1,), keepdims=True))
+    return op.divide(x, op.maximum(length, relay.const(np.float32(1e-12))))
+
+
+def prelu(*slopes: float) -> Callable[[Expr], Expr]:
+    alpha = np.resize(np.asarray(slopes, np.float32), 8)
+    return lambda x: op.nn.prelu(x, relay.const(alpha))
+
+
+MASK = np.random.default_rng(4).random((7, 7)) > 0.4
+ISLANDS |= {
+    "prelu": prelu(0.25, 0.1, 0.0, 0.7),
+    "prelu, one slope": prelu(0.2),
+    "prelu, any sign": prelu(0.3, -0.5, 1.5),
+    "prelu of narrow data": lambda x: prelu(0.25, 0.01)(op.nn.max_pool2d(x, pool_size=(2, 2))),
+    "leaky relu": lambda x: op.nn.leaky_relu(x, alpha=0.1),
+    "log softmax": lambda x: op.nn.log_softmax(x, axis=1),
+    "where": lambda x: op.where(relay.const(MASK), x, conv(x, 8, 8, seed=6)),
+    "where, a number": lambda x: op.where(relay.const(MASK), x, relay.const(np.float32(-1.5))),
+    "stack": lambda x: op.reshape(
+        op.stack(relay.Tuple((x, conv(x, 8, 8, seed=6))), axis=2), newshape=(1, 16, 7, 7)
+    ),
+    "negative": op.negative,
+    "instance norm": lambda x: op.nn.instance_norm(x, normal(8, seed=2), normal(8, seed=3)),
+    "group norm": lambda x: op.nn.group_norm(x, normal(8, seed=2), normal(8, seed=3), num_groups=4),
+    "l2 norm": l2_norm,
+    "rms norm": root_mean_square,
+    "length": normalized_by_its_length,
+}
+
+
+def test_a_norm_over_a_whole_image_fits_exact_sums() -> None:
+    """96 x 96 values of 16 bits would not: their point gets 8."""
+    shape = (1, 3, 96, 96)
+    mod = network(
+        lambda x: op.nn.instance_norm(conv(x, 3, 4), normal(4, seed=2), normal(4, seed=3)), shape
+    )
+    data = batches(shape, 2)
+    made = quantized(mod, data)
+    assert_same_integers(made, data)
+    assert sqnr_db(mod, made, data) > 30
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+def test_log_softmax_at_the_end_follows_the_float_one(classes: int) -> None:
+    mod = network(
+        lambda x: op.nn.log_softmax(op.nn.dense(x, normal(classes, 16, scale=0.5))), (2, 16)
+    )
+    data = batches((2, 16))
+    made = quantized(mod, data)
+    assert_same_integers(made, data)
+    assert sqnr_db(mod, made, data) > 33
+
+
+def test_a_mask_of_minus_infinity_stays_float_and_says_so() -> None:
+    mod = between_convolutions(
+        lambda x: op.where(relay.const(MASK), x, relay.const(np.float32(-1e9)))
+    )
+    data = batches((1, 3, 7, 7))
+    made = quantized(mod, data, partition_conversions="disabled")
+    assert [record.op for record in made.report.float_ops] == ["where"]
+    assert any("mask" in text for text in made.report.diagnostics)

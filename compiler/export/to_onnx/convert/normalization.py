@@ -73,6 +73,17 @@ def layer_norm(step: Step, e: Emitter) -> str:
     return e.node("Add", [scaled, _along(beta, axis, rank, e)])
 
 
+@FToOnnx.register("nn.rms_norm")
+def rms_norm(step: Step, e: Emitter) -> str:
+    """x / sqrt(mean(x * x) + epsilon), written out."""
+    data = step.args[0]
+    name = e.name(data)
+    axis = step.attrs.axis % len(data.type.shape)
+    mean = e.node("ReduceMean", [e.node("Mul", [name, name])], axes=[axis], keepdims=1)
+    moved = e.node("Add", [mean, e.like(float(step.attrs.epsilon), data)])
+    return e.node("Div", [name, e.node("Sqrt", [moved])])
+
+
 @FToOnnx.register("nn.instance_norm")
 def instance_norm(step: Step, e: Emitter) -> str:
     """Statistics over the spatial axes of each sample."""

@@ -15,6 +15,7 @@ from compiler.export.to_onnx.grid_emitter import (
     GridEmitter,
     clamped,
 )
+from compiler.export.to_onnx.ordered import larger, smaller
 from compiler.ops.number_format import integer_range
 from compiler.ops.tensor.clip import integer_bound
 
@@ -30,7 +31,12 @@ def combined(
     if fits:
         name = grid.node(op_type, [grid.as_float(a), grid.as_float(b)])
         return Carried(name, "float32", low, high)
-    return Carried(grid.node(op_type, [grid.as_int64(a), grid.as_int64(b)]), "int64", low, high)
+    wide = grid.as_int64(a), grid.as_int64(b)
+    if op_type in ("Max", "Min"):
+        name = (larger if op_type == "Max" else smaller)(grid, *wide, "int64")
+    else:
+        name = grid.node(op_type, wide)
+    return Carried(name, "int64", low, high)
 
 
 @FToGrid.register("add", "nn.bias_add")

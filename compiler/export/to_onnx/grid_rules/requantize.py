@@ -39,6 +39,7 @@ from compiler.export.to_onnx.grid_rules.layout import (
     rounded_in_layout,
 )
 from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
+from compiler.export.to_onnx.ordered import limited
 from compiler.ops.tensor.clip import integer_bound
 
 DOUBLE_BITS = 53
@@ -173,6 +174,8 @@ def _early_clip(
     floor, ceiling = _next_clip(step, low, high)
     if max(abs(low), abs(high)) < FLOAT_LIMIT or (floor, ceiling) == (low, high):
         return name, low, high
+    if dtype == "int64":
+        return limited(grid, name, floor, ceiling, dtype), floor, ceiling
     bounds = [grid.writer.constant(np.asarray(b, dtype)) for b in (floor, ceiling)]
     return grid.node("Clip", [name, *bounds]), floor, ceiling
 

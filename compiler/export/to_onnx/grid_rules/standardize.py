@@ -31,17 +31,17 @@ def integer_standardize(step: Step, grid: GridEmitter) -> Carried:
 
     axes = grid.ints([axis])
     x = grid.as_double(source)
-    total = grid.node("ReduceSum", [x, axes], keepdims=1)
     squares = grid.node("ReduceSum", [grid.node("Mul", [x, x]), axes], keepdims=1)
-    spread = grid.node(
-        "Sub",
-        [grid.node("Mul", [squares, number(count)]), grid.node("Mul", [total, total])],
-    )
+    spread = grid.node("Mul", [squares, number(count)])
+    centred = grid.node("Mul", [x, number(count)])
+    if attrs.centred:
+        total = grid.node("ReduceSum", [x, axes], keepdims=1)
+        spread = grid.node("Sub", [spread, grid.node("Mul", [total, total])])
+        centred = grid.node("Sub", [centred, total])
     if attrs.epsilon:
         spread = grid.node("Add", [spread, number(attrs.epsilon)])
     squared = grid.node("Mul", [spread, number(4.0**attrs.root_bits)])
     root = grid.node("Max", [grid.node("Floor", [grid.node("Sqrt", [squared])]), number(1)])
-    centred = grid.node("Sub", [grid.node("Mul", [x, number(count)]), total])
     scaled = grid.node("Mul", [centred, number(2.0**turn)])
     quotient = grid.node(
         "Div", [grid.node("Add", [scaled, root]), grid.node("Mul", [root, number(2)])]

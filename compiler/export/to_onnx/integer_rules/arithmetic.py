@@ -5,6 +5,7 @@ from __future__ import annotations
 from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.export.to_onnx.ordered import larger, limited, smaller
 from compiler.ir.ty import is_integer
 from compiler.ops.number_format import integer_range
 from compiler.ops.tensor.clip import integer_bound
@@ -14,8 +15,6 @@ from compiler.ops.tensor.clip import integer_bound
     "add",
     "subtract",
     "multiply",
-    "maximum",
-    "minimum",
     "squared_difference",
     "nn.bias_add",
     "where",
@@ -44,10 +43,13 @@ def plain(step: Step, e: IntegerEmitter) -> list[str]:
     ]
 
 
-def limited(name: str, low: int, high: int, dtype: str, e: IntegerEmitter) -> str:
-    """max(min(x, high), low), also where low > high."""
-    upper = e.node("Min", [name, e.scalar(high, dtype)])
-    return e.node("Max", [upper, e.scalar(low, dtype)])
+@FToInteger.register("maximum", "minimum")
+def extremum(step: Step, e: IntegerEmitter) -> str:
+    """The larger or the smaller of two."""
+    work = e.working_dtype(step)
+    pick = larger if step.name == "maximum" else smaller
+    lhs, rhs = (e.widened(value, work) for value in step.args)
+    return e.cast(pick(e, lhs, rhs, work), work, step.result.type.dtype)
 
 
 @FToInteger.register("clip")
@@ -55,14 +57,14 @@ def clip(step: Step, e: IntegerEmitter) -> str:
     """Bounds are truncated toward zero, then limited to the dtype."""
     dtype, work = step.result.type.dtype, e.working_dtype(step)
     low, high = (integer_bound(bound, dtype) for bound in (step.attrs.a_min, step.attrs.a_max))
-    return e.cast(limited(e.widened(step.args[0], work), low, high, work, e), work, dtype)
+    return e.cast(limited(e, e.widened(step.args[0], work), low, high, work), work, dtype)
 
 
 @FToInteger.register("nn.relu")
 def relu(step: Step, e: IntegerEmitter) -> str:
     """max(x, 0)."""
     work = e.working_dtype(step)
-    kept = e.node("Max", [e.widened(step.args[0], work), e.scalar(0, work)])
+    kept = larger(e, e.widened(step.args[0], work), e.scalar(0, work), work)
     return e.cast(kept, work, step.result.type.dtype)
 
 
@@ -73,6 +75,6 @@ def negative(step: Step, e: IntegerEmitter) -> str:
     low, high = integer_range(dtype)
     name = e.widened(step.args[0], work)
     if low < 0:
-        name = limited(name, -high, high, work, e)
+        name = limited(e, name, -high, high, work)
     op_type = "Neg" if step.name == "negative" else "Abs"
     return e.cast(e.node(op_type, [name]), work, dtype)

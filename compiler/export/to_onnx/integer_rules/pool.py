@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,13 +11,20 @@ from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Array
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.integer_rules.product import from_nchw, to_nchw
+from compiler.export.to_onnx.ordered import larger
 from compiler.ops.nn.avg_pool2d import window_counts
 from compiler.ops.nn.pool import padding_to_cover, pool_windows
 from compiler.ops.number_format import integer_range
 
 
-def _combined_taps(step: Step, e: IntegerEmitter, op_type: str, fill: int, work: str) -> str:
-    """(N, C, OH, OW) in ``work``: all elements of every window under Max or Add."""
+def _added(e: IntegerEmitter, a: str, b: str, dtype: str) -> str:
+    return e.node("Add", [a, b])
+
+
+def _combined_taps(
+    step: Step, e: IntegerEmitter, combine: Callable[..., str], fill: int, work: str
+) -> str:
+    """(N, C, OH, OW) in ``work``: all elements of every window, combined two by two."""
     attrs, layout = step.attrs, step.attrs.layout
     shape = step.args[0].type.concrete_shape
     height, width = shape[layout.index("H")], shape[layout.index("W")]
@@ -36,7 +43,7 @@ def _combined_taps(step: Step, e: IntegerEmitter, op_type: str, fill: int, work:
             begin[1] + (columns - 1) * attrs.strides[1] + 1,
         ]
         tap = e.node("Slice", [padded, e.ints(begin), e.ints(end), axes, strides])
-        total = tap if total is None else e.node(op_type, [total, tap])
+        total = tap if total is None else combine(e, total, tap, work)
     assert total is not None, "a window has at least one element"
     return total
 
@@ -45,7 +52,7 @@ def _combined_taps(step: Step, e: IntegerEmitter, op_type: str, fill: int, work:
 def max_pool2d(step: Step, e: IntegerEmitter) -> str:
     """Max of the taps; padding reads the smallest value of the dtype."""
     work, dtype = e.working_dtype(step), step.result.type.dtype
-    largest = _combined_taps(step, e, "Max", integer_range(dtype)[0], work)
+    largest = _combined_taps(step, e, larger, integer_range(dtype)[0], work)
     attrs = step.attrs
     return e.cast(from_nchw(largest, attrs.out_layout or attrs.layout, e), work, dtype)
 
@@ -56,7 +63,7 @@ def avg_pool2d(step: Step, e: IntegerEmitter) -> str:
     attrs, shape = step.attrs, step.args[0].type.concrete_shape
     layout = attrs.layout
     counts = window_counts(attrs, shape[layout.index("H")], shape[layout.index("W")])
-    total = _combined_taps(step, e, "Add", 0, "int64")
+    total = _combined_taps(step, e, _added, 0, "int64")
     mean = from_nchw(_quotient(total, counts, e), attrs.out_layout or layout, e)
     return e.writer.cast(mean, step.result.type.dtype)
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.export.to_onnx.ordered import larger, smaller
 from compiler.ops.number_format import integer_range
 
 WORK = "int64"
@@ -14,7 +15,7 @@ WORK = "int64"
 def _entries(place: str, table: Value, e: IntegerEmitter) -> str:
     """Table entries at int64 places >= 0; the last one serves all places behind it."""
     last = e.scalar(table.type.num_elements - 1, WORK)
-    return e.node("Gather", [e.name(table), e.node("Min", [place, last])], axis=0)
+    return e.node("Gather", [e.name(table), smaller(e, place, last, WORK)], axis=0)
 
 
 def _power(bits: int, e: IntegerEmitter) -> str:
@@ -41,8 +42,8 @@ def integer_softmax(step: Step, e: IntegerEmitter) -> str:
     wide = e.widened(data, WORK)
     place = e.node("Sub", [e.node("ReduceMax", [wide], axes=[axis], keepdims=1), wide])
     entry = e.cast(_entries(place, table, e), table.type.dtype, WORK)
-    entry = e.node("Max", [entry, e.scalar(0, WORK)])
-    total = e.node("Max", [_summed(entry, axis, e), e.scalar(1, WORK)])
+    entry = larger(e, entry, e.scalar(0, WORK), WORK)
+    total = larger(e, _summed(entry, axis, e), e.scalar(1, WORK), WORK)
     scaled = e.node("Mul", [entry, _power(step.attrs.out_bits + 1, e)])
     twice = e.node("Mul", [total, e.scalar(2, WORK)])
     quotient = e.node("Div", [e.node("Add", [scaled, total]), twice])
@@ -56,15 +57,16 @@ def integer_standardize(step: Step, e: IntegerEmitter) -> str:
     axis = attrs.axis % len(data.type.shape)
     count = e.scalar(data.type.concrete_shape[axis], WORK)
     wide = e.widened(data, WORK)
-    total = _summed(wide, axis, e)
-    centred = e.node("Sub", [e.node("Mul", [count, wide]), total])
-    squares = _summed(e.node("Mul", [wide, wide]), axis, e)
-    squares = e.node("Mul", [count, squares])
-    deviation = e.node("Sub", [squares, e.node("Mul", [total, total])])
+    centred = e.node("Mul", [count, wide])
+    deviation = e.node("Mul", [count, _summed(e.node("Mul", [wide, wide]), axis, e)])
+    if attrs.centred:
+        total = _summed(wide, axis, e)
+        centred = e.node("Sub", [centred, total])
+        deviation = e.node("Sub", [deviation, e.node("Mul", [total, total])])
     spread = e.node("Add", [deviation, e.scalar(attrs.epsilon, WORK)])
-    spread = e.node("Max", [spread, e.scalar(0, WORK)])
+    spread = larger(e, spread, e.scalar(0, WORK), WORK)
     root = _root(e.node("Mul", [spread, _power(2 * attrs.root_bits, e)]), e)
-    root = e.node("Max", [root, e.scalar(1, WORK)])
+    root = larger(e, root, e.scalar(1, WORK), WORK)
     scaled = e.node("Mul", [centred, _power(attrs.out_bits + attrs.root_bits + 1, e)])
     above = e.node("Add", [scaled, root])
     twice = e.node("Mul", [root, e.scalar(2, WORK)])

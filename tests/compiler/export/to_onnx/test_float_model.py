@@ -76,6 +76,7 @@ UNARY = {
     ),
     "global_avg_pool2d": op.nn.global_avg_pool2d,
     "layer_norm last": lambda x: op.nn.layer_norm(x, vector(4), vector(4, 2), axis=-1),
+    "rms_norm": lambda x: op.nn.rms_norm(x, axis=1, epsilon=1e-3),
     "layer_norm inner": lambda x: op.nn.layer_norm(x, vector(6), vector(6, 2), axis=1),
     "batch_norm": lambda x: relay.TupleGetItem(
         op.nn.batch_norm(x, vector(6), vector(6, 2), vector(6, 3), vector(6, 4)), 0

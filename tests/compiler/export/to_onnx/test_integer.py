@@ -20,6 +20,7 @@ from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.pipeline import evaluate
 from compiler.proof import range_rules  # noqa: F401  (fills the table)
 from compiler.proof.ranges import FRange
+from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 
 op = relay.op
@@ -323,6 +324,29 @@ def test_repeated_and_reflected_elements_are_the_right_ones(
     assert_same_bits(module([x], body), {"x": whole(rng, (1, 2, 4, 5), dtype)})
 
 
+@pytest.mark.parametrize("executor", [IntegerExecutor, GridExecutor])
+def test_limits_beyond_32_bits_hold_on_long_tensors(executor: Any) -> None:
+    """onnxruntime's own Max, Min and Clip compare the low halves only."""
+    x = relay.var("x", (64,), "int32")
+    bound = constant(np.full(64, 3 << 40), "int64")
+    wide = op.left_shift(op.cast(x, dtype="int64"), relay.const(np.int64(20)))
+    body = relay.Tuple(
+        [
+            op.cast(op.right_shift(limited, relay.const(np.int64(22))), dtype="int32")
+            for limited in (
+                op.minimum(wide, bound),
+                op.maximum(wide, op.negative(bound)),
+                op.clip(wide, a_min=-(2.0**44), a_max=2.0**45),
+                op.nn.relu(wide),
+            )
+        ]
+    )
+    mod = module([x], body)
+    values = np.random.default_rng(0).integers(-(1 << 29), 1 << 29, 64).astype(np.int32)
+    for wanted, found in zip(evaluate(mod, {"x": values}), executor(mod).run({"x": values})):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_the_core_holds_no_float_tensor() -> None:
     x = relay.var("x", (1, 2, 6, 6), "int8")
     weight = constant(np.arange(-18, 18).reshape(2, 2, 3, 3), "int8")
@@ -343,7 +367,8 @@ def test_every_operator_that_realisation_emits_has_an_integer_form() -> None:
     tables = {"lookup", "nn.integer_softmax", "nn.integer_standardize"}
     # These become others: shifts and products, tables, softmax and standardization on integers.
     replaced = {"relay.op.annotation.simulated_quantize", "unary_formula", "nn.softmax"}
-    replaced |= {"nn.layer_norm", "divide"}
+    replaced |= {"nn.layer_norm", "nn.rms_norm", "nn.log_softmax", "divide", "nn.prelu"}
+    replaced |= {"nn.conv2d_transpose", "nn.adaptive_avg_pool2d"}
     emitted = set(FQRealizeRewrite.names()) - replaced
     assert (emitted | arithmetic | tables) - set(FToInteger.names()) == set()
     assert (emitted | arithmetic | tables) - set(FRange.names()) == set()

@@ -1,0 +1,128 @@
+"""Integer rules of nn.prelu: what is positive stays, what is negative is multiplied per channel.
+
+    max(x, 0) + round(min(x, 0) * alpha)
+
+The product is a fixed-point one, as in a requantization. Narrow data are shifted up first, so that
+it loses nothing of their step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.expr import Call, Constant, Expr
+from compiler.ops.rules.annotate import (
+    FQAnnotateRewrite,
+    QAnnotateExpr,
+    kind_of,
+    unannotated,
+    with_args,
+)
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale
+from compiler.ops.rules.fixed_point import scaled, within_contract
+from compiler.ops.rules.integer_calls import (
+    add,
+    cast,
+    left_shift,
+    maximum,
+    minimum,
+    scalar,
+    subtract,
+)
+from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr
+from compiler.ops.rules.realize import (
+    FQRealizeRewrite,
+    QRealizeIntExpr,
+    cast_if_needed,
+    integer_limits,
+    integers,
+    settled,
+)
+from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.with_tables import with_tables
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
+
+Args = tuple[Expr, ...]
+
+_NARROW_BITS = 16
+_FINER_BITS = 12
+OP = "nn.prelu"
+
+
+@FQPartitionRewrite.register(OP)
+@with_tables
+def prelu_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Stays inside the region of its data."""
+    data, alpha = args
+    if not isinstance(data, QPartitionExpr) or not isinstance(alpha, Constant):
+        return None
+    return QPartitionExpr(with_args(ref_call, (data.expr, alpha)), data.dtype)
+
+
+@FQAnnotateRewrite.register(OP)
+@with_tables
+def prelu_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Constant slopes need no quantize point; the result is an accumulator."""
+    data, alpha = args
+    if kind_of(data) is None or not isinstance(alpha, Constant) or ctx.check_to_skip(ref_call):
+        return None
+    return QAnnotateExpr(with_args(ref_call, (unannotated(data), alpha)), QAnnotateKind.ACTIVATION)
+
+
+@FQRealizeRewrite.register(OP)
+@with_tables
+def prelu_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Two halves in the accumulator dtype; float where the negative one would leave it."""
+    data, alpha = args
+    if not isinstance(data, QRealizeIntExpr) or not isinstance(alpha, Constant):
+        return None
+    attrs: Any = ref_call.attrs
+    rank = len(ref_call.tensor_type.shape)
+    trailing = rank - attrs.axis % rank - 1
+    slopes = np.atleast_1d(alpha.data).astype(np.float32)
+    data = settled(data)
+    if data.trailing not in (None, trailing):
+        data = to_scalar(data, rank, ctx.qconfig)
+    acc = ctx.qconfig.dtype_activation
+    finer = _FINER_BITS if data.bound < 1 << _NARROW_BITS else 0
+    low, high = data.low << finer, data.high << finer
+    lost = int(np.ceil(-min(low, 0) * float(np.abs(slopes).max()))) + 1
+    if max(lost, high) > integer_limits(acc)[1] or not within_contract(-min(low, 0), slopes):
+        return None
+    wide: Expr = cast_if_needed(data, acc)
+    if finer:
+        wide = left_shift(wide, scalar(finer, acc))
+    zero = scalar(0, acc)
+    below = cast(minimum(wide, zero), "int64")
+    result: Expr = maximum(wide, zero)
+    for sign, join in ((1, add), (-1, subtract)):
+        part = np.maximum(sign * slopes, 0).astype(np.float32)
+        if part.any():
+            result = join(result, cast(_product(below, part, trailing, rank, ctx.qconfig), acc))
+    falls = (slopes > 0).any() and low < 0
+    rises = (slopes < 0).any() and low < 0
+    scale = data.scale.over(1 << finer)
+    return integers(result, scale, acc, -lost if falls else 0, max(high, lost if rises else 0, 0))
+
+
+def _product(
+    data: Expr, slopes: NDArray[np.float32], trailing: int, rank: int, qconfig: QConfig
+) -> Expr:
+    if (slopes == slopes[0]).all():
+        return scaled(data, np.asarray(slopes[0]), None, rank, qconfig.rounding)
+    return scaled(data, slopes, trailing, rank, qconfig.rounding)
+
+
+@FQDomScale.register(OP)
+def prelu_scale(
+    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
+) -> DomScale | None:
+    """That of an accumulator stays, that of narrow data becomes finer."""
+    if scales[0] is None or scales[0].wide:
+        return scales[0]
+    return scales[0].over(1 << _FINER_BITS)

@@ -1,0 +1,90 @@
+"""nn.rms_norm: x / sqrt(mean(x * x) + epsilon) over one axis.
+
+RecoverRmsNorm makes it of the arithmetic that exporters write out.
+Source: Zhang and Sennrich, "Root mean square layer normalization", 2019, without the gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call, Expr
+from compiler.ir.op import OpPattern, register_op
+from compiler.ir.ty import Type, is_float
+from compiler.ir.type_relation import result_rel
+from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.nn.normalize import working
+from compiler.ops.nn.standardized_integers import annotate_norm, realize_norm
+from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
+from compiler.qtypes.context import QuantizeContext
+
+OP = "nn.rms_norm"
+
+
+@dataclass(frozen=True, eq=False)
+class RmsNormAttrs(OpAttrs):
+    """Normalised axis, and the constant added to the mean square."""
+
+    type_key: ClassVar[str] = "RmsNormAttrs"
+    axis: int = -1
+    epsilon: float = 1e-5
+
+
+def rms_norm_infer(types: Sequence[Any], attrs: RmsNormAttrs) -> Type:
+    """Type of the data, floats."""
+    data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
+    normalize_axis(OP, attrs.axis, len(data.shape))
+    if not is_float(data.dtype):
+        raise TypeInferenceError(f"{OP}: data is {data}, a float dtype is needed")
+    return data
+
+
+rms_norm = register_op(
+    OP,
+    arg_names=("data",),
+    attrs_type=RmsNormAttrs,
+    rel=result_rel(rms_norm_infer),
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+
+
+@FNumpyCompute.register(rms_norm)
+def rms_norm_numpy(attrs: RmsNormAttrs, args: Arrays, out_type: Type) -> list[Any]:
+    """In float32 or wider."""
+    data = working(args[0])
+    count = data.dtype.type(data.shape[attrs.axis])
+    square = np.square(data).sum(axis=attrs.axis, keepdims=True) / count
+    root = np.sqrt(square + data.dtype.type(attrs.epsilon))
+    return [(data / root).astype(args[0].dtype, copy=False)]
+
+
+@FQAnnotateRewrite.register(rms_norm)
+@with_tables
+def rms_norm_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """As nn.layer_norm."""
+    attrs = ref_call.attrs
+    assert isinstance(attrs, RmsNormAttrs)
+    return annotate_norm(ref_call, args, attrs.axis, ctx)
+
+
+@FQRealizeRewrite.register(rms_norm)
+@with_tables
+def rms_norm_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """nn.integer_standardize without the mean."""
+    attrs = ref_call.attrs
+    assert isinstance(attrs, RmsNormAttrs)
+    one = np.ones(1)
+    return realize_norm(ref_call, args[0], attrs.axis, attrs.epsilon, one, None, ctx, centred=False)
+
+
+FQZeroPoint.register(rms_norm)(always(ZeroPoint.CENTRES))

@@ -1,0 +1,123 @@
+"""Integer rules of normalisations over one axis: nn.layer_norm and nn.rms_norm.
+
+nn.integer_standardize gives the normalised value; gamma and beta follow in units of one scale:
+
+    standardized * round(gamma / unit) + round(beta / unit)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.expr import Call, Expr, describe
+from compiler.ops.annotation.attach_simulated_quantize import as_input
+from compiler.ops.annotation.wide_point import WIDE_BITS, wide_point
+from compiler.ops.nn.integer_standardize import (
+    IntegerStandardizeAttrs,
+    integer_standardize,
+    output_bound,
+)
+from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
+from compiler.ops.rules.dom_scale import DomScale, chosen_scale
+from compiler.ops.rules.integer_calls import add, along_axis, cast, multiply
+from compiler.ops.rules.realize import QRealizeIntExpr, fits, integers
+from compiler.ops.rules.requantize import to_scalar
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
+
+Vector = NDArray[np.float64]
+
+# The result leaves room for a Q24 factor in the 53 bits of a double.
+_RESULT_BITS = 28
+# Exact square roots in double.
+_ROOT_LIMIT_BITS = 52
+
+
+def annotate_norm(
+    ref_call: Call, args: tuple[Expr, ...], axis: int, ctx: QuantizeContext
+) -> Expr | None:
+    """Narrow data stay as they are, anything else gets 16 bits; the result is an accumulator.
+
+    An axis too long for exact sums of squares of 16 bits gets narrow data.
+    """
+    if ctx.check_to_skip(ref_call) or ctx.qconfig.dtype_activation != "int32":
+        return None
+    data = unannotated(args[0])
+    if kind_of(args[0]) != QAnnotateKind.INPUT:
+        count = ref_call.tensor_type.concrete_shape[axis]
+        wide = (count << (WIDE_BITS - 1)).bit_length() * 2 <= _ROOT_LIMIT_BITS
+        data = wide_point(data, ctx) if wide else as_input(args[0], ctx)
+    return QAnnotateExpr(with_args(ref_call, (data, *args[1:])), QAnnotateKind.ACTIVATION)
+
+
+def realize_norm(
+    ref_call: Call,
+    data: Expr,
+    axis: int,
+    epsilon: float,
+    factor: Vector,
+    offset: Vector | None,
+    ctx: QuantizeContext,
+    centred: bool = True,
+) -> Expr | None:
+    """The normalised data times ``factor`` plus ``offset``; float where the sums are too long.
+
+    Args:
+        data: the operand; anything but integers gives None.
+        axis: of the sums.
+        epsilon: added to the variance, or to the mean square.
+        factor: one value per index of the axis, or one for all.
+        offset: likewise; None for nothing.
+        centred: take the mean away.
+    """
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    shape = ref_call.tensor_type.concrete_shape
+    data = to_scalar(data, len(shape), ctx.qconfig)
+    trailing = len(shape) - axis % len(shape) - 1
+    count = shape[axis]
+    step = float(data.dom_scale.data)
+    whole_epsilon = int(np.floor(min(count * count * epsilon / step**2, 2.0**60) + 0.5))
+    spread = count * count * data.bound * data.bound + whole_epsilon
+    if spread.bit_length() > _ROOT_LIMIT_BITS:
+        ctx.report.diagnostics.append(
+            f"{describe(ref_call)} runs in float: {count} values of up to {data.bound} have no "
+            "exact deviation in double"
+        )
+        return None
+    root_bits = min((_ROOT_LIMIT_BITS - spread.bit_length()) // 2, 8)
+    shift = np.zeros(1) if offset is None else offset
+    # Bits are shared evenly between the normalised value and gamma.
+    reach = (output_bound(count, 0) + 1).bit_length()
+    out_bits = (_RESULT_BITS - reach) // 2
+    factor_bits = _RESULT_BITS - 1 - reach - out_bits
+    unit = max(
+        float(np.abs(factor).max(initial=0)) / (1 << factor_bits),
+        float(np.abs(shift).max(initial=0)) / (1 << (_RESULT_BITS - 2 - out_bits)),
+        float(np.finfo(np.float32).tiny) * 2.0**32,
+    )
+    scale = DomScale(chosen_scale(unit / (1 << out_bits), ctx.qconfig), wide=True)
+    per_step = float(scale.values)
+    factors = np.rint(factor / (per_step * (1 << out_bits))).astype(np.int64)
+    offsets = np.rint(shift / per_step).astype(np.int64)
+    source = cast(data.data, "int16" if fits(data, "int16") else "int32")
+    standard = Call(
+        integer_standardize,
+        (source,),
+        IntegerStandardizeAttrs(
+            axis=axis,
+            epsilon=whole_epsilon,
+            root_bits=root_bits,
+            out_bits=out_bits,
+            centred=centred,
+        ),
+        span=ref_call.span,
+    )
+    bound = output_bound(count, out_bits)
+    low = int((offsets - bound * np.abs(factors)).min())
+    high = int((offsets + bound * np.abs(factors)).max())
+    result: Expr = multiply(standard, along_axis(factors, trailing, "int32"))
+    if offset is not None:
+        result = add(result, along_axis(offsets, trailing, "int32"))
+    return integers(result, scale, "int32", low, high)

@@ -1,0 +1,41 @@
+"""Integer rules of negative: the integers change their sign in the accumulator dtype."""
+
+from __future__ import annotations
+
+from compiler.ir.expr import Call, Expr
+from compiler.ops.rules.annotate import (
+    FQAnnotateRewrite,
+    QAnnotateExpr,
+    kind_of,
+    unannotated,
+    with_args,
+)
+from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, cast_if_needed, like
+from compiler.ops.rules.with_tables import with_tables
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
+
+
+@FQAnnotateRewrite.register("negative")
+@with_tables
+def negative_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """An accumulator: the smallest narrow integer has no counterpart."""
+    if kind_of(args[0]) is None or ctx.check_to_skip(ref_call):
+        return None
+    return QAnnotateExpr(with_args(ref_call, (unannotated(args[0]),)), QAnnotateKind.ACTIVATION)
+
+
+@FQRealizeRewrite.register("negative")
+@with_tables
+def negative_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """-x at the same scale."""
+    (data,) = args
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    acc = ctx.qconfig.dtype_activation
+    call = with_args(ref_call, (cast_if_needed(data, acc),))
+    return like(data, call, dtype=acc, low=-data.high, high=-data.low)
+
+
+FQDomScale.register("negative")(same_scale)

@@ -1,0 +1,141 @@
+"""RecoverRmsNorm: division by the root of a mean of squares becomes nn.rms_norm.
+
+    before                                              after
+    %0 = multiply(%x, %x);                              nn.rms_norm(%x, axis=2, epsilon=1e-5f)
+    %1 = mean(%0, axis=[2], keepdims=True);
+    divide(%x, sqrt(add(%1, 1e-5f)))
+
+The root may also be that of a sum (an L2 norm), kept away from 0 by an add or a maximum in front of
+it or behind it; the result is then divided by the root of the number of summands.
+Fires for one axis. Not handled: several axes, a bound of more than 1e-3 under a maximum, which is
+another function than an addend.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
+from compiler.ir.infer_type import infer_expr
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.rebuild import with_operands
+from compiler.ops.op_call import op_call
+
+_SMALL = 1e-3
+
+
+@register_pass("RecoverRmsNorm", opt_level=0, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class RecoverRmsNorm(FunctionPass):
+    """Make one call of what SimplifyInference and exporters take apart."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The function with nn.rms_norm, itself when there is none."""
+        nodes = list(post_order(fn.body))
+        found = {n: norm for n in nodes if (norm := _rms_norm(n)) is not None}
+        if not found:
+            return fn
+        new: dict[Expr, Expr] = {}
+        for node in nodes:
+            norm = found.get(node)
+            if norm is None:
+                new[node] = with_operands(node, [new[child] for child in node.operands()])
+                continue
+            made: Expr = op_call(
+                "nn.rms_norm", new[norm.data], axis=norm.axis, epsilon=norm.epsilon, span=node.span
+            )
+            if norm.summands > 1:
+                factor = np.asarray(norm.summands**-0.5, np.float32)
+                made = op_call("multiply", made, Constant(factor), span=node.span)
+            new[node] = made
+        result = infer_expr(fn.with_fields(body=new[fn.body]), mod)
+        assert isinstance(result, Function)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    data: Expr
+    axis: int
+    epsilon: float
+    summands: int
+
+
+def _rms_norm(node: Expr) -> _Norm | None:
+    """What ``node`` divides by the root of its own squares."""
+    if is_op_call(node, "divide"):
+        data, divisor = _args(node)
+        return _by_root(data, divisor)
+    if is_op_call(node, "multiply"):
+        for data, factor in (_args(node), _args(node)[::-1]):
+            if is_op_call(factor, "rsqrt"):
+                return _of_squares(data, _args(factor)[0], 0.0)
+    return None
+
+
+def _by_root(data: Expr, divisor: Expr) -> _Norm | None:
+    if is_op_call(divisor, "broadcast_to"):
+        divisor = _args(divisor)[0]
+    least = 0.0
+    bounded = _with_number(divisor)
+    if bounded is not None and bounded[1] <= _SMALL:
+        divisor, least = bounded
+    if not is_op_call(divisor, "sqrt"):
+        return None
+    return _of_squares(data, _args(divisor)[0], least * least)
+
+
+def _of_squares(data: Expr, total: Expr, epsilon: float) -> _Norm | None:
+    """``total`` is mean(data * data) or sum(data * data), kept away from 0."""
+    bounded = _with_number(total)
+    if bounded is not None:
+        added = is_op_call(total, "add")
+        if bounded[1] < 0 or (not added and bounded[1] > _SMALL):
+            return None
+        total, epsilon = bounded[0], epsilon + bounded[1]
+    if not is_op_call(total, "mean", "sum") or not _is_square(_args(total)[0], data):
+        return None
+    assert isinstance(total, Call)
+    attrs: Any = total.attrs
+    axes = attrs.axis if isinstance(attrs.axis, tuple) else (attrs.axis,)
+    if not attrs.keepdims or attrs.exclude or len(axes) != 1 or axes[0] is None:
+        return None
+    shape = data.tensor_type.concrete_shape
+    axis = int(axes[0]) % len(shape)
+    summands = shape[axis] if is_op_call(total, "sum") else 1
+    return _Norm(data, axis, epsilon / summands, summands)
+
+
+def _with_number(node: Expr) -> tuple[Expr, float] | None:
+    """(operand, number) of an add, a maximum or a lower clip."""
+    if is_op_call(node, "clip"):
+        assert isinstance(node, Call)
+        attrs: Any = node.attrs
+        return (_args(node)[0], float(attrs.a_min)) if math.isinf(attrs.a_max) else None
+    if not is_op_call(node, "add", "maximum"):
+        return None
+    for operand, number in (_args(node), _args(node)[::-1]):
+        if isinstance(number, Constant) and number.data.size == 1:
+            return operand, float(number.data.reshape(()))
+    return None
+
+
+def _is_square(node: Expr, data: Expr) -> bool:
+    if is_op_call(node, "multiply"):
+        return all(arg is data for arg in _args(node))
+    if not is_op_call(node, "power"):
+        return False
+    base, exponent = _args(node)
+    two = isinstance(exponent, Constant) and exponent.data.size == 1
+    return two and base is data and float(exponent.data.reshape(())) == 2.0  # type: ignore[attr-defined]
+
+
+def _args(node: Expr) -> tuple[Expr, ...]:
+    assert isinstance(node, Call)
+    return node.args
