@@ -132,6 +132,8 @@ def measure(operators: int) -> dict[str, float]:
     ):
         given = mod if name == "SimplifyInference" else bound
         watch.time(name, getattr(transform, name)(), given)
+    for matcher in ("greedy", "optimal"):
+        watch.time(f"FuseOpHW, {matcher}", transform.FuseOpHW("opu", matcher), optimized)
     del optimized
     return watch.seconds
 
