@@ -92,6 +92,7 @@ def random_qconfig(rng: np.random.Generator) -> QConfig:
         weight_granularity=pick("tensor", "channel"),
         activation_scheme=pick("symmetric", "unsigned", "asymmetric"),
         rounding=pick("UPWARD", "TONEAREST", "TONEAREST_EVEN"),
+        requantization=pick("fixed_point", "fixed_point", "power_of_two"),
         round_for_shift=pick(True, True, False),
         keep_output_wide=pick(True, False),
         avg_pool_round=pick(True, True, False),
