@@ -2,8 +2,9 @@
 
 A value has a size and the steps between which it must be kept. Values whose steps overlap get
 separate bytes, others may share. The order in which values are placed decides how well they fit;
-several orders are tried and the smallest arena wins. Each value goes into the smallest gap that
-holds it between the values already placed.
+several are tried and the smallest arena wins: the largest value first, each in the smallest gap
+that holds it, or in the order of the program, in turn from both ends of an arena as large as the
+lower bound, which is exact for a chain.
 
 O(values x values alive with each); nothing is searched, so equal inputs give equal plans.
 Source: greedy by size, Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
@@ -63,9 +64,10 @@ def plan_memory(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) -> Me
     """
     bound = lower_bound(lifetimes)
     best: tuple[int, tuple[int, ...]] | None = None
-    for key in _ORDERS:
+    for key, both_ends in _ORDERS:
         order = sorted(range(len(lifetimes)), key=lambda i: (*key(lifetimes[i]), i))
-        offsets = _place(lifetimes, order, alignment)
+        ceiling = -(-bound // alignment) * alignment if both_ends else 0
+        offsets = _place(lifetimes, order, alignment, ceiling)
         size = max((o + v.size for o, v in zip(offsets, lifetimes)), default=0)
         if best is None or size < best[0]:
             best = size, offsets
@@ -88,25 +90,34 @@ def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
     return largest
 
 
-_ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
-    lambda value: (-value.size, value.first),
-    lambda value: (-value.size * (value.last - value.first + 1), value.first),
-    lambda value: (value.first, -value.size),
-    lambda value: (-value.last, -value.size),
+_ORDERS: tuple[tuple[Callable[[Lifetime], tuple[int, ...]], bool], ...] = (
+    (lambda value: (-value.size, value.first), False),
+    (lambda value: (value.first, -value.size), True),
+    (lambda value: (-value.size * (value.last - value.first + 1), value.first), False),
+    (lambda value: (-value.last, -value.size), True),
+    (lambda value: (value.first, -value.size), False),
 )
 
 
-def _place(lifetimes: Sequence[Lifetime], order: Sequence[int], alignment: int) -> tuple[int, ...]:
+def _place(
+    lifetimes: Sequence[Lifetime], order: Sequence[int], alignment: int, ceiling: int
+) -> tuple[int, ...]:
+    """Offsets; with a ceiling every second value lies as high below it as it can."""
     offsets = [0] * len(lifetimes)
     at_step: dict[int, list[int]] = {}
-    for index in order:
+    for turn, index in enumerate(order):
         value = lifetimes[index]
         if value.size == 0:
             continue
         steps = range(value.first, value.last + 1)
         beside = {other for step in steps for other in at_step.get(step, ())}
         taken = sorted((offsets[b], offsets[b] + lifetimes[b].size) for b in beside)
-        offsets[index] = _smallest_gap(taken, value.size, alignment)
+        place = None
+        if ceiling and turn % 2:
+            place = _highest_gap(taken, value.size, alignment, ceiling)
+        if place is None:
+            place = _smallest_gap(taken, value.size, alignment)
+        offsets[index] = place
         for step in steps:
             at_step.setdefault(step, []).append(index)
     return tuple(offsets)
@@ -121,3 +132,17 @@ def _smallest_gap(taken: Sequence[tuple[int, int]], size: int, alignment: int) -
             best = start - end, end
         end = max(end, -(-stop // alignment) * alignment)
     return best[1] if best is not None else end
+
+
+def _highest_gap(
+    taken: Sequence[tuple[int, int]], size: int, alignment: int, ceiling: int
+) -> int | None:
+    """Highest place below the ceiling between sorted pieces; None where there is none."""
+    best: int | None = None
+    end = 0
+    for start, stop in (*taken, (ceiling, ceiling)):
+        place = (min(start, ceiling) - size) // alignment * alignment
+        if place >= end:
+            best = place
+        end = max(end, stop)
+    return best

@@ -130,7 +130,7 @@ def link(compiler: Command, sources: Sequence[Path], flags: Sequence[str], targe
         if done.returncode != 0:
             raise CodegenError(
                 f"{' '.join(compiler)} cannot compile {sources[0].name}",
-                where="\n".join(done.stderr.splitlines()[:5]),
+                where="\n".join(_first_errors(done.stderr)),
                 fix="set CC to another compiler, or do without: numpy gives the same results",
             )
         Path(scratch).replace(target)
@@ -142,6 +142,13 @@ def link(compiler: Command, sources: Sequence[Path], flags: Sequence[str], targe
         raise CodegenError(f"cannot build {target.name}: {error}", where=str(sources[0])) from error
     finally:
         Path(scratch).unlink(missing_ok=True)
+
+
+def _first_errors(messages: str) -> list[str]:
+    """The first five lines from the first error on."""
+    lines = messages.splitlines()
+    first = next((n for n, line in enumerate(lines) if "error" in line), 0)
+    return lines[first : first + 5]
 
 
 @functools.cache

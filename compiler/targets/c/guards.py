@@ -1,0 +1,155 @@
+"""Conditions under which a point adds nothing to a reduction, turned into bounds of the loops.
+
+A padded convolution reads ``select(0 <= y + i - 1 && y + i - 1 < 8, data, 0) * weight``. Where the
+condition fails, 0 is added: the loop over ``i`` may as well not visit that point. Conditions that
+are sums of loop variables become first and last iterations of the innermost loop they mention, and
+the body is left without a branch.
+
+Only where it is exact: a guarded value that is the combiner's neutral element, products of
+integers, widening casts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from compiler.lir.nodes import Compute
+from compiler.lir.scalars import COMPARISONS, Bin, BoolImm, Cast, FloatImm, IntImm, Scalar, Select
+from compiler.lir.walk import rewrite
+from compiler.targets.c.affine import Affine, affine_of
+from compiler.targets.c.value_ranges import ValueRanges, is_integer
+
+_DEEPEST = 32
+"""Operations around a guard that are looked through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``value`` >= 0, with ``value`` a sum of axes."""
+
+    value: Affine
+
+
+def decided(root: Scalar, ranges: ValueRanges) -> Scalar:
+    """The expression without comparisons that ranges decide, and without dead sides of selects."""
+
+    def change(node: Scalar) -> Scalar | None:
+        if isinstance(node, Bin):
+            return _decided_binary(node, ranges)
+        if isinstance(node, Select) and isinstance(node.condition, BoolImm):
+            return node.a if node.condition.value else node.b
+        return None
+
+    return rewrite(root, change)
+
+
+def _decided_binary(node: Bin, ranges: ValueRanges) -> Scalar | None:
+    if node.op in ("and", "or"):
+        for one, other in ((node.a, node.b), (node.b, node.a)):
+            if isinstance(one, BoolImm):
+                return other if one.value == (node.op == "and") else one
+        return None
+    if node.op not in COMPARISONS or not is_integer(node.a.dtype):
+        return None
+    if node.a is node.b:
+        return BoolImm(node.op in ("==", "<=", ">="))
+    a, b = ranges.of(node.a), ranges.of(node.b)
+    if node.op in ("==", "!="):
+        apart = a[1] < b[0] or b[1] < a[0]
+        return BoolImm(node.op == "!=") if apart else None
+    if node.op in (">", ">="):
+        a, b = b, a
+    strict = node.op in ("<", ">")
+    if a[1] < b[0] or (not strict and a[1] <= b[0]):
+        return BoolImm(True)
+    if a[0] > b[1] or (strict and a[0] >= b[1]):
+        return BoolImm(False)
+    return None
+
+
+def split_guards(
+    block: Compute, expr: Scalar, bounded: Callable[[Affine], bool]
+) -> tuple[Scalar, list[Condition]]:
+    """What a reduction adds, without the guards that loops can take over, and those guards.
+
+    Args:
+        block: a reduction with sum, prod, max or min.
+        expr: its expression.
+        bounded: whether a loop can take over the condition that this sum is not negative.
+    """
+    conditions: list[Condition] = []
+
+    def strip(node: Scalar, neutral: Callable[[Scalar], bool], depth: int = 0) -> Scalar:
+        if depth > _DEEPEST:
+            return node
+        if isinstance(node, Select) and neutral(node.b):
+            kept: list[Scalar] = []
+            for part in _conjuncts(node.condition):
+                values = _not_negative(part)
+                if values is not None and all(bounded(value) for value in values):
+                    conditions.extend(Condition(value) for value in values)
+                else:
+                    kept.append(part)
+            inner = strip(node.a, neutral, depth + 1)
+            return inner if not kept else Select(_all(kept), inner, node.b)
+        if isinstance(node, Cast) and is_integer(node.to) and is_integer(node.a.dtype):
+            stripped = strip(node.a, _is_zero, depth + 1) if neutral is _is_zero else node.a
+            return node if stripped is node.a else Cast(node.to, stripped)
+        if isinstance(node, Bin) and node.op == "*" and is_integer(node.dtype):
+            # Nothing but sums: 0 times anything is 0, and adds nothing.
+            if neutral is not _is_zero:
+                return node
+            a, b = (strip(side, _is_zero, depth + 1) for side in (node.a, node.b))
+            return node if a is node.a and b is node.b else Bin("*", a, b)
+        return node
+
+    if block.combiner == "sum":
+        return strip(expr, _is_zero), conditions
+    if block.combiner in ("max", "min"):
+        init = block.init
+
+        def is_init(node: Scalar) -> bool:
+            if not isinstance(node, IntImm | FloatImm) or not isinstance(init, IntImm | FloatImm):
+                return False
+            return node.value == init.value and node.dtype == init.dtype
+
+        return strip(expr, is_init), conditions
+    return expr, conditions
+
+
+def _is_zero(node: Scalar) -> bool:
+    return isinstance(node, IntImm | FloatImm) and node.value == 0
+
+
+def _conjuncts(root: Scalar) -> list[Scalar]:
+    found: list[Scalar] = []
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Bin) and node.op == "and":
+            stack.extend((node.b, node.a))
+        else:
+            found.append(node)
+    return found
+
+
+def _all(parts: Sequence[Scalar]) -> Scalar:
+    total = parts[0]
+    for part in parts[1:]:
+        total = Bin("and", total, part)
+    return total
+
+
+def _not_negative(node: Scalar) -> tuple[Affine, ...] | None:
+    """The sums that are not negative exactly when the comparison holds."""
+    if not isinstance(node, Bin) or node.op not in ("<", "<=", ">", ">=", "=="):
+        return None
+    a, b = affine_of(node.a), affine_of(node.b)
+    if a is None or b is None:
+        return None
+    if node.op == "==":
+        return b + a.scaled(-1), a + b.scaled(-1)
+    larger, smaller = (b, a) if node.op in ("<", "<=") else (a, b)
+    strict = Affine(-1) if node.op in ("<", ">") else Affine()
+    return (larger + smaller.scaled(-1) + strict,)

@@ -1,0 +1,165 @@
+"""A PrimFunc as one C function over pointers.
+
+    static void name(const int8_t *restrict p0, const int8_t *restrict p1, int8_t *restrict o0)
+
+Parameters first, then outputs, then temporaries; constants are arrays of the file. Nothing is
+allocated and nothing is kept between calls, so a function may run in many threads at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+from compiler.errors import CodegenError
+from compiler.lir.nodes import Buffer, Compute, Extern, PrimFunc
+from compiler.lir.scalars import Axis, Scalar
+from compiler.lir.walk import loads, with_axes
+from compiler.targets.c.affine import flat_index
+from compiler.targets.c.arithmetic import Arithmetic, c_type
+from compiler.targets.c.lines import Lines
+from compiler.targets.c.loop_nest import write_loops
+from compiler.targets.c.names import Names
+from compiler.targets.c.routines import write_routine
+
+LARGEST_BUFFER = (1 << 31) - 1
+"""Elements; positions are int32_t."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The C text of one PrimFunc.
+
+    Attributes:
+        func: the function.
+        symbol: its name in C.
+        head: ``static void symbol(…)`` without a semicolon.
+        text: the definition.
+    """
+
+    func: PrimFunc
+    symbol: str
+    head: str
+    text: str
+
+
+def kernel_of(
+    func: PrimFunc,
+    symbol: str,
+    constants: Mapping[str, str],
+    use: Arithmetic,
+    *,
+    shared: Collection[str] = (),
+    comment: str = "",
+    linkage: str = "static ",
+) -> Kernel:
+    """The C function for a PrimFunc.
+
+    Args:
+        func: verified.
+        symbol: its name in C.
+        constants: C name of the array that holds each constant buffer, by buffer name.
+        use: collects the C functions that are called.
+        shared: parameters that some call lets share memory with the output.
+        comment: lines for the reader, put before the definition.
+        linkage: ``"static "``, or ``""`` for a function that other files may call.
+    Raises:
+        CodegenError: a dtype or a routine has no C form, or a buffer is too large.
+    """
+    names = Names((*constants.values(), symbol))
+    by_buffer = {b.name: names.fresh(b.name) for b in (*func.params, *func.outputs, *func.temps)}
+    by_buffer.update(constants)
+    declared = []
+    for buffer in (*func.params, *func.outputs, *func.temps):
+        _check_size(buffer, func)
+        const = "const " if buffer.scope == "param" else ""
+        alone = "" if shared and (buffer.name in shared or buffer.scope == "out") else "restrict "
+        declared.append(f"{const}{c_type(buffer.dtype)} *{alone}{by_buffer[buffer.name]}")
+    head = head_of(f"{linkage}void {symbol}", declared)
+    lines = Lines()
+    for block in func.blocks:
+        # One scope a block: their loop variables and constants are their own.
+        with lines.block("") if len(func.blocks) > 1 else nullcontext():
+            if isinstance(block, Extern):
+                write_routine(block, by_buffer, use, lines)
+            else:
+                write_loops(_with_legal_axes(block, by_buffer), by_buffer, use, lines)
+    body = "\n".join(lines.lines)
+    words = set(re.findall(r"\w+", body))
+    unread = [by_buffer[b.name] for b in func.params if by_buffer[b.name] not in words]
+    body = "".join(f"    (void){name};\n" for name in unread) + body
+    return Kernel(func, symbol, head, f"{comment}{head}\n{{\n{body}\n}}\n")
+
+
+def _check_size(buffer: Buffer, func: PrimFunc) -> None:
+    if buffer.size > LARGEST_BUFFER:
+        raise CodegenError(
+            f"@{func.name}: buffer {buffer.name} has {buffer.size} elements",
+            where=f"{buffer.dtype}{list(buffer.shape)}",
+            fix=f"positions are 32-bit: at most {LARGEST_BUFFER}",
+        )
+
+
+def _with_legal_axes(block: Compute, names: Mapping[str, str]) -> Compute:
+    """The block with loop variables that C accepts and that no buffer is called."""
+    scope = Names(names.values())
+    old = (*block.axes, *block.raxes)
+    new = tuple(Axis(scope.fresh(axis.name), axis.extent) for axis in old)
+    if all(a.name == b.name for a, b in zip(old, new)):
+        return block
+
+    def renamed(root: Scalar) -> Scalar:
+        return with_axes(root, old, new)
+
+    return replace(
+        block,
+        axes=new[: len(block.axes)],
+        raxes=new[len(block.axes) :],
+        expr=renamed(block.expr),
+        out_index=tuple(renamed(index) for index in block.out_index),
+        init=None if block.init is None else renamed(block.init),
+        post=None if block.post is None else renamed(block.post),
+    )
+
+
+def head_of(start: str, parameters: Sequence[str]) -> str:
+    """``start(a, b)``, a parameter a line where that is longer than a line."""
+    whole = f"{start}({', '.join(parameters) or 'void'})"
+    if len(whole) <= 100:
+        return whole
+    return f"{start}(\n    " + ",\n    ".join(parameters) + ")"
+
+
+def may_share(func: PrimFunc) -> tuple[str, ...]:
+    """Parameters whose memory the only output may take over, element by element.
+
+    Each is as large as the output, of the same dtype, and read where the output is written and
+    nowhere else, before it is written.
+    """
+    if len(func.outputs) != 1:
+        return ()
+    (out,) = func.outputs
+    if not isinstance(func.blocks[-1], Compute) or func.blocks[-1].out != out:
+        return ()
+    found = []
+    for param in func.params:
+        alike = param.dtype == out.dtype and param.size == out.size
+        if alike and all(_reads_in_place(block, param, out) for block in func.blocks):
+            found.append(param.name)
+    return tuple(found)
+
+
+def _reads_in_place(block: Compute | Extern, param: Buffer, out: Buffer) -> bool:
+    if isinstance(block, Extern):
+        return param not in block.ins
+    roots = [block.expr] if block.post is None else [block.expr, block.post]
+    reads = [node for node in loads(*roots) if node.buffer == param]
+    if not reads or block.out != out:
+        # Blocks before the last one write temporaries: the output is not touched yet.
+        return block.out != out or not reads
+    if block.raxes and any(node.buffer == param for node in loads(block.expr)):
+        return False
+    place = flat_index(out, block.out_index)
+    return place is not None and all(flat_index(param, n.index) == place for n in reads)

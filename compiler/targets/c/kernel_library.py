@@ -1,0 +1,94 @@
+"""PrimFuncs as callable functions: one library for all of them, called through ctypes.
+
+    functions = KernelLibrary([f, g])
+    out, = functions.run("f", [a, b])
+
+The C ABI: ``void symbol(const T *p0, …, T *o0, …, T *t0, …)`` over row-major arrays; the caller
+owns all memory, so calls from several threads do not meet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import EvaluationError
+from compiler.lir.nodes import Buffer, PrimFunc
+from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.constants import ConstantPool
+from compiler.targets.c.kernel import kernel_of
+from compiler.targets.c.names import Names
+from compiler.targets.c.source_file import source_text
+from compiler.targets.c.toolchain import EXACT_FLAGS, build_library
+
+Array = NDArray[Any]
+
+
+class KernelLibrary:
+    """Compiled kernels.
+
+    Args:
+        functions: verified; names differ.
+        flags: of the compiler.
+    Raises:
+        CodegenError: there is no compiler, or a function has no C form.
+    """
+
+    def __init__(self, functions: Sequence[PrimFunc], flags: Sequence[str] = EXACT_FLAGS) -> None:
+        self._functions = {func.name: func for func in functions}
+        self._symbols, text = kernels_text(functions)
+        with tempfile.TemporaryDirectory(prefix="qsearch-c-") as folder:
+            path = Path(folder) / "kernels.c"
+            path.write_text(text, encoding="utf-8")
+            self._library = ctypes.CDLL(str(build_library("kernels", [path], ("-std=c99", *flags))))
+
+    def run(self, name: str, args: Sequence[Array]) -> list[Array]:
+        """The outputs of one function for one array per parameter.
+
+        Raises:
+            EvaluationError: an argument does not fit its parameter, or there is no such function.
+        """
+        func = self._functions.get(name)
+        if func is None:
+            raise EvaluationError(f"the library has no @{name}")
+        if len(args) != len(func.params):
+            raise EvaluationError(f"@{name} takes {len(func.params)} arrays, {len(args)} are given")
+        given = [_fitting(name, b, array) for b, array in zip(func.params, args)]
+        made = [np.empty(b.shape, storage(b)) for b in (*func.outputs, *func.temps)]
+        call = getattr(self._library, self._symbols[name])
+        call.restype = None
+        call(*(ctypes.c_void_p(array.ctypes.data) for array in (*given, *made)))
+        return made[: len(func.outputs)]
+
+
+def kernels_text(functions: Sequence[PrimFunc]) -> tuple[dict[str, str], str]:
+    """C file with the functions, visible to others, and the symbol of each by name."""
+    use, pool, names = Arithmetic(), ConstantPool(), Names()
+    symbols: dict[str, str] = {}
+    definitions: list[str] = []
+    for func in functions:
+        symbols[func.name] = names.fresh(func.name)
+        held = {b.name: pool.name_of(array, f"{func.name}_{b.name}") for b, array in func.consts}
+        kernel = kernel_of(func, symbols[func.name], held, use, linkage="")
+        definitions.append(f"{kernel.head};\n\n{kernel.text}")
+    return symbols, source_text("Kernels.", use, pool, definitions)
+
+
+def storage(buffer: Buffer) -> np.dtype[Any]:
+    """numpy dtype of the elements in memory."""
+    return np.dtype({"int4": "int8", "uint4": "uint8"}.get(buffer.dtype, buffer.dtype))
+
+
+def _fitting(name: str, buffer: Buffer, array: Array) -> Array:
+    if array.shape != buffer.shape or array.dtype != storage(buffer):
+        raise EvaluationError(
+            f"@{name}: {buffer.name} is {buffer.dtype}{list(buffer.shape)}, "
+            f"the argument is {array.dtype}{list(array.shape)}"
+        )
+    return np.ascontiguousarray(array)

@@ -1,0 +1,30 @@
+"""C text that grows line by line, indented by the braces that are open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Lines:
+    """Lines of a function body; calling it adds one.
+
+    Args:
+        depth: braces open at the start.
+    """
+
+    def __init__(self, depth: int = 1) -> None:
+        self.lines: list[str] = []
+        self._depth = depth
+
+    def __call__(self, line: str) -> None:
+        self.lines.append("    " * self._depth + line)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """``head {`` … ``}`` around what is written meanwhile; a bare scope without a head."""
+        self(f"{head} {{".lstrip())
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self("}")

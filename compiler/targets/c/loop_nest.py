@@ -1,0 +1,320 @@
+"""A Compute block as C loops, in one of three forms.
+
+    for (y …) for (x …) out[…] = …;                            no reduction
+
+    for (o …) {                                                the sum runs innermost
+        int32_t acc = 0;
+        for (k …) acc += …;
+        out[…] = …;
+    }
+
+    for (o …) for (y …) {                                      a row of sums
+        int32_t acc[112];
+        for (x …) acc[x] = 0;
+        for (c …) for (i …) for (j …) for (x …) acc[x] += …;
+        for (x …) out[…] = …;
+    }
+
+Values do not depend on the form: sums of integers are exact or wrap, and every sum of floats adds
+its terms in row-major order of the reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
+
+from compiler.lir.nodes import Compute
+from compiler.lir.scalars import Acc, Axis, Cast, Load, Scalar
+from compiler.lir.walk import loads
+from compiler.targets.c.accumulator import Accumulator, accumulator_of
+from compiler.targets.c.affine import Affine, flat_index
+from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.guards import decided, split_guards
+from compiler.targets.c.lines import Lines
+from compiler.targets.c.loop_bounds import Bounds, bounds_of
+from compiler.targets.c.loop_order import Loop, Order, join_loops, row_of
+from compiler.targets.c.scalar_printer import ScalarPrinter, position_text
+from compiler.targets.c.value_ranges import ValueRanges
+
+LONGEST_ROW = 512
+"""Accumulators kept at once: 2 KiB of int32, beside the rows that are read in the first cache."""
+TERMS_AT_ONCE = 4
+"""Terms that join an accumulator between reading and writing it."""
+
+_ARG = ("argmax", "argmin")
+
+
+def write_loops(block: Compute, names: Mapping[str, str], use: Arithmetic, lines: Lines) -> None:
+    """Write the loops of a block.
+
+    Args:
+        block: verified; names of its axes are legal in C.
+        names: C name of every buffer.
+        use: collects the C functions that are called.
+        lines: where they go, inside a function.
+    """
+    _Nest(block, names, use, lines).write()
+
+
+class _Nest:
+    """One block on its way to C."""
+
+    def __init__(
+        self, block: Compute, names: Mapping[str, str], use: Arithmetic, lines: Lines
+    ) -> None:
+        self._block = block
+        self._names = names
+        self._use = use
+        self._lines = lines
+        self._ranges = ValueRanges()
+        self._conditions: list[Affine] = []
+        self._expr = decided(block.expr, self._ranges)
+        if block.raxes and block.combiner not in _ARG:
+            inner = {a.name for a in block.raxes}
+            self._expr, found = split_guards(
+                block, self._expr, lambda value: bool(inner & set(value.terms))
+            )
+            self._conditions = [condition.value for condition in found]
+        self._result = self._finished_expression()
+        self._order = self._joined_order()
+        self._extents = {a.name: a.extent for a in (*block.axes, *block.raxes)}
+
+    def write(self) -> None:
+        if not self._block.raxes:
+            with self._loops(self._order.axes):
+                self._store(self._result, "")
+            return
+        reduced = [id(n) for n in loads(self._expr) if id(n) in self._order.positions]
+        row = None if self._block.combiner in _ARG else row_of(self._order, reduced)
+        if row is None:
+            self._sum_innermost()
+        else:
+            with self._loops(self._order.axes[:-1]):
+                self._row_of_sums(row)
+
+    # What is computed.
+
+    def _finished_expression(self) -> Scalar:
+        """What is stored: the value or the epilogue, in the dtype of the result."""
+        block = self._block
+        result = self._expr
+        if block.raxes:
+            self._ranges = ValueRanges(self._accumulator.range)
+            result = block.post if block.post is not None else Acc(block.acc_dtype)
+            result = decided(result, self._ranges)
+        return result if result.dtype == block.out.dtype else Cast(block.out.dtype, result)
+
+    @cached_property
+    def _accumulator(self) -> Accumulator:
+        return accumulator_of(self._block, self._expr, self._ranges)
+
+    def _joined_order(self) -> Order:
+        block = self._block
+        positions: dict[int | str, Affine] = {}
+        fixed = {name for condition in self._conditions for name in condition.terms}
+        roots = (self._expr, self._result)
+        for node in loads(*roots):
+            position = flat_index(node.buffer, node.index)
+            if position is None:
+                fixed |= _axes_in(*node.index)
+            else:
+                positions[id(node)] = position
+        out = flat_index(block.out, block.out_index)
+        if out is None:
+            fixed |= _axes_in(*block.out_index)
+        else:
+            positions["out"] = out
+        if block.combiner in _ARG:
+            fixed |= {a.name for a in block.raxes}
+        fixed |= _axes_in(*roots, *([block.init] if block.init is not None else []))
+        order = Order(
+            tuple(Loop(a.name, a.extent) for a in block.axes if a.extent != 1),
+            tuple(Loop(a.name, a.extent) for a in block.raxes if a.extent != 1),
+            positions,
+        )
+        taken = frozenset(a.name for a in (*block.axes, *block.raxes)) | set(self._names.values())
+        return join_loops(order, frozenset(fixed), taken)
+
+    # The forms of a reduction.
+
+    def _sum_innermost(self) -> None:
+        combiner, acc = self._block.combiner, self._accumulator
+        with self._loops(self._order.axes):
+            self._lines(f"{acc.kind} acc = {self._init()};")
+            if combiner not in _ARG:
+                with self._loops(self._order.raxes):
+                    self._join("acc", {})
+                self._store(self._result, acc.finished("acc", self._use))
+                return
+            self._lines("int32_t best = 0;")
+            with self._loops(self._order.raxes):
+                self._keep_best()
+            self._store(self._result, "best")
+
+    def _row_of_sums(self, row: Loop) -> None:
+        length = _row_length(row.extent)
+        whole: Bounds = ("0", str(row.extent))
+        slot = f"acc[{row.name}]"
+        tiles: AbstractContextManager[None] = nullcontext()
+        if length < row.extent:
+            whole = (f"{row.name}_first", f"{row.name}_end")
+            slot = f"acc[{row.name} - {whole[0]}]"
+            head = (
+                f"for (int32_t {whole[0]} = 0; {whole[0]} < {row.extent}; {whole[0]} += {length})"
+            )
+            tiles = self._lines.block(head)
+        with tiles:
+            if length < row.extent:
+                end = f"{whole[0]} + {length}"
+                if row.extent % length:
+                    end = f"{self._use('min', 'int32')}({end}, {row.extent})"
+                self._lines(f"const int32_t {whole[1]} = {end};")
+            self._lines(f"{self._accumulator.kind} acc[{length}];")
+            with self._for(row, whole, 1):
+                self._lines(f"{slot} = {self._init()};")
+            self._add_rows(row, whole, slot)
+            with self._for(row, whole, 1):
+                self._store(self._result, self._accumulator.finished(slot, self._use))
+
+    def _add_rows(self, row: Loop, whole: Bounds, slot: str) -> None:
+        raxes = self._order.raxes
+        last = raxes[-1]
+        bounded = {name for condition in self._conditions for name in condition.terms}
+        at_once = 1
+        if last.name not in bounded and self._block.combiner == "sum":
+            at_once = max(n for n in range(1, TERMS_AT_ONCE + 1) if last.extent % n == 0)
+        with self._loops(raxes, at_once):
+            bounds = bounds_of(row, whole, self._bounding(row), self._extents, self._use)
+            with self._for(row, bounds, 1):
+                for term in range(at_once):
+                    self._join(slot, {last.name: term})
+
+    # Statements.
+
+    def _init(self) -> str:
+        assert self._block.init is not None
+        return self._printer({}).expression(self._block.init, self._lines)
+
+    def _join(self, slot: str, ahead: Mapping[str, int]) -> None:
+        term = self._printer(ahead).expression(self._expr, self._lines)
+        self._lines(self._accumulator.joined(slot, term, self._use))
+
+    def _keep_best(self) -> None:
+        """The first best term, a NaN being better than any number."""
+        place = Affine()
+        for axis in self._block.raxes:
+            place = place.scaled(axis.extent) + Affine(0, {axis.name: 1} if axis.extent > 1 else {})
+        kind = self._accumulator.kind
+        term = self._printer({}).expression(self._expr, self._lines)
+        self._lines(f"const {kind} term = {term};")
+        better = f"term {'>' if self._block.combiner == 'argmax' else '<'} acc"
+        if self._expr.dtype.startswith("float"):
+            better = f"{better} || (term != term && acc == acc)"
+        with self._lines.block(f"if ({better})"):
+            self._lines("acc = term;")
+            self._lines(f"best = {place.text()};")
+
+    def _store(self, value: Scalar, acc: str) -> None:
+        block = self._block
+        printer = self._printer({}, acc)
+        known = self._order.positions.get("out")
+        if known is not None:
+            place = known.text()
+        else:
+            index = [f"({printer.expression(i, self._lines)})" for i in block.out_index]
+            place = position_text(block.out, index)
+        text = printer.expression(value, self._lines)
+        self._lines(f"{self._names[block.out.name]}[{place}] = {text};")
+
+    def _printer(self, ahead: Mapping[str, int], acc: str = "") -> ScalarPrinter:
+        """A printer that reads ``ahead[axis]`` iterations ahead."""
+        moved = {name: step for name, step in ahead.items() if step}
+        positions: dict[int, Affine] = {}
+        for load, position in self._order.positions.items():
+            if isinstance(load, int):
+                steps = sum(position.terms.get(name, 0) * step for name, step in moved.items())
+                positions[load] = position + Affine(steps)
+        values = {name: f"({name} + {step})" for name, step in moved.items()}
+        return ScalarPrinter(
+            self._use, self._names, positions, self._ranges, acc, values, self._fresh
+        )
+
+    @cached_property
+    def _fresh(self) -> Iterator[str]:
+        """Names for constants within the block."""
+        taken = {*self._names.values(), *self._extents}
+        return (f"v{n}" for n in range(1 << 31) if f"v{n}" not in taken)
+
+    # Loops.
+
+    def _bounding(self, loop: Loop) -> list[Affine]:
+        """The conditions whose innermost loop this is."""
+        inner = [loop.name for loop in self._order.raxes]
+        row = self._order.axes[-1].name if self._order.axes else ""
+        found = []
+        for condition in self._conditions:
+            mentioned = [name for name in inner if name in condition.terms]
+            if self._in_row_form and row in condition.terms:
+                mentioned.append(row)
+            if mentioned and mentioned[-1] == loop.name:
+                found.append(condition)
+        return found
+
+    @cached_property
+    def _in_row_form(self) -> bool:
+        reduced = [id(n) for n in loads(self._expr) if id(n) in self._order.positions]
+        return self._block.combiner not in _ARG and row_of(self._order, reduced) is not None
+
+    @contextmanager
+    def _loops(self, loops: Sequence[Loop], last_step: int = 1) -> Iterator[None]:
+        """Loops around what is written meanwhile; the innermost goes ``last_step`` at a time."""
+        if not loops:
+            yield
+            return
+        whole = ("0", str(loops[0].extent))
+        bounds = bounds_of(loops[0], whole, self._bounding(loops[0]), self._extents, self._use)
+        with (
+            self._for(loops[0], bounds, last_step if len(loops) == 1 else 1),
+            self._loops(loops[1:], last_step),
+        ):
+            yield
+
+    @contextmanager
+    def _for(self, loop: Loop, bounds: Bounds, step: int) -> Iterator[None]:
+        name = loop.name
+        first, behind = bounds
+        if "(" in first or " " in first:
+            self._lines(f"const int32_t {name}_from = {first};")
+            first = f"{name}_from"
+        if "(" in behind or " " in behind:
+            self._lines(f"const int32_t {name}_to = {behind};")
+            behind = f"{name}_to"
+        forward = f"++{name}" if step == 1 else f"{name} += {step}"
+        with self._lines.block(f"for (int32_t {name} = {first}; {name} < {behind}; {forward})"):
+            yield
+
+
+def _row_length(extent: int) -> int:
+    """Accumulators at a time: all, else a divisor of the extent, else as many as are kept."""
+    if extent <= LONGEST_ROW:
+        return extent
+    parts = next(n for n in range(2, extent + 1) if extent % n == 0 and extent // n <= LONGEST_ROW)
+    return extent // parts if extent // parts >= LONGEST_ROW // 4 else LONGEST_ROW
+
+
+def _axes_in(*roots: Scalar) -> set[str]:
+    """Axes that expressions mention, positions of loads left out."""
+    found: set[str] = set()
+    stack = list(roots)
+    seen: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if id(node) in seen or isinstance(node, Load):
+            continue
+        seen.add(id(node))
+        if isinstance(node, Axis):
+            found.add(node.name)
+        stack.extend(node.operands())
+    return found

@@ -1,0 +1,106 @@
+"""Which loop of a block runs innermost, and which loops run as one.
+
+Compilers vectorise the innermost loop when neighbouring iterations touch neighbouring elements. A
+convolution walks its input along x, so its innermost loop is the output's x with one accumulator
+per x; a dense layer walks along the summed features, so its innermost loop is the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from compiler.targets.c.affine import Affine
+
+_NEAR = 4
+"""A step up to this many elements still shares cache lines and vector loads."""
+_SHORTEST_ROW = 4
+"""Fewer accumulators than this are not worth an array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop variable and how often it runs."""
+
+    name: str
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The loops of a block after joining, and the positions of its loads in them.
+
+    Attributes:
+        axes: outermost first.
+        raxes: outermost first.
+        positions: by id of the load; "out" is the position that is written.
+    """
+
+    axes: tuple[Loop, ...]
+    raxes: tuple[Loop, ...]
+    positions: Mapping[int | str, Affine]
+
+
+def join_loops(order: Order, fixed: frozenset[str], taken: frozenset[str]) -> Order:
+    """Neighbouring loops that walk every buffer as one would, made one.
+
+    Args:
+        order: as the block has it.
+        fixed: axes that something else than a position mentions.
+        taken: names that a new loop must not have.
+    """
+    for which in ("axes", "raxes"):
+        loops: list[Loop] = []
+        for loop in reversed(getattr(order, which)):
+            inner = loops[-1] if loops else None
+            if (
+                inner is None
+                or {loop.name, inner.name} & fixed
+                or not _joinable(order, loop, inner)
+            ):
+                loops.append(loop)
+                continue
+            name = f"{loop.name}_{inner.name}"
+            while name in taken:
+                name += "_"
+            loops[-1] = Loop(name, loop.extent * inner.extent)
+            positions = {
+                load: position.with_axes_joined(loop.name, inner.name, name)
+                for load, position in order.positions.items()
+            }
+            order = replace(order, positions=positions)
+        joined = tuple(reversed(loops))
+        order = replace(order, axes=joined) if which == "axes" else replace(order, raxes=joined)
+    return order
+
+
+def _joinable(order: Order, outer: Loop, inner: Loop) -> bool:
+    return all(
+        position.joinable(outer.name, inner.name, inner.extent)
+        for position in order.positions.values()
+    )
+
+
+def row_of(order: Order, loads: Sequence[int]) -> Loop | None:
+    """The axis along which a row of accumulators is kept; None where the sum runs innermost.
+
+    Args:
+        order: joined.
+        loads: ids of the loads in the reduction.
+    """
+    if not order.axes or not order.raxes:
+        return None
+    row, innermost = order.axes[-1], order.raxes[-1]
+    if row.extent < _SHORTEST_ROW:
+        return None
+    as_row = sum(_distance(order.positions[load], row.name) for load in loads)
+    as_sum = sum(_distance(order.positions[load], innermost.name) for load in loads)
+    if as_row == as_sum:
+        return row if row.extent >= innermost.extent else None
+    return row if as_row < as_sum else None
+
+
+def _distance(position: Affine, name: str) -> int:
+    """How badly a loop walks a buffer: 0 stays, 1 goes to the next element, more jumps."""
+    step = abs(position.terms.get(name, 0))
+    return step if step < 2 else (2 if step <= _NEAR else 8)

@@ -1,0 +1,371 @@
+"""A lowered module as a C package: one .h, one .c, and a main.c that checks itself.
+
+    model.h   sizes, the arena type, a declaration per function of the module
+    model.c   arithmetic, constants, one function per kernel, one per function of the module
+    main.c    the only ``main``: runs an embedded sample, exits 0 if the outputs are equal, else 1
+
+C99 with <stdint.h> and nothing else, except that float operators such as exp need <math.h>. No
+allocation, no state: the caller owns the arena, so calls with different arenas may run at once.
+Equal modules give equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CodegenError
+from compiler.ir.module import IRModule
+from compiler.lir.nodes import PrimFunc
+from compiler.targets.c.arithmetic import Arithmetic, c_type, suffix
+from compiler.targets.c.constants import ConstantPool, array_text
+from compiler.targets.c.kernel import head_of, kernel_of
+from compiler.targets.c.memory_plan import ALIGNMENT
+from compiler.targets.c.names import Names, c_name
+from compiler.targets.c.placement import Placement, place
+from compiler.targets.c.program import Step, Value, callees, program_of
+from compiler.targets.c.source_file import comment, kernel_comment, source_text
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """A function of the module as C sees it.
+
+    Attributes:
+        function: its name in the module.
+        symbol: its name in C.
+        placement: its steps and their memory.
+        names: C name of every parameter, then of every result.
+    """
+
+    function: str
+    symbol: str
+    placement: Placement
+    names: tuple[str, ...]
+
+    @property
+    def params(self) -> tuple[Value, ...]:
+        """Tensors read, in order."""
+        return self.placement.program.params
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """Tensors written, in order."""
+        return self.placement.program.results
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CPackage:
+    """Generated files.
+
+    Attributes:
+        name: base of the file names and of the symbols.
+        files: text by file name.
+        entries: the functions, callees first, by name in the module.
+        kernels: number of kernels.
+        constant_bytes: of all weights and tables.
+        uses_libm: whether linking needs -lm.
+    """
+
+    name: str
+    files: Mapping[str, str]
+    entries: Mapping[str, Entry]
+    kernels: int
+    constant_bytes: int
+    uses_libm: bool
+
+    @property
+    def arena_bytes(self) -> int:
+        """Size of the arena type."""
+        return max((rounded(e.placement.arena_bytes) for e in self.entries.values()), default=0)
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the files; existing ones of these names are replaced.
+
+        Raises:
+            CodegenError: the folder cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            paths = [folder / name for name in self.files]
+            for path, text in zip(paths, self.files.values()):
+                path.write_text(text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise CodegenError(f"{folder} cannot be written: {error.strerror}") from error
+        return paths
+
+
+def rounded(size: int) -> int:
+    """Bytes up to a whole multiple of the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def c_package(
+    mod: IRModule,
+    name: str,
+    sample: tuple[Sequence[Array], Sequence[Array]] | None = None,
+    function: str = "main",
+) -> CPackage:
+    """Generate C for a function and everything it calls.
+
+    Args:
+        mod: after LowerTE, typed.
+        name: of the files and of the symbols; made legal.
+        sample: inputs and outputs of ``function``, for main.c; None: no main.c.
+        function: ``main`` becomes ``<name>_run``, any other ``<name>_<function>``.
+    Raises:
+        CodegenError: something in the module has no C form.
+    """
+    return _Writer(mod, c_name(name)).package(function, sample)
+
+
+class _Writer:
+    """Collects the parts of the files."""
+
+    def __init__(self, mod: IRModule, name: str) -> None:
+        self._mod = mod
+        self._name = name
+        self._names = Names([name, f"{name}_arena"])
+        self._use = Arithmetic()
+        self._pool = ConstantPool(self._names)
+        self._entries: dict[str, Entry] = {}
+        self._kernels: dict[str, PrimFunc] = {}
+        self._symbols: dict[str, str] = {}
+
+    def package(
+        self, function: str, sample: tuple[Sequence[Array], Sequence[Array]] | None
+    ) -> CPackage:
+        for callee in self._callees_first(function):
+            self._plan(callee)
+        bodies = [self._entry_text(entry) for entry in self._entries.values()]
+        kernels = [self._kernel_text(name) for name in self._kernels]
+        title = f"{self._name}.c: a quantized network as C99; see {self._name}.h."
+        text = source_text(title, self._use, self._pool, [*kernels, *bodies], f"{self._name}.h")
+        files = {f"{self._name}.h": self._header(), f"{self._name}.c": text}
+        if sample is not None:
+            files["main.c"] = self._self_check(self._entries[function], *sample)
+        return CPackage(
+            self._name,
+            files,
+            self._entries,
+            len(self._kernels),
+            self._pool.nbytes,
+            self._use.uses_libm,
+        )
+
+    def _callees_first(self, root: str) -> list[str]:
+        """Functions reachable from ``root``, callees before callers; kernels are noted aside."""
+        order: list[str] = []
+        open_: dict[str, None] = {}
+        stack = [(root, False)]
+        while stack:
+            name, ready = stack.pop()
+            if ready:
+                open_.pop(name)
+                order.append(name)
+                continue
+            if name in order:
+                continue
+            if name in open_:
+                raise CodegenError(f"@{name} calls itself", fix="C is generated without recursion")
+            function = self._mod[name]
+            if isinstance(function, PrimFunc):
+                self._kernels.setdefault(name, function)
+                continue
+            open_[name] = None
+            stack.append((name, True))
+            stack.extend((c, False) for c in reversed(callees(program_of(self._mod, name))))
+        return order
+
+    def _plan(self, function: str) -> None:
+        program = program_of(self._mod, function)
+        called = {name: entry.placement for name, entry in self._entries.items()}
+        placement = place(program, self._kernels, called)
+        word = "run" if function == "main" else function
+        symbol = self._names.fresh(f"{self._name}_{word}")
+        scope = Names(["arena"])
+        outputs = ["output"] if len(program.results) == 1 else []
+        outputs = outputs or [f"output{n}" for n in range(len(program.results))]
+        names = [scope.fresh(value.name) for value in program.params]
+        names += [scope.fresh(output) for output in outputs]
+        self._entries[function] = Entry(function, symbol, placement, tuple(names))
+
+    def _head(self, entry: Entry) -> str:
+        parameters = [f"{self._name}_arena *arena"] if entry.placement.arena_bytes else []
+        count = len(entry.params)
+        for number, (name, value) in enumerate(zip(entry.names, (*entry.params, *entry.results))):
+            const = "const " if number < count else ""
+            parameters.append(f"{const}{c_type(value.dtype)} {name}[{max(value.size, 1)}]")
+        return head_of(f"void {entry.symbol}", parameters)
+
+    def _kernel_text(self, name: str) -> str:
+        func = self._kernels[name]
+        symbol = self._symbols[name]
+        held = {b.name: self._pool.name_of(a, f"{symbol}_{b.name}") for b, a in func.consts}
+        shared = {
+            param
+            for entry in self._entries.values()
+            for step, taken in zip(entry.placement.program.steps, entry.placement.shared)
+            if step.callee == name
+            for param in taken
+        }
+        return kernel_of(
+            func, symbol, held, self._use, shared=shared, comment=kernel_comment(func)
+        ).text
+
+    def _entry_text(self, entry: Entry) -> str:
+        placement = entry.placement
+        where: dict[Value, str] = {}
+        for value, name in zip((*entry.params, *entry.results), entry.names):
+            where[value] = name
+        lines: list[str] = []
+        for number, step in enumerate(placement.program.steps):
+            for value in (*step.args, *step.outs):
+                if value not in where:
+                    where[value] = self._place_of(value, placement, step, number)
+            lines += self._step_lines(step, number, placement, where)
+        body = "\n".join(f"    {line}" if line else "" for line in lines)
+        return f"{self._head(entry)}\n{{\n{body}\n}}\n"
+
+    def _place_of(self, value: Value, placement: Placement, step: Step, number: int) -> str:
+        if value.data is not None:
+            index = next(i for i, arg in enumerate(step.args) if arg is value)
+            word = "" if placement.program.name == "main" else placement.program.name
+            return self._pool.name_of(value.data, f"{word}_step{number}_p{index}".lstrip("_"))
+        return _arena_place(value.dtype, placement.offsets[value])
+
+    def _step_lines(
+        self, step: Step, number: int, placement: Placement, where: Mapping[Value, str]
+    ) -> list[str]:
+        source = f": {step.comment}" if step.comment else ""
+        lines = comment(f"{number}{source}").splitlines()
+        args = [where[value] for value in (*step.args, *step.outs)]
+        if not step.callee:
+            self._use.uses_memcpy = True
+            lines.append(f"memcpy({args[1]}, {args[0]}, {step.outs[0].nbytes});")
+            return lines
+        kernel = self._kernels.get(step.callee)
+        if kernel is None:
+            callee = self._entries[step.callee]
+            first = ["arena"] if callee.placement.arena_bytes else []
+            return [*lines, *_call_lines(callee.symbol, [*first, *args])]
+        if step.callee not in self._symbols:
+            self._symbols[step.callee] = self._names.fresh(step.callee)
+        for buffer, offset in zip(kernel.temps, placement.temps[number]):
+            args.append(_arena_place(buffer.dtype, offset))
+        return [*lines, *_call_lines(self._symbols[step.callee], args)]
+
+    def _header(self) -> str:
+        guard = f"{self._name.upper()}_H"
+        size = max((rounded(e.placement.arena_bytes) for e in self._entries.values()), default=0)
+        parts = [comment(self._overview(size))]
+        parts.append(f"#ifndef {guard}\n#define {guard}\n\n#include <stdint.h>\n")
+        parts.append('#ifdef __cplusplus\nextern "C" {\n#endif\n')
+        if size:
+            parts.append(self._arena_type(size))
+        for entry in self._entries.values():
+            parts.append(comment(_signature(entry)) + self._head(entry) + ";\n")
+        parts.append("#ifdef __cplusplus\n}\n#endif\n\n#endif\n")
+        return "\n".join(parts)
+
+    def _overview(self, size: int) -> str:
+        libm = " -lm" if self._use.uses_libm else ""
+        return (
+            f"{self._name}.h: a quantized network as C99.\n\n"
+            f"    cc -std=c99 -O3 {self._name}.c main.c -o {self._name}{libm}\n\n"
+            f"{len(self._kernels)} kernels, {self._pool.nbytes} bytes of constants, "
+            f"an arena of {size} bytes.\n"
+            "Nothing is allocated and no state is kept: calls with arenas of their own may run at\n"
+            "the same time. An arena need not be cleared between calls."
+        )
+
+    def _arena_type(self, size: int) -> str:
+        dtypes = {"uint8"}
+        for entry in self._entries.values():
+            placement = entry.placement
+            dtypes |= {value.dtype for value in placement.offsets}
+            for step in placement.program.steps:
+                kernel = self._kernels.get(step.callee)
+                dtypes |= {buffer.dtype for buffer in kernel.temps} if kernel is not None else set()
+        members = {suffix(d): f"{c_type(d)} {suffix(d)}" for d in dtypes}
+        upper = self._name.upper()
+        lines = [f"#define {upper}_ARENA_BYTES {size}", "", "typedef union {"]
+        for key in sorted(members, key=lambda k: (int(k[1:]), k)):
+            width = int(key[1:]) // 8
+            count = f"{upper}_ARENA_BYTES" + (f" / {width}" if width > 1 else "")
+            lines.append(f"    {members[key]}[{count}];")
+        return "\n".join([*lines, f"}} {self._name}_arena;"]) + "\n"
+
+    def _self_check(self, entry: Entry, inputs: Sequence[Array], outputs: Sequence[Array]) -> str:
+        count = len(entry.params)
+        if len(inputs) != count or len(outputs) != len(entry.results):
+            raise CodegenError(
+                f"a sample of @{entry.function} has {len(inputs)} inputs and {len(outputs)} "
+                f"outputs, the function {count} and {len(entry.results)}"
+            )
+        title = (
+            "main.c: runs one sample; exits 0 if the outputs are those of the exact reference,\n"
+            "bit by bit, else 1."
+        )
+        parts = [comment(title)]
+        parts.append(f'#include "{self._name}.h"\n\n#include <string.h>\n')
+        uses_macros = any(
+            a.dtype.kind == "f" and not np.isfinite(a).all() for a in (*inputs, *outputs)
+        )
+        if uses_macros:
+            parts.append("#include <math.h>\n")
+        names = Names(["arena"])
+        given = [names.fresh(f"sample_{name}") for name in entry.names[:count]]
+        wanted = [names.fresh(f"expected_{name}") for name in entry.names[count:]]
+        made = [names.fresh(f"actual_{name}") for name in entry.names[count:]]
+        parts += [array_text(name, array) for name, array in zip(given, inputs)]
+        parts += [array_text(name, array) for name, array in zip(wanted, outputs)]
+        declared = [
+            f"static {c_type(value.dtype)} {name}[{max(value.size, 1)}];"
+            for name, value in zip(made, entry.results)
+        ]
+        arena = entry.placement.arena_bytes
+        declared += [f"static {self._name}_arena arena;"] if arena else []
+        parts.append("\n".join(declared) + "\n")
+        call = _call_lines(entry.symbol, [*(["&arena"] if arena else []), *given, *made])
+        checks = [f"memcmp({m}, {w}, sizeof {w}) != 0" for m, w in zip(made, wanted)]
+        lines = [*call, "return " + "\n        || ".join(checks or ["0"]) + ";"]
+        parts.append("int main(void)\n{\n" + "\n".join(f"    {line}" for line in lines) + "\n}\n")
+        return "\n".join(parts)
+
+
+def _arena_place(dtype: str, offset: int) -> str:
+    index = offset // np.dtype(dtype).itemsize
+    return f"arena->{suffix(dtype)}" + (f" + {index}" if index else "")
+
+
+def _call_lines(symbol: str, args: Sequence[str]) -> list[str]:
+    """A call, cut into lines of at most 96 characters."""
+    whole = f"{symbol}({', '.join(args)});"
+    if len(whole) <= 92:
+        return [whole]
+    return [f"{symbol}(", *(f"    {arg}," for arg in args[:-1]), f"    {args[-1]});"]
+
+
+def _signature(entry: Entry) -> str:
+    """Shapes and dtypes for the reader of the header, and the memory of the function."""
+    count = len(entry.params)
+    shown = [
+        f"{name}: {value.dtype}{list(value.shape)}"
+        for name, value in zip(entry.names, (*entry.params, *entry.results))
+    ]
+    text = f"@{entry.function}({', '.join(shown[:count])}) -> ({', '.join(shown[count:])})"
+    placement = entry.placement
+    if not placement.arena_bytes:
+        return text
+    return (
+        f"{text}\nArena: {rounded(placement.arena_bytes)} bytes; the largest set of values alive "
+        f"at once has {placement.lower_bound_bytes}."
+    )

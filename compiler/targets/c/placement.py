@@ -1,0 +1,128 @@
+"""Where the values of a program lie: in the caller's memory, in constants, or in the arena.
+
+An elementwise kernel may write over an argument that nobody reads afterwards. The arena of a
+function that calls others begins with theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from compiler.lir.nodes import PrimFunc
+from compiler.targets.c.kernel import may_share
+from compiler.targets.c.memory_plan import ALIGNMENT, Lifetime, lower_bound, plan_memory
+from compiler.targets.c.program import Program, Step, Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """The memory of one program.
+
+    Attributes:
+        program: the program.
+        offsets: byte offset in the arena of every value that lies there.
+        temps: byte offsets of the temporaries of each step's kernel.
+        shared: for each step, parameters of its kernel whose memory the result takes over.
+        arena_bytes: of the whole arena, those of called functions included.
+        lower_bound_bytes: the largest set of values alive at once, those of called functions
+            included; no arena can be smaller.
+    """
+
+    program: Program
+    offsets: Mapping[Value, int]
+    temps: tuple[tuple[int, ...], ...]
+    shared: tuple[tuple[str, ...], ...]
+    arena_bytes: int
+    lower_bound_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Arena over lower bound."""
+        return self.arena_bytes / self.lower_bound_bytes if self.lower_bound_bytes else 1.0
+
+
+def place(
+    program: Program, kernels: Mapping[str, PrimFunc], called: Mapping[str, Placement]
+) -> Placement:
+    """Plan the arena of a program.
+
+    Args:
+        program: in order of execution.
+        kernels: PrimFuncs by name.
+        called: placements of the other functions that it calls, by name.
+    """
+    last_read = {value: n for n, step in enumerate(program.steps) for value in step.args}
+    kept = set(program.results)
+    home: dict[Value, int] = {}
+    first: list[int] = []
+    last: list[int] = []
+    sizes: list[int] = []
+    shared: list[tuple[str, ...]] = []
+    temps: list[tuple[int, ...]] = []
+
+    def new(size: int, start: int, end: int) -> int:
+        sizes.append(size)
+        first.append(start)
+        last.append(end)
+        return len(sizes) - 1
+
+    below = 0
+    for number, step in enumerate(program.steps):
+        kernel = kernels.get(step.callee)
+        taken: tuple[str, ...] = ()
+        if kernel is not None:
+            free = {value for value in step.args if value in home and last[home[value]] == number}
+            taken = _taken_over(step, kernel, free, kept)
+        shared.append(taken)
+        for out in step.outs:
+            end = last_read.get(out, number)
+            if out in kept:
+                continue
+            if taken:
+                source = step.args[_index(kernel, taken[0])]
+                home[out] = home[source]
+                last[home[out]] = max(last[home[out]], end)
+            else:
+                home[out] = new(out.nbytes, number, end)
+        scratch = kernel.temps if kernel is not None else ()
+        temps.append(tuple(new(buffer.nbytes, number, number) for buffer in scratch))
+        if step.callee in called:
+            below = max(below, called[step.callee].arena_bytes)
+    below = -(-below // ALIGNMENT) * ALIGNMENT
+    lifetimes = [Lifetime(s, f, e) for s, f, e in zip(sizes, first, last)]
+    plan = plan_memory(lifetimes)
+    inner = [
+        Lifetime(called[step.callee].lower_bound_bytes, n, n)
+        for n, step in enumerate(program.steps)
+        if step.callee in called
+    ]
+    return Placement(
+        program,
+        {value: below + plan.offsets[slot] for value, slot in home.items()},
+        tuple(tuple(below + plan.offsets[slot] for slot in slots) for slots in temps),
+        tuple(shared),
+        below + plan.arena_bytes,
+        lower_bound([*lifetimes, *inner]),
+    )
+
+
+def _index(kernel: PrimFunc | None, name: str) -> int:
+    assert kernel is not None
+    return [param.name for param in kernel.params].index(name)
+
+
+def _taken_over(
+    step: Step, kernel: PrimFunc, free: Collection[Value], kept: Collection[Value]
+) -> tuple[str, ...]:
+    """The parameter whose memory the result takes over, if there is one.
+
+    ``free`` are the arguments in the arena that nobody reads after this step.
+    """
+    if len(step.outs) != 1 or step.outs[0] in kept:
+        return ()
+    for name in may_share(kernel):
+        value = step.args[_index(kernel, name)]
+        if value in free and sum(other is value for other in step.args) == 1:
+            return (name,)
+    return ()

@@ -1,0 +1,286 @@
+"""Scalar expressions as C: short expressions, long ones cut into named constants.
+
+An expression used twice, and one that grows longer than a line, becomes a ``const`` of its own
+before the statement, so that text grows with the number of operations and can be read. What may
+only be computed on one side of a select (a guarded load) stays inside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from compiler.errors import CodegenError
+from compiler.lir.nodes import Buffer
+from compiler.lir.scalars import (
+    COMPARISONS,
+    Acc,
+    Axis,
+    Bin,
+    BoolImm,
+    Cast,
+    FloatImm,
+    IntImm,
+    Intrin,
+    Load,
+    Scalar,
+    Select,
+    Un,
+)
+from compiler.lir.walk import post_order
+from compiler.targets.c.affine import Affine
+from compiler.targets.c.arithmetic import Arithmetic, bits_of, c_type, int_literal, unsigned_of
+from compiler.targets.c.value_ranges import ValueRanges, exact_range, fits, is_integer
+
+_LONGEST = 52
+"""Characters of an expression that stays inline."""
+
+_ATOM, _UNARY, _PRODUCT, _SUM, _OTHER = 5, 4, 3, 2, 1
+_SIGNS = {"and": "&&", "or": "||", "xor": "!="}
+
+
+class ScalarPrinter:
+    """Prints the expressions of one block.
+
+    Args:
+        use: collects the C functions that are called.
+        names: C name of every buffer, by buffer name.
+        positions: row-major position of a load where it is a sum of axes, by id of the load.
+        ranges: of the expressions.
+        acc: C expression of the accumulator.
+        values: C text of axes that are not loop variables of their own name.
+        fresh: names for the constants that long expressions are cut into.
+    """
+
+    def __init__(
+        self,
+        use: Arithmetic,
+        names: Mapping[str, str],
+        positions: Mapping[int, Affine],
+        ranges: ValueRanges,
+        acc: str = "",
+        values: Mapping[str, str] | None = None,
+        fresh: Iterator[str] | None = None,
+    ) -> None:
+        self._use = use
+        self._names = names
+        self._positions = positions
+        self._ranges = ranges
+        self._acc = acc
+        self._values = values or {}
+        self._texts: dict[int, tuple[str, int]] = {}
+        self._fresh = fresh if fresh is not None else (f"v{n}" for n in itertools.count())
+
+    def expression(self, root: Scalar, before: Callable[[str], None]) -> str:
+        """C expression of ``root``; declarations it needs first are handed to ``before``."""
+        order = list(post_order(root))
+        uses: dict[int, int] = {}
+        for node in order:
+            for operand in node.operands():
+                uses[id(operand)] = uses.get(id(operand), 0) + 1
+        always = _always_computed(root)
+        guarded_loads: dict[int, bool] = {}
+        self._texts = {}
+        for node in order:
+            below = any(guarded_loads[id(o)] for o in node.operands())
+            guarded_loads[id(node)] = isinstance(node, Load) or below
+            text, rank = self._print(node)
+            shared = uses.get(id(node), 0) > 1 and rank < _ATOM
+            may_move = id(node) in always or not guarded_loads[id(node)]
+            if node is not root and may_move and (shared or len(text) > _LONGEST):
+                name = next(self._fresh)
+                before(f"const {c_type(node.dtype)} {name} = {text};")
+                text, rank = name, _ATOM
+            self._texts[id(node)] = text, rank
+        return self._texts[id(root)][0]
+
+    def _print(self, node: Scalar) -> tuple[str, int]:
+        if isinstance(node, IntImm):
+            return int_literal(node.value, node.dtype), _ATOM if node.value >= 0 else _UNARY
+        if isinstance(node, BoolImm):
+            return str(int(node.value)), _ATOM
+        if isinstance(node, FloatImm):
+            return self._float(node), _UNARY
+        if isinstance(node, Axis):
+            return self._values.get(node.name, node.name if node.extent > 1 else "0"), _ATOM
+        if isinstance(node, Acc):
+            return self._acc, _UNARY
+        if isinstance(node, Load):
+            # Not an atom: what is read twice is read once and named.
+            return f"{self._names[node.buffer.name]}[{self._position(node)}]", _UNARY
+        if isinstance(node, Bin):
+            return self._binary(node)
+        if isinstance(node, Un):
+            return self._unary(node)
+        if isinstance(node, Cast):
+            return self._cast(node)
+        if isinstance(node, Select):
+            sides = (self._at(node.condition, _SUM), self._at(node.a, _SUM), self._at(node.b, _SUM))
+            return "{} ? {} : {}".format(*sides), _OTHER
+        assert isinstance(node, Intrin)
+        return self._intrinsic(node)
+
+    def _at(self, node: Scalar, rank: int) -> str:
+        """Text of an operand, in parentheses where it binds less than ``rank``."""
+        text, own = self._texts[id(node)]
+        return text if own >= rank else f"({text})"
+
+    def _position(self, node: Load) -> str:
+        known = self._positions.get(id(node))
+        return known.text() if known is not None else position_text(node.buffer, self._index(node))
+
+    def _index(self, node: Load) -> list[str]:
+        return [self._at(part, _PRODUCT) for part in node.index]
+
+    def _float(self, node: FloatImm) -> str:
+        end = "f" if node.dtype == "float32" else ""
+        if math.isnan(node.value):
+            infinity = self._use("infinity", node.dtype)
+            return f"({infinity}() - {infinity}())"
+        if math.isinf(node.value):
+            return f"{'-' if node.value < 0 else ''}{self._use('infinity', node.dtype)}()"
+        shown = repr(float(node.value)) if not end else str(np.float32(node.value))
+        return f"{shown if any(c in shown for c in '.e') else shown + '.0'}{end}"
+
+    def _binary(self, node: Bin) -> tuple[str, int]:
+        op = node.op
+        if op in COMPARISONS or op in _SIGNS:
+            sides = self._at(node.a, _SUM), self._at(node.b, _SUM)
+            return f"{sides[0]} {_SIGNS.get(op, op)} {sides[1]}", _OTHER
+        if op in ("+", "-", "*"):
+            return self._sum_or_product(node)
+        if op == "/":
+            return f"({c_type(node.dtype)})({self._infix(node, '/', _PRODUCT)})", _UNARY
+        if op in ("&", "|", "^"):
+            return f"{self._at(node.a, _UNARY)} {op} {self._at(node.b, _UNARY)}", _OTHER
+        if op in ("<<", ">>"):
+            return self._shift(node)
+        if op in ("floordiv", "truncdiv", "floormod") and self._plain_quotient(node):
+            return self._infix(node, "%" if op == "floormod" else "/", _PRODUCT), _PRODUCT
+        return f"{self._use(op, node.dtype)}({self._plain(node.a)}, {self._plain(node.b)})", _UNARY
+
+    def _plain(self, node: Scalar) -> str:
+        return self._texts[id(node)][0]
+
+    def _infix(self, node: Bin, sign: str, rank: int) -> str:
+        return f"{self._at(node.a, rank)} {sign} {self._at(node.b, rank + 1)}"
+
+    def _plain_quotient(self, node: Bin) -> bool:
+        if not is_integer(node.dtype) or bits_of(node.dtype) < 32:
+            return False
+        return self._ranges.of(node.a)[0] >= 0 and self._ranges.of(node.b)[0] > 0
+
+    def _exact(self, node: Bin | Un) -> tuple[int, int]:
+        operands = {id(o): self._ranges.of(o) for o in node.operands()}
+        return exact_range(node, operands)
+
+    def _sum_or_product(self, node: Bin) -> tuple[str, int]:
+        rank = _PRODUCT if node.op == "*" else _SUM
+        dtype = node.dtype
+        plain = self._infix(node, node.op, rank)
+        if dtype.startswith("float"):
+            # The cast drops the precision that some processors keep in registers.
+            return f"({c_type(dtype)})({plain})", _UNARY
+        exact = self._exact(node)
+        if bits_of(dtype) >= 32:
+            if dtype.startswith("u") or fits(exact, dtype):
+                return plain, rank
+        elif fits(exact, dtype):
+            # Operands of fewer than 32 bits are promoted to int.
+            return plain, rank
+        wide = unsigned_of(dtype)
+        sides = (self._at(node.a, _UNARY), self._at(node.b, _UNARY))
+        return self._use.wrap(dtype, f"({wide}){sides[0]} {node.op} ({wide}){sides[1]}"), _UNARY
+
+    def _shift(self, node: Bin) -> tuple[str, int]:
+        bits, dtype = bits_of(node.dtype), node.dtype
+        low, high = self._ranges.of(node.b)
+        amount = self._at(node.b, _UNARY)
+        if not (low >= 0 and high < bits):
+            amount = f"(int32_t)((uint32_t){self._at(node.b, _UNARY)} & {bits - 1}u)"
+        if node.op == ">>":
+            if self._ranges.of(node.a)[0] >= 0:
+                return f"{self._at(node.a, _UNARY)} >> {amount}", _OTHER
+            return f"{self._use('shift_right', dtype)}({self._plain(node.a)}, {amount})", _UNARY
+        shifted = f"({unsigned_of(dtype)}){self._at(node.a, _UNARY)} << {amount}"
+        return self._use.wrap(dtype, shifted), _UNARY
+
+    def _unary(self, node: Un) -> tuple[str, int]:
+        dtype = node.dtype
+        if node.op == "abs" and dtype.startswith("u"):
+            return self._texts[id(node.a)]
+        if node.op == "abs":
+            return f"{self._use('abs', dtype)}({self._plain(node.a)})", _UNARY
+        if node.op == "not":
+            if dtype == "bool":
+                return f"!{self._at(node.a, _ATOM)}", _OTHER
+            return f"({c_type(dtype)})~{self._at(node.a, _ATOM)}", _UNARY
+        if dtype.startswith("float") or fits(self._exact(node), dtype):
+            return f"-{self._at(node.a, _ATOM)}", _UNARY
+        wide = unsigned_of(dtype)
+        return self._use.wrap(dtype, f"0u - ({wide}){self._at(node.a, _UNARY)}"), _UNARY
+
+    def _cast(self, node: Cast) -> tuple[str, int]:
+        source, to = node.a.dtype, node.to
+        if source == to:
+            return self._texts[id(node.a)]
+        if to == "bool":
+            return f"{self._at(node.a, _SUM)} != 0", _OTHER
+        if is_integer(source) and is_integer(to):
+            if fits(self._ranges.of(node.a), to) or to.startswith("u"):
+                return f"({c_type(to)}){self._at(node.a, _UNARY)}", _UNARY
+            value = f"({unsigned_of(to)}){self._at(node.a, _UNARY)}"
+            return self._use.wrap(to, value), _UNARY
+        if is_integer(to):
+            return self._use.convert(source, to, self._plain(node.a)), _UNARY
+        return f"({c_type(to)}){self._at(node.a, _UNARY)}", _UNARY
+
+    def _intrinsic(self, node: Intrin) -> tuple[str, int]:
+        args = [self._plain(arg) for arg in node.args]
+        if node.name == "saturating_cast":
+            return self._saturated(node), _UNARY
+        if node.dtype == "float16":
+            raise CodegenError("C has no type for float16", fix="keep such values in float32")
+        call = f"{self._use(node.name, node.dtype)}({', '.join(args)})"
+        return call, _UNARY
+
+    def _saturated(self, node: Intrin) -> str:
+        (value,) = node.args
+        source, to = value.dtype, node.dtype
+        if not is_integer(source):
+            return self._use.convert(source, to, self._plain(value))
+        low, high = self._ranges.of(value)
+        bounds = np.iinfo(to)
+        text = self._plain(value)
+        if high > bounds.max:
+            text = f"{self._use('min', source)}({text}, {int_literal(int(bounds.max), source)})"
+        if low < bounds.min:
+            text = f"{self._use('max', source)}({text}, {int_literal(int(bounds.min), source)})"
+        return f"({c_type(to)})({text})"
+
+
+def position_text(buffer: Buffer, index: Sequence[str]) -> str:
+    """Row-major position for index texts that are products at least."""
+    parts: list[str] = []
+    stride = 1
+    for extent, part in zip(reversed(buffer.shape), reversed(index)):
+        if part != "0":
+            parts.append(part if stride == 1 else f"{part} * {stride}")
+        stride *= extent
+    return " + ".join(reversed(parts)) or "0"
+
+
+def _always_computed(root: Scalar) -> set[int]:
+    """Ids of what is computed whatever the conditions of selects are."""
+    found: set[int] = set()
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if id(node) in found:
+            continue
+        found.add(id(node))
+        stack.extend((node.condition,) if isinstance(node, Select) else node.operands())
+    return found

@@ -1,0 +1,56 @@
+"""A C file from its parts: headers, arithmetic, constants, functions."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from compiler.lir.nodes import PrimFunc
+from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.constants import ConstantPool
+
+
+def source_text(
+    title: str,
+    use: Arithmetic,
+    pool: ConstantPool,
+    definitions: Sequence[str],
+    header: str = "",
+) -> str:
+    """Text of a file.
+
+    Args:
+        title: what the file is, for its first comment.
+        use: the arithmetic its functions call.
+        pool: the constants they read.
+        definitions: the functions, callees first.
+        header: the file's own header, included first.
+    """
+    parts = [comment(title)]
+    includes = [f'#include "{header}"'] if header else []
+    includes += ["#include <stdint.h>"]
+    includes += ["#include <string.h>"] if use.uses_memcpy else []
+    includes += ["#include <math.h>"] if use.uses_libm or pool.uses_math_macros else []
+    parts.append("\n".join(includes) + "\n")
+    # Some compilers would fuse a * b + c into one rounding, and give other bits.
+    parts.append("#if defined(__clang__)\n#pragma STDC FP_CONTRACT OFF\n#endif\n")
+    parts += use.definitions()
+    parts += pool.definitions()
+    parts += definitions
+    return "\n".join(parts)
+
+
+def comment(text: str) -> str:
+    """A C comment of one or more lines, ending in a line break."""
+    lines = text.replace("*/", "* /").replace("/*", "/ *").splitlines()
+    if len(lines) == 1:
+        return f"/* {lines[0]} */\n"
+    return "\n".join(["/*", *(f" * {line}".rstrip() for line in lines), " */"]) + "\n"
+
+
+def kernel_comment(func: PrimFunc) -> str:
+    """What a kernel computes: its loop-level text, a block a line."""
+    lines: list[str] = []
+    for line in func.definition(func.name, lambda array: "constant").splitlines():
+        lines += textwrap.wrap(line.strip(), 92, subsequent_indent="    ") or [""]
+    return comment("\n".join(lines))
