@@ -185,7 +185,7 @@ def _reduced(
     init = tile.evaluate(block.init)
     first = init.reshape(-1)[0]
     acc = str(init.dtype)
-    if product is not None and math.prod(loops):
+    if product is not None and 0 not in loops:
         wide = "int64" if init.dtype.kind in "iu" else _wide(acc, block.hints)
         sides = [tile.evaluate(side) for side in product]
         bad = any(tile.wrapped(side) for side in product)

@@ -8,7 +8,7 @@ read, and that every output and temp is written once, at every point.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from compiler.errors import LoweringError, legal_names
 from compiler.lir.index import Range, linear_terms, sum_key, value_range
@@ -31,7 +31,7 @@ Facts = Mapping[str, Range]
 
 _FAR = (1 << 63) - 1
 # What ``index op bound`` says of the index.
-_SIDES = {
+_SIDES: dict[str, Callable[[int], Range]] = {
     "<": lambda bound: (-_FAR, bound - 1),
     "<=": lambda bound: (-_FAR, bound),
     ">": lambda bound: (bound + 1, _FAR),
@@ -237,7 +237,7 @@ def _check_load(load: Load, facts: Facts, where: str) -> None:
 
 
 def _check_target(block: Compute, names: set[str], where: str) -> None:
-    """Every element of ``out`` is written once: the indices are a mixed-radix number of the axes."""
+    """Every element is written once: the indices are mixed-radix numbers of the loops."""
     out = block.out
     _require(len(block.out_index) == len(out.shape), f"{out.name} has another rank", where)
     used: list[str] = []

@@ -17,11 +17,15 @@ from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type, is_float
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.nn.normalize import working
 from compiler.ops.nn.standardized_integers import annotate_norm, realize_norm
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
@@ -88,3 +92,32 @@ def rms_norm_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContex
 
 
 FQZeroPoint.register(rms_norm)(always(ZeroPoint.CENTRES))
+
+
+@FLower.register(rms_norm)
+def rms_norm_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """The root of the mean square, then quotients."""
+    attrs = call.attrs
+    assert isinstance(attrs, RmsNormAttrs)
+    data = b.reusable(inputs[0].cast(total_dtype(inputs[0].dtype)))
+    axis = attrs.axis % len(data.shape)
+    count = literal(data.shape[axis], data.dtype)
+    epsilon = literal(attrs.epsilon, data.dtype)
+
+    def root(total: Scalar, at: tuple[Scalar, ...]) -> Scalar:
+        return Intrin("sqrt", (Bin("+", Bin("/", total, count), epsilon),))
+
+    norm = reduce_axes(
+        b,
+        data.shape,
+        (axis,),
+        "sum",
+        literal(0, data.dtype),
+        lambda at: Bin("*", data.at(at), data.at(at)),
+        keepdims=True,
+        post=root,
+    )
+    y = TensorView.of(data.shape, lambda at: Bin("/", data.at(at), norm.broadcast_at(at)))
+    return [y.cast(inputs[0].dtype)]

@@ -12,13 +12,18 @@ integers bit for bit, floats up to the order of their sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 from compiler.ir.expr import Call
 from compiler.ir.op import OpRule
-from compiler.ir.ty import TensorType
+from compiler.ir.ty import TensorType, TupleType
 from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.routines import externs
 from compiler.lir.scalars import Bin, Scalar, literal
+from compiler.ops.number_format import storage_dtype
+from compiler.ops.rules.numpy_compute import NumpyCompute
 
 Views = Sequence[TensorView]
 OutTypes = Sequence[TensorType]
@@ -77,6 +82,29 @@ def same_value(
 ) -> list[TensorView]:
     """The rule of an operator that is an identity at this level."""
     return list(inputs[: len(out_types)])
+
+
+def library_routine(symbol: str, compute: NumpyCompute) -> LowerRule:
+    """The rule of an operator that is a routine on whole buffers; registers it for the reference.
+
+    Args:
+        symbol: name of the routine; its attributes are those of the operator, ``axis`` counted from
+            the front.
+        compute: the operator's FNumpyCompute rule, which may not look at the result type.
+    """
+
+    @externs.register(symbol)
+    def run(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> Sequence[Any]:
+        return compute(SimpleNamespace(**attrs), arrays, TupleType())
+
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+        attrs = {} if call.attrs is None else dict(call.attrs.items())
+        if "axis" in attrs:
+            attrs["axis"] %= max(len(inputs[0].shape), 1)
+        outs = [(ty.concrete_shape, str(storage_dtype(ty.dtype))) for ty in out_types]
+        return b.extern(symbol, inputs, outs, attrs)
+
+    return rule
 
 
 def like_first(value: int | float, data: Scalar) -> Scalar:

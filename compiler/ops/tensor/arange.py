@@ -14,13 +14,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import EvaluationError, TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Cast, Scalar
 from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -69,3 +73,17 @@ def arange_numpy(attrs: ArangeAttrs, args: Arrays, out_type: Type) -> list[Any]:
         raise EvaluationError("arange: the step is 0")
     values = np.arange(start, stop, step)
     return [values.astype(storage_dtype(attrs.dtype or str(args[0].dtype)))]
+
+
+@FLower.register(arange)
+def arange_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """start + step * index in int64 or float64, then cast."""
+    dtype = inputs[0].dtype
+    wide = "float64" if dtype.startswith("float") else "int64"
+    start, _, step = (view.cast(wide).at(()) for view in inputs)
+
+    def element(at: tuple[Scalar, ...]) -> Scalar:
+        return Bin("+", start, Bin("*", Cast(wide, at[0]), step))
+
+    held = TensorView.of(out_types[0].concrete_shape, element)
+    return [held.cast(str(storage_dtype(out_types[0].dtype)))]

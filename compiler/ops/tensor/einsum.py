@@ -9,12 +9,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import merge_dim, same_dtype, tensor_tuple
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.reduce.reduction_loops import total_dtype
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -76,3 +81,40 @@ def einsum_numpy(attrs: EinsumAttrs, args: Arrays, out_type: Type) -> list[Any]:
     terms, output = _terms(attrs.equation)
     equation = f"{','.join(terms)}->{output}"
     return [np.einsum(equation, *(working(a) for a in args)).astype(args[0].dtype, copy=False)]
+
+
+@FLower.register(einsum)
+def einsum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    """One reduction over the letters that the result does not have."""
+    attrs = call.attrs
+    assert isinstance(attrs, EinsumAttrs)
+    terms, output = _terms(attrs.equation)
+    dtype = inputs[0].dtype
+    work = total_dtype(dtype)
+    views = [view.cast(work) for view in inputs]
+    sizes = {c: n for term, view in zip(terms, views) for c, n in zip(term, view.shape)}
+    summed = sorted(set(sizes) - set(output))
+    times = "and" if dtype == "bool" else "*"
+
+    def element(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
+        letters = dict(zip((*output, *summed), (*at, *r)))
+        value: Scalar | None = None
+        for term, view in zip(terms, views):
+            factor = view.at([letters[c] for c in term])
+            value = factor if value is None else Bin(times, value, factor)
+        assert value is not None
+        return value
+
+    if not summed:
+        found = TensorView.of(out_types[0].concrete_shape, lambda at: element(at, ()))
+        return [found.cast(dtype)]
+    sums = b.reduce(
+        out_types[0].concrete_shape,
+        "max" if dtype == "bool" else "sum",
+        literal(0, work),
+        [(f"r{k}", sizes[c]) for k, c in enumerate(summed)],
+        element,
+        dtype=dtype,
+        post=None if work == dtype else lambda acc, at: Cast(dtype, acc),
+    )
+    return [sums]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
+from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.scalars import literal
 from compiler.ops.arg_types import check_integer_dtype, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -74,3 +79,26 @@ def ndarray_size_numpy(attrs: NdarraySizeAttrs, args: Arrays, out_type: Type) ->
     """A rank-0 argument counts 0, as in Relay."""
     data = args[0]
     return [np.array(data.size if data.ndim else 0, storage_dtype(attrs.dtype))]
+
+
+@FLower.register(shape_of)
+def shape_of_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """Constants."""
+    sizes = inputs[0].shape
+    dtype = str(storage_dtype(out_types[0].dtype))
+    if not sizes:
+        empty = literal(0, dtype)
+        return [TensorView.of((0,), lambda at: empty)]
+    return [b.constant(np.array(sizes, dtype))]
+
+
+@FLower.register(ndarray_size)
+def ndarray_size_lower(
+    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
+) -> list[TensorView]:
+    """A constant; 0 for a scalar, as in Relay."""
+    shape = inputs[0].shape
+    size = literal(math.prod(shape) if shape else 0, str(storage_dtype(out_types[0].dtype)))
+    return [TensorView.of((), lambda at: size)]

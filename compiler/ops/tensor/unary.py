@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.routines import intrinsics
-from compiler.lir.scalars import ROUNDING, Bin, Intrin, Scalar, Select, Un, integer_limits
+from compiler.lir.scalars import Bin, Intrin, Scalar, Select, Un, integer_limits
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.error_function import erf

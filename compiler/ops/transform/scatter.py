@@ -19,6 +19,7 @@ from compiler.ir.ty import Type
 from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import integer_tensor, normalize_axis, same_dtype, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, library_routine
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.take import kept_inside
 
@@ -133,3 +134,8 @@ def scatter_nd_numpy(attrs: ScatterNDAttrs, args: Arrays, out_type: Type) -> lis
     out = data.copy()
     _write(out, index, updates, attrs.mode)
     return [out]
+
+
+FLower.register(scatter_elements)(library_routine("scatter_elements", scatter_elements_numpy))
+
+FLower.register(scatter_nd)(library_routine("scatter_nd", scatter_nd_numpy))

@@ -16,6 +16,7 @@ from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import check_integer_dtype, normalize_axis, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, library_routine
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -139,3 +140,10 @@ def topk_numpy(attrs: TopKAttrs, args: Arrays, out_type: Type) -> list[Any]:
     if attrs.ret_type == "both":
         return [values, indices]
     return [values if attrs.ret_type == "values" else indices]
+
+
+FLower.register(sort)(library_routine("sort", sort_numpy))
+
+FLower.register(argsort)(library_routine("argsort", argsort_numpy))
+
+FLower.register(topk)(library_routine("topk", topk_numpy))

@@ -19,6 +19,7 @@ from compiler.ir.ty import TensorType, TupleType, Type, is_float
 from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import integer_tensor, same_dtype, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.lower import FLower, library_routine
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.sort import ordering
 
@@ -179,3 +180,10 @@ def _overlap(box: Array, others: Array) -> Array:
     shared = sides[:, 0] * sides[:, 1]
     union = np.prod(high - low) + np.prod(highs - lows, axis=1) - shared
     return np.asarray(np.where(union > 0, shared / np.where(union > 0, union, 1), 0))
+
+
+FLower.register(get_valid_counts)(library_routine("get_valid_counts", get_valid_counts_numpy))
+
+FLower.register(non_max_suppression)(
+    library_routine("non_max_suppression", non_max_suppression_numpy)
+)
