@@ -21,7 +21,8 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.structural import structural_equal
 from compiler.pipeline import evaluate
 from compiler.runtime.archive import MANIFEST, json_bytes, write_archive
-from compiler.runtime.artifact import QModule, load_qmod, npy_bytes
+from compiler.runtime.artifact import QModule, load_qmod
+from compiler.runtime.npy import npy_bytes
 from qsearch import api
 from qsearch.cli.main import run
 
@@ -113,7 +114,7 @@ CHANGES: dict[str, Change] = {
     "two weights exchanged": edit_constant("nn.dense", 0, lambda w: w[:, ::-1].copy()),
     "one bias": edit_constant("add", 0, moved(3, 50)),
     "dtype of a weight": edit_constant("nn.conv2d", 0, lambda w: w.astype("int16")),
-    "dtype of a result": edit_text(r'cast\((%\d+), dtype="int8"\)', r'cast(\1, dtype="int16")'),
+    "dtype of a result": edit_text(r'cast\((%\d+), dtype="uint8"\)', r'cast(\1, dtype="int16")'),
     "dtype of an accumulator": edit_text(r'out_dtype="int32"', 'out_dtype="int16"'),
     "one multiplier by one": edit_constant(FIXED_POINT, 0, moved(2, 1)),
     "one multiplier by half": edit_constant(FIXED_POINT, 0, moved(2, 1 << 29)),
@@ -123,7 +124,7 @@ CHANGES: dict[str, Change] = {
     ),
     "scale of the input": edit_text(r"multiply\(%input, [^ ]*f ", "multiply(%input, 130f "),
     "bound of a clip": edit_text(
-        r"a_max=127f\) /\* ty=Tensor\[\(1, 24", "a_max=126f) /* ty=Tensor[(1, 24"
+        r"a_max=255f\) /\* ty=Tensor\[\(1, 24", "a_max=254f) /* ty=Tensor[(1, 24"
     ),
     "edge skips an operator": edit_text(r"nn\.relu\(%1\)", "nn.relu(%0)"),
     "padding": edit_text(r"padding=\[1, 1, 1, 1\]", "padding=[2, 0, 1, 1]"),
