@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compiler.ir.printer import astext, text
     from compiler.ir.structural import assert_structural_equal, structural_equal
     from compiler.ir.structural_digest import structural_hash
-    from compiler.pipeline import evaluate
+    from compiler.pipeline import evaluate, lower
 
 _HOMES = {
     "IRModule": "compiler.ir.module",
@@ -36,6 +36,7 @@ _HOMES = {
     "evaluate": "compiler.pipeline",
     "infer_expr": "compiler.ir.infer_type",
     "infer_module": "compiler.ir.infer_type",
+    "lower": "compiler.pipeline",
     "parse": "compiler.ir.parser",
     "parse_expr": "compiler.ir.parser",
     "structural_equal": "compiler.ir.structural",
@@ -51,6 +52,7 @@ __all__ = [
     "evaluate",
     "infer_expr",
     "infer_module",
+    "lower",
     "opt",
     "parse",
     "parse_expr",

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError, legal_names
+from compiler.fusion.fuse_ops import FuseOps
 from compiler.ir.expr import Expr
+from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import Pass, PassContext, Sequential
+from compiler.lowering.lower_te import LowerTE
+from compiler.passes.canonicalize_cast import CanonicalizeCast
+from compiler.passes.fold_constant import FoldConstant
+from compiler.passes.simplify_inference import SimplifyInference
+from compiler.runtime.lowered_module import LoweredModule
+from compiler.targets.compilation_config import CompilationConfig
 from compiler.targets.reference.executor import ReferenceExecutor
 from compiler.targets.reference.inputs import named_inputs
+from compiler.targets.target import Target
 
-EXECUTORS = ("reference",)
+EXECUTORS = ("reference", "c")
+
+BEFORE_LOWERING: tuple[Pass, ...] = (
+    SimplifyInference(),
+    CanonicalizeCast(),
+    FoldConstant(),
+    FuseOps(),
+)
+"""What ``lower`` runs on the graph before PlanDevices and LowerTE."""
 
 
 def evaluate(
@@ -28,9 +47,11 @@ def evaluate(
     Args:
         mod: a module, or an expression (wrapped over its free variables).
         inputs: arrays by parameter name, or in the order of the parameters.
-        executor: which implementation; "reference" computes with numpy.
+        executor: which implementation; "reference" computes with numpy, operator by operator; "c"
+            lowers the module and compiles it.
         function: name of the global function.
-        tap: called with every evaluated node and its value, in the order of evaluation.
+        tap: called with every evaluated node and its value, in the order of evaluation; of the
+            reference executor only.
     Returns:
         The results, tuples flattened from left to right.
     Raises:
@@ -43,5 +64,44 @@ def evaluate(
         )
     if isinstance(mod, Expr):
         mod = IRModule.from_expr(mod)
+    if executor != "reference":
+        if tap is not None:
+            raise EvaluationError("only the reference executor shows values on the way")
+        return lower(mod, target=executor).run(inputs, function=function)
     run = ReferenceExecutor(mod, function, tap)
     return run.run(named_inputs(mod[function], inputs))
+
+
+def lower(
+    mod: IRModule | Expr,
+    mod_name: str = "m",
+    target: Target | str = "c",
+    *,
+    targets_by_kind: Mapping[str, Target] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> LoweredModule:
+    """Fuse and lower a module: FuseOps, PlanDevices, LowerTE.
+
+    Args:
+        mod: any module with static shapes, such as a quantized one; hardware groups made by
+            FuseOpHW stay as they are and go to their code generators.
+        mod_name: prefix of the names of PrimFuncs.
+        target: of every kernel that no on_device places; such as "c" or "reference".
+        targets_by_kind: targets of functions with a ``Compiler``.
+        cache_dir: folder that keeps lowered functions between processes.
+    Raises:
+        TypeInferenceError: the module is ill-typed.
+        DynamicShapeError: unknown dimensions.
+        LoweringError: what has no lowered form.
+    """
+    if isinstance(mod, Expr):
+        mod = IRModule.from_expr(mod)
+    config = CompilationConfig.of(target, targets_by_kind)
+    current = PassContext.current()
+    needed = tuple(step.info.name for step in BEFORE_LOWERING)
+    with current.inner(
+        opt_level=current.opt_level, required_pass=needed, disabled_pass=current.disabled_pass
+    ):
+        fused = Sequential(BEFORE_LOWERING)(infer_module(mod))
+        lowered = LowerTE(mod_name, config=config, cache_dir=str(cache_dir or ""))(fused)
+    return LoweredModule(lowered, config.default_primitive.target or "")

@@ -73,9 +73,9 @@ def astext(obj: Any, show_types: bool = True) -> str:
 
 def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: bool) -> str:
     parts = [_type_definition(data) for data in mod.type_definitions.values()]
+    lowered = {gv: fn for gv, fn in mod.functions.items() if isinstance(fn, LoweredFunction)}
     for gv, fn in mod.functions.items():
-        if isinstance(fn, LoweredFunction):
-            parts.append(fn.definition(literals.name(gv.name_hint), meta.array))
+        if gv in lowered:
             continue
         if not isinstance(fn, Function):
             raise CompilerError(
@@ -83,6 +83,8 @@ def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: b
             )
         printer = BodyPrinter(fn, meta, show_types, show_spans)
         parts.append(printer.definition(gv.name_hint, fn))
+    for gv, fn in lowered.items():
+        parts.append(fn.definition(literals.name(gv.name_hint), meta.array))
     # Runtime modules of other compilers have no text.
     shown = {k: v for k, v in mod.attrs.items() if k != "external_mods"}
     if shown:

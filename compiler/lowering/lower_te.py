@@ -96,18 +96,20 @@ class LowerTE(ModulePass):
         target: text of the Target of kernels that nothing else places.
         process_fn: see ``lower_te``.
         config: see ``lower_te``.
+        cache_dir: see ``lower_te``.
     """
 
     mod_name: str = ""
     target: str = "c"
     process_fn: ProcessFn | None = None
     config: CompilationConfig | None = None
+    cache_dir: str = ""
 
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
         config = self.config or CompilationConfig.of(self.target)
         if _is_unplanned(mod):
             mod = PlanDevices(config)(mod)
-        return lower_te(mod, self.mod_name, self.process_fn, config)
+        return lower_te(mod, self.mod_name, self.process_fn, config, self.cache_dir)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ proof.json        what was proved of the module when it was written (compiler.pr
 from __future__ import annotations
 
 import importlib
-import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from compiler.ir.ty import TensorType
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
 from compiler.runtime.executor import Executor
+from compiler.runtime.npy import array_of, npy_bytes
 
 Array = NDArray[Any]
 Sample = tuple[dict[str, Array], list[Array]]
@@ -242,35 +242,3 @@ def _samples(members: Mapping[str, bytes], names: Sequence[str]) -> tuple[Sample
             outputs.append(array_of(members[member], member))
         samples.append((inputs, outputs))
     return tuple(samples)
-
-
-def npy_bytes(array: Array) -> bytes:
-    """An array in numpy's format 1.0, little-endian and C-ordered."""
-    stream = io.BytesIO()
-    value = np.asarray(array)
-    value = value.astype(value.dtype.newbyteorder("<"), order="C", copy=False)
-    np.lib.format.write_array(stream, value, version=(1, 0), allow_pickle=False)
-    return stream.getvalue()
-
-
-def array_of(data: bytes, name: str) -> Array:
-    """The array of an .npy member.
-
-    Raises:
-        ArtifactError: not an array of numbers, or of another length than its header says.
-    """
-    stream = io.BytesIO(data)
-    try:
-        version = np.lib.format.read_magic(stream)
-        if version != (1, 0):
-            raise ValueError(f"version {version}")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        body = data[stream.tell() :]
-        if fortran or dtype.hasobject or dtype.kind not in "biuf":
-            raise ValueError(f"dtype {dtype}")
-        if len(body) != dtype.itemsize * int(np.prod(shape, dtype=object)):
-            raise ValueError(f"{len(body)} bytes for shape {shape}")
-        array = np.frombuffer(body, dtype).reshape(shape)
-    except (ValueError, EOFError) as error:
-        raise ArtifactError(f"member {name!r} is not an array: {error}") from error
-    return array.astype(dtype.newbyteorder("="), copy=False)

@@ -8,6 +8,7 @@ in the program is bounded by memory only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,16 @@ from compiler.ir.adt import Constructor, Pattern, PatternConstructor, PatternTup
 from compiler.ir.expr import Expr, Function, Op, Var, describe
 from compiler.ir.infer_type import infer_module
 from compiler.ir.lowered_function import LoweredFunction
-from compiler.ir.module import BaseFunc, IRModule
+from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.ops.evaluate import Value, apply_rule, evaluate_op, flatten
+from compiler.runtime.kernels import ModuleKernels
 from compiler.targets.reference.inputs import checked_inputs
 from compiler.targets.reference.plan import Block, Do, Plan, Step, make_plan
 from compiler.targets.reference.values import AdtValue, Cell, Closure
 
 Tap = Callable[[Expr, Value], None]
+Kernel = Callable[[list[NDArray[Any]]], list[NDArray[Any]]]
 
 
 class ReferenceExecutor:
@@ -34,6 +37,8 @@ class ReferenceExecutor:
     Args:
         mod: a well-typed module; types are inferred when they are missing.
         function: name of the global function.
+        kernels: runs the lowered functions it contains; the others, and all without it, are
+            evaluated with numpy or through their Relay body.
         tap: called as ``tap(node, value)`` with every parameter and every computed node (calls,
             tuples, items, Ifs, Matches), in the order of evaluation.
     Raises:
@@ -41,12 +46,19 @@ class ReferenceExecutor:
         EvaluationError: the function has free variables.
     """
 
-    def __init__(self, mod: IRModule, function: str = "main", tap: Tap | None = None) -> None:
+    def __init__(
+        self,
+        mod: IRModule,
+        function: str = "main",
+        tap: Tap | None = None,
+        kernels: ModuleKernels | None = None,
+    ) -> None:
         if mod[function].checked_type_or_none is None:
             mod = infer_module(mod)
         self._mod = mod
         self._function: Function = mod[function]
         self._tap = tap
+        self._kernels = kernels
         self._plans: dict[str, Plan] = {function: make_plan(self._function)}
         self._name = function
 
@@ -75,8 +87,16 @@ class ReferenceExecutor:
     def run_values(self, args: list[Any]) -> Any:
         """The value of the function for values of its parameters, which are taken as they are."""
         with np.errstate(all="ignore"):
-            machine = _Machine(self._plan_of, self._mod.__getitem__, self._tap)
+            machine = _Machine(self._plan_of, self._kernel, self._tap)
             return machine.run(self._plans[self._name], args)
+
+    def _kernel(self, name: str) -> Kernel | None:
+        """How a lowered function is run; None where its Relay body is."""
+        kernels = self._kernels
+        if kernels is not None and name in kernels:
+            return partial(kernels.run, name)
+        found = self._mod[name]
+        return found.evaluate if isinstance(found, LoweredFunction) else None
 
     def _plan_of(self, name: str) -> Plan:
         plan = self._plans.get(name)
@@ -107,7 +127,7 @@ class _Machine:
     def __init__(
         self,
         plan_of: Callable[[str], Plan],
-        kernel: Callable[[str], BaseFunc],
+        kernel: Callable[[str], Kernel | None],
         tap: Tap | None,
     ) -> None:
         self._plan_of = plan_of
@@ -185,12 +205,17 @@ class _Machine:
 
     def _call_kernel(self, step: Step, args: list[Any], slots: list[Any]) -> None:
         """A lowered function; one that another compiler took keeps its Relay body."""
-        kernel = self._kernel(step.detail)
-        if not isinstance(kernel, LoweredFunction):
-            self._enter_function(self._plan_of(step.detail), (), args, step, slots)
+        name, reshape_only = step.detail
+        ty = step.node.checked_type
+        if reshape_only and isinstance(ty, TensorType):
+            self._finish(step, slots, args[0].reshape(ty.concrete_shape))
             return
-        results = kernel.evaluate(flatten(args))
-        value = results[0] if isinstance(step.node.checked_type, TensorType) else tuple(results)
+        kernel = self._kernel(name)
+        if kernel is None:
+            self._enter_function(self._plan_of(name), (), args, step, slots)
+            return
+        results = kernel(flatten(args))
+        value = results[0] if isinstance(ty, TensorType) else tuple(results)
         self._finish(step, slots, value)
 
     def _call_value(self, callee: Any, args: list[Any], step: Step, slots: list[Any]) -> None:

@@ -256,7 +256,8 @@ class _BlockBuilder:
         lowered = get_call_lowered_props(call)
         if lowered is not None:
             name = lowered.lowered_func.name_hint
-            self._add(Do.KERNEL, call, lowered.arguments, name)
+            reshapes = bool(lowered.attrs.metadata.get("relay.reshape_only"))
+            self._add(Do.KERNEL, call, lowered.arguments, (name, reshapes))
         elif isinstance(call.op, Op):
             compute: Callable[..., Any] = FNumpyCompute.require(call.op)
             self._add(

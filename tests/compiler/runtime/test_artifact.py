@@ -14,7 +14,8 @@ from compiler import quantize, relay, structural_equal
 from compiler.errors import ArtifactError, EvaluationError
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
-from compiler.runtime.artifact import QModule, load_qmod, npy_bytes, save_qmod
+from compiler.runtime.artifact import QModule, load_qmod, save_qmod
+from compiler.runtime.npy import npy_bytes
 
 op = relay.op
 CONFIG = quantize.QConfig.recommended()
@@ -189,7 +190,7 @@ def test_a_packed_member_is_not_unpacked(saved: Path, tmp_path: Path) -> None:
 
 
 def test_an_array_of_objects_is_not_read() -> None:
-    from compiler.runtime.artifact import array_of
+    from compiler.runtime.npy import array_of
 
     stream = io.BytesIO()
     np.save(stream, np.array([{"a": 1}], dtype=object), allow_pickle=True)
@@ -198,7 +199,7 @@ def test_an_array_of_objects_is_not_read() -> None:
 
 
 def test_an_array_with_less_data_than_its_header_says_is_refused() -> None:
-    from compiler.runtime.artifact import array_of
+    from compiler.runtime.npy import array_of
 
     with pytest.raises(ArtifactError, match="not an array"):
         array_of(npy_bytes(np.arange(10))[:-1], "tensors/k0.npy")

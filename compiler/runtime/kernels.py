@@ -1,0 +1,97 @@
+"""Kernels: how the lowered and the external functions of a module are run, by target."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from compiler.errors import LoweringError, legal_names
+from compiler.ir.lowered_function import LoweredFunction
+from compiler.ir.module import IRModule
+from compiler.runtime.external_module import ExternalModule
+
+Array = NDArray[Any]
+
+
+class KernelRunner(Protocol):
+    """Lowered functions, ready to run."""
+
+    def run(self, name: str, args: Sequence[Array]) -> list[Array]:
+        """The outputs of one function for one array per parameter.
+
+        Raises:
+            EvaluationError: the arrays do not fit.
+        """
+        ...
+
+
+class ReferenceKernels:
+    """Every function evaluated with numpy.
+
+    Args:
+        functions: with their names.
+    """
+
+    def __init__(self, functions: Sequence[Any]) -> None:
+        self._functions: dict[str, LoweredFunction] = {f.name: f for f in functions}
+
+    def run(self, name: str, args: Sequence[Array]) -> list[Array]:
+        """See KernelRunner."""
+        return self._functions[name].evaluate(args)
+
+
+# Named as text: the runtime has no knowledge of targets, and may not import them (import layers).
+KERNEL_RUNNERS = {
+    "reference": "compiler.runtime.kernels:ReferenceKernels",
+    "c": "compiler.targets.c.kernel_library:KernelLibrary",
+}
+"""Kind of target → the class that makes a KernelRunner of a sequence of PrimFuncs."""
+
+
+class ModuleKernels:
+    """All callees of a module's ``call_lowered``: PrimFuncs by their targets, external functions.
+
+    Args:
+        mod: after LowerTE.
+        kind: runs every PrimFunc on this kind of target instead of its own.
+    Raises:
+        LoweringError: a target that nothing here can run.
+        CodegenError: the code generator of a target failed.
+    """
+
+    def __init__(self, mod: IRModule, kind: str | None = None) -> None:
+        by_kind: dict[str, list[LoweredFunction]] = {}
+        for fn in mod.functions.values():
+            if isinstance(fn, LoweredFunction):
+                own = str(fn.attrs.get("target", "reference")).split(" ", 1)[0]
+                by_kind.setdefault(kind or own, []).append(fn)
+        self._runs: dict[str, Callable[[str, Sequence[Array]], list[Array]]] = {}
+        for name, functions in by_kind.items():
+            runner = _runner(name, functions)
+            self._runs.update({f.name: runner.run for f in functions})  # type: ignore[attr-defined]
+        externals: Sequence[ExternalModule] = mod.attrs.get("external_mods", ())
+        for external in externals:
+            self._runs.update(dict.fromkeys(external.symbols, external.run))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._runs
+
+    def run(self, name: str, args: Sequence[Array]) -> list[Array]:
+        """See KernelRunner."""
+        return self._runs[name](name, args)
+
+
+def _runner(kind: str, functions: Sequence[LoweredFunction]) -> KernelRunner:
+    if kind not in KERNEL_RUNNERS:
+        raise LoweringError(
+            f"kernels for target {kind!r} cannot be run here",
+            fix=legal_names(kind, KERNEL_RUNNERS),
+        )
+    home, attribute = KERNEL_RUNNERS[kind].split(":")
+    factory: Callable[[Sequence[LoweredFunction]], KernelRunner] = getattr(
+        importlib.import_module(home), attribute
+    )
+    return factory(functions)

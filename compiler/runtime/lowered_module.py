@@ -1,0 +1,172 @@
+"""LoweredModule: a lowered module that can be run, printed, saved and read back.
+
+The Relay functions around the kernels run as steps over numbered slots, a slot emptied by the step
+that reads it last; kernels run by the target each was lowered for; what only reshapes is another
+view of its argument. In a .qmod its members are ``lir.txt`` (Relay text with the PrimFuncs),
+``lir/*.npy`` (constants), ``external/*.bin`` (files of external modules) and ``lir.json`` (target,
+and which files belong to which external module).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import ArtifactError, CompilerError
+from compiler.ir.expr import Function
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.parser import parse
+from compiler.ir.printer import text
+from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
+from compiler.runtime.executor import Executor
+from compiler.runtime.external_module import ExternalModule, external_loaders
+from compiler.runtime.kernels import ModuleKernels
+from compiler.runtime.npy import array_of, npy_bytes
+
+Array = NDArray[Any]
+
+TEXT, INDEX = "lir.txt", "lir.json"
+
+# The walk over the graph is the reference target's; named as text, see ``runtime.kernels``.
+_GRAPH_EXECUTOR = "compiler.targets.reference.executor:ReferenceExecutor"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredModule:
+    """What ``compiler.lower`` returns; safe to run from several threads.
+
+    Args:
+        mod: after LowerTE, typed.
+        target: text of the target of plain kernels.
+    """
+
+    mod: IRModule
+    target: str = "c"
+    _executors: dict[tuple[str, str | None], Executor] = field(default_factory=dict, repr=False)
+
+    @property
+    def main(self) -> Function:
+        """The function that ``run`` runs."""
+        function: Function = self.mod["main"]
+        return function
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        return tuple(p.name_hint for p in self.main.params)
+
+    def run(
+        self,
+        inputs: Mapping[str, Array] | Sequence[Array],
+        kernels: str | None = None,
+        function: str = "main",
+    ) -> list[Array]:
+        """The results, tuples flattened from left to right.
+
+        Args:
+            inputs: an array per parameter, by name or in order; dtypes and shapes as declared.
+            kernels: runs PrimFuncs on this kind of target ("reference", "c") instead of their own.
+            function: name of the global function.
+        Raises:
+            EvaluationError: the inputs do not fit.
+            LoweringError: a target that nothing here can run.
+            CodegenError: the code generator of a target failed.
+        """
+        executor = self._executor(function, kernels)
+        if not isinstance(inputs, Mapping):
+            names = executor.input_names
+            if len(inputs) != len(names):
+                raise CompilerError(f"{len(inputs)} inputs for {len(names)} parameters {names}")
+            inputs = dict(zip(names, inputs))
+        return executor.run({name: np.asarray(value) for name, value in inputs.items()})
+
+    def _executor(self, function: str, kernels: str | None) -> Executor:
+        key = (function, kernels)
+        if key not in self._executors:
+            home, attribute = _GRAPH_EXECUTOR.split(":")
+            factory: Callable[..., Executor] = getattr(importlib.import_module(home), attribute)
+            made = factory(self.mod, function, kernels=ModuleKernels(self.mod, kernels))
+            self._executors[key] = made
+        return self._executors[key]
+
+    def text(self, show_types: bool = True) -> str:
+        """Relay text with the PrimFuncs."""
+        return text(self.mod, show_types)
+
+    def members(self) -> dict[str, bytes]:
+        """Members of a .qmod that hold this module."""
+        tensors: dict[str, Array] = {}
+        shown = text(self.mod, external_data=tensors, show_spans=False)
+        members = {TEXT: shown.encode()}
+        members.update({f"lir/{key}.npy": npy_bytes(array) for key, array in tensors.items()})
+        externals: list[dict[str, Any]] = []
+        for number, external in enumerate(self.mod.attrs.get("external_mods", ())):
+            files: dict[str, str] = {}
+            for name, data in sorted(external.members().items()):
+                member = f"external/m{number}_{len(files)}.bin"
+                files[name] = member
+                members[member] = data
+            externals.append({"kind": external.kind, "files": files})
+        members[INDEX] = json_bytes({"target": self.target, "externals": externals})
+        return members
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the module as one .qmod; equal modules write equal bytes.
+
+        Raises:
+            ArtifactError: the file cannot be written.
+        """
+        write_archive(path, self.members())
+
+    @staticmethod
+    def from_members(members: Mapping[str, bytes]) -> LoweredModule:
+        """The module that ``members()`` gave.
+
+        Raises:
+            ArtifactError: members are missing or damaged.
+        """
+        if TEXT not in members or INDEX not in members:
+            raise ArtifactError(
+                f"the file holds no lowered module: it lacks {TEXT!r}",
+                fix="lower the module again: compiler.lower(qmod.module).save(path)",
+            )
+        index = read_json(members[INDEX], INDEX)
+        tensors = {
+            name.removeprefix("lir/").removesuffix(".npy"): array_of(data, name)
+            for name, data in members.items()
+            if name.startswith("lir/")
+        }
+        try:
+            mod = infer_module(
+                parse(members[TEXT].decode(), source_name=TEXT, external_data=tensors)
+            )
+            externals = tuple(_external(entry, members) for entry in index["externals"])
+            target = str(index["target"])
+        except (CompilerError, UnicodeDecodeError, KeyError, TypeError) as error:
+            raise ArtifactError(
+                f"the lowered module cannot be read: {error}", fix="use the qsearch that wrote it"
+            ) from error
+        return LoweredModule(
+            mod.with_attr("external_mods", externals) if externals else mod, target
+        )
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> LoweredModule:
+        """Read a .qmod that holds a lowered module.
+
+        Raises:
+            ArtifactError: the file is missing, damaged, or holds none.
+        """
+        return LoweredModule.from_members(read_archive(path))
+
+
+def _external(entry: Mapping[str, Any], members: Mapping[str, bytes]) -> ExternalModule:
+    load = external_loaders.require(entry["kind"])
+    return load({name: members[member] for name, member in entry["files"].items()})
