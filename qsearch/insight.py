@@ -11,7 +11,13 @@ from typing import Any
 
 from compiler.insight import Insight, examine
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import calibration_stats, channel_stats, mark
+from compiler.quantize import (
+    activation_scales,
+    calibration_stats,
+    channel_stats,
+    mark,
+    second_stats,
+)
 from compiler.runtime.artifact import load_qmod
 from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
@@ -110,6 +116,9 @@ def insight_of(
             channels = channel_stats(module, data, grams=config.needs_grams)
         annotated, _ = mark(module, config, channels)
         stats = calibration_stats(annotated, data, (config.percentile,))
+        if config.calibrate_passes == 2 and config.calibrate_mode != "global_scale":
+            first = activation_scales(stats, config)
+            stats = second_stats(module, config, first, data, channels)
         part = Range(0, min(samples, judged.count))
         batches = [
             batch.inputs

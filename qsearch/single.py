@@ -27,6 +27,7 @@ from compiler.quantize import (
     channel_stats,
     mark,
     prerequisite_optimize,
+    second_stats,
 )
 from compiler.runtime.artifact import QModule
 from qsearch.data import PreparedData, prepare_data, read_preprocess
@@ -85,6 +86,9 @@ def quantize_once(
                 )
             annotated, _ = mark(module, config, channels)
             stats = calibration_stats(annotated, batches, (config.percentile,))
+            if config.calibrate_passes == 2:
+                first = activation_scales(stats, config)
+                stats = second_stats(module, config, first, batches, channels)
             scales = [float(scale) for scale in activation_scales(stats, config)]
         shipped, float_ops = build_winner(module, config, scales, channels)
         for call in float_ops:

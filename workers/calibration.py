@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import ChannelStats, mark
+from compiler.quantize import ChannelStats, build_candidate, mark
 from compiler.quantize._calibrate.channel_stats import ChannelCollector
 from compiler.quantize._calibrate.collect_stats import float_executor, profile_outputs
 from compiler.quantize._calibrate.collectors import (
@@ -41,13 +41,23 @@ class _Profile:
     """The network of one request, ready to run; rounds 1 and 2 of a study share it."""
 
     def __init__(
-        self, blob: bytes, qconfig: Mapping[str, Any], channels: Mapping[str, NDArray[Any]] | None
+        self,
+        blob: bytes,
+        qconfig: Mapping[str, Any],
+        channels: Mapping[str, NDArray[Any]] | None,
+        ranges: tuple[float, ...] | None,
     ) -> None:
         mod = ModuleBlob(blob).unpack()
         self.inputs: tuple[InputSpec, ...] = input_specs(mod)
         measured = None if channels is None else ChannelStats.from_arrays(channels)
-        annotated, _ = mark(mod, QConfig.from_dict(dict(qconfig)), measured)
-        profile, points = profile_function(annotated)
+        config = QConfig.from_dict(dict(qconfig))
+        if ranges is None:
+            annotated, _ = mark(mod, config, measured)
+            profile, points = profile_function(annotated)
+        else:
+            simulation = config.with_overrides(do_simulation=True)
+            quantized = build_candidate(mod, simulation, ranges, measured).simulated
+            profile, points = profile_function(quantized, simulated=True)
         self.points: PointMap = points
         self.executor: Executor = float_executor(profile)
 
@@ -85,11 +95,15 @@ class CalibrationActor:
             self._values.key(request.blob),
             json.dumps(dict(request.qconfig), sort_keys=True),
             "" if given is None else self._values.key(given),
+            request.ranges,
         )
         profile = self._profiles.get(
             key,
             lambda: _Profile(
-                self._values.value(request.blob), request.qconfig, self._values.value(given)
+                self._values.value(request.blob),
+                request.qconfig,
+                self._values.value(given),
+                request.ranges,
             ),
         )
         dataset = self._datasets.open(request.dataset, profile.inputs)

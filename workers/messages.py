@@ -76,6 +76,8 @@ class CalibrationRequest:
         merged: round-2 input: the merged result of round 1 as arrays, else None.
         percentiles: the fractions whose exact order statistics are wanted, fixed for the study.
         channels: merged result of round 0, where ``qconfig.needs_channels``.
+        ranges: of the first pass, as ``activation_scales`` gives them: what is measured is then the
+            network that they quantize (``calibrate_passes`` 2).
     """
 
     blob: bytes | Handle
@@ -86,6 +88,7 @@ class CalibrationRequest:
     merged: Mapping[str, NDArray[Any]] | Handle | None
     percentiles: tuple[float, ...]
     channels: Mapping[str, NDArray[Any]] | Handle | None = None
+    ranges: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,7 @@ CHECKS: dict[str, Check] = {
     "equalize": _flag,
     "smooth_alpha": _share,
     "bias_correction": _flag,
+    "calibrate_passes": partial(_integer, 1, 2),
     "requantization": partial(_word, ("fixed_point", "power_of_two")),
     "weight_rounding": partial(_word, ("nearest", "adaptive")),
     "layers": layer_choices,

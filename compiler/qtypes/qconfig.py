@@ -61,6 +61,8 @@ class QConfig:
             weights first (same function); None moves nothing. Needs calibration data.
         bias_correction: biases make up for the mean error of quantized weights. Needs calibration
             data and bias_mode "accumulator".
+        calibrate_passes: 2 measures activation ranges again on the quantized network, whose values
+            carry the error from upstream.
         requantization: "fixed_point" multiplies by 31 bits and shifts; "power_of_two" takes scales
             that are powers of two, the next ones upward, so that a shift is enough.
         weight_rounding: weights go to the "nearest" level, or "adaptive" to the ones with the least
@@ -101,6 +103,7 @@ class QConfig:
     equalize: bool = False
     smooth_alpha: float | None = None
     bias_correction: bool = False
+    calibrate_passes: int = 1
     requantization: str = "fixed_point"
     weight_rounding: str = "nearest"
     layers: LayerChoices = LayerChoices()  # noqa: RUF009 (immutable)

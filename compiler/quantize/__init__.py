@@ -42,6 +42,7 @@ from compiler.quantize._registration import (
     register_partition_function,
     register_realize_function,
 )
+from compiler.quantize._second_calibration import second_stats
 from compiler.quantize._smoothing import smooth
 
 __all__ = [
@@ -100,5 +101,6 @@ __all__ = [
     "register_annotate_function",
     "register_partition_function",
     "register_realize_function",
+    "second_stats",
     "smooth",
 ]

@@ -64,7 +64,7 @@ def _damped(gram: Floats) -> Floats:
 
 
 def _error(difference: Floats, hessian: Floats) -> Floats:
-    return np.einsum("gok,gok->go", difference @ hessian, difference)
+    return np.asarray(np.einsum("gok,gok->go", difference @ hessian, difference))
 
 
 def _made_up_for(rows: Floats, hessian: Floats, limit: int) -> Floats:

@@ -22,7 +22,7 @@ from compiler.quantize._calibrate.input_grams import InputGrams
 from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
 from qsearch.progress import Progress
 from qsearch.search.gathering import gather
-from qsearch.search.space import content_hash
+from qsearch.search.space import canonical_fields, content_hash
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact
 from qsearch.store.repository import Repository
@@ -128,6 +128,8 @@ class Calibrator:
         """
         if qconfig.calibrate_mode == "global_scale":
             return None
+        if qconfig.calibrate_passes == 2:
+            return self._second_scales(qconfig)
         variant = content_hash({**self.key, "variant": qconfig.calibration_fields()})
         fields = qconfig.to_dict()
         decides = {k: fields[k] for k in _SCALE_FIELDS}
@@ -145,6 +147,20 @@ class Calibrator:
             self._scales[key] = tuple(float(scale) for scale in stored["scales"])
         return self._scales[key]
 
+    def _second_scales(self, qconfig: QConfig) -> tuple[float, ...] | None:
+        """Ranges on the network that ``qconfig`` quantizes with those of the float network."""
+        first = self.scales_for(qconfig.with_overrides(calibrate_passes=1))
+        key = content_hash({**self.key, "variant": canonical_fields(qconfig.to_dict())})
+        if key not in self._scales:
+            stored = self._stored(SCALES, key)
+            if stored is None:
+                statistics, cpu_s = self._measure(qconfig, first)
+                self.worker_cpu_s += cpu_s
+                stored = {"scales": activation_scales(statistics, qconfig)}
+                self._keep(SCALES, key, stored, cpu_s)
+            self._scales[key] = tuple(float(scale) for scale in stored["scales"])
+        return self._scales[key]
+
     def _statistics(self, variant: str, qconfig: QConfig) -> CalibrationStats:
         if variant not in self._stats:
             arrays = self._stored(STATISTICS, variant)
@@ -157,22 +173,32 @@ class Calibrator:
             self._stats[variant] = statistics
         return self._stats[variant]
 
-    def _measure(self, qconfig: QConfig) -> tuple[CalibrationStats, float]:
+    def _measure(
+        self, qconfig: QConfig, ranges: tuple[float, ...] | None = None
+    ) -> tuple[CalibrationStats, float]:
+        """Both rounds on the float network, or with ``ranges`` on the one they quantize."""
         if qconfig.needs_channels:
             self.channels_handle(qconfig)
         self.progress.phase("calibration", 2 * len(self.samples))
-        ranges, first_cpu_s = self._round(1, qconfig, None)
-        merged = self.pool.put(ranges.to_arrays())
-        histograms, second_cpu_s = self._round(2, qconfig, merged)
+        reach, first_cpu_s = self._round(1, qconfig, None, ranges)
+        merged = self.pool.put(reach.to_arrays())
+        histograms, second_cpu_s = self._round(2, qconfig, merged, ranges)
         return histograms, first_cpu_s + second_cpu_s
 
-    def _round(self, number: int, qconfig: QConfig, merged: Any) -> tuple[CalibrationStats, float]:
-        results = self._results(number, qconfig, merged)
+    def _round(
+        self, number: int, qconfig: QConfig, merged: Any, ranges: tuple[float, ...] | None
+    ) -> tuple[CalibrationStats, float]:
+        results = self._results(number, qconfig, merged, ranges=ranges)
         statistics = merge_stats(CalibrationStats.from_arrays(r.arrays) for r in results)
         return statistics, sum(result.cpu_s for result in results)
 
     def _results(
-        self, number: int, qconfig: QConfig, merged: Any, channels: Any = None
+        self,
+        number: int,
+        qconfig: QConfig,
+        merged: Any,
+        channels: Any = None,
+        ranges: tuple[float, ...] | None = None,
     ) -> list[CalibrationResult]:
         """Answers of all shards in order."""
         if number and qconfig.needs_channels:
@@ -188,6 +214,7 @@ class Calibrator:
                 merged=merged,
                 percentiles=self.percentiles,
                 channels=channels,
+                ranges=ranges,
             )
             self.pool.submit(("calibration", number, index), request)
         results: dict[Hashable, CalibrationResult] = {}

@@ -18,7 +18,7 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import prerequisite_optimize
-from compiler.quantize._calibrate.channel_stats import weighted_calls
+from compiler.quantize._calibrate.weighted_calls import weighted_calls
 from qsearch.choices import HARDWARE_METRICS
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError

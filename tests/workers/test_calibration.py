@@ -1,12 +1,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytest
 
 from compiler.errors import CalibrationError
-from compiler.quantize import ChannelStats, calibration_stats, channel_stats, mark
+from compiler.quantize import (
+    ChannelStats,
+    calibration_stats,
+    channel_stats,
+    mark,
+    second_stats,
+)
+from compiler.quantize._calibrate.input_grams import InputGrams
 from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
 from workers.calibration import CalibrationActor, calibrate_shard
 from workers.errors import DatasetError, WorkerError
@@ -55,6 +64,40 @@ def test_a_smoothed_network_is_measured_with_its_channels(study) -> None:
     plain = CalibrationStats.from_arrays(calibrate_shard(study.calibration(1, samples)).arrays)
     assert found.labels == plain.labels
     assert not np.array_equal(found.maximum, plain.maximum)
+
+
+def test_shards_of_what_weights_read_merge_to_those_of_one_process(study) -> None:
+    batches = [{"x": image[None]} for image in study.images]
+    whole = channel_stats(study.mod, batches, grams=True)
+    assert whole.grams is not None
+    known = replace(whole, grams=None).to_arrays()
+    shards = [
+        InputGrams.from_arrays(
+            calibrate_shard(replace(study.calibration(0, part), channels=known)).arrays
+        )
+        for part in Range(0, 48).split(3)[::-1]
+    ]
+    merged = reduce(InputGrams.merge, filter(None, shards)).to_arrays()
+    for name, array in whole.grams.to_arrays().items():
+        np.testing.assert_array_equal(merged[name], array, err_msg=name)
+
+
+def test_shards_of_the_second_calibration_merge_to_that_of_one_process(study) -> None:
+    config = study.qconfig.with_overrides(calibrate_passes=2, nbit_weight=4)
+    first = study.scales()
+    parts = Range(0, 48).split(2)
+
+    def shard(number: int, part: Range, merged: Any = None) -> CalibrationResult:
+        request = replace(study.calibration(number, part, merged), qconfig=config.to_dict())
+        return calibrate_shard(replace(request, ranges=first))
+
+    ranges = merged_arrays([shard(1, part) for part in parts])
+    found = merged_arrays([shard(2, part, ranges) for part in parts])
+    batches = [{"x": image[None]} for image in study.images]
+    expected = second_stats(study.mod, config, first, batches).to_arrays()
+    for name in ("minimum", "maximum", "count", "hist", "point_tensor"):
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    assert not np.array_equal(found["maximum"], study.stats().maximum)
 
 
 def test_results_tell_what_they_cost(study) -> None:

@@ -87,6 +87,7 @@ def bind_scales(
     bits_of = chosen_bits(main, context.qconfig)
     binder = _Binder(context.qconfig, list(post_order(main.body)), activation_ranges, bits_of)
     replaced = binder.replacements()
+    context.report.points.clear()
     for point in binder.points:
         bound = binder.bound[point]
         context.report.add_point(point.attrs.kind, bound.range_s, bound.scale.values)  # type: ignore[union-attr]

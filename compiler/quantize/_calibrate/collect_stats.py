@@ -80,6 +80,8 @@ def calibration_stats(
     percentiles: Sequence[float] = DEFAULT_PERCENTILES,
     executor: ExecutorFactory = float_executor,
     kernels: Kernels | None = None,
+    *,
+    simulated: bool = False,
 ) -> CalibrationStats:
     """Statistics of an annotated module over a dataset, in memory independent of its length.
 
@@ -89,12 +91,13 @@ def calibration_stats(
         percentiles: fractions that calibrate_mode "percentile" may ask for later.
         executor: makes what runs the float network.
         kernels: implementation of the counting loops; None chooses.
+        simulated: ``mod`` is a result of ``bind_scales``: the second calibration.
     Raises:
         TypeError: the dataset is an iterator, which can be read only once.
         CalibrationError: the dataset is empty or lacks an input, or values are not finite.
     """
     require_reiterable(dataset)
-    profile, points = profile_function(mod)
+    profile, points = profile_function(mod, simulated=simulated)
     run = executor(profile)
     ranges = RangeCollector(points, kernels)
     batches = 0

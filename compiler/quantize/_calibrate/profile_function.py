@@ -4,7 +4,8 @@
     %1 = nn.conv2d(simulated_quantize(%x), simulated_quantize(W))   %1 = nn.conv2d(%x, W);
     simulated_quantize(nn.relu(%1))                        (%x, nn.relu(%1))
 
-All annotations are identities on the float network, so upstream quantization error is not seen.
+All annotations are identities on the float network, so upstream quantization error is not seen. A
+second calibration sees it: there the points keep their scales, and what they read is measured.
 Points that read the same value share one output. Source: spec/quantize.md sections 6.2 and 6.3.
 """
 
@@ -27,11 +28,12 @@ SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
 _IDENTITIES = (SIMULATED_QUANTIZE, "annotation.cast_hint", "annotation.stop_fusion")
 
 
-def profile_function(annotated: IRModule) -> tuple[IRModule, PointMap]:
+def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[IRModule, PointMap]:
     """Module whose main returns the tuple of distinct measured tensors, and who reads which.
 
     Args:
         annotated: result of QuantizeAnnotate.
+        simulated: it is one of ``bind_scales``, and its points quantize.
     Raises:
         InternalQuantizeError: there is nothing to measure, or a point lies on a constant.
     """
@@ -49,6 +51,8 @@ def profile_function(annotated: IRModule) -> tuple[IRModule, PointMap]:
             continue
         assert isinstance(node, Call)
         data = plain[node] = plain[node.args[0]]
+        if simulated:
+            plain[node] = with_operands(node, [plain[child] for child in node.operands()])
         kind = getattr(node.attrs, "kind", QAnnotateKind.IDENTITY)
         if kind not in (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION):
             continue

@@ -1,6 +1,8 @@
 """QuantizeCalibrate: measure the quantize points on a dataset, then bind their scales.
 
-Source: spec/quantize.md section 6.
+With ``calibrate_passes`` 2 the ranges are measured again on the network with the first ones in
+place, its weights and biases corrected: what a point reads then carries the error from upstream.
+Source: spec/quantize.md section 6 and W-5.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.quantize._calibrate.activation_scales import activation_scales
 from compiler.quantize._calibrate.bind_scales import bind_scales, measured_points
 from compiler.quantize._calibrate.collect_stats import calibration_stats
+from compiler.quantize._correction import corrected
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize._static_shapes import require_static
 
@@ -54,6 +57,12 @@ class QuantizeCalibrate(ModulePass):
                 fix="pass dataset=[{input name: array}, …], or use calibrate_mode='global_scale'",
             )
         stats = calibration_stats(mod, self.dataset, percentiles=(cfg.percentile,))
+        simulated = bind_scales(mod, run, activation_scales(stats, cfg))
+        if cfg.calibrate_passes == 1:
+            return simulated
+        stats = calibration_stats(
+            corrected(simulated, run), self.dataset, percentiles=(cfg.percentile,), simulated=True
+        )
         return bind_scales(mod, run, activation_scales(stats, cfg))
 
     def __str__(self) -> str:

@@ -48,6 +48,7 @@ DEFAULTS = {
     "equalize": False,
     "smooth_alpha": None,
     "bias_correction": False,
+    "calibrate_passes": 1,
     "requantization": "fixed_point",
     "weight_rounding": "nearest",
     "layers": {},
