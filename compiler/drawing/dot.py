@@ -20,7 +20,7 @@ def dot_text(picture: Picture) -> str:
             colours = LIGHT[box.kind]
             width = 2 if box.kind in (Kind.QUANTIZED, Kind.SIMULATED) else 1
             lines.append(
-                f"    n{box.key} [label={_quoted(box.title, box.subtitle)}, "
+                f"    n{box.key} [label={_quoted(box.title, box.subtitle, *box.rows)}, "
                 f'fillcolor="{colours.fill}", color="{colours.line}", penwidth={width}, '
                 f"tooltip={_quoted(box.detail['text'])}];"
             )

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from compiler.drawing.picture import Frame
+from compiler.drawing.picture import Box, Frame
 
 BOX_HEIGHT = 40.0
+ROW_HEIGHT = 15.0
 RANK_GAP = 34.0
 BOX_GAP = 24.0
 CHAR_WIDTH = 6.7
@@ -54,7 +55,7 @@ def place(frame: Frame) -> Layout:
     index = {box.key: i for i, box in enumerate(frame.boxes)}
     pairs = [(index[e.source], index[e.target]) for e in frame.edges]
     widths = [
-        max(MIN_BOX_WIDTH, 16 + CHAR_WIDTH * max(len(b.title), len(b.subtitle)))
+        max(MIN_BOX_WIDTH, 16 + CHAR_WIDTH * max(map(len, (b.title, b.subtitle, *b.rows))))
         for b in frame.boxes
     ]
     ranks = longest_path_ranks(len(frame.boxes), pairs)
@@ -63,17 +64,17 @@ def place(frame: Frame) -> Layout:
     _order_rows(rows, above, below)
     centres = _place_rows(rows, above, below, widths)
 
-    def top(node: int) -> float:
-        return ranks[node] * (BOX_HEIGHT + RANK_GAP)
-
+    heights = [box_height(box) for box in frame.boxes]
+    tops = _tops(ranks, heights)
     places = {
-        box.key: Place(centres[i] - widths[i] / 2, top(i), widths[i], BOX_HEIGHT)
+        box.key: Place(centres[i] - widths[i] / 2, tops[ranks[i]], widths[i], heights[i])
         for i, box in enumerate(frame.boxes)
     }
     routes: list[tuple[Point, ...]] = []
     for (source, target), chain in zip(pairs, chains):
-        bends = [(centres[n], top(n) + BOX_HEIGHT / 2) for n in chain]
-        start, end = (centres[source], top(source) + BOX_HEIGHT), (centres[target], top(target))
+        bends = [(centres[n], tops[ranks[n]] + BOX_HEIGHT / 2) for n in chain]
+        start = (centres[source], tops[ranks[source]] + heights[source])
+        end = (centres[target], tops[ranks[target]])
         routes.append((start, *bends, end))
     return Layout(
         places,
@@ -81,6 +82,22 @@ def place(frame: Frame) -> Layout:
         max(p.x + p.width for p in places.values()),
         max(p.y + p.height for p in places.values()),
     )
+
+
+def box_height(box: Box) -> float:
+    """Height in pixels: two lines, and one for each row."""
+    return BOX_HEIGHT + ROW_HEIGHT * len(box.rows) + (ROW_HEIGHT / 2 if box.rows else 0.0)
+
+
+def _tops(ranks: list[int], heights: list[float]) -> list[float]:
+    """Upper edge of every rank, each as high as its highest box; way-points have no height."""
+    highest = [BOX_HEIGHT] * (max(ranks) + 1)
+    for rank, height in zip(ranks, heights):
+        highest[rank] = max(highest[rank], height)
+    tops = [0.0]
+    for height in highest[:-1]:
+        tops.append(tops[-1] + height + RANK_GAP)
+    return tops
 
 
 def longest_path_ranks(count: int, pairs: list[tuple[int, int]]) -> list[int]:

@@ -1,8 +1,9 @@
 """Picture: what is drawn of a module, before anything has a place.
 
 Every function of the module, and every function literal inside one, becomes a frame; every node of
-its body a box. Constants are named inside the box that reads them, because a picture with a box per
-weight shows nothing else.
+its body a box. A call of a kernel is a box with a row for each operator of the kernel. Constants
+are named inside the box that reads them, because a picture with a box per weight shows nothing
+else.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from compiler.drawing.kernels import Kernel, is_kernel, kernel_of
 from compiler.drawing.wording import Wording, box_title, type_text
 from compiler.ir.adt import Match
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Op, Tuple, Var
@@ -36,13 +38,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One node: ``name`` is its number in the text form, ``detail`` what a click shows."""
+    """One node: ``detail`` is what a click shows, ``rows`` the operators inside a kernel."""
 
     key: int
     title: str
     subtitle: str
     kind: Kind
     detail: dict[str, str]
+    rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class _FrameBuilder:
         self._keys: dict[Expr, int] = {}
         self._types: dict[int, tuple[str, bool]] = {}
         self._wording = Wording()
+        self._kernels: dict[Expr | None, Kernel] = {}
 
     def build(self, fn: Function) -> dict[Function, str]:
         """Fill the frame; the function literals found with their names, in post-order."""
@@ -119,13 +123,19 @@ class _FrameBuilder:
         literals: dict[Function, str] = {}
         let_values: dict[Expr, Expr] = {}
         for node in _scope_post_order(fn.body, let_values):
-            if isinstance(node, Function):
+            if isinstance(node, Function) and is_kernel(node):
+                self._kernels[node] = kernel_of(node)
+                self._wording.name(node, self._kernels[node].name)
+            elif isinstance(node, Function):
                 literals[node] = f"fn{len(literals)}"
                 self._wording.name(node, literals[node])
             elif isinstance(node, Let):
                 self._stand_for(node, node.body)
             elif isinstance(node, Var):
-                if node in let_values:
+                if let_values.get(node) in self._kernels:
+                    self._kernels[node] = self._kernels[let_values[node]]
+                    self._wording.name(node, self._kernels[node].name)
+                elif node in let_values:
                     self._stand_for(node, let_values[node])
                 else:
                     self._add_var(node, "variable")
@@ -154,7 +164,13 @@ class _FrameBuilder:
         detail = {"text": f"{name} = {self._wording.text(node)}", "type": type_text(ty)}
         if node.span is not None:
             detail["span"] = str(node.span)
-        key = self._put(node, f"{name}  {box_title(node)}", ty, kind_of(node), detail)
+        title = box_title(node)
+        rows: tuple[str, ...] = ()
+        kernel = self._kernels.get(node.op) if isinstance(node, Call) else None
+        if kernel is not None:
+            title, rows = kernel.title, kernel.rows
+            detail["operators"] = "\n".join(rows)
+        key = self._put(node, f"{name}  {title}", ty, kind_of(node), detail, rows)
         labels = _operand_labels(node)
         for operand, label in zip(node.operands(), labels):
             if operand not in self._keys:
@@ -165,14 +181,20 @@ class _FrameBuilder:
             self.frame.edges.append(Edge(source, key, full, quantized))
 
     def _put(
-        self, node: Expr, title: str, ty: Type | None, kind: Kind, detail: dict[str, str]
+        self,
+        node: Expr,
+        title: str,
+        ty: Type | None,
+        kind: Kind,
+        detail: dict[str, str],
+        rows: tuple[str, ...] = (),
     ) -> int:
         key = self.next_key
         self.next_key += 1
         self._keys[node] = key
         quantized = any(t.dtype in QUANTIZED_DTYPES for t in tensor_fields(ty)) if ty else False
         self._types[key] = (type_text(ty), quantized)
-        self.frame.boxes.append(Box(key, title, type_text(ty), kind, detail))
+        self.frame.boxes.append(Box(key, title, type_text(ty), kind, detail, rows))
         return key
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from compiler.drawing.layout import Layout, Point, place
+from compiler.drawing.layout import BOX_HEIGHT, ROW_HEIGHT, Layout, Point, place
 from compiler.drawing.palette import DARK, LIGHT, Colours
-from compiler.drawing.picture import Frame, Kind, Picture
+from compiler.drawing.picture import Box, Frame, Kind, Picture
 
 FRAME_PADDING = 20.0
 TITLE_HEIGHT = 24.0
@@ -45,12 +45,12 @@ def stylesheet() -> str:
     light = "".join(_rule(kind, colours) for kind, colours in LIGHT.items())
     dark = "".join(_rule(kind, colours) for kind, colours in DARK.items())
     return (
-        "text{font:11px ui-monospace,monospace;fill:#1a1a1a}.type{font-size:10px;fill:#444}"
+        "text{font:11px ui-monospace,monospace;fill:#1a1a1a}.type,.row{font-size:10px;fill:#444}"
         ".frame>rect{fill:none;stroke:#888;stroke-dasharray:6 4}.frame>text{font-weight:bold}"
         ".edge{fill:none;stroke:#777}.edge.q{stroke:#b36b00;stroke-width:2}.head{fill:#777}"
         ".box rect{stroke-width:1}.box.quantized rect,.box.simulated rect{stroke-width:2.5}"
         f".box.simulated rect{{stroke-dasharray:5 2}}{light}"
-        "@media (prefers-color-scheme:dark){text{fill:#eee}.type{fill:#bbb}.edge{stroke:#999}"
+        "@media (prefers-color-scheme:dark){text{fill:#eee}.type,.row{fill:#bbb}.edge{stroke:#999}"
         f".edge.q{{stroke:#ffb733}}.head{{fill:#999}}{dark}}}"
     )
 
@@ -82,11 +82,22 @@ def _frame_group(frame: Frame, layout: Layout, y: float, width: float, height: f
             f'<rect width="{_n(at.width)}" height="{_n(at.height)}" rx="5"/>'
             f'<text x="{_n(middle)}" y="16" text-anchor="middle">{escape(box.title)}</text>'
             f'<text class="type" x="{_n(middle)}" y="31" text-anchor="middle">'
-            f"{escape(box.subtitle)}</text>"
+            f"{escape(box.subtitle)}</text>{_rows(box, at.width)}"
             f"<title>{escape(box.detail['text'])}</title></g>"
         )
     lines.append("</g></g>")
     return "\n".join(lines)
+
+
+def _rows(box: Box, width: float) -> str:
+    """The operators of a kernel, under a line that parts them from its title."""
+    if not box.rows:
+        return ""
+    lines = [f'<path class="edge" d="M0 {_n(BOX_HEIGHT)}H{_n(width)}"/>']
+    for number, row in enumerate(box.rows):
+        y = BOX_HEIGHT + ROW_HEIGHT * (number + 1)
+        lines.append(f'<text class="row" x="8" y="{_n(y)}">{escape(row)}</text>')
+    return "".join(lines)
 
 
 def _curve(route: tuple[Point, ...]) -> str:

@@ -17,7 +17,7 @@ from compiler.drawing import FORMATS, draw
 from compiler.drawing.layout import place
 from compiler.drawing.picture import Kind, picture_of
 from compiler.errors import CompilerError
-from compiler.ir.expr import Constant, Expr, Function, If, Let, Tuple, Var, call_op
+from compiler.ir.expr import Call, Constant, Expr, Function, If, Let, Tuple, Var, call_op
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.span import Span
@@ -93,11 +93,34 @@ def test_a_let_variable_is_the_box_of_its_value_and_branches_are_labelled() -> N
 
 def test_function_literals_become_frames_of_their_own() -> None:
     x, p = Var("x", TensorType((1,))), Var("p", TensorType((1,)))
-    from compiler.ir.expr import Call
-
-    literal = Function((p,), call_op("nn.relu", p)).with_attr("Primitive", 1)
+    literal = Function((p,), call_op("nn.relu", p)).with_attr("Inline", 1)
     titles = [f.title for f in picture_of(module_of((x,), Call(literal, (x,)))).frames]
-    assert titles == ["@main", "fn0 in @main [Primitive=1]"]
+    assert titles == ["@main", "fn0 in @main [Inline=1]"]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_call_of_a_kernel_is_a_box_with_its_operators(bound: bool) -> None:
+    x, p, f = Var("x", TensorType((1,))), Var("p", TensorType((1,))), Var("f")
+    attrs = {
+        "Primitive": 1,
+        "Compiler": "opu",
+        "global_symbol": "opu_0",
+        "hdfg_stages": ("add_pre", "compare"),
+        "hdfg_ops": ("add", "nn.relu"),
+    }
+    body = call_op("nn.relu", call_op("add", p, Constant(np.ones(1, np.float32))))
+    kernel = Function((p,), body, attrs=attrs)
+    called = Let(f, kernel, Call(f, (x,))) if bound else Call(kernel, (x,))
+    mod = module_of((x,), called)
+    (frame,) = picture_of(mod).frames
+    box = frame.boxes[-1]
+    assert box.title == "%0  opu_0 on opu"
+    assert box.rows == ("add_pre: add  (1,) float32", "compare: nn.relu  (1,) float32")
+    assert box.detail["operators"] == "\n".join(box.rows)
+    at = place(frame).places
+    assert at[box.key].height > at[frame.boxes[0].key].height
+    for format in ("svg", "html", "dot"):
+        assert "compare: nn.relu" in draw(mod, format)
 
 
 def test_the_page_holds_text_type_and_span_of_a_box() -> None:
