@@ -55,6 +55,7 @@ class Builder:
         self._values = values
         self._modules: Recent[IRModule] = Recent(2)
         self._made: Recent[Runnable] = Recent(2)
+        self._channels: Recent[ChannelStats] = Recent(1)
 
     def runnable(self, request: EvaluationRequest) -> tuple[Runnable, float]:
         """What the request asks to judge, and the CPU seconds spent on it now (0: it was held).
@@ -77,6 +78,14 @@ class Builder:
         made = self._made.get(key, lambda: self._make(request, blob_key))
         return made, clock.seconds
 
+    def _channel_stats(self, request: EvaluationRequest) -> ChannelStats | None:
+        """The same for all candidates of a study; products of taps take a while to read."""
+        given = request.channels
+        if given is None:
+            return None
+        key = self._values.key(given)
+        return self._channels.get(key, lambda: ChannelStats.from_arrays(self._values.value(given)))
+
     def _make(self, request: EvaluationRequest, blob_key: str) -> Runnable:
         clock = CpuClock()
         mod = self._modules.get(
@@ -86,8 +95,7 @@ class Builder:
         if request.judge == "float":
             return Runnable(inputs, float_executor(mod), None, (), clock.seconds)
         qconfig = QConfig.from_dict(dict(request.qconfig))
-        arrays = self._values.value(request.channels)
-        channels = None if arrays is None else ChannelStats.from_arrays(arrays)
+        channels = self._channel_stats(request) if qconfig.needs_channels else None
         candidate = build_candidate(mod, qconfig, request.activation_scales, channels)
         executor = _JUDGES[request.judge](candidate)
         return Runnable(

@@ -26,7 +26,7 @@ def hash_of(params: dict[str, object]) -> str:
     return config_hash(QConfig.recommended(**params).to_dict())
 
 
-@pytest.mark.parametrize(("weighted", "count"), [(True, 2592), (False, 324)])
+@pytest.mark.parametrize(("weighted", "count"), [(True, 5184), (False, 324)])
 def test_the_points_of_the_default_space_are_different_configurations(
     weighted: bool, count: int
 ) -> None:
@@ -95,8 +95,9 @@ def test_smoothing_goes_before_equalization() -> None:
 def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
     points = first_points(default_space(), START)
     assert points[0] == default_space().params_of(START)
-    assert [point["bias_correction"] for point in points] == [False, True, True]
-    assert [point["smooth_alpha"] for point in points] == [None, None, 0.75]
+    assert [point["bias_correction"] for point in points] == [False, True, True, True]
+    assert [point["smooth_alpha"] for point in points] == [None, None, 0.75, None]
+    assert points[3]["weight_rounding"] == "adaptive"
     for point in points:
         assert point in list(default_space().points())
     assert first_points(default_space(weighted=False), START) == [
@@ -105,7 +106,7 @@ def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
 
 
 def test_size_stops_counting_at_its_limit() -> None:
-    assert default_space().size(10_000) == 2592
+    assert default_space().size(10_000) == 5184
     assert default_space().size(10) == 10
 
 
