@@ -142,5 +142,7 @@ class KernelBuilder(MixedModeMutator):
         )
         function.set_checked_type(FuncType(tuple(p.checked_type for p in kernel.params), ty))
         call = Call(function, tuple(kernel.args), span=pre.span, virtual_device=pre.virtual_device)
-        call.set_checked_type(ty)
+        # Inference does not look below a typed node, and some kinds of argument have lost theirs.
+        if all(arg.checked_type_or_none is not None for arg in kernel.args):
+            call.set_checked_type(ty)
         return call
