@@ -117,7 +117,7 @@ class DictAttrs(Mapping[str, Any]):
         return DictAttrs({k: v for k, v in self._items.items() if k != key})
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DictAttrs):
+        if not isinstance(other, Mapping):
             return NotImplemented
         return {k: _key(v) for k, v in self.items()} == {k: _key(v) for k, v in other.items()}
 

@@ -127,7 +127,7 @@ class TECompiler:
             if self._kernels is not None:
                 self._kernels.put(digest, str(target), prim)
         gv = GlobalVar(name, span=source.span)
-        gv.set_checked_type(source.checked_type)
+        gv.set_checked_type(prim.func_type)
         return CachedFunc(gv, key, {gv: prim})
 
     def _note(self, key: CCacheKey, compiler: str) -> CachedFunc:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+# Whoever has operators reads modules with PrimFuncs: the parser registers itself.
+import compiler.lir.parser  # noqa: F401
 from compiler.ir.expr import Call
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType, TupleType
