@@ -21,7 +21,7 @@ from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.lir.index import imm
 from compiler.lir.nodes import Block, Buffer, Combiner, Compute, Extern
 from compiler.lir.scalars import INDEX_DTYPE, TRANSCENDENTAL, Acc, Axis, Cast, Intrin, Load, Scalar
-from compiler.lir.walk import operation_count, post_order, with_axes
+from compiler.lir.walk import post_order, with_axes
 
 Array = NDArray[Any]
 Indices = Sequence[Scalar]
@@ -81,7 +81,7 @@ class TensorView:
     @property
     def cost(self) -> int:
         """Operations an element takes."""
-        return 0 if self.buffer is not None else operation_count(self.expr)
+        return 0 if self.buffer is not None else self.expr.operations
 
     def at(self, indices: Indices) -> Scalar:
         """The element at ``indices``, one index expression per axis."""

@@ -44,9 +44,15 @@ _ARITY = {"pow": 2, "fmod": 2, "ipow": 2, "fixed_point_multiply": 3}
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Scalar:
-    """Base of scalar expressions; ``dtype`` is bool, an integer or a float dtype of the IR."""
+    """Base of scalar expressions.
+
+    Attributes:
+        dtype: bool, an integer or a float dtype of the IR.
+        operations: in the expression written out as a tree: what computing it takes.
+    """
 
     dtype: str = field(init=False)
+    operations: int = field(init=False)
 
     def operands(self) -> tuple[Scalar, ...]:
         """Sub-expressions, in the order they are printed."""
@@ -54,7 +60,10 @@ class Scalar:
 
 
 def _typed(node: Scalar, dtype: str) -> None:
+    operands = node.operands()
+    own = 1 if operands and not isinstance(node, Load) else 0
     object.__setattr__(node, "dtype", dtype)
+    object.__setattr__(node, "operations", own + sum(part.operations for part in operands))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

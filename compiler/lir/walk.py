@@ -40,15 +40,6 @@ def loads(*roots: Scalar) -> Iterator[Load]:
     return (node for node in post_order(*roots) if isinstance(node, Load))
 
 
-def operation_count(root: Scalar) -> int:
-    """Operations of the expression written out as a tree: what computing one element takes."""
-    counts: dict[int, int] = {}
-    for node in post_order(root):
-        own = isinstance(node, Bin | Un | Cast | Select | Intrin)
-        counts[id(node)] = own + sum(counts[id(operand)] for operand in node.operands())
-    return counts[id(root)]
-
-
 def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
     """The node over other operands, index arithmetic simplified; itself when they are its own."""
     if all(new is old for new, old in zip(operands, node.operands())):
@@ -70,16 +61,19 @@ def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
 
 
 def rewrite(root: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
-    """The expression with nodes replaced, from the leaves up.
+    """The expression with leaves and loads replaced.
 
     Args:
         root: the expression.
-        change: what stands for a node whose operands have been replaced; None keeps it.
+        change: what stands for a leaf, or for a load whose indices have been replaced; None keeps
+            it.
     """
     done: dict[int, Scalar] = {}
     for node in post_order(root):
-        new = with_operands(node, [done[id(operand)] for operand in node.operands()])
-        replaced = change(new)
+        operands = node.operands()
+        new = with_operands(node, [done[id(operand)] for operand in operands])
+        # An operation may have become one of its operands, which has had its turn.
+        replaced = change(new) if not operands or isinstance(node, Load) else None
         done[id(node)] = new if replaced is None else replaced
     return done[id(root)]
 

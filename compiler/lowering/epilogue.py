@@ -18,7 +18,7 @@ from dataclasses import replace
 from compiler.lir.builder import RECOMPUTED_COST
 from compiler.lir.nodes import Block, Buffer, Compute, Extern, PrimFunc
 from compiler.lir.scalars import Acc, Axis, Cast, Load, Scalar
-from compiler.lir.walk import loads, operation_count, post_order, rewrite, with_axes
+from compiler.lir.walk import loads, post_order, rewrite, with_axes
 
 
 def join_epilogues(func: PrimFunc) -> PrimFunc:
@@ -89,7 +89,7 @@ def _joined(reader: Compute, temp: Buffer, writer: Block) -> Block | None:
     elif not _copies(reader, temp):
         # Elementwise after elementwise was stored on purpose.
         return None
-    if operation_count(value) > RECOMPUTED_COST and _occurrences(reader.expr, temp) > 1:
+    if value.operations > RECOMPUTED_COST and _occurrences(reader.expr, temp) > 1:
         return None
     held = value if value.dtype == temp.dtype else Cast(temp.dtype, value)
     expr = with_axes(reader.expr, reader.axes, writer.out_index)
