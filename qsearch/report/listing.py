@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from compiler.errors import legal_names
@@ -24,20 +25,59 @@ def study_rows(storage: str, name: str | None = None) -> list[dict[str, Any]]:
     """
     with _opened(storage) as repository:
         studies = repository.studies() if name is None else [repository.study(name)]
-        return [_study_row(repository, study) for study in studies]
+        return [study_row(repository, study) for study in studies]
 
 
-def trial_rows(
-    storage: str, name: str | None, states: Iterable[str] | None
-) -> list[dict[str, Any]]:
-    """Trials of one study, by number.
+@dataclass(frozen=True, slots=True)
+class TrialFilter:
+    """Which trials are listed, and in which order.
+
+    Attributes:
+        states: only these; empty is all.
+        stage: only of this stage.
+        least: metric → value: only those that have at least so much.
+        sort: column to sort by, ``-`` before it for the greatest first; None is by number.
+        limit: how many at most.
+    """
+
+    states: tuple[str, ...] = ()
+    stage: str | None = None
+    least: Mapping[str, float] = field(default_factory=dict)
+    sort: str | None = None
+    limit: int | None = None
+
+    def apply(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows that pass, in order; rows without a value of the sorted column come last.
+
+        Raises:
+            SettingsError: an unknown column.
+        """
+        columns = list(rows[0]) if rows else []
+        column = (self.sort or "number").lstrip("-")
+        for name in (*self.least, column):
+            if rows and name not in columns:
+                raise SettingsError(
+                    f"unknown column {name!r}", where="trials", fix=legal_names(name, columns)
+                )
+        kept = [
+            row
+            for row in rows
+            if self.stage in (None, row["stage"])
+            and all((row[name] or 0.0) >= value for name, value in self.least.items())
+        ]
+        have = [row for row in kept if row[column] is not None]
+        have.sort(key=lambda row: row[column], reverse=(self.sort or "").startswith("-"))
+        return [*have, *(row for row in kept if row[column] is None)][: self.limit]
+
+
+def trial_rows(storage: str, name: str | None, wanted: TrialFilter) -> list[dict[str, Any]]:
+    """Trials of one study that pass a filter.
 
     Raises:
         StoreError: no such storage or study, or several studies and no name.
-        SettingsError: an unknown state.
+        SettingsError: an unknown state or column.
     """
-    wanted = None if states is None else list(states)
-    for state in wanted or ():
+    for state in wanted.states:
         if state not in TRIAL_STATES:
             raise SettingsError(
                 f"unknown trial state {state!r}",
@@ -45,11 +85,17 @@ def trial_rows(
                 fix=legal_names(state, TRIAL_STATES),
             )
     with _opened(storage) as repository:
-        study = repository.study(name) if name is not None else _only_study(repository)
-        return [trial_row(trial) for trial in repository.trials_of(study.id, states=wanted)]
+        study = repository.study(name) if name is not None else only_study(repository)
+        trials = repository.trials_of(study.id, states=wanted.states or None)
+        return wanted.apply([trial_row(trial) for trial in trials])
 
 
-def _only_study(repository: Repository) -> Study:
+def only_study(repository: Repository) -> Study:
+    """The study of a storage that holds one.
+
+    Raises:
+        SettingsError: it holds none, or several.
+    """
     studies = repository.studies()
     if len(studies) != 1:
         names = ", ".join(study.name for study in studies) or "none"
@@ -59,7 +105,8 @@ def _only_study(repository: Repository) -> Study:
     return studies[0]
 
 
-def _study_row(repository: Repository, study: Study) -> dict[str, Any]:
+def study_row(repository: Repository, study: Study) -> dict[str, Any]:
+    """How a study stands, in a row."""
     counts = repository.count_trials(study.id)
     objective = Objective(str(study.spec["metric"]))
     best = objective.best(repository.trials_of(study.id, states=["complete"]))
@@ -70,8 +117,9 @@ def _study_row(repository: Repository, study: Study) -> dict[str, Any]:
         "stopped": study.stopped,
         "trials": f"{counts.finished}/{study.target_trials}",
         "metric": objective.metric,
-        "best": objective.value(best.outcome.score or {}) if best is not None else None,
+        "best": objective.shown(best.outcome.score or {}) if best is not None else None,
         "best_trial": best.number if best is not None else None,
+        "drivers": len(repository.drivers_of(study.id, running=True)),
         **counts.report(),
     }
 

@@ -57,6 +57,12 @@ class Objective:
         value = score.get(SCORE_KEY[self.metric])
         return 0.0 if value is None else float(value)
 
+    def shown(self, score: Score) -> float | None:
+        """The metric as people read it: a cost as it is, not its negative."""
+        if self.metric in HARDWARE_METRICS:
+            return score.get(self.metric)
+        return self.value(score)
+
     def rank(self, score: Score, number: int) -> tuple[float, float, float, int]:
         """Greater is better."""
         return (self.value(score), score.get("agreement") or 0.0, sqnr_value(score), -number)

@@ -55,6 +55,7 @@ def test_wheel_ships_models_migrations_and_kernels(wheel: Path) -> None:
         "qsearch/models/digits_dev.npz",
         "qsearch/models/NOTICE",
         "qsearch/report/insight/page.html",
+        *(f"compiler/fusion/hardware/descriptions/{name}.toml" for name in ("npu", "opu", "opu_q")),
         "qsearch/store/migrations/env.py",
         "compiler/py.typed",
     ):

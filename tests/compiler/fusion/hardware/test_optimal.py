@@ -128,7 +128,11 @@ def graphs(draw: st.DrawFn, max_calls: int = 7) -> IRModule:
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(max_calls=12))
-def test_meaning_is_kept_and_planning_is_never_worse(mod: IRModule) -> None:
+def test_meaning_is_kept_groups_are_legal_and_planning_is_never_worse(
+    check_groups: Callable[[IRModule, str], int],
+    description_text: Callable[[str], str],
+    mod: IRModule,
+) -> None:
     x = np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
     opu = load_hdfg("opu")
     wanted = evaluate(mod, [x])[0]
@@ -137,6 +141,7 @@ def test_meaning_is_kept_and_planning_is_never_worse(mod: IRModule) -> None:
         new = transform.FuseOpHW(opu, matcher)(mod)
         np.testing.assert_array_equal(evaluate(new, [x])[0], wanted)
         cost = hardware_cost(new, opu)
+        assert check_groups(new, description_text("opu")) == cost.num_groups
         ranks.append((cost.host_calls, cost.num_groups))
     assert ranks[1] <= ranks[0]
 
