@@ -41,18 +41,19 @@ ROUNDS = 20
 REFERENCE_BATCHES = 2
 
 _FINE = {"weight_scale": "mse", "calibrate_mode": "mse"}
+_ASYMMETRIC = {**_FINE, "activation_scheme": "asymmetric"}
 OURS: tuple[dict[str, Any], ...] = (
     {},
-    {"calibrate_mode": "max"},
-    {"calibrate_mode": "mse"},
+    {"activation_scheme": "symmetric"},
+    {"activation_scheme": "asymmetric"},
     {"calibrate_mode": "kl_divergence"},
-    {"weight_scale": "mse"},
     _FINE,
-    {**_FINE, "equalize": True},
     {**_FINE, "bias_correction": True},
-    {**_FINE, "equalize": True, "bias_correction": True},
-    {**_FINE, "smooth_alpha": 0.5},
-    {**_FINE, "smooth_alpha": 0.5, "equalize": True, "bias_correction": True},
+    _ASYMMETRIC,
+    {**_ASYMMETRIC, "bias_correction": True},
+    {**_ASYMMETRIC, "bias_correction": True, "equalize": True},
+    {**_ASYMMETRIC, "bias_correction": True, "smooth_alpha": 0.5},
+    {**_ASYMMETRIC, "bias_correction": True, "smooth_alpha": 0.75},
 )
 """Changes to the recommended configuration; the first is the recommendation itself."""
 
