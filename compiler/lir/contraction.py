@@ -38,15 +38,15 @@ def contract(
         magnitude of every partial sum (0 for floats).
     """
     whole = dtype == "int64"
+    neither = math.prod(
+        loops[k] for k in range(kept, len(loops)) if a.shape[k] == 1 and b.shape[k] == 1
+    )
     for place in range(kept, len(loops)):
         # A loop that only one side knows is summed there first.
         if a.shape[place] == 1 and b.shape[place] > 1:
             a, b = b, a
         if b.shape[place] == 1 and a.shape[place] > 1:
             a = a.sum(axis=place, keepdims=True, dtype=np.int64 if whole else a.dtype)
-    neither = math.prod(
-        loops[k] for k in range(kept, len(loops)) if a.shape[k] == 1 and b.shape[k] == 1
-    )
     ways: dict[tuple[bool, bool], list[int]] = {}
     for k in range(kept):
         ways.setdefault((a.shape[k] > 1, b.shape[k] > 1), []).append(k)

@@ -193,7 +193,7 @@ def _reduced(
             sides = [side.astype(wide, copy=False) for side in sides]
         sums, bound = contract(sides[0], sides[1], loops, kept, wide)
         limit = np.iinfo(init.dtype).max if wide == "int64" else 0
-        if not check or bound + abs(first) <= limit or wide != "int64":
+        if not check or wide != "int64" or bound + abs(int(first)) <= int(limit):
             with np.errstate(all="ignore"):
                 return (sums + sums.dtype.type(first)).astype(acc), bad
     value = tile.evaluate(block.expr)
