@@ -25,7 +25,9 @@ from compiler.quantize import (
     activation_scales,
     calibration_stats,
     channel_stats,
+    given_points,
     mark,
+    measured_points,
     prerequisite_optimize,
     second_stats,
 )
@@ -78,18 +80,21 @@ def quantize_once(
         batches = Batches(data, inputs)
         if config.needs_channels:
             channels = channel_stats(module, batches, grams=config.needs_grams)
-        if config.calibrate_mode != "global_scale":
+        annotated, _ = mark(module, config, channels)
+        measured = bool(measured_points(annotated))
+        if config.calibrate_mode != "global_scale" and measured:
             if data.synthetic:
                 log.warning(
                     "no calibration data was given: activation ranges come from random inputs "
                     "and will not fit real ones"
                 )
-            annotated, _ = mark(module, config, channels)
             stats = calibration_stats(annotated, batches, (config.percentile,))
             if config.calibrate_passes == 2:
                 first = activation_scales(stats, config)
                 stats = second_stats(module, config, first, batches, channels)
             scales = [float(scale) for scale in activation_scales(stats, config)]
+        elif not measured:
+            scales = []
         shipped, float_ops = build_winner(module, config, scales, channels)
         for call in float_ops:
             log.info("stays float: %s", call)
@@ -147,7 +152,11 @@ def import_model(source: ModelSource, dim: Any) -> IRModule:
         OnnxImportError, SettingsError: a model or dimension that cannot be used.
     """
     mod, params = load_onnx(source.path, dims=named_dims(dim))
-    return prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
+    module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
+    note = given_points(module).note
+    if note:
+        log.warning("%s", note)
+    return module
 
 
 def named_dims(dim: Any) -> dict[str, int]:

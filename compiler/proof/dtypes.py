@@ -46,6 +46,7 @@ CONVERSIONS = frozenset(
         "reshape",
         "right_shift",
         "round",
+        "round_even",
         "subtract",
         "transpose",
     )

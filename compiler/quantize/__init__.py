@@ -27,6 +27,7 @@ from compiler.quantize._cost import LayerCost, ModuleCost, module_cost
 from compiler.quantize._diagnosis import Diagnosis, OperatorDiagnosis, diagnose
 from compiler.quantize._equalization import equalize
 from compiler.quantize._flow import quantize
+from compiler.quantize._given_points import GivenPoints, given_points
 from compiler.quantize._layers import layer_names
 from compiler.quantize._partition import QuantizePartition, partition
 from compiler.quantize._partition_conversions import (
@@ -50,6 +51,7 @@ __all__ = [
     "Candidate",
     "ChannelStats",
     "Diagnosis",
+    "GivenPoints",
     "LayerCost",
     "ModuleCost",
     "OperatorDiagnosis",
@@ -82,6 +84,7 @@ __all__ = [
     "find_scale_by_kl",
     "find_scale_by_percentile",
     "fuse_partitions",
+    "given_points",
     "has_only_conversion_ops",
     "kind2str",
     "layer_names",

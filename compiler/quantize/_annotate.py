@@ -21,7 +21,10 @@ from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.temp_expr import TempExpr
-from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
+from compiler.ops.annotation.attach_simulated_quantize import (
+    attach_simulated_quantize,
+    is_given,
+)
 from compiler.ops.annotation.narrow_move import narrow_moves
 from compiler.ops.annotation.wide_point import residual_stream, wide_point
 from compiler.ops.rules.annotate import (
@@ -53,7 +56,9 @@ class QuantizeAnnotate(FunctionPass):
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         require_static(fn, self.info.name)
         run = context_or_new(self.context)
-        annotator = _Annotator(run, call_places(fn))
+        # Where the model says what is quantized, narrow values get no second point.
+        given = any(is_given(node) for node in post_order(fn.body))
+        annotator = _Annotator(run, call_places(fn), given)
         chosen = choices_of(fn, run.qconfig.layers)
         run.float_layers = frozenset(call for call, choice in chosen.items() if choice.float)
         if run.qconfig.integer_tables:
@@ -79,9 +84,10 @@ def annotate() -> QuantizeAnnotate:
 class _Annotator:
     """The annotate rules of one run, behind the guard of ``debug_enabled_ops``."""
 
-    def __init__(self, context: QuantizeContext, places: Mapping[Expr, int]) -> None:
+    def __init__(self, context: QuantizeContext, places: Mapping[Expr, int], given: bool) -> None:
         self.context = context
         self.places = places
+        self.given = given
 
     def rule(self, ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
         rule = FQAnnotateRewrite.get(ref_call.op)
@@ -123,6 +129,8 @@ class _Annotator:
         """What every consumer of a value with several consumers sees."""
         if isinstance(expr, QAnnotateExpr) and expr.wide:
             return replace(expr, expr=wide_point(expr.expr, self.context))
+        if self.given and kind_of(expr) == QAnnotateKind.INPUT:
+            return expr
         if isinstance(expr, QAnnotateExpr):
             point = attach_simulated_quantize(expr.expr, QAnnotateKind.INPUT, context=self.context)
             return QAnnotateExpr(point, QAnnotateKind.INPUT)

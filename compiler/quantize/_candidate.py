@@ -21,7 +21,8 @@ from compiler.quantize._calibrate.channel_stats import ChannelStats
 from compiler.quantize._correction import corrected
 from compiler.quantize._cost import ModuleCost, module_cost
 from compiler.quantize._flow import REQUIRED, partitioned
-from compiler.quantize._layers import named_layers
+from compiler.quantize._given_points import for_given_points
+from compiler.quantize._layers import begin_report
 from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._realize import QuantizeRealize
 from compiler.quantize._recognize import recognized
@@ -66,10 +67,10 @@ def mark(
     Raises:
         CalibrationError: ``channels`` are missing or of another module.
     """
-    run = QuantizeContext(qconfig)
+    run = QuantizeContext(for_given_points(mod, qconfig))
     mod, run.channel_ranges = rescaled(mod, qconfig, channels)
     mod = recognized(mod, qconfig)
-    run.report.begin(mod["main"], named_layers(mod["main"]))
+    begin_report(run, mod["main"])
     with PassContext.current().inner(opt_level=3, required_pass=REQUIRED):
         return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
 

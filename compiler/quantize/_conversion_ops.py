@@ -19,6 +19,7 @@ CONVERSION_OPS = frozenset(
         "reshape",
         "right_shift",
         "round",
+        "round_even",
         "subtract",
         "transpose",
     }

@@ -19,7 +19,8 @@ from compiler.quantize._calibrate.channel_stats import channel_stats
 from compiler.quantize._calibrate.collect_stats import require_reiterable
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
 from compiler.quantize._correction import CorrectRounding
-from compiler.quantize._layers import named_layers
+from compiler.quantize._given_points import for_given_points
+from compiler.quantize._layers import begin_report
 from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._partition_conversions import partition_conversions
 from compiler.quantize._prerequisite import Params, prerequisite_optimize
@@ -66,8 +67,9 @@ def quantize(
             stacklevel=2,
         )
     mod = _rescaled(prerequisite_optimize(mod, params, cfg.prerequisite_level), dataset, run)
+    run.qconfig = cfg = for_given_points(mod, cfg)
     mod = recognized(mod, cfg)
-    run.report.begin(mod["main"], named_layers(mod["main"]))
+    begin_report(run, mod["main"])
     steps: list[Pass | str] = [
         QuantizePartition(run),
         QuantizeAnnotate(run),

@@ -7,6 +7,7 @@ specs are one study; what only decides how long it takes (workers, pool, trials)
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from compiler.fusion.hardware.description import parse_hdfg, read_description
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import prerequisite_optimize
+from compiler.quantize import given_points, mark, measured_points, prerequisite_optimize
 from compiler.quantize._calibrate.weighted_calls import weighted_calls
 from qsearch.choices import HARDWARE_METRICS
 from qsearch.data import PreparedData, prepare_data, read_preprocess
@@ -30,10 +31,13 @@ from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 
 ON_HARDWARE = ("hw", "max_drop")
-"""Parts of the spec that are there, and decide scores, with ``--hw`` only."""
+"""Parts of the spec that are there, and decide scores, with ``--hw`` only; the accuracy that may be
+lost where a cost is what is minimised."""
 
 PREREQUISITE_LEVEL = 3
 """Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
+
+log = logging.getLogger("qsearch.search.preparation")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +97,7 @@ def prepare_study(
     """
     mod, params = load(source.path, dims=dict(settings.dim))
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
+    _note_given_points(module, source)
     inputs = input_specs(module)
     blob = ModuleBlob.pack(module)
     options: dict[str, Any] = {
@@ -137,7 +142,8 @@ def prepare_study(
     hardware = _hardware(settings, metric)
     if hardware is not None:
         spec["hw"] = hashlib.sha256(hardware[0].encode()).hexdigest()
-        spec["max_drop"] = str(settings.max_drop)
+        if metric in HARDWARE_METRICS:
+            spec["max_drop"] = str(settings.max_drop)
     warnings = _warnings(calib_data, eval_given, has_labels)
     return PreparedStudy(
         source,
@@ -193,3 +199,21 @@ def _warnings(calib: PreparedData, eval_given: Any, has_labels: bool) -> tuple[s
             "SQNR, not accuracy"
         )
     return tuple(found)
+
+
+def _note_given_points(module: IRModule, source: ModelSource) -> None:
+    """Say what becomes of a model that is quantized already.
+
+    Raises:
+        SettingsError: it leaves nothing to search for.
+    """
+    note = given_points(module).note
+    if not note:
+        return
+    annotated, _ = mark(module, QConfig.recommended(partition_conversions="disabled"))
+    if not measured_points(annotated):
+        raise SettingsError(
+            f"{source.name}: {note}; it leaves nothing to search for",
+            fix="write its integer module with `qsearch compile`, or search the float model",
+        )
+    log.warning("%s", note)

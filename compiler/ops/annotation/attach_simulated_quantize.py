@@ -37,7 +37,10 @@ def attach_simulated_quantize(
     """
     if isinstance(data, Constant):
         kind = QAnnotateKind.WEIGHT
-    if quantize_kind(data) == kind and _choices(data) == (sign, rounding, bits):
+    as_asked = quantize_kind(data) == kind and (
+        is_given(data) or _choices(data) == (sign, rounding, bits)
+    )
+    if as_asked:
         return data
     key = (data, int(kind), sign, rounding, bits)
     if context is not None and shared and key in context.qnode_map:
@@ -61,6 +64,11 @@ def quantize_kind(expr: Expr) -> QAnnotateKind | None:
     if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name == SQ:
         return QAnnotateKind(expr.attrs.kind)  # type: ignore[union-attr]
     return None
+
+
+def is_given(expr: Expr) -> bool:
+    """True for a quantize point that came with the model and keeps its scale and bounds."""
+    return quantize_kind(expr) is not None and bool(expr.attrs.given)  # type: ignore[attr-defined]
 
 
 def as_input(arg: Expr, context: QuantizeContext) -> Expr:

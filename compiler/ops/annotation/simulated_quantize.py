@@ -27,9 +27,11 @@ from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar
+from compiler.ops.annotation.attach_simulated_quantize import is_given
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale
 from compiler.ops.rules.integer_calls import along_axis
 from compiler.ops.rules.integer_calls import clip as clip_call
 from compiler.ops.rules.integer_calls import multiply as multiply_call
@@ -37,6 +39,7 @@ from compiler.ops.rules.integer_calls import round_even as round_even_call
 from compiler.ops.rules.integer_calls import round_half_away as round_call
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
@@ -49,6 +52,7 @@ from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.unary import round_half_away
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
 
 OP = "relay.op.annotation.simulated_quantize"
 ROUNDINGS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
@@ -64,7 +68,8 @@ class UnsupportedQuantizeError(QuantizeError, AssertionError):
 @dataclass(frozen=True, eq=False)
 class SimulatedQuantizeAttrs(OpAttrs):
     """``kind`` is a QAnnotateKind; ``axis`` the channel axis of several scales, None for one;
-    ``bits`` the precision where it is not the kind's own."""
+    ``bits`` the precision where it is not the kind's own; a ``given`` point came with the model,
+    scale and bounds included, and keeps them."""
 
     type_key: ClassVar[str] = "SimulatedQuantizeAttrs"
     kind: int
@@ -72,6 +77,7 @@ class SimulatedQuantizeAttrs(OpAttrs):
     rounding: str = "round"
     axis: int | None = None
     bits: int | None = None
+    given: bool = False
 
 
 def simulated_quantize_rel(
@@ -133,6 +139,37 @@ def simulated_quantize_numpy(
     clipped = np.maximum(np.minimum(u, high), low)
     rounded = ROUNDINGS[attrs.rounding](clipped)
     return [(rounded * scale).astype(data.dtype, copy=False)]
+
+
+@FQPartitionRewrite.register(simulated_quantize)
+def simulated_quantize_partition(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """A given point belongs to the region it ends: no border comes in between."""
+    data = args[0]
+    if not is_given(ref_call) or not isinstance(data, QPartitionExpr):
+        return None
+    return QPartitionExpr(with_args(ref_call, (data.expr, *args[1:])), data.dtype)
+
+
+@FQAnnotateRewrite.register(simulated_quantize)
+def simulated_quantize_annotate(
+    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
+) -> Expr | None:
+    """A given point is the narrow form of its value; no other is laid over it."""
+    if not is_given(ref_call):
+        return None
+    call = with_args(ref_call, (unannotated(args[0]), *args[1:]))
+    return QAnnotateExpr(call, QAnnotateKind.INPUT)
+
+
+@FQDomScale.register(simulated_quantize)
+def simulated_quantize_scale(
+    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
+) -> DomScale | None:
+    """That of a given point; others are being found."""
+    scale = call.args[1]
+    return DomScale(scale.data) if is_given(call) and isinstance(scale, Constant) else None
 
 
 @FQRealizeRewrite.register(simulated_quantize)

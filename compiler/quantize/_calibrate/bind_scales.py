@@ -24,7 +24,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale, chosen_scale
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
@@ -38,6 +38,7 @@ from compiler.quantize._calibrate.bias_room import (
 )
 from compiler.quantize._calibrate.point_bits import chosen_bits
 from compiler.quantize._calibrate.uneven_grid import Sidedness
+from compiler.quantize._calibrate.weight_grid import range_on_grid
 from compiler.quantize._calibrate.weight_scale import weight_range
 
 
@@ -61,7 +62,9 @@ def _points(nodes: list[Expr]) -> list[Call]:
     return [
         node
         for node in nodes
-        if isinstance(node, Call) and quantize_kind(node) not in (None, QAnnotateKind.IDENTITY)
+        if isinstance(node, Call)
+        and quantize_kind(node) not in (None, QAnnotateKind.IDENTITY)
+        and not is_given(node)
     ]
 
 
@@ -115,8 +118,11 @@ class _Binder:
     bits_of: Mapping[Expr, int]
     points: list[Call] = field(default_factory=list)
     bound: dict[Expr, _Bound] = field(default_factory=dict)
+    keeps_grids: bool = False
 
     def __post_init__(self) -> None:
+        # A model that brings quantize points along brings quantized weights as well.
+        self.keeps_grids = any(is_given(node) for node in self.nodes)
         self.points = _points(self.nodes)
         self._bind_measured()
         uses = Counter(arg for node in self.nodes for arg in node.operands())
@@ -237,7 +243,9 @@ class _Binder:
         nbit = self._nbit(point)
         name = f"the weight of {describe(consumer)}" if consumer is not None else "a weight"
         mode = self.qconfig.weight_scale
-        range_s = weight_range(data.data, mode, nbit, axis, name, at_least)
+        range_s = None if not self.keeps_grids else range_on_grid(data.data, nbit, axis)
+        if range_s is None:
+            range_s = weight_range(data.data, mode, nbit, axis, name, at_least)
         trailing = None if axis is None else data.data.ndim - axis - 1
         range_s, scale = _scale_of(range_s, nbit, self.qconfig, trailing)
         self.bound[point] = _Bound(range_s, scale)

@@ -19,6 +19,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, describe, is
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
+from compiler.ops.annotation.attach_simulated_quantize import is_given
 from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.quantize._calibrate.collectors import PointMap
 from compiler.quantize._calibrate.point_bits import Readers, point_readers
@@ -46,7 +47,7 @@ def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[I
     readers: list[Readers] = []
     read_by = point_readers(main)
     for node in post_order(main.body):
-        if not is_op_call(node, *_IDENTITIES):
+        if not is_op_call(node, *_IDENTITIES) or is_given(node):
             plain[node] = with_operands(node, [plain[child] for child in node.operands()])
             continue
         assert isinstance(node, Call)

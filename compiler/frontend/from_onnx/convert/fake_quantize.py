@@ -4,9 +4,10 @@
     DequantizeLinear(QuantizeLinear(x, s, z), s, z)   simulated_quantize(x, s, low - z, high - z)
     DequantizeLinear(weight, s, z)                    simulated_quantize((weight - z) s, s, …)
 
-Scale and zero point must be constant, and the integers minus the zero point must fit int8: int8
-around 0, uint8 around 128. An int32 constant (a bias) is kept at its own scale. The values are
-ONNX's to the last bit, so halves go to the even neighbour.
+Scale and zero point must be constant; weights minus their zero point must fit int8. A point on an
+activation is marked as given: quantization keeps it. Weights become the floats they stand for, and
+quantization finds their grid again (quantize/_calibrate/weight_grid.py). An int32 constant (a bias)
+is kept at its own scale. The values are ONNX's to the last bit, so halves go to the even neighbour.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ Array = NDArray[Any]
 
 SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
 _INT8 = (-128, 127)
+# Of 256 levels, whatever stands for 0 is one: bounds are counted from it.
+_ONE_BYTE = (-255, 255)
 # Bounds are float32: 2^31 - 1 is not one, 2^31 is never reached by an int32.
 _INT32 = (-(2.0**31), 2.0**31)
 
@@ -50,7 +53,7 @@ def fake_quantized(node: OnnxNode) -> Expr | None:
     if stored is not None:
         return _weight(node, stored, scale, zero_point)
     source = node.values.quantized.get(node.proto.input[0])
-    bounds = _bounds(zero_point)
+    bounds = _bounds(zero_point, _ONE_BYTE)
     if source is None or bounds is None or node.type_of(source.data).dtype != "float32":
         return None
     same_axis = scale.ndim == 0 or source.axis == node.attr("axis", 1)
@@ -88,18 +91,18 @@ def _parameters(node: OnnxNode) -> tuple[Array, Array] | None:
     return scale, zero_point
 
 
-def _bounds(zero_point: Array) -> tuple[float, float] | None:
-    """Lowest and highest integer minus the zero point, where int8 holds both; else None."""
+def _bounds(zero_point: Array, widest: tuple[int, int]) -> tuple[float, float] | None:
+    """Lowest and highest integer minus the zero point, where they lie in ``widest``; else None."""
     low, high = integer_range(str(zero_point.dtype))
     zeros = np.unique(zero_point)
     if len(zeros) != 1:
         return None
     low, high = low - int(zeros[0]), high - int(zeros[0])
-    return (float(low), float(high)) if low >= _INT8[0] and high <= _INT8[1] else None
+    return (float(low), float(high)) if low >= widest[0] and high <= widest[1] else None
 
 
 def _weight(node: OnnxNode, stored: Array, scale: Array, zero_point: Array) -> Expr | None:
-    bounds = _bounds(zero_point)
+    bounds = _bounds(zero_point, _INT8)
     if stored.dtype == np.int32 and not zero_point.any():
         bounds = _INT32
     if bounds is None or not np.issubdtype(stored.dtype, np.integer):
@@ -145,4 +148,5 @@ def _call(
         kind=int(kind),
         rounding="round_even",
         axis=_axis(node, node.rank(data), scale),
+        given=kind == QAnnotateKind.INPUT and scale.ndim == 0,
     )

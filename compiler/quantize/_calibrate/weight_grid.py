@@ -1,0 +1,72 @@
+"""Ranges of weights that were quantized before: their own grid, found in the values.
+
+    w = q * s with whole |q| <= 127      →  S = s * 2^(bits - 1), which gives the scale s back
+
+A model quantized elsewhere holds its weights as integers times a scale; folded into floats they
+still lie on that grid. The step is the largest magnitude over a whole number; which one is not
+known, so the finest step that the bits hold is taken: tools make the largest weight 127.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Rounding q * s to float32 moves w / s by this share at most, s being rounded itself.
+_TOLERANCE = 2.0**-21
+_ULPS = 2
+
+
+def range_on_grid(
+    weight: NDArray[np.float32], nbit: int, axis: int | None
+) -> NDArray[np.float32] | None:
+    """S for the scales that make every weight a whole number; None where there are none.
+
+    Args:
+        weight: float32.
+        nbit: bits that the whole numbers must fit in.
+        axis: of the channels, which may have a step each; None for one step.
+
+    Returns:
+        float32, rank 0, or one value per channel.
+    """
+    levels = 1 << (nbit - 1)
+    whole = _step(weight.reshape(-1), levels)
+    if axis is None:
+        return None if whole is None else np.asarray(whole * np.float32(levels))
+    channels = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
+    if whole is not None:
+        return np.full(len(channels), whole * np.float32(levels), np.float32)
+    steps = [_step(row, levels) for row in channels]
+    if any(step is None for step in steps):
+        return None
+    return np.asarray(steps, np.float32) * np.float32(levels)
+
+
+def _step(values: NDArray[np.float32], levels: int) -> np.float32 | None:
+    """The step of the grid that all values lie on; 1 / levels where all are 0."""
+    wide = np.abs(values.astype(np.float64))
+    largest = float(wide.max(initial=0.0))
+    if largest == 0:
+        return np.float32(1 / levels)
+    distinct = np.unique(wide)
+    for count in range(levels - 1, 0, -1):
+        units = distinct * (count / largest)
+        whole = np.rint(units)
+        if np.all(np.abs(units - whole) <= _TOLERANCE * np.maximum(whole, 1)):
+            return _exact(np.float32(largest / count), distinct.astype(np.float32), whole)
+    return None
+
+
+def _exact(
+    step: np.float32, distinct: NDArray[np.float32], whole: NDArray[np.float64]
+) -> np.float32:
+    """The float32 near ``step`` whose products are the values to the last bit, if there is one."""
+    up = down = step
+    for _ in range(_ULPS + 1):
+        for tried in (up, down):
+            if np.array_equal(whole.astype(np.float32) * tried, distinct):
+                return tried
+        up = np.nextafter(up, np.float32(np.inf))
+        down = np.nextafter(down, np.float32(0))
+    return step

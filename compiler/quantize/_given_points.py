@@ -1,0 +1,69 @@
+"""Models that bring their own quantize points along (ONNX QuantizeLinear, DequantizeLinear).
+
+Their points keep scale and zero point, and their weights the grid they lie on; what a QConfig says
+of ranges and weight scales counts only for what such a model leaves in float.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Constant
+from compiler.ir.module import IRModule
+from compiler.ops.annotation.attach_simulated_quantize import is_given
+from compiler.ops.rules.realize import integer_limits
+from compiler.qtypes.qconfig import QConfig
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPoints:
+    """What a model brings along.
+
+    Attributes:
+        count: quantize points on activations.
+        with_zero_point: those whose integers, counted from 0, need more than int8.
+    """
+
+    count: int
+    with_zero_point: int
+
+    @property
+    def note(self) -> str:
+        """What is done about them, for people; "" where there are none."""
+        if self.count == 0:
+            return ""
+        zeros = (
+            f", {self.with_zero_point} of them with a zero point" if self.with_zero_point else ""
+        )
+        return (
+            f"the model is quantized already: its {self.count} quantize points{zeros} and the "
+            "scales of its weights are kept; calibrate_mode, weight_scale and bits count only for "
+            "what it leaves in float"
+        )
+
+
+def given_points(mod: IRModule, dtype: str = "int8") -> GivenPoints:
+    """The points that ``main`` came with; none for a float model.
+
+    Args:
+        mod: a module before annotation.
+        dtype: the symmetric storage type that is compared with.
+    """
+    lowest, highest = integer_limits(dtype)
+    points = [node for node in post_order(mod["main"].body) if is_given(node)]
+    beyond = 0
+    for point in points:
+        assert isinstance(point, Call)
+        low, high = (bound.data for bound in point.args[2:] if isinstance(bound, Constant))
+        beyond += bool(float(low) < lowest or float(high) > highest)
+    return GivenPoints(len(points), beyond)
+
+
+def for_given_points(mod: IRModule, qconfig: QConfig) -> QConfig:
+    """``qconfig``, with zero points allowed where the model has some."""
+    if qconfig.activation_scheme == "asymmetric":
+        return qconfig
+    if given_points(mod, qconfig.dtype_input).with_zero_point == 0:
+        return qconfig
+    return qconfig.with_overrides(activation_scheme="asymmetric")

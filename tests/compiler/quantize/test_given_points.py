@@ -1,0 +1,133 @@
+"""Models quantized by another tool keep their scales and zero points, on integers only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+import qsearch.models
+from compiler import evaluate
+from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+from compiler.frontend.from_onnx.load import load
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Constant, is_op_call
+from compiler.ir.module import IRModule
+from compiler.proof.derive import derive_static
+from compiler.quantize import (
+    QConfig,
+    build_candidate,
+    given_points,
+    mark,
+    measured_points,
+    prerequisite_optimize,
+)
+from compiler.targets.ort.integer_executor import IntegerExecutor
+from compiler.targets.ort.session import OrtExecutor
+
+MODEL = Path(qsearch.models.__file__).parent / "digits_cnn.onnx"
+BATCH = 8
+
+
+class Digits(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self._left = list(pixels("calib")[:16, None])
+
+    def get_next(self) -> dict[str, Any] | None:
+        return {"input": self._left.pop()} if self._left else None
+
+
+def pixels(split: str) -> np.ndarray:
+    with np.load(MODEL.parent / f"digits_{split}.npz") as file:
+        return np.asarray(file["input"], np.float32)
+
+
+SCHEMES = {
+    "signed": (QuantType.QInt8, True, False),
+    "signed, per channel": (QuantType.QInt8, True, True),
+    "signed, zero points": (QuantType.QInt8, False, True),
+    "unsigned, zero points": (QuantType.QUInt8, False, True),
+}
+
+
+@pytest.fixture(params=SCHEMES)
+def theirs(request: pytest.FixtureRequest, tmp_path: Path) -> onnx.ModelProto:
+    activations, symmetric, per_channel = SCHEMES[request.param]
+    quant_pre_process(MODEL, tmp_path / "float.onnx", skip_symbolic_shape=True)
+    quantize_static(
+        tmp_path / "float.onnx",
+        tmp_path / "q.onnx",
+        Digits(),
+        quant_format=QuantFormat.QDQ,
+        per_channel=per_channel,
+        activation_type=activations,
+        weight_type=QuantType.QInt8,
+        extra_options={"ActivationSymmetric": symmetric},
+    )
+    return onnx.load(tmp_path / "q.onnx")
+
+
+def imported(proto: onnx.ModelProto) -> IRModule:
+    mod, params = load(proto.SerializeToString(), dims={"N": BATCH})
+    return prerequisite_optimize(mod, params, 3, simplify=True)
+
+
+def test_their_integers_scales_and_answers_are_kept(theirs: onnx.ModelProto) -> None:
+    mod = imported(theirs)
+    config = QConfig.recommended(calibrate_mode="max", weight_scale="mse", rounding="TONEAREST")
+    annotated, _ = mark(mod, config)
+    assert measured_points(annotated) == []
+    module = build_candidate(mod, config, []).partitioned
+    assert module is not None
+    assert [str(finding) for finding in derive_static(module).findings] == []
+
+    stored = {
+        numpy_helper.to_array(tensor).tobytes()
+        for tensor in theirs.graph.initializer
+        if tensor.data_type == onnx.TensorProto.INT8 and len(tensor.dims) > 1
+    }
+    products = [
+        node
+        for node in post_order(module["quantized_main"].body)
+        if is_op_call(node, "nn.conv2d", "nn.dense")
+    ]
+    assert len(products) == len(stored) == 4
+    for product in products:
+        weight = product.args[1]  # type: ignore[attr-defined]
+        assert isinstance(weight, Constant)
+        assert weight.data.tobytes() in stored
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(theirs.SerializeToString(), options)
+    grid = OrtExecutor(to_grid_onnx(module), disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
+    exact = IntegerExecutor(module)
+    images = pixels("dev")[: 4 * BATCH]
+    found, wanted = [], []
+    for start in range(0, len(images), BATCH):
+        batch = {"input": images[start : start + BATCH]}
+        found.append(evaluate(module, batch)[0])
+        wanted.append(session.run(None, batch)[0])
+        np.testing.assert_array_equal(grid.run(batch)[0], found[-1])
+        np.testing.assert_array_equal(exact.run(batch)[0], found[-1])
+    ours, reference = np.concatenate(found), np.concatenate(wanted)
+    # Their simulation rounds in float32, so a sum next to a half may go to the other side.
+    assert np.mean(ours != reference) < 0.1
+    assert np.abs(ours - reference).max() <= 0.03 * np.abs(reference).max()
+
+
+def test_the_note_says_what_is_kept_and_a_float_model_has_none(theirs: onnx.ModelProto) -> None:
+    assert "quantized already" in given_points(imported(theirs)).note
+    assert given_points(imported(onnx.load(MODEL))).note == ""
