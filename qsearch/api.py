@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qsearch.errors import SettingsError
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.result import SearchResult
 from qsearch.settings import Resolved, resolve
@@ -23,7 +22,10 @@ if TYPE_CHECKING:
     from compiler.qtypes.qconfig import QConfig
     from compiler.runtime.artifact import QModule
     from qsearch.diagnosis import ModelDiagnosis
+    from qsearch.export import ExportedFiles
     from qsearch.insight import ModelInsight
+    from qsearch.managing import StudyAddress
+    from qsearch.store.records import CommandKind
     from qsearch.verification import Verification
 
 PathLike = str | os.PathLike[str]
@@ -227,6 +229,27 @@ def verify(path: PathLike, eval: Any = None, *, preprocess: str | None = None) -
     return verify_file(Path(path), eval, preprocess)
 
 
+def export(
+    path: PathLike, format: str = "c", out: PathLike = ".", *, name: str | None = None
+) -> ExportedFiles:
+    """Write a .qmod in a form that runs without qsearch.
+
+    Args:
+        path: a .qmod, or a run folder that holds one.
+        format: "c", C99 source whose main.c checks itself; "onnx", exact integers; "grid", the same
+            integers on float32 tensors; "float", a module that is not on integers.
+        out: folder for the files; made if it is missing.
+        name: base of the file names and C symbols; that of the module without it.
+    Raises:
+        SettingsError: unknown format.
+        CodegenError: something in the module has no C form.
+        OnnxExportError: something in the module has no such ONNX form.
+    """
+    from qsearch.export import export_file
+
+    return export_file(Path(path), format, Path(out), name)
+
+
 def show_text(path: PathLike, *, after: str | None = None, dim: Sequence[str] = ()) -> str:
     """IR text of an .onnx model or a .qmod, after some passes if they are named."""
     from qsearch.single import text_of
@@ -319,22 +342,131 @@ def trials(
     storage: str | None = None,
     study: str | None = None,
     states: Iterable[str] | None = None,
+    stage: str | None = None,
+    least: Mapping[str, float] | None = None,
+    sort: str | None = None,
+    limit: int | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per trial of a study, by number."""
-    from qsearch.report.listing import trial_rows
+    """One row per trial of a study, by number or as ``sort`` says.
 
-    return trial_rows(_storage(folder, storage), study, states)
+    Args:
+        states, stage: only these.
+        least: metric name → least value.
+        sort: column; ``-`` before it puts the greatest first.
+        limit: rows at most.
+    """
+    from qsearch.report.listing import TrialFilter, trial_rows
+
+    wanted = TrialFilter(tuple(states or ()), stage, dict(least or {}), sort, limit)
+    return trial_rows(_storage(folder, storage), study, wanted)
+
+
+def best(
+    folder: PathLike | None, *, storage: str | None = None, study: str | None = None
+) -> dict[str, Any]:
+    """The winner of a study: scores, parameters, whole configuration, module.
+
+    Raises:
+        SearchFailedError: no trial was completed.
+    """
+    from qsearch.managing import best_of
+
+    return best_of(_address(folder, storage, study))
+
+
+def trial(
+    folder: PathLike | None, number: int, *, storage: str | None = None, study: str | None = None
+) -> dict[str, Any]:
+    """All that is known of one trial: its row, configuration, failure, shards and logs."""
+    from qsearch.managing import trial_of
+
+    return trial_of(_address(folder, storage, study), number)
+
+
+def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[dict[str, Any]]:
+    """One row per study beside one another; run folders, or names in ``storage``."""
+    from qsearch.managing import StudyAddress, compared
+
+    if storage is None:
+        return compared([StudyAddress(Path(folder)) for folder in studies])
+    return compared([StudyAddress(None, storage, str(name)) for name in studies])
+
+
+def stop(
+    folder: PathLike | None,
+    *,
+    storage: str | None = None,
+    study: str | None = None,
+    kind: CommandKind = "stop",
+) -> tuple[str, int]:
+    """Ask every driver of a study to stop in good order, to pause, or to resume.
+
+    Returns:
+        The study's name, and how many drivers are listening.
+    """
+    from qsearch.managing import command
+
+    return command(_address(folder, storage, study), kind)
+
+
+def delete(
+    folder: PathLike | None,
+    *,
+    storage: str | None = None,
+    study: str | None = None,
+    force: bool = False,
+) -> str:
+    """Forget a study with all its trials; of a run folder also the files. The study's name.
+
+    Raises:
+        SettingsError: it is being searched, and ``force`` was not said.
+    """
+    from qsearch.managing import delete as delete_study
+
+    return delete_study(_address(folder, storage, study), even_if_running=force)
+
+
+def export_optuna(
+    folder: PathLike | None,
+    url: str,
+    *,
+    storage: str | None = None,
+    study: str | None = None,
+    name: str | None = None,
+) -> tuple[str, int]:
+    """Write a study into an Optuna storage; its name there, and how many trials.
+
+    Raises:
+        SettingsError: the name is taken there, or the storage cannot be used.
+    """
+    from qsearch.managing import export_optuna as write
+
+    return write(_address(folder, storage, study), url, name)
+
+
+def migrate_store(folder: PathLike | None, *, storage: str | None = None) -> tuple[str, str]:
+    """Bring a store of an older version to the schema this version needs; both schemas.
+
+    Raises:
+        StoreError: there is no such store, or it is of a newer version.
+    """
+    from qsearch.store.engine import migrate
+
+    return migrate(_storage(folder, storage))
+
+
+def check_store(folder: PathLike | None, *, storage: str | None = None) -> tuple[str | None, str]:
+    """The schema of a store (None: it holds no study), and the one this version needs."""
+    from qsearch.store.engine import schema_version
+
+    return schema_version(_storage(folder, storage))
+
+
+def _address(folder: PathLike | None, storage: str | None, study: str | None) -> StudyAddress:
+    from qsearch.managing import StudyAddress
+
+    return StudyAddress(None if folder is None else Path(folder), storage, study)
 
 
 def _storage(folder: PathLike | None, storage: str | None) -> str:
-    if storage is not None:
-        return storage
-    if folder is None:
-        raise SettingsError(
-            "no study was named",
-            where="folder, --storage",
-            fix="give a run folder, or --storage URL",
-        )
-    from qsearch.run_folder import RunFolder
-
-    return f"sqlite:///{RunFolder(Path(folder)).database}"
+    return _address(folder, storage, None).url

@@ -42,6 +42,7 @@ EXECUTOR_FACTORIES = {
     "reference": "compiler.targets.reference.executor:ReferenceExecutor",
     "grid": "compiler.targets.ort.grid_executor:GridExecutor",
     "integer": "compiler.targets.ort.integer_executor:IntegerExecutor",
+    "c": "compiler.targets.c.executor:CExecutor",
 }
 
 
@@ -91,7 +92,8 @@ class QModule:
             inputs: an array per input name. Where the leading axis is longer than the module's, the
                 samples are run one after the other and the outputs joined along their first axis.
             executor: "reference", the exact integers on numpy; "grid", the same on onnxruntime;
-                "integer", the same there without floats (slow; an independent check).
+                "integer", the same there without floats (slow; an independent check); "c", the same
+                compiled from the C that ``qsearch export`` writes.
         Raises:
             EvaluationError: names, shapes or dtypes do not fit; both sides are named.
         """

@@ -24,11 +24,24 @@ COMMANDS = {
     "insight": "which layers and tensors of a quantized model lose accuracy",
     "run": "run a .qmod on data and score it",
     "verify": "derive again that a .qmod is integers only and cannot overflow",
+    "export": "write a .qmod as C source or as ONNX",
     "show": "print the text of a model or module, or draw it",
     "diff": "run two modules on the same inputs and name the first node that differs",
     "status": "how the studies of a run folder or storage stand",
     "trials": "the trials of a study",
+    "best": "the winner of a study",
+    "compare": "studies beside one another",
+    "stop": "end, pause or resume a running search",
+    "delete": "forget a study",
+    "store": "check the schema of a store, or bring it up to date",
+    "export-optuna": "write a study for optuna-dashboard",
+    "completion": "print completions for bash, zsh or fish",
 }
+
+
+def module_of(command: str) -> str:
+    """The module that holds a command."""
+    return f"qsearch.cli.{command.replace('-', '_')}"
 
 
 class Command(Protocol):
@@ -58,7 +71,7 @@ def build_parser(words: Sequence[str]) -> Parser:
     for name, summary in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary)
         if name == wanted:
-            module = import_module(f"qsearch.cli.{name}")
+            module = import_module(module_of(name))
             module.add_arguments(sub)
             sub.set_defaults(run=module.run, parser=sub)
     return parser

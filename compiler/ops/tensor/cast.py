@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import NARROW_DTYPES, TensorType, Type
@@ -18,6 +21,8 @@ from compiler.ops.number_format import convert, integer_range, storage_dtype
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +56,16 @@ def cast_numpy(attrs: CastAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 intrinsics.register("cast")(convert)
+
+
+@intrinsics.register("saturating_cast")
+def saturated(array: Array, dtype: str) -> Array:
+    """Integers clamped to the range of ``dtype``; floats as ``cast`` does."""
+    if array.dtype.kind != "f":
+        own = np.iinfo(array.dtype)
+        low, high = integer_range(dtype)
+        array = np.clip(array, max(low, own.min), min(high, own.max))
+    return convert(array, dtype)
 
 
 @FLower.register(cast)

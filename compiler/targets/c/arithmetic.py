@@ -382,7 +382,7 @@ def _function(kind: str, head: str, body: str, note: str = "") -> str:
 def int_literal(value: int, dtype: str) -> str:
     """A C constant of (at least) this dtype."""
     bits = bits_of(dtype)
-    if dtype.startswith("u"):
+    if dtype.startswith("u") and bits >= 32:
         return f"UINT64_C({value})" if bits == 64 else f"{value}u"
     if bits == 64:
         return f"(-INT64_C({-value - 1}) - 1)" if value == -(1 << 63) else f"INT64_C({value})"

@@ -73,7 +73,8 @@ def kernels_text(functions: Sequence[PrimFunc]) -> tuple[dict[str, str], str]:
     symbols: dict[str, str] = {}
     definitions: list[str] = []
     for func in functions:
-        symbols[func.name] = names.fresh(func.name)
+        # Not the plain name: a kernel may be called like a function of the C library.
+        symbols[func.name] = names.fresh(f"kernel_{func.name}")
         held = {b.name: pool.name_of(array, f"{func.name}_{b.name}") for b, array in func.consts}
         kernel = kernel_of(func, symbols[func.name], held, use, linkage="")
         definitions.append(f"{kernel.head};\n\n{kernel.text}")

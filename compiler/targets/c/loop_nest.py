@@ -27,7 +27,7 @@ from functools import cached_property
 
 from compiler.lir.nodes import Compute
 from compiler.lir.scalars import Acc, Axis, Cast, Load, Scalar
-from compiler.lir.walk import loads
+from compiler.lir.walk import loads, post_order
 from compiler.targets.c.accumulator import Accumulator, accumulator_of
 from compiler.targets.c.affine import Affine, flat_index
 from compiler.targets.c.arithmetic import Arithmetic
@@ -82,7 +82,9 @@ class _Nest:
         self._extents = {a.name: a.extent for a in (*block.axes, *block.raxes)}
 
     def write(self) -> None:
-        if not self._block.raxes:
+        if not any(isinstance(node, Acc) for node in post_order(self._result)):
+            # No reduction, or one whose epilogue does without it.
+            self._conditions = []
             with self._loops(self._order.axes):
                 self._store(self._result, "")
             return

@@ -85,7 +85,7 @@ def build_library(name: str, sources: Sequence[Path], flags: Sequence[str] = EXA
 
     Args:
         name: start of the file name.
-        sources: C files.
+        sources: C files, and headers that they include.
         flags: compiler flags beside ``-shared -fPIC``.
     Raises:
         CodegenError: no compiler, or it refuses the sources; the message holds its first lines.
@@ -114,7 +114,7 @@ def link(compiler: Command, sources: Sequence[Path], flags: Sequence[str], targe
 
     Args:
         compiler: its command, such as ``find_compiler()``.
-        sources: C files.
+        sources: C files, and headers that they include.
         flags: all of them, ``-shared`` included if a library is wanted.
         target: the file to write.
     Raises:
@@ -122,7 +122,8 @@ def link(compiler: Command, sources: Sequence[Path], flags: Sequence[str], targe
     """
     handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=".so")
     os.close(handle)
-    command = [*compiler, *flags, "-o", scratch, *map(str, sources), "-lm"]
+    files = [str(source) for source in sources if source.suffix != ".h"]
+    command = [*compiler, *flags, "-o", scratch, *files, "-lm"]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False

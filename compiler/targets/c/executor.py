@@ -1,0 +1,104 @@
+"""CExecutor: a whole module compiled to one library and called through ctypes.
+
+The same C that ``qsearch export --format c`` writes, loaded instead of written. Control flow has no
+C form; ``compiler.lower(mod).run`` walks such modules and runs their kernels in C.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import EvaluationError
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.lir.nodes import PrimFunc
+from compiler.targets.c.package import CPackage, Entry, c_package
+from compiler.targets.c.toolchain import EXACT_FLAGS, build_library
+from compiler.targets.reference.inputs import checked_inputs
+
+Array = NDArray[Any]
+
+# Lowering is a layer above: named as text, imported when a module has not been lowered yet.
+_LOWER = "compiler.pipeline:lower"
+
+
+class CExecutor:
+    """Runs one function of a module in C; implements ``runtime.executor.Executor``.
+
+    Every call has an arena of its own, so one executor may be used from several threads.
+
+    Args:
+        mod: any module with static shapes and without control flow.
+        function: name of the global function.
+        flags: of the compiler.
+    Raises:
+        LoweringError: an operator has no loops.
+        CodegenError: there is no compiler, or something has no C form.
+    """
+
+    def __init__(
+        self, mod: IRModule, function: str = "main", flags: Sequence[str] = EXACT_FLAGS
+    ) -> None:
+        if mod[function].checked_type_or_none is None:
+            mod = infer_module(mod)
+        self._function = mod[function]
+        self._package = c_package(lowered(mod), "module", function=function)
+        self._entry = self._package.entries[function]
+        self._call = _symbol(self._package, self._entry, flags)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the parameters, in order."""
+        return tuple(p.name_hint for p in self._function.params)
+
+    @property
+    def package(self) -> CPackage:
+        """The generated C."""
+        return self._package
+
+    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The results, tuples flattened from left to right.
+
+        Raises:
+            EvaluationError: an input does not fit.
+        """
+        given = [
+            np.ascontiguousarray(array)
+            for value in checked_inputs(self._function, inputs)
+            for array in (value if isinstance(value, tuple) else (value,))
+        ]
+        if len(given) != len(self._entry.params):
+            raise EvaluationError("a nested tuple cannot be handed to C", fix="pass it flat")
+        made = [np.empty(value.shape, value.dtype) for value in self._entry.results]
+        arena = np.empty(self._entry.placement.arena_bytes // 8 + 2, np.int64)
+        memory = [arena] if self._entry.placement.arena_bytes else []
+        self._call(*(ctypes.c_void_p(a.ctypes.data) for a in (*memory, *given, *made)))
+        return made
+
+
+def lowered(mod: IRModule) -> IRModule:
+    """The module after LowerTE for C; itself when it is that already."""
+    if any(isinstance(function, PrimFunc) for function in mod.functions.values()):
+        return mod
+    home, attribute = _LOWER.split(":")
+    lower: Callable[..., Any] = getattr(importlib.import_module(home), attribute)
+    result: IRModule = lower(mod, target="c").mod
+    return result
+
+
+def _symbol(package: CPackage, entry: Entry, flags: Sequence[str]) -> Any:
+    """The C function, from a library built of the package."""
+    with tempfile.TemporaryDirectory(prefix="qsearch-c-") as folder:
+        paths = package.write(Path(folder))
+        library = build_library(package.name, paths, ("-std=c99", *flags))
+    call = getattr(ctypes.CDLL(str(library)), entry.symbol)
+    call.restype = None
+    return call

@@ -1,0 +1,145 @@
+"""A quantized module in a form that runs without qsearch: C, or ONNX in one of three forms.
+
+One more format: a function registered with ``export_formats`` that writes its files into a folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compiler.named_table import NamedTable
+from compiler.runtime.artifact import QModule, Sample, load_qmod
+from qsearch.errors import RunFolderError, SettingsError
+from qsearch.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    import onnx
+
+_SEED = 0
+"""Of the sample that a module without samples gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFiles:
+    """What was written.
+
+    Attributes:
+        format: name of the format.
+        files: in the order they were written.
+        facts: what is worth knowing of them, by name; plain JSON values.
+        hint: a command that tries them, or "".
+    """
+
+    format: str
+    files: tuple[Path, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+    hint: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        names = [str(path) for path in self.files]
+        return {"format": self.format, "files": names, **self.facts}
+
+
+Exporter = Callable[[QModule, str, Path], ExportedFiles]
+"""``export(module, name, folder)``; ``name`` is the base of file names."""
+
+export_formats: NamedTable[Exporter] = NamedTable("export format", SettingsError)
+
+
+def export_file(given: Path, format: str, out: Path, name: str | None) -> ExportedFiles:
+    """See ``qsearch.api.export``."""
+    exporter = export_formats.require(format)
+    path = given / RunFolder(given).module.name if given.is_dir() else given
+    module = load_qmod(path)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"{out} cannot be made: {error.strerror}", where="-o", fix="name another folder"
+        ) from error
+    return exporter(module, name or path.stem, out)
+
+
+def sample_of(module: QModule) -> Sample:
+    """The first stored sample; one of normal noise with the reference's outputs where none is."""
+    if module.samples:
+        return module.samples[0]
+    rng = np.random.default_rng(_SEED)
+    inputs = {
+        name: rng.standard_normal(ty.concrete_shape).astype(ty.dtype)
+        for name, ty in module.input_types.items()
+    }
+    return inputs, module.run(inputs)
+
+
+@export_formats.register("c")
+def export_c(module: QModule, name: str, folder: Path) -> ExportedFiles:
+    """One .h, one .c, and a main.c that runs the module's first sample and compares."""
+    from compiler.pipeline import lower
+    from compiler.targets.c.package import c_package
+
+    inputs, outputs = sample_of(module)
+    ordered = [inputs[name] for name in module.input_names]
+    package = c_package(lower(module.module, target="c").mod, name, (ordered, outputs))
+    main = package.entries["main"].placement
+    facts = {
+        "arena_bytes": package.arena_bytes,
+        "arena_lower_bound_bytes": main.lower_bound_bytes,
+        "arena_ratio": round(main.ratio, 4),
+        "constant_bytes": package.constant_bytes,
+        "kernels": package.kernels,
+        "needs_libm": package.uses_libm,
+    }
+    base = package.name
+    libm = " -lm" if package.uses_libm else ""
+    hint = f"cd {folder} && cc -std=c99 -O3 {base}.c main.c -o {base}{libm} && ./{base}; echo $?"
+    return ExportedFiles("c", tuple(package.write(folder)), facts, hint)
+
+
+@export_formats.register("onnx")
+def export_integer_onnx(module: QModule, name: str, folder: Path) -> ExportedFiles:
+    """The same integers in their own dtypes: ConvInteger, MatMulInteger, BitShift."""
+    from compiler.export.to_onnx.integer import to_integer_onnx
+
+    return _onnx("onnx", to_integer_onnx(module.module), name, folder)
+
+
+@export_formats.register("grid")
+def export_grid(module: QModule, name: str, folder: Path) -> ExportedFiles:
+    """The same integers carried in float32 tensors, fast on onnxruntime."""
+    from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+
+    facts = {"run_with_disabled_optimizers": list(GRID_DISABLED_OPTIMIZERS)}
+    return _onnx("grid", to_grid_onnx(module.module), name, folder, facts)
+
+
+@export_formats.register("float")
+def export_float(module: QModule, name: str, folder: Path) -> ExportedFiles:
+    """A module that is not on integers (do_simulation=True), operator by operator."""
+    from compiler.export.to_onnx.float_model import to_onnx
+
+    return _onnx("float", to_onnx(module.module), name, folder)
+
+
+def _onnx(
+    format: str,
+    model: onnx.ModelProto,
+    name: str,
+    folder: Path,
+    facts: dict[str, Any] | None = None,
+) -> ExportedFiles:
+    path = folder / f"{name}.onnx"
+    try:
+        path.write_bytes(model.SerializeToString(deterministic=True))
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} cannot be written: {error.strerror}", fix="name another folder with -o"
+        ) from error
+    counted = {"nodes": len(model.graph.node), "model_bytes": path.stat().st_size}
+    return ExportedFiles(format, (path,), {**counted, **(facts or {})})
