@@ -119,6 +119,13 @@ def unknown_command(word: str, commands: Sequence[str]) -> SettingsError:
     )
 
 
+def add_study(parser: argparse.ArgumentParser) -> None:
+    """Which study: a run folder, or a storage and a name."""
+    parser.add_argument("folder", metavar="DIR", nargs="?", help="run folder")
+    parser.add_argument("--storage", metavar="URL", help="storage, instead of a run folder's")
+    parser.add_argument("--study", metavar="NAME", help="which study, if there are several")
+
+
 def add_verbosity(parser: argparse.ArgumentParser) -> None:
     """``-q`` and ``-v``, as every command has them."""
     group = parser.add_mutually_exclusive_group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ def add_arguments(parser: Parser) -> None:
     """Flags of show."""
     add = parser.add_argument
     add("file", metavar="M.onnx|M.qmod", help="what to print")
+    add("--trial", metavar="N", type=int, help="with a run folder: all that is known of a trial")
     add("--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}")
     add_hardware(parser)
     add("--matcher", metavar="greedy|optimal", default=None, help="how --hw draws groups (greedy)")
@@ -30,6 +32,9 @@ def run(args: argparse.Namespace) -> int:
     from qsearch import api
     from qsearch.errors import SettingsError
 
+    if args.trial is not None:
+        print(json.dumps(api.trial(args.file, args.trial), indent=1))
+        return 0
     dim = args.dim or ()
     if args.matcher is not None and args.hw is None:
         raise SettingsError("--matcher draws hardware groups", where="show", fix="add --hw opu_q")

@@ -11,6 +11,12 @@ from typing import Any
 Rows = Sequence[Mapping[str, Any]]
 
 
+def print_rows(rows: Rows, format: str) -> None:
+    """Print rows as "table", "json" or "csv"."""
+    write = {"table": table, "json": json_text, "csv": csv_text}[format]
+    print(write(rows), end="" if format == "csv" else "\n")
+
+
 def table(rows: Rows) -> str:
     """Columns padded to their widest value; floats to four places."""
     if not rows:

@@ -140,8 +140,11 @@ class Driver:
             others = self.repository.drivers_of(study_id, running=True)
             self._bury([driver.id for driver in others if driver.id != self._me])
         self._ledger.note_all(self.repository.trials_of(study_id))
+        self._others = len(self.repository.drivers_of(study_id, running=True)) - 1
         # The last batch may lack trials that an earlier, smaller budget had no room for.
         self._next_batch = max(self._ledger.last_batch, 0)
+        if self._others and self._ledger.trials:
+            self._next_batch += 1  # or is being stored by those who search already
         self._tell()
         for batch in range(self._told, self._next_batch):
             self.proposer.add_pending(self._ledger.batch(batch))
@@ -277,6 +280,8 @@ class Driver:
             below=self.budget.trials,
             held=self._evaluations.ids,
         )
+        if any(t.number not in self._ledger.trials for t in (*claims.run, *claims.answered)):
+            self._sync()  # of a batch that another driver stored
         self._ended(claims.answered)
         ends: list[Ended] = []
         for trial in claims.run:
@@ -395,7 +400,8 @@ class Driver:
     def _sync(self) -> None:
         """Take in what other drivers stored and finished."""
         study_id, ledger = self.study.id, self._ledger
-        new = self.repository.trials_of(study_id, first=ledger.next_number)
+        stored = self.repository.trials_of(study_id, first=ledger.next_number)
+        new = [trial for trial in stored if trial.number not in ledger.trials]
         if new:
             self.proposer.add_pending(new)
             self._next_batch = max(self._next_batch, new[-1].batch + 1)

@@ -26,6 +26,7 @@ class Ledger:
     best: Trial | None = None
     _batches: dict[int, list[int]] = field(default_factory=dict)
     _open: dict[int, int] = field(default_factory=dict)
+    _next: int = 0
 
     def note(self, trial: Trial) -> bool:
         """Take in how a trial stands; whether it ended only now."""
@@ -48,8 +49,10 @@ class Ledger:
 
     @property
     def next_number(self) -> int:
-        """The number a new trial gets."""
-        return len(self.trials)
+        """The first number that is not known here: where new trials, ours or others', begin."""
+        while self._next in self.trials:
+            self._next += 1
+        return self._next
 
     @property
     def last_batch(self) -> int:

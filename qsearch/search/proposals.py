@@ -67,6 +67,7 @@ class Proposer:
         self._sampler = sampler
         self._seed = seed
         self._enumerate = enumerate_all or sampler == "grid"
+        self._distributions = distributions_of(space)
         self._seen: set[str] = set()
         self._asked: dict[str, optuna.Trial] = {}
         with quiet_optuna():
@@ -87,10 +88,10 @@ class Proposer:
             for trial in trials:
                 self._seen.add(trial.config_hash)
                 asked = self._asked.pop(trial.config_hash, None)
+                frozen = frozen_trial(trial, self._distributions, self.objective)
                 if asked is None:
-                    self.study.add_trial(frozen_trial(trial, self.space, self.objective))
+                    self.study.add_trial(frozen)
                     continue
-                frozen = frozen_trial(trial, self.space, self.objective)
                 self.study.tell(asked, frozen.value, state=frozen.state)
 
     def propose(self, batch: int) -> list[Proposal]:
@@ -148,17 +149,25 @@ class Proposer:
         return Proposal(params, qconfig, config_hash(qconfig.to_dict()))
 
 
-def frozen_trial(trial: Trial, space: Space, objective: Objective) -> FrozenTrial:
+Distributions = dict[str, CategoricalDistribution]
+
+
+def distributions_of(space: Space) -> Distributions:
+    """What Optuna samples from: the parameters with a choice, by name."""
+    choosing = [p for p in space.parameters if len(p.choices) > 1]
+    return {p.name: CategoricalDistribution(p.choices) for p in choosing}
+
+
+def frozen_trial(trial: Trial, distributions: Distributions, objective: Objective) -> FrozenTrial:
     """A finished trial of the store as Optuna's record of it."""
-    searched = {p.name: p for p in space.parameters if len(p.choices) > 1}
-    params = {name: value for name, value in trial.params.items() if name in searched}
+    params = {name: value for name, value in trial.params.items() if name in distributions}
     state = _STATES[trial.state]
     score = trial.outcome.score
     return create_trial(
         state=state,
         value=objective.value(score or {}) if state == TrialState.COMPLETE else None,
         params=params,
-        distributions={name: CategoricalDistribution(searched[name].choices) for name in params},
+        distributions={name: distributions[name] for name in params},
         user_attrs={
             "number": trial.number,
             "state": trial.state,
@@ -172,7 +181,8 @@ def replica(trials: Sequence[Trial], space: Space, objective: Objective) -> optu
     """An in-memory Optuna study that holds the finished trials, for plots and analysis."""
     with quiet_optuna():
         study = optuna.create_study(direction="maximize")
-        study.add_trials([frozen_trial(t, space, objective) for t in trials if t.finished])
+        known = distributions_of(space)
+        study.add_trials([frozen_trial(t, known, objective) for t in trials if t.finished])
     return study
 
 

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from compiler.qtypes.qconfig import QConfig
+from qsearch.choices import HARDWARE_METRICS
 from qsearch.progress import Progress
 from qsearch.report.build import Costs
 from qsearch.result import SearchResult
@@ -168,7 +169,11 @@ class Session:
             ),
             parts=self._parts(reference),
             hardware=prepared.hardware,
-            keeps=lambda score: keeps_accuracy(score, baseline, self._settings.max_drop),
+            keeps=(
+                (lambda score: keeps_accuracy(score, baseline, self._settings.max_drop))
+                if prepared.metric in HARDWARE_METRICS
+                else None
+            ),
         )
 
     def _parts(self, reference: tuple[Any, ...]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from qsearch.errors import RunFolderError
+from qsearch.errors import RunFolderError, TakenError
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search.preparation import PreparedStudy
@@ -34,20 +34,23 @@ def open_study(
         repository.delete_study(found.id)
         found = None
     if found is None:
-        found = repository.create_study(
-            NewStudy(
-                name=name,
-                model_name=prepared.source.name,
-                model_sha256=prepared.source.sha256,
-                spec=prepared.spec,
-                spec_hash=prepared.spec_hash,
-                seed=settings.seed,
-                target_trials=settings.trials,
-                code_version=version,
-            )
+        new = NewStudy(
+            name=name,
+            model_name=prepared.source.name,
+            model_sha256=prepared.source.sha256,
+            spec=prepared.spec,
+            spec_hash=prepared.spec_hash,
+            seed=settings.seed,
+            target_trials=settings.trials,
+            code_version=version,
         )
-        repository.add_event(found.id, "started")
-        return found
+        try:
+            found = repository.create_study(new)
+        except TakenError:  # another driver of this study was quicker by a moment
+            found = repository.study(name)
+        else:
+            repository.add_event(found.id, "started")
+            return found
     check_same_study(found, prepared, folder)
     if found.code_version != version:
         progress.message("note: the code changed since this study began; finished trials are kept")

@@ -73,7 +73,7 @@ def schema_version(storage: str) -> tuple[str | None, str]:
     url = parse_url(storage)
     _require_file(url)
     try:
-        engine = _create(url)
+        engine = _create(url, reader=True)
         try:
             return _found_version(engine), head_revision()
         finally:

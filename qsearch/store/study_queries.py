@@ -9,7 +9,7 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from compiler.errors import legal_names
-from qsearch.errors import StoreError
+from qsearch.errors import StoreError, TakenError
 from qsearch.store.database import Database
 from qsearch.store.engine import masked
 from qsearch.store.models import (
@@ -38,7 +38,7 @@ class StudyQueries(Database):
         """Store a new study in state "running".
 
         Raises:
-            StoreError: the name is taken.
+            TakenError: the name is taken.
         """
         now = self._clock()
         row = insert(StudyRow).values(
@@ -57,7 +57,7 @@ class StudyQueries(Database):
         try:
             self.execute(row)
         except IntegrityError as error:
-            raise StoreError(
+            raise TakenError(
                 f"a study named {study.name!r} exists already",
                 where="storage",
                 fix="use another --study, or --fresh to start over",
