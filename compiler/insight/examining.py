@@ -187,6 +187,7 @@ def _points(
                 minimum=total.minimum,
                 maximum=total.maximum,
                 range_s=float(np.max(candidate.report.points[place].range_s)),
+                levels=total.levels,
                 scale_min=float(scale.min()),
                 scale_max=float(scale.max()),
                 channels=scale.size,

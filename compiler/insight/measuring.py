@@ -41,6 +41,11 @@ class PointSums:
         return self._bounds[0]
 
     @property
+    def levels(self) -> tuple[int, int]:
+        """First and last integer, counted from 0."""
+        return int(self._bounds[1]), int(self._bounds[2])
+
+    @property
     def saturated(self) -> float:
         """Fraction of the values beyond the clip bounds by more than rounding."""
         return self._saturated / self._count if self._count else 0.0

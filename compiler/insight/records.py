@@ -20,6 +20,8 @@ class PointInsight:
         layers: indices of the layers that read the point.
         minimum, maximum: extremes of the float tensor over the samples.
         range_s: range S in use, in the units of the tensor; the largest of several channels.
+        levels: first and last integer in use, 0 standing for 0: (-127, 127) symmetric, (0, 255)
+            unsigned, (-98, 157) with a zero point.
         scale_min, scale_max: smallest and largest of the scales; equal when there is one.
         channels: number of scales.
         thresholds: calibrate_mode → S; empty for weights.
@@ -37,6 +39,7 @@ class PointInsight:
     minimum: float
     maximum: float
     range_s: float
+    levels: tuple[int, int]
     scale_min: float
     scale_max: float
     channels: int

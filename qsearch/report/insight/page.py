@@ -86,6 +86,7 @@ def point_rows(points: Iterable[PointInsight]) -> list[dict[str, Any]]:
             "max": f"{point.maximum:.4g}",
             "range": f"{point.range_s:.4g}",
             **{mode: _number(point.thresholds.get(mode)) for mode in MODES},
+            "levels": f"{point.levels[0]} … {point.levels[1]}",
             "scales": point.channels,
             "cut off %": f"{100 * point.saturated:.3g}",
             "SQNR dB": decibels(point.local_db),

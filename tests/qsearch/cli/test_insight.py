@@ -31,6 +31,8 @@ def test_json_follows_the_configuration(capfd: Output) -> None:
     assert found["samples"] == 2
     measured = [point for point in found["points"] if point["thresholds"]]
     assert all(point["range_s"] == point["thresholds"]["max"] for point in measured)
+    # Pixels and what ReLU leaves have no sign to store.
+    assert all(point["levels"] == [0, 255] for point in measured)
 
 
 def test_a_configuration_that_needs_statistics_of_channels(capfd: Output) -> None:

@@ -26,6 +26,7 @@ def insight(name: str = "conv_0") -> Insight:
         minimum=0.0,
         maximum=2.0,
         range_s=1.9,
+        levels=(-20, 235),
         scale_min=0.015,
         scale_max=0.015,
         channels=1,
@@ -44,8 +45,8 @@ def insight(name: str = "conv_0") -> Insight:
         point, index=1, kind="weight", op="", onnx_nodes=(), thresholds={}, upstream_db=None
     )
     layers = (
-        LayerInsight(0, "nn.conv2d", (name,), 0, (0, 1), 33.3, 0.975),
-        LayerInsight(1, "add", (), None, (0,), None, 1.0),
+        LayerInsight(0, "nn.conv2d", (name,), 0, "", (0, 1), 33.3, 0.975),
+        LayerInsight(1, "add", (), None, "", (0,), None, 1.0),
     )
     return Insight(16, (point, weight), layers, OutputInsight(28.0, 0.97), OutputInsight(None, 1.0))
 
@@ -82,7 +83,7 @@ class _Tags(HTMLParser):
 
 def test_every_figure_is_on_the_page() -> None:
     text = page()
-    for figure in ("33.3", "97.50", "41.5", "30.2", "1.25", "0.95", "exact", "28.0"):
+    for figure in ("33.3", "97.50", "41.5", "30.2", "1.25", "0.95", "exact", "28.0", "-20 … 235"):
         assert figure in text, figure
     assert "@@" not in text
 
