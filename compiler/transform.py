@@ -38,6 +38,7 @@ from compiler.passes.fold_scale_axis import (
     ForwardFoldScaleAxis,
 )
 from compiler.passes.outline_formulas import OutlineFormulas
+from compiler.passes.partition_graph import PartitionGraph
 from compiler.passes.plan_devices import PlanDevices
 from compiler.passes.recover_layer_norm import RecoverLayerNorm
 from compiler.passes.recover_rms_norm import RecoverRmsNorm
@@ -69,6 +70,7 @@ __all__ = [
     "ModulePass",
     "NodeCountInstrument",
     "OutlineFormulas",
+    "PartitionGraph",
     "Pass",
     "PassContext",
     "PassInfo",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import ArtifactError, CompilerError
+from compiler.errors import ArtifactError, CompilerError, EvaluationError
 from compiler.ir.expr import Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -83,7 +83,7 @@ class LoweredModule:
         if not isinstance(inputs, Mapping):
             names = executor.input_names
             if len(inputs) != len(names):
-                raise CompilerError(f"{len(inputs)} inputs for {len(names)} parameters {names}")
+                raise EvaluationError(f"{len(inputs)} inputs for {len(names)} parameters {names}")
             inputs = dict(zip(names, inputs))
         return executor.run({name: np.asarray(value) for name, value in inputs.items()})
 
