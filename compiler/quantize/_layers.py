@@ -17,6 +17,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.span import SequentialSpan
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.layer_choices import LayerChoice, LayerChoices
@@ -68,6 +69,17 @@ def choices_of(main: Function, choices: LayerChoices) -> dict[Expr, LayerChoice]
                 fix="give it nbit_input",
             )
     return found
+
+
+def begin_report(run: QuantizeContext, main: Function) -> None:
+    """Start the report of a run over this float graph.
+
+    Raises:
+        ConfigValueError: QConfig.layers names a layer that it does not have.
+    """
+    layers = named_layers(main)
+    require_known(run.qconfig.layers, layers)
+    run.report.begin(main, layers)
 
 
 def require_known(choices: LayerChoices, layers: Mapping[Expr, str]) -> None:
