@@ -361,7 +361,8 @@ def _signature(entry: Entry) -> str:
         f"{name}: {value.dtype}{list(value.shape)}"
         for name, value in zip(entry.names, (*entry.params, *entry.results))
     ]
-    text = f"@{entry.function}({', '.join(shown[:count])}) -> ({', '.join(shown[count:])})"
+    # No parenthesis behind the name: whoever looks for a main shall find one.
+    text = f"@{entry.function}: {', '.join(shown[:count])} -> {', '.join(shown[count:])}"
     placement = entry.placement
     if not placement.arena_bytes:
         return text

@@ -1,0 +1,197 @@
+"""The files that export writes: they compile strictly, run clean, and give the exact bits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from compiler import lower, parse, relay
+from compiler.errors import CodegenError
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.runtime.artifact import Sample
+from compiler.targets.c.executor import CExecutor
+from compiler.targets.c.package import CPackage, c_package
+from compiler.targets.c.toolchain import Command
+
+ExitCode = Callable[[CPackage, Command, Sequence[str]], int]
+SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+@pytest.mark.parametrize("flags", [("-O3",), SANITIZED], ids=["optimised", "sanitized"])
+def test_the_self_check_compiles_without_warnings_and_finds_equal_outputs(
+    package: CPackage, cc: Command, exit_code: ExitCode, flags: Sequence[str]
+) -> None:
+    assert exit_code(package, cc, flags) == 0
+
+
+def test_a_32_bit_program_gives_the_same_outputs(
+    package: CPackage, cc32: Command, exit_code: ExitCode
+) -> None:
+    # Processors without float registers of 32 bits too: -mfpmath=387 is the default of -m32.
+    assert exit_code(package, cc32, ("-O2",)) == 0
+
+
+def test_the_self_check_ends_with_1_when_an_output_differs(
+    integral: IRModule, samples: list[Sample], cc: Command, exit_code: ExitCode
+) -> None:
+    inputs, (output,) = samples[0]
+    wrong = output.copy()
+    wrong[0, 3] = np.nextafter(wrong[0, 3], np.float32(9))
+    made = c_package(lower(integral).mod, "net", (list(inputs.values()), [wrong]))
+    assert exit_code(made, cc, ("-O0",)) == 1
+
+
+def test_the_files_need_nothing_but_fixed_width_integers(package: CPackage) -> None:
+    included = set(re.findall(r"#include (\S+)", package.files["net.c"]))
+    assert included == {'"net.h"', "<stdint.h>"}
+    assert set(re.findall(r"#include (\S+)", package.files["main.c"])) == {'"net.h"', "<string.h>"}
+    assert not package.uses_libm
+    code = re.sub(r"/\*.*?\*/", "", package.files["net.c"], flags=re.S)
+    assert not re.search(r"\b(malloc|calloc|free|printf|goto)\b", code)
+    # Nothing that outlives a call: every variable outside of functions is constant.
+    assert not re.search(r"^static (?!const|inline|void)", code, flags=re.M)
+
+
+def test_there_is_one_main_and_it_is_in_main_c(package: CPackage) -> None:
+    holders = [name for name, text in package.files.items() if re.search(r"\bmain\s*\(", text)]
+    assert holders == ["main.c"]
+    assert len(re.findall(r"\bmain\s*\(", package.files["main.c"])) == 1
+
+
+def test_the_integer_core_holds_no_float(package: CPackage) -> None:
+    kernels = re.split(r"^static void ", package.files["net.c"], flags=re.M)[1:]
+    core = package.entries["quantized_main"].placement.program
+    names = {step.callee for step in core.steps}
+    bodies = [
+        k
+        for k in kernels
+        if k[: k.index("(")].removeprefix("m_") in {name.removeprefix("m_") for name in names}
+    ]
+    assert len(bodies) == len(names)
+    assert not any("float" in body[: body.index("\n}")] for body in bodies)
+
+
+def test_equal_modules_give_equal_bytes(
+    integral: IRModule, samples: list[Sample], package: CPackage
+) -> None:
+    inputs, outputs = samples[0]
+    again = c_package(lower(integral).mod, "net", (list(inputs.values()), outputs))
+    assert dict(again.files) == dict(package.files)
+
+
+def test_outputs_are_those_of_the_reference_also_from_several_threads(
+    integral: IRModule, samples: list[Sample], cc: Command
+) -> None:
+    executor = CExecutor(integral)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(executor.run, [inputs for inputs, _ in samples] * 8))
+    for (output,), (_, (wanted,)) in zip(found, samples * 8):
+        assert output.tobytes() == wanted.tobytes()
+
+
+def test_the_core_alone_takes_and_gives_integers(
+    integral: IRModule, samples: list[Sample], cc: Command
+) -> None:
+    core = CExecutor(integral, "quantized_main")
+    prefix = CExecutor(integral, "quantize_inputs")
+    suffix = CExecutor(integral, "dequantize_outputs")
+    inputs, (wanted,) = samples[1]
+    integers = core.run(dict(zip(core.input_names, prefix.run(inputs))))
+    assert integers[0].dtype == np.int32
+    assert suffix.run(dict(zip(suffix.input_names, integers)))[0].tobytes() == wanted.tobytes()
+
+
+def test_the_arena_is_as_small_as_the_fullest_moment(package: CPackage) -> None:
+    for entry in package.entries.values():
+        assert entry.placement.ratio <= 1.15
+    core = package.entries["quantized_main"].placement
+    assert package.arena_bytes >= core.arena_bytes > 0
+    assert f"#define NET_ARENA_BYTES {package.arena_bytes}" in package.files["net.h"]
+
+
+def test_a_residual_addition_is_written_over_what_it_adds_to() -> None:
+    x = relay.var("x", (1, 4, 6, 6), "int8")
+    rng = np.random.default_rng(0)
+    weight = relay.const(rng.integers(-9, 9, (4, 4, 1, 1)).astype("int8"))
+    first = relay.op.annotation.stop_fusion(relay.op.negative(x))
+    conv = relay.op.nn.conv2d(first, weight, out_dtype="int32")
+    total = relay.op.add(conv, relay.op.cast(first, dtype="int32"))
+    second = relay.op.annotation.stop_fusion(relay.op.cast(total, dtype="int8"))
+    chain = relay.op.annotation.stop_fusion(relay.op.abs(second))
+    mod = infer_module(relay.module(relay.Function((x,), relay.op.negative(chain))))
+    placement = c_package(lower(mod).mod, "net").entries["main"].placement
+    # The convolution reads its input at other places than it writes: it needs memory of its own.
+    assert [bool(taken) for taken in placement.shared] == [False, False, True, False]
+    assert placement.arena_bytes == placement.lower_bound_bytes == 2 * 144
+
+
+def test_in_place_results_are_exact(cc: Command) -> None:
+    x = relay.var("x", (5, 7), "int32")
+    value = relay.op.annotation.stop_fusion(relay.op.multiply(x, relay.const(3, "int32")))
+    for step in range(6):
+        bias = relay.const(np.full((5, 7), step, "int32"))
+        value = relay.op.annotation.stop_fusion(relay.op.add(relay.op.abs(value), bias))
+    mod = infer_module(relay.module(relay.Function((x,), relay.op.negative(value))))
+    given = {"x": np.arange(-17, 18, dtype="int32").reshape(5, 7)}
+    executor = CExecutor(mod)
+    assert sum(map(bool, executor.package.entries["main"].placement.shared)) >= 5
+    np.testing.assert_array_equal(executor.run(given)[0], -(3 * abs(given["x"]) + 15))
+
+
+def test_results_that_are_parameters_or_the_same_twice_are_copied(cc: Command) -> None:
+    x = relay.var("x", (3,), "int32")
+    twice = relay.op.add(x, x)
+    mod = infer_module(relay.module(relay.Function((x,), relay.Tuple((x, twice, twice)))))
+    given = np.array([1, -2, 3], "int32")
+    found = CExecutor(mod).run({"x": given})
+    assert [array.tolist() for array in found] == [[1, -2, 3], [2, -4, 6], [2, -4, 6]]
+
+
+def test_branches_have_no_c_form() -> None:
+    mod = parse(
+        '#[version = "0.0.5"] '
+        "def @main(%c: bool, %x: Tensor[(2), float32]) { if (%c) { exp(%x) } else { %x } }"
+    )
+    with pytest.raises(CodegenError, match="no C form") as caught:
+        c_package(lower(infer_module(mod)).mod, "net")
+    assert "branches" in str(caught.value.fix)
+
+
+def test_a_module_that_was_not_lowered_is_refused(integral: IRModule) -> None:
+    with pytest.raises(CodegenError, match="not lowered"):
+        c_package(integral, "net")
+
+
+def test_a_sample_must_fit_the_function(integral: IRModule, samples: list[Sample]) -> None:
+    with pytest.raises(CodegenError, match="0 inputs"):
+        c_package(lower(integral).mod, "net", ([], samples[0][1]))
+
+
+@pytest.mark.parametrize(("name", "made"), [("main", "main_"), ("9 lives", "n_9_lives")])
+def test_names_become_legal(integral: IRModule, name: str, made: str) -> None:
+    assert set(c_package(lower(integral).mod, name).files) == {f"{made}.h", f"{made}.c"}
+
+
+def test_float_functions_say_that_they_need_the_maths_library(cc: Command) -> None:
+    x = relay.var("x", (4,))
+    mod = infer_module(relay.module(relay.Function((x,), relay.op.exp(x))))
+    made = c_package(lower(mod).mod, "net")
+    assert made.uses_libm
+    assert "-lm" in made.files["net.h"]
+
+
+def test_an_infinite_constant_and_sample_are_written_as_such(
+    cc: Command, exit_code: ExitCode
+) -> None:
+    x = relay.var("x", (3,))
+    edge = relay.const(np.array([np.inf, -np.inf, 2.5], "float32"))
+    mod = infer_module(relay.module(relay.Function((x,), relay.op.maximum(x, edge))))
+    given = np.array([1.0, np.inf, 3.0], "float32")
+    wanted = np.array([np.inf, np.inf, 3.0], "float32")
+    made = c_package(lower(mod).mod, "net", ([given], [wanted]))
+    assert exit_code(made, cc, ("-O1",)) == 0
