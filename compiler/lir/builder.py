@@ -21,7 +21,7 @@ from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.lir.index import imm
 from compiler.lir.nodes import Block, Buffer, Combiner, Compute, Extern
 from compiler.lir.scalars import INDEX_DTYPE, TRANSCENDENTAL, Acc, Axis, Cast, Intrin, Load, Scalar
-from compiler.lir.walk import post_order, with_axes
+from compiler.lir.walk import loads, post_order, with_axes
 
 Array = NDArray[Any]
 Indices = Sequence[Scalar]
@@ -40,6 +40,13 @@ REREAD = 4
 def axes_named(names: Sequence[str], shape: Sequence[int]) -> tuple[Axis, ...]:
     """One loop variable per axis."""
     return tuple(Axis(name, extent) for name, extent in zip(names, shape))
+
+
+def at_own_point(indices: Indices, axes: Sequence[Axis]) -> bool:
+    """True when the indices are these loop variables, in order."""
+    return len(indices) == len(axes) and all(
+        isinstance(index, Axis) and index.name == axis.name for index, axis in zip(indices, axes)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -87,10 +94,7 @@ class TensorView:
         """The element at ``indices``, one index expression per axis."""
         if len(indices) != len(self.axes):
             raise LoweringError(f"{len(indices)} indices for a tensor of rank {len(self.axes)}")
-        if all(
-            isinstance(index, Axis) and index.name == axis.name
-            for index, axis in zip(indices, self.axes)
-        ):
+        if at_own_point(indices, self.axes):
             return self.expr
         return with_axes(self.expr, self.axes, indices)
 
@@ -126,6 +130,7 @@ class LirBuilder:
         self.blocks: list[Block] = []
         self.temps: list[Buffer] = []
         self.consts: list[tuple[Buffer, Array]] = []
+        self._sums: set[str] = set()
         self._constants: dict[int, tuple[Array, TensorView]] = {}
 
     def temp(self, shape: Sequence[int], dtype: str) -> Buffer:
@@ -159,6 +164,20 @@ class LirBuilder:
     def for_reduction(self, view: TensorView, reads: int) -> TensorView:
         """The view for a reduction that reads each element ``reads`` times."""
         return self.store(view) if reads > REREAD and view.has_transcendental() else view
+
+    def finished(self, view: TensorView) -> TensorView:
+        """The view for an operator with loops of its own: an epilogue so far is stored.
+
+        It joins the reduction it finishes, whose wider sums then need no buffer.
+        """
+        if view.buffer is None and any(
+            load.buffer.name in self._sums
+            and load.buffer.shape == view.shape
+            and at_own_point(load.index, view.axes)
+            for load in loads(view.expr)
+        ):
+            return self.store(view)
+        return view
 
     def reduce(
         self,
@@ -217,6 +236,7 @@ class LirBuilder:
         made = self.temp(shape, dtype or (acc if end is None else end).dtype)
         block = Compute(made, axes, body(axes, inner), out_index, inner, combiner, init, end, hints)
         self.blocks.append(block)
+        self._sums.add(made.name)
         return TensorView.of_buffer(made)
 
     def extern(

@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compiler.lir.builder import RECOMPUTED_COST
+from compiler.lir.builder import RECOMPUTED_COST, at_own_point
 from compiler.lir.nodes import Block, Buffer, Compute, Extern, PrimFunc
-from compiler.lir.scalars import Acc, Axis, Cast, Load, Scalar
+from compiler.lir.scalars import Acc, Cast, Load, Scalar
 from compiler.lir.walk import loads, post_order, rewrite, with_axes
 
 
@@ -69,12 +69,11 @@ def scalars_of(block: Compute) -> list[Scalar]:
 
 def _own_point_reads(block: Compute) -> list[Buffer]:
     """Temps that the block reads at its own point only, all axes in order."""
-    names = tuple(axis.name for axis in block.axes)
     own: dict[Buffer, bool] = {}
     for load in loads(block.expr):
         if load.buffer.scope == "temp":
-            at = tuple(axis.name if isinstance(axis, Axis) else None for axis in load.index)
-            own[load.buffer] = own.get(load.buffer, True) and at == names
+            fits = own.get(load.buffer, True)
+            own[load.buffer] = fits and at_own_point(load.index, block.axes)
     extents = tuple(axis.extent for axis in block.axes)
     return [buffer for buffer, fits in own.items() if fits and buffer.shape == extents]
 

@@ -27,6 +27,7 @@ from compiler.ir.expr import (
     Var,
     describe,
 )
+from compiler.ir.op import OpPattern
 from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
 from compiler.lir.builder import RECOMPUTED_COST, LirBuilder, TensorView
 from compiler.lir.nodes import Buffer, Compute, PrimFunc
@@ -135,6 +136,8 @@ def _call(
     call: Call, op: Op, views: dict[Expr, Views], uses: Counter[Expr], builder: LirBuilder
 ) -> Views:
     inputs = [view for arg in call.args for view in views[arg]]
+    if op.pattern is None or op.pattern >= OpPattern.COMM_REDUCE:
+        inputs = [builder.finished(view) for view in inputs]
     out_types = tensor_fields(call.checked_type)
     try:
         if is_dynamic(call.checked_type):
