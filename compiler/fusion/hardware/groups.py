@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from compiler.fusion.hardware.dfg import DFG, Node
-from compiler.fusion.hardware.hdfg import HDFG, MARKERS, Stage
+from compiler.fusion.hardware.hdfg import HDFG, Stage
 from compiler.fusion.hardware.matcher import MatchState
 from compiler.ir.expr import Expr
 
@@ -54,13 +54,6 @@ class Partition:
     def group_of_root(self) -> dict[Expr, Group]:
         """Groups by the expression they compute."""
         return {group.root.ref: group for group in self.groups}
-
-    def host_calls(self) -> list[Node]:
-        """Operator calls outside every group, in post-order, markers left out."""
-        inside: set[Node] = set()
-        for group in self.groups:
-            inside |= group.members
-        return [n for n in self.dfg.calls() if n not in inside and n.op_name not in MARKERS]
 
 
 def host_reason(hdfg: HDFG, node: Node) -> str:

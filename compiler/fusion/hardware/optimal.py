@@ -5,8 +5,9 @@ the possible continuations form a forest with edges from operands to users. Grou
 In post-order, each call learns the cheapest way to be the end of a group for every (unit, uses of
 limited units) it can stand at, relative to the cheapest way of all. Only units that lie on a cycle
 of the description can be met again, so only their uses are part of the state; a state that another
-one beats with no more uses is dropped. The number of states depends on the description alone, so
-the time is linear in calls and operands.
+one beats with no more uses is dropped. The shipped descriptions need 3 states a call. A description
+whose every unit leads to every other could need exponentially many; then the MOST_STATES cheapest
+are kept, and the plan is near the best. So the time is linear in calls and operands.
 
 What is cheapest: fewest calls on the host, then fewest groups, then fewest bytes between groups.
 Equal plans are decided as the greedy matcher would: the operand visited last, the nearest unit.
@@ -21,6 +22,8 @@ from dataclasses import dataclass
 from compiler.fusion.hardware.conditions import bytes_of
 from compiler.fusion.hardware.dfg import Node
 from compiler.fusion.hardware.hdfg import HDFG, Stage
+
+MOST_STATES = 64
 
 Cost = tuple[int, int, int]
 """Calls on the host, groups, bytes saved between groups (negative)."""
@@ -110,6 +113,8 @@ def _undominated(found: Iterable[_State]) -> list[_State]:
         if not any(all(a <= b for a, b in zip(uses, state.uses)) for uses in rivals):
             rivals.append(state.uses)
             result.append(state)
+            if len(result) == MOST_STATES:
+                break
     return result
 
 

@@ -202,3 +202,15 @@ def test_an_unknown_matcher_names_the_known_ones() -> None:
     with pytest.raises(Exception, match="matcher 'optimum'") as caught:
         transform.FuseOpHW("opu", "optimum")(shortcut_visited_last())
     assert "did you mean 'optimal'" in str(caught.value)
+
+
+def test_a_description_whose_units_all_lead_to_each_other_is_planned_too() -> None:
+    names = [f"unit{k}" for k in range(12)]
+    stages_ = [Stage(name, {"nn.relu": None}) for name in names]
+    links = [(a, b) for a in names for b in names]
+    value: Expr = relay.var("x", SHAPE)
+    for _ in range(60):
+        value = nn.relu(value)
+    hdfg = HDFG("mesh", names[0], stages_, links)
+    planned = transform.FuseOpHW(hdfg, "optimal")(relay.module(value))
+    assert [len(ops) for _, ops, _ in hw_groups(planned, "mesh")] == [12] * 5
