@@ -20,19 +20,25 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.errors import CodegenError, legal_names
+from compiler.errors import ArtifactError, CodegenError, legal_names
 from compiler.fusion.hardware.description import shipped_descriptions
 from compiler.fusion.hardware.group_calls import group_steps
 from compiler.ir.analysis import post_order
-from compiler.ir.blob import ModuleBlob
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem
+from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.parser import parse
+from compiler.ir.printer import text
 from compiler.ir.ty import TensorType, Type
+from compiler.runtime.archive import json_bytes, read_json
 from compiler.runtime.external_module import ExternalModule, external_loaders
+from compiler.runtime.npy import array_of, npy_bytes
 from compiler.targets.external_codegen import external_codegen
 from compiler.targets.reference.executor import ReferenceExecutor
 from compiler.targets.reference.inputs import named_inputs
 from compiler.targets.target import Target
+
+Array = NDArray[Any]
 
 FREE = "free"
 """Stands for the unit of an operator that only rides along, such as a change of shape."""
@@ -59,18 +65,32 @@ class Command:
     attrs: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CommandList:
-    """A group, ready for a driver."""
+    """A group, ready for a driver.
+
+    Attributes:
+        symbol: its ``global_symbol``.
+        buffers: inputs and constants.
+        commands: in order.
+        output: name of the result.
+        constants: values of the buffers of kind "const", by name.
+    """
 
     symbol: str
     buffers: tuple[Buffer, ...]
     commands: tuple[Command, ...]
     output: str
+    constants: Mapping[str, Array]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
+        """Plain JSON values, without the constants."""
+        return {
+            "symbol": self.symbol,
+            "buffers": [asdict(buffer) for buffer in self.buffers],
+            "commands": [asdict(command) for command in self.commands],
+            "output": self.output,
+        }
 
     def __str__(self) -> str:
         lines = [f"# {self.symbol}"]
@@ -98,18 +118,20 @@ def command_list(function: Function) -> CommandList:
     names: dict[Expr, str] = {}
     buffers: list[Buffer] = []
     commands: list[Command] = []
+    constants: dict[str, Array] = {}
     for param in function.params:
         names[param] = f"p{len(buffers)}"
         buffers.append(Buffer("input", names[param], _type(param.checked_type)))
     for node in post_order(function.body):
         if isinstance(node, Constant):
-            names[node] = f"c{len(buffers) - len(function.params)}"
+            names[node] = f"c{len(constants)}"
+            constants[names[node]] = node.data
             buffers.append(Buffer("const", names[node], _type(node.checked_type)))
         elif isinstance(node, (Call, Tuple, TupleGetItem)):
             names[node] = f"t{len(commands)}"
             commands.append(_command(node, names, units.get(node, FREE)))
     symbol = str(function.get_attr("global_symbol", "group"))
-    return CommandList(symbol, tuple(buffers), tuple(commands), names[function.body])
+    return CommandList(symbol, tuple(buffers), tuple(commands), names[function.body], constants)
 
 
 def _command(node: Expr, names: Mapping[Expr, str], unit: str) -> Command:
@@ -128,6 +150,27 @@ def _type(ty: Type) -> str:
     if isinstance(ty, TensorType):
         return f"{ty.dtype}[{'x'.join(map(str, ty.shape))}]"
     return str(ty)
+
+
+def _read(members: Mapping[str, bytes], symbol: str) -> Function:
+    """The function that ``CommandListModule.members`` wrote.
+
+    Raises:
+        ArtifactError: a member is missing or damaged.
+        ParseError: the text is no module.
+    """
+    wanted = read_json(members.get(f"{symbol}.json", b""), f"{symbol}.json")
+    tensors: dict[str, Array] = {}
+    for key, name in dict(wanted.get("in_text", {})).items():
+        file = f"{symbol}.{name}.npy"
+        if file not in members:
+            raise ArtifactError(f"the command list lacks {file!r}", where=f"group {symbol}")
+        tensors[key] = array_of(members[file], file)
+    source = members[f"{symbol}.relay"].decode()
+    parsed = infer_module(parse(source, source_name=f"{symbol}.relay", external_data=tensors))
+    function = parsed["main"]
+    assert isinstance(function, Function)
+    return function
 
 
 class CommandListModule:
@@ -156,7 +199,7 @@ class CommandListModule:
         """See ``ExternalModule.symbols``."""
         return tuple(self.commands)
 
-    def run(self, symbol: str, args: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    def run(self, symbol: str, args: Sequence[Array]) -> list[Array]:
         """See ``ExternalModule.run``.
 
         Raises:
@@ -171,12 +214,18 @@ class CommandListModule:
         return ReferenceExecutor(mod).run(named_inputs(mod["main"], args))
 
     def members(self) -> dict[str, bytes]:
-        """Per group the commands for a driver as JSON, and the function they came from."""
+        """Per group the commands as JSON and the constants as .npy, for a driver; and the function
+        they came from as text over the same constants."""
         found: dict[str, bytes] = {}
         for symbol, commands in self.commands.items():
-            shown = json.dumps(commands.to_dict(), indent=1, sort_keys=True)
-            found[f"{symbol}.json"] = shown.encode()
-            found[f"{symbol}.blob"] = ModuleBlob.pack(self._mods[symbol]).data
+            tensors: dict[str, Array] = {}
+            shown = text(self._mods[symbol], external_data=tensors, show_spans=False)
+            name_of = {id(array): name for name, array in commands.constants.items()}
+            in_text = {key: name_of[id(array)] for key, array in tensors.items()}
+            found[f"{symbol}.json"] = json_bytes({**commands.to_dict(), "in_text": in_text})
+            found[f"{symbol}.relay"] = shown.encode()
+            for name, array in commands.constants.items():
+                found[f"{symbol}.{name}.npy"] = npy_bytes(array)
         return found
 
 
@@ -191,10 +240,8 @@ def register_command_list(name: str) -> None:
         return CommandListModule(name, {str(function.get_attr("global_symbol")): function})
 
     def load(members: Mapping[str, bytes]) -> ExternalModule:
-        blobs = {n.removesuffix(".blob"): data for n, data in members.items() if n[-5:] == ".blob"}
-        return CommandListModule(
-            name, {symbol: ModuleBlob(data).unpack()["main"] for symbol, data in blobs.items()}
-        )
+        symbols = [n.removesuffix(".relay") for n in members if n.endswith(".relay")]
+        return CommandListModule(name, {symbol: _read(members, symbol) for symbol in symbols})
 
     if name not in external_codegen:
         external_codegen.register(name)(compile_group)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
 import pytest
 
 from compiler import relay, transform
-from compiler.errors import CodegenError
+from compiler.errors import ArtifactError, CodegenError
 from compiler.fusion.hardware.command_list import command_list, register_command_list
 from compiler.fusion.hardware.description import shipped_descriptions
 from compiler.fusion.hardware.group_calls import group_functions
@@ -63,6 +64,20 @@ def test_shipped_descriptions_compile_to_commands_that_can_be_saved(name: str) -
     again = external_loaders.require(name)(module.members())
     np.testing.assert_array_equal(again.run("opu_0", [x])[0], wanted)
     assert again.members() == module.members()
+
+
+def test_a_driver_finds_commands_and_constants_in_the_members() -> None:
+    module = external_codegen.require("opu")(group(), Target("ext_dev"))
+    assert module is not None
+    members = module.members()
+    assert sorted(members) == ["opu_0.c0.npy", "opu_0.c1.npy", "opu_0.json", "opu_0.relay"]
+    commands = json.loads(members["opu_0.json"])
+    assert [c["unit"] for c in commands["commands"]] == ["free", "ipa", "add", "compare"]
+    weight = np.load(io.BytesIO(members["opu_0.c0.npy"]), allow_pickle=False)
+    assert (weight.shape, str(weight.dtype)) == ((3, 4), "float32")
+    damaged = {name: data for name, data in members.items() if name != "opu_0.c1.npy"}
+    with pytest.raises(ArtifactError, match=r"lacks 'opu_0\.c1\.npy'"):
+        external_loaders.require("opu")(damaged)
 
 
 def _evaluated(x: np.ndarray) -> np.ndarray:
