@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +70,12 @@ def compare_emitted(
     return Emitted(elements, loaded, grid, np.concatenate(kept))
 
 
-def random_qconfig(rng: np.random.Generator) -> QConfig:
-    """A legal, fully integral configuration; every field that changes numbers takes part."""
+def random_qconfig(rng: np.random.Generator, layers: Sequence[str] = ()) -> QConfig:
+    """A legal, fully integral configuration; every field that changes numbers takes part.
+
+    Args:
+        layers: names of layers that may get bits of their own.
+    """
 
     def pick(*values: Any) -> Any:
         return values[rng.integers(len(values))]
@@ -92,6 +96,10 @@ def random_qconfig(rng: np.random.Generator) -> QConfig:
         weight_granularity=pick("tensor", "channel"),
         activation_scheme=pick("symmetric", "unsigned", "asymmetric"),
         rounding=pick("UPWARD", "TONEAREST", "TONEAREST_EVEN"),
+        weight_rounding=pick("nearest", "nearest", "adaptive"),
+        layers={
+            name: {"nbit_input": pick(None, 4, 11)} for name in layers if pick(False, False, True)
+        },
         requantization=pick("fixed_point", "fixed_point", "power_of_two"),
         round_for_shift=pick(True, True, False),
         keep_output_wide=pick(True, False),

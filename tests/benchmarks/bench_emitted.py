@@ -36,6 +36,7 @@ from compiler.quantize import (
     build_candidate,
     calibration_stats,
     channel_stats,
+    layer_names,
     mark,
     prerequisite_optimize,
 )
@@ -63,7 +64,7 @@ class Model:
         self.dev = read_split(data, name, "dev", images, batch)
         self.calib = self._batches(calib.images, batch)
         self.batches = self._batches(self.dev.images, batch)
-        self.channels = channel_stats(self.mod, self.calib)
+        self.channels = channel_stats(self.mod, self.calib, grams=True)
         self._stats: dict[str, Any] = {}
         self.float = self.outputs(self.mod)
 
@@ -97,7 +98,7 @@ class Model:
 def measure(model: Model, rng: np.random.Generator, refused: Counter[str]) -> dict[str, Any]:
     """One configuration that can be built, in all its forms."""
     for _ in range(DRAWS):
-        config = random_qconfig(rng)
+        config = random_qconfig(rng, layer_names(model.mod))
         try:
             candidate = model.candidate(config)
         except QuantizeError as error:

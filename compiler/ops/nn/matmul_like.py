@@ -37,6 +37,7 @@ from compiler.ops.rules.realize import (
     require_fits,
     settled,
     storage_dtype,
+    with_zero_point,
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.zero_point import ZeroPoint
@@ -123,6 +124,9 @@ def _realize_product(
     cfg = ctx.qconfig
     shape = FQProductShape.require(ref_call.op)(ref_call)  # type: ignore[arg-type]
     data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), cfg)
+    if zero_point_of_data(ref_call, 0) is not None:
+        # A truncating average of integers with a zero point comes back without one.
+        data = with_zero_point(data, cfg)
     lhs_dtype = _storage(data, cfg.dtype_input, cfg.dtype_weight, cfg)
     rhs_dtype = _storage(weight, cfg.dtype_weight, cfg.dtype_input, cfg)
     check_fits(data, lhs_dtype, ref_call)

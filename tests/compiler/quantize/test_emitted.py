@@ -21,6 +21,7 @@ from compiler.quantize import (
     build_candidate,
     calibration_stats,
     channel_stats,
+    layer_names,
     mark,
     prerequisite_optimize,
 )
@@ -53,9 +54,9 @@ def test_file_and_grid_give_the_bits_of_the_reference(
 ) -> None:
     rng = np.random.default_rng([seed, zlib.crc32(network.__name__.encode())])
     mod = prerequisite_optimize(*network(), 3)
-    config = random_qconfig(rng)
+    config = random_qconfig(rng, layer_names(mod))
     calib = batches_of(mod, 4, rng)
-    channels = channel_stats(mod, calib)
+    channels = channel_stats(mod, calib, grams=True)
     annotated, _ = mark(mod, config, channels)
     stats = calibration_stats(annotated, calib)
     candidate = build_candidate(mod, config, activation_scales(stats, config), channels)
