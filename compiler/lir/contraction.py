@@ -16,9 +16,20 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
+EXACT_F32 = 1 << 24
+EXACT_F64 = 1 << 53
+
+
 def magnitude(values: Array) -> int:
-    """max|x| of an integer array as a Python int; 0 when empty."""
+    """max|x| of an integer array, as a Python int; 0 when empty."""
     return max(int(values.max()), -int(values.min())) if values.size else 0
+
+
+def carrier(bound: int) -> np.dtype[Any]:
+    """The dtype in which sums up to ``bound`` are exact: float32, float64, or int64 (wraps)."""
+    if bound < EXACT_F32:
+        return np.dtype(np.float32)
+    return np.dtype(np.float64 if bound < EXACT_F64 else np.int64)
 
 
 def contract(
@@ -55,12 +66,12 @@ def contract(
     summed = [k for k in range(kept, len(loops)) if a.shape[k] > 1]
     left, right = _arranged(a, (both, rows, summed)), _arranged(b, (both, summed, columns))
     bound = 0
-    carrier: Any = np.dtype(dtype)
+    work = np.dtype(dtype)
     if whole:
         largest = np.abs(right.astype(np.float64)).sum(axis=1).max() if right.size else 0.0
         bound = int(magnitude(left) * largest * (1 + 1e-9)) * max(neither, 1) + 1
-        carrier = np.float32 if bound < 1 << 24 else np.float64 if bound < 1 << 53 else np.int64
-    product = np.matmul(left.astype(carrier, copy=False), right.astype(carrier, copy=False))
+        work = carrier(bound)
+    product = np.matmul(left.astype(work, copy=False), right.astype(work, copy=False))
     product = product.astype(dtype, copy=False)
     if neither != 1:
         product = product * product.dtype.type(neither)

@@ -16,6 +16,7 @@ import compiler.ops.annotation.stop_fusion
 import compiler.ops.annotation.wide_point
 import compiler.ops.image.interpolated_integers
 import compiler.ops.image.resampling
+import compiler.ops.image.resampling_loops
 import compiler.ops.image.resize2d
 import compiler.ops.image.resized_integers
 import compiler.ops.lowered.call_lowered
@@ -50,12 +51,14 @@ import compiler.ops.nn.matmul
 import compiler.ops.nn.matmul_like
 import compiler.ops.nn.max_pool2d
 import compiler.ops.nn.negative_slope
+import compiler.ops.nn.normalization_loops
 import compiler.ops.nn.normalize
 import compiler.ops.nn.pad
 import compiler.ops.nn.pad_merging
 import compiler.ops.nn.pool
 import compiler.ops.nn.prelu
 import compiler.ops.nn.product_dtype
+import compiler.ops.nn.product_loops
 import compiler.ops.nn.relu
 import compiler.ops.nn.rms_norm
 import compiler.ops.nn.softmax
@@ -64,12 +67,14 @@ import compiler.ops.nn.upsampling
 import compiler.ops.nn.weight_factors
 import compiler.ops.nn.weight_scaling
 import compiler.ops.nn.window
+import compiler.ops.nn.window_loops
 import compiler.ops.reduce.arg_reduce
 import compiler.ops.reduce.axes
 import compiler.ops.reduce.cumsum
 import compiler.ops.reduce.extremum
 import compiler.ops.reduce.mean
 import compiler.ops.reduce.prod
+import compiler.ops.reduce.reduction_loops
 import compiler.ops.reduce.sum
 import compiler.ops.reduce.truth
 import compiler.ops.reduce.variance
@@ -119,6 +124,7 @@ import compiler.ops.transform.one_hot
 import compiler.ops.transform.reshape
 import compiler.ops.transform.reshape_pairs
 import compiler.ops.transform.reverse
+import compiler.ops.transform.row_major
 import compiler.ops.transform.scatter
 import compiler.ops.transform.sort
 import compiler.ops.transform.split

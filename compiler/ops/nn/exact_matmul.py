@@ -12,19 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.lir.contraction import carrier, magnitude
 from compiler.ops.number_format import storage_dtype
 
 Array = NDArray[Any]
-
-EXACT_F32 = 1 << 24
-EXACT_F64 = 1 << 53
-
-
-def magnitude(values: Array) -> int:
-    """max|x| of an integer array, as a Python int; 0 when empty."""
-    if values.size == 0:
-        return 0
-    return max(int(values.max()), -int(values.min()))
 
 
 def absolute_sum(weight: Array, axes: tuple[int, ...]) -> int:
@@ -36,15 +27,6 @@ def absolute_sum(weight: Array, axes: tuple[int, ...]) -> int:
     else:
         wide = np.abs(weight.astype(object)).sum(axis=axes)
     return int(np.max(wide))
-
-
-def carrier(bound: int) -> np.dtype[Any]:
-    """The dtype in which sums up to ``bound`` are exact: float32, float64, or int64 (wraps)."""
-    if bound < EXACT_F32:
-        return np.dtype(np.float32)
-    if bound < EXACT_F64:
-        return np.dtype(np.float64)
-    return np.dtype(np.int64)
 
 
 def working_dtype(dtype: str, data: Array, weight: Array, axes: tuple[int, ...]) -> np.dtype[Any]:
