@@ -26,6 +26,7 @@ from compiler.proof.finding import Finding
 from compiler.proof.replay import Comparison, differing_elements
 from compiler.runtime.archive import json_bytes, read_archive
 from compiler.runtime.artifact import QModule, load_qmod
+from compiler.targets.c.toolchain import find_compiler
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError
 from qsearch.run_folder import RunFolder
@@ -117,7 +118,7 @@ def verify_file(given: Path, data: Any, preprocess: str | None) -> Verification:
             raise
         return Verification(path, digest, (Finding("types", path.name, str(error.__cause__)),))
     types = declared_types(source, module.module)
-    proof = derive(module.module, module.samples)
+    proof = derive(module.module, module.samples, compiled=find_compiler() is not None)
     against = [*types, *proof.findings]
     # A record of another format was written by another version, and cannot be compared.
     recorded = module.proof is not None and module.proof.get("format") == FORMAT

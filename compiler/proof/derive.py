@@ -137,19 +137,21 @@ def value_record(value: ValueRange) -> dict[str, Any]:
     }
 
 
-def derive(mod: IRModule, samples: Sequence[Sample]) -> Proof:
+def derive(mod: IRModule, samples: Sequence[Sample], compiled: bool = False) -> Proof:
     """Prove what can be proved and test the rest.
 
     Args:
         mod: typed; partitioned, or it is refuted for that.
         samples: inputs of main with the outputs that were recorded for them.
+        compiled: also test the C that export writes, unless the module is refuted already; needs a
+            C compiler.
     """
     proof = derive_static(mod)
     if not proof.values:
         return proof
     bounds = [(low, high) for _, low, high in proof.inputs]
     whole = not any(finding.check == "dtypes" for finding in proof.findings)
-    return _tested(proof, mod, bounds, samples, whole)
+    return _tested(proof, mod, bounds, samples, whole, compiled)
 
 
 def derive_static(mod: IRModule) -> Proof:
@@ -212,6 +214,7 @@ def _tested(
     bounds: Sequence[tuple[int, int]],
     samples: Sequence[Sample],
     whole: bool,
+    compiled: bool,
 ) -> Proof:
     try:
         proof = proof.with_comparison(replay_samples(mod, samples), "samples")
@@ -219,7 +222,9 @@ def _tested(
             # Floats need not agree to the last bit, so there is nothing to compare.
             return proof
         rng = np.random.default_rng(_SEED)
-        comparisons, findings = replay_core(mod, bounds, samples, rng)
+        comparisons, findings = replay_core(
+            mod, bounds, samples, rng, compiled and not proof.findings
+        )
     except CompilerError as error:
         return proof.with_findings(Finding("samples", "a stored sample", f"cannot be run: {error}"))
     return replace(

@@ -1,21 +1,23 @@
-"""Running a module again: stored samples, and two independent executors against each other."""
+"""Running a module again: stored samples, and independent executors against each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CompilerError
+from compiler.errors import CodegenError, CompilerError, LoweringError
 from compiler.ir.expr import Var
 from compiler.ir.module import IRModule
 from compiler.proof.dtypes import CORE, PREFIX
 from compiler.proof.finding import Finding
 from compiler.runtime.artifact import Sample
 from compiler.runtime.executor import Executor
+from compiler.targets.c.executor import CExecutor
+from compiler.targets.c.toolchain import EXACT_FLAGS
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 
@@ -23,6 +25,8 @@ Array = NDArray[Any]
 Inputs = dict[str, Array]
 
 RANDOM_RUNS = 4
+REPLAY_FLAGS = ("-O1", *EXACT_FLAGS[1:])
+"""A dozen runs do not pay for the compiler's slowest optimisations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ def replay_core(
     ranges: Sequence[tuple[int, int]],
     samples: Sequence[Sample],
     rng: np.random.Generator,
+    compiled: bool = False,
 ) -> tuple[tuple[Comparison, ...], tuple[Finding, ...]]:
     """quantized_main on the reference and as exact integer ONNX: random, extreme, real inputs.
 
@@ -105,23 +110,49 @@ def replay_core(
         mod: partitioned, typed.
         ranges: bounds of each parameter of quantized_main.
         samples: real inputs of main.
+        compiled: also as the C that export writes, if it has such a form; needs a C compiler.
     """
-    ours = ReferenceExecutor(mod, CORE)
-    try:
-        theirs = IntegerExecutor(mod, CORE)
-    except CompilerError as error:
-        return (), (Finding("executors", f"@{CORE}", f"has no exact integer ONNX: {error}"),)
+    others: dict[str, Callable[[], Executor]] = {"integer ONNX": lambda: IntegerExecutor(mod, CORE)}
+    if compiled:
+        others["generated C"] = lambda: CExecutor(mod, CORE, REPLAY_FLAGS)
     params = mod[CORE].params
     kinds = {
-        "random integers": random_inputs(params, ranges, rng),
-        "extreme integers": extreme_inputs(params, ranges, rng),
-        "real inputs": real_inputs(mod, samples),
+        "random integers": list(random_inputs(params, ranges, rng)),
+        "extreme integers": list(extreme_inputs(params, ranges, rng)),
+        "real inputs": list(real_inputs(mod, samples)),
     }
-    found = tuple(
-        compare_executors(f"@{CORE}, reference and integer ONNX, {kind}", ours, theirs, batches)
-        for kind, batches in kinds.items()
-    )
-    return found, tuple(f for one in found for f in one.finding("executors"))
+    ours = _Remembering(ReferenceExecutor(mod, CORE))
+    found: list[Comparison] = []
+    findings: list[Finding] = []
+    for name, make in others.items():
+        try:
+            theirs = make()
+        except (LoweringError, CodegenError):
+            # No loops or no C for an operator says nothing against the integers.
+            continue
+        except CompilerError as error:
+            findings.append(Finding("executors", f"@{CORE}", f"has no exact {name}: {error}"))
+            continue
+        for kind, batches in kinds.items():
+            what = f"@{CORE}, reference and {name}, {kind}"
+            found.append(compare_executors(what, ours, theirs, batches))
+    findings += [f for one in found for f in one.finding("executors")]
+    return tuple(found), tuple(findings)
+
+
+class _Remembering:
+    """An executor that computes every batch once, however many others are compared with it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._known: dict[int, list[Array]] = {}
+        self.input_names = executor.input_names
+
+    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The results for a batch; batches are told apart by identity."""
+        if id(inputs) not in self._known:
+            self._known[id(inputs)] = self._executor.run(inputs)
+        return self._known[id(inputs)]
 
 
 def random_inputs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from compiler.ir.module import IRModule
 from compiler.proof.replay import (
@@ -13,6 +14,7 @@ from compiler.proof.replay import (
     replay_core,
 )
 from compiler.runtime.artifact import Sample
+from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.reference.executor import ReferenceExecutor
 
 
@@ -44,6 +46,15 @@ def test_the_reference_and_integer_onnx_agree_on_the_core(
     assert findings == ()
     assert [c.differing for c in comparisons] == [0, 0, 0]
     assert all(c.elements == 10 * c.runs for c in comparisons)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+def test_the_generated_c_is_compared_as_well(integral: IRModule, samples: list[Sample]) -> None:
+    rng = np.random.default_rng(0)
+    comparisons, findings = replay_core(integral, [(-127, 127)], samples, rng, compiled=True)
+    assert findings == ()
+    in_c = [c for c in comparisons if "generated C" in c.what]
+    assert [(c.runs, c.differing) for c in in_c] == [(4, 0), (5, 0), (2, 0)]
 
 
 def test_executors_that_disagree_are_a_finding(integral: IRModule) -> None:
