@@ -1,12 +1,17 @@
-"""Kernels: what FuseOps and FuseOpHW put together is drawn as one box, a row per operator."""
+"""Kernels: what FuseOps and FuseOpHW put together is drawn as one box, a row per operator; so is
+what LowerTE made of them, with the loops where there are some."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from compiler.drawing.wording import box_title, type_text
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Function, Op
+from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, Tuple
+from compiler.ir.lowered_function import LoweredFunction
+from compiler.ir.module import IRModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +22,13 @@ class Kernel:
         name: its symbol, or "kernel".
         runs_on: the external compiler, or "".
         rows: its operators in order, on hardware each behind its unit.
+        loops: text of a lowered function, "" where there is none.
     """
 
     name: str
     runs_on: str
     rows: tuple[str, ...]
+    loops: str = ""
 
     @property
     def title(self) -> str:
@@ -34,9 +41,45 @@ def is_kernel(function: Function) -> bool:
     return function.has_nonzero_attr("Primitive")
 
 
-def kernel_of(function: Function) -> Kernel:
-    """What the box of a call of ``function`` shows."""
-    units = list(zip(function.get_attr("hdfg_stages", ()), function.get_attr("hdfg_ops", ())))
+def lowered_kernel(call: Call, mod: IRModule) -> Kernel | None:
+    """What the box of a ``call_lowered`` shows; None for any other call."""
+    if not is_call_lowered(call) or not isinstance(call.args[0], GlobalVar):
+        return None
+    name = call.args[0].name_hint
+    metadata = getattr(call.attrs, "metadata", {})
+    source = metadata.get("relay_attrs", {})
+    if not mod.contains(name):
+        return Kernel(f"@{name}", str(source.get("Compiler", "")), ())
+    callee = mod[name]
+    if isinstance(callee, LoweredFunction):
+        loops = callee.definition(name, lambda array: f"<{array.size} numbers>")
+        return Kernel(f"@{name}", str(callee.attrs.get("target", "")), (), loops)
+    assert isinstance(callee, Function)
+    return replace(kernel_of(callee, source), name=f"@{name}")
+
+
+def is_call_lowered(node: object) -> bool:
+    """True for a call of what LowerTE made, whose arguments are packed into a tuple."""
+    return (
+        isinstance(node, Call)
+        and isinstance(node.op, Op)
+        and node.op.name == "call_lowered"
+        and isinstance(node.args[1], Tuple)
+    )
+
+
+def shown_operands(node: Expr) -> tuple[Expr, ...]:
+    """Operands as they are drawn: a lowered function's arguments, not the tuple around them."""
+    if is_call_lowered(node):
+        assert isinstance(node, Call)
+        return node.args[1].operands()
+    return node.operands()
+
+
+def kernel_of(function: Function, attrs: Mapping[str, Any] | None = None) -> Kernel:
+    """What the box of a call of ``function`` shows; ``attrs`` are those it was fused with."""
+    attrs = function.attrs if attrs is None else attrs
+    units = list(zip(attrs.get("hdfg_stages", ()), attrs.get("hdfg_ops", ())))
     rows: list[str] = []
     place = 0
     for node in post_order(function.body):
@@ -47,5 +90,5 @@ def kernel_of(function: Function) -> Kernel:
             row = f"{units[place][0]}: {row}"
             place += 1
         rows.append(row)
-    name = str(function.get_attr("global_symbol", "kernel"))
-    return Kernel(name, str(function.get_attr("Compiler", "")), tuple(rows))
+    name = str(attrs.get("global_symbol", "kernel"))
+    return Kernel(name, str(attrs.get("Compiler", "")), tuple(rows))

@@ -65,14 +65,18 @@ def place(frame: Frame) -> Layout:
     centres = _place_rows(rows, above, below, widths)
 
     heights = [box_height(box) for box in frame.boxes]
-    tops = _tops(ranks, heights)
+    tops, bottoms = _bands(ranks, heights)
     places = {
         box.key: Place(centres[i] - widths[i] / 2, tops[ranks[i]], widths[i], heights[i])
         for i, box in enumerate(frame.boxes)
     }
     routes: list[tuple[Point, ...]] = []
     for (source, target), chain in zip(pairs, chains):
-        bends = [(centres[n], tops[ranks[n]] + BOX_HEIGHT / 2) for n in chain]
+        bends: list[Point] = []
+        for n in chain:
+            # Beside a high box the edge goes straight down.
+            upper, lower = tops[ranks[n]], bottoms[ranks[n]]
+            bends += [(centres[n], upper), (centres[n], lower)]
         start = (centres[source], tops[ranks[source]] + heights[source])
         end = (centres[target], tops[ranks[target]])
         routes.append((start, *bends, end))
@@ -89,15 +93,15 @@ def box_height(box: Box) -> float:
     return BOX_HEIGHT + ROW_HEIGHT * len(box.rows) + (ROW_HEIGHT / 2 if box.rows else 0.0)
 
 
-def _tops(ranks: list[int], heights: list[float]) -> list[float]:
-    """Upper edge of every rank, each as high as its highest box; way-points have no height."""
+def _bands(ranks: list[int], heights: list[float]) -> tuple[list[float], list[float]]:
+    """Upper and lower edge of every rank, each as high as its highest box."""
     highest = [BOX_HEIGHT] * (max(ranks) + 1)
     for rank, height in zip(ranks, heights):
         highest[rank] = max(highest[rank], height)
     tops = [0.0]
     for height in highest[:-1]:
         tops.append(tops[-1] + height + RANK_GAP)
-    return tops
+    return tops, [top + height for top, height in zip(tops, highest)]
 
 
 def longest_path_ranks(count: int, pairs: list[tuple[int, int]]) -> list[int]:

@@ -13,7 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from compiler.drawing.kernels import Kernel, is_kernel, kernel_of
+from compiler.drawing.kernels import (
+    Kernel,
+    is_kernel,
+    kernel_of,
+    lowered_kernel,
+    shown_operands,
+)
 from compiler.drawing.wording import Wording, box_title, type_text
 from compiler.ir.adt import Match
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Op, Tuple, Var
@@ -88,13 +94,12 @@ def picture_of(mod: IRModule) -> Picture:
     frames: list[Frame] = []
     next_key = 0
     for gv, fn in mod.functions.items():
-        if not isinstance(fn, Function):
-            frames.append(Frame(f"@{gv.name_hint} (lowered)"))
-            continue
+        if not isinstance(fn, Function) or "Extern" in fn.attrs:
+            continue  # shown in the boxes of its calls
         pending = deque([(f"@{gv.name_hint}", fn)])
         while pending:
             title, function = pending.popleft()
-            builder = _FrameBuilder(title, next_key)
+            builder = _FrameBuilder(title, next_key, mod)
             literals = builder.build(function)
             pending.extend((f"{name} in {title}", literal) for literal, name in literals.items())
             next_key = builder.next_key
@@ -105,8 +110,9 @@ def picture_of(mod: IRModule) -> Picture:
 class _FrameBuilder:
     """Boxes of one function body; function literals are named and left to their own frames."""
 
-    def __init__(self, title: str, first_key: int) -> None:
+    def __init__(self, title: str, first_key: int, mod: IRModule) -> None:
         self.frame = Frame(title)
+        self._mod = mod
         self.next_key = first_key
         self._keys: dict[Expr, int] = {}
         self._types: dict[int, tuple[str, bool]] = {}
@@ -166,13 +172,16 @@ class _FrameBuilder:
             detail["span"] = str(node.span)
         title = box_title(node)
         rows: tuple[str, ...] = ()
-        kernel = self._kernels.get(node.op) if isinstance(node, Call) else None
+        kernel = None
+        if isinstance(node, Call):
+            kernel = self._kernels.get(node.op) or lowered_kernel(node, self._mod)
         if kernel is not None:
             title, rows = kernel.title, kernel.rows
-            detail["operators"] = "\n".join(rows)
+            shown = {"operators": "\n".join(rows), "loops": kernel.loops}
+            detail.update({name: value for name, value in shown.items() if value})
         key = self._put(node, f"{name}  {title}", ty, kind_of(node), detail, rows)
         labels = _operand_labels(node)
-        for operand, label in zip(node.operands(), labels):
+        for operand, label in zip(shown_operands(node), labels):
             if operand not in self._keys:
                 continue
             source = self._keys[operand]
@@ -234,7 +243,7 @@ def _scope_post_order(root: Expr, let_values: dict[Expr, Expr]) -> Iterator[Expr
             let_values[node.var] = node.value
             stack.extend([(node.body, False), (node.value, False)])
         else:
-            stack.extend((arg, False) for arg in reversed(node.operands()))
+            stack.extend((arg, False) for arg in reversed(shown_operands(node)))
 
 
 def _operand_labels(node: Expr) -> tuple[str, ...]:
@@ -245,4 +254,4 @@ def _operand_labels(node: Expr) -> tuple[str, ...]:
         return ("match", *("clause" for _ in node.clauses))
     if isinstance(node, Tuple):
         return tuple(f".{i}" for i in range(len(node.fields)))
-    return ("",) * len(node.operands())
+    return ("",) * len(shown_operands(node))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import compiler.ops  # noqa: F401  (registers the operators)
+from compiler import lower, transform
 from compiler.drawing import FORMATS, draw
 from compiler.drawing.layout import place
 from compiler.drawing.picture import Kind, picture_of
@@ -121,6 +122,22 @@ def test_a_call_of_a_kernel_is_a_box_with_its_operators(bound: bool) -> None:
     assert at[box.key].height > at[frame.boxes[0].key].height
     for format in ("svg", "html", "dot"):
         assert "compare: nn.relu" in draw(mod, format)
+
+
+def test_lowered_calls_name_callee_and_device_and_hold_their_loops() -> None:
+    x = Var("x", TensorType((1, 4)))
+    body = call_op("exp", call_op("nn.relu", call_op("add", x, Constant(np.ones(4, np.float32)))))
+    grouped = transform.FuseOpHW("opu")(module_of((x,), body))
+    (frame,) = picture_of(lower(grouped, target="reference").mod).frames
+    group, kernel = frame.boxes[1:]
+    assert group.title == "%0  @opu_0 on opu"
+    assert group.rows == ("add_pre: add  (1, 4) float32", "compare: nn.relu  (1, 4) float32")
+    assert kernel.title == "%1  @m_fused_exp on reference"
+    assert "primfn" in kernel.detail["loops"]
+    assert [(e.source, e.target) for e in frame.edges] == [
+        (frame.boxes[0].key, group.key),
+        (group.key, kernel.key),
+    ]
 
 
 def test_the_page_holds_text_type_and_span_of_a_box() -> None:
