@@ -44,6 +44,7 @@ from compiler.passes.recover_layer_norm import RecoverLayerNorm
 from compiler.passes.recover_rms_norm import RecoverRmsNorm
 from compiler.passes.simplify_expr import SimplifyExpr
 from compiler.passes.simplify_inference import SimplifyInference
+from compiler.passes.split_concat import SplitConcat
 from compiler.quantize._annotate import QuantizeAnnotate
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
 from compiler.quantize._correction import CorrectRounding
@@ -85,6 +86,7 @@ __all__ = [
     "Sequential",
     "SimplifyExpr",
     "SimplifyInference",
+    "SplitConcat",
     "TimingInstrument",
     "create_pass",
     "function_pass",

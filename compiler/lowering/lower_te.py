@@ -86,7 +86,7 @@ def lower_te(
     return infer_module(lowered)
 
 
-@register_pass("LowerTE", opt_level=0, required=("InferType",))
+@register_pass("LowerTE", opt_level=0, required=("InferType", "FuseOps"))
 @dataclass(frozen=True, slots=True)
 class LowerTE(ModulePass):
     """``lower_te`` as a pass; on_device annotations that nobody has planned are planned first.
