@@ -8,13 +8,16 @@ no deeper than this file.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.result import SearchResult
+from qsearch.search.control import Callback, Control
 from qsearch.settings import Resolved, resolve
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ def launch(
     trials: int | None = None,
     progress: bool | Progress = False,
     config: PathLike | None = None,
+    callbacks: Sequence[Callback] = (),
+    stop: threading.Event | None = None,
     **settings: Any,
 ) -> SearchResult:
     """Search for the best quantization of a model; the same call on the same folder resumes.
@@ -46,12 +51,18 @@ def launch(
     Args:
         model: path of an ONNX file, or the name of a shipped model ("digits").
         calib: calibration inputs: a path (.npz, .npy, folder of images), an array, a mapping of
-            arrays, an iterable of mappings, a CalibrationDataReader, or a callable that gives one.
+            arrays, an iterable of mappings or (inputs, labels) pairs such as a torch DataLoader, a
+            Hugging Face data set, ``qsearch.Dataset(items, transform_fn)``, a
+            CalibrationDataReader, or a callable that gives one.
         eval: evaluation data of the same kinds; ``labels`` among the names scores top-1.
         trials: of the study in total, over all runs (32).
         progress: True shows it on stderr.
         config: configuration file with the same names as the flags.
-        settings: further fields of ``Settings``, such as ``out``, ``metric``, ``pool``.
+        callbacks: called with every trial after it was stored; a true answer stops the search.
+        stop: set it from another thread to end the search in good order.
+        settings: further fields of ``Settings``, such as ``out``, ``pool``. ``metric``, ``sampler``
+            and ``passes`` may be functions and classes: ``metric(outputs, labels)`` gives a float,
+            a dictionary or one value per sample; ``sampler(seed)`` an Optuna sampler.
     Returns:
         The study so far; ``exit_code`` 1 says that no trial stayed within ``max_drop``.
     Raises:
@@ -62,7 +73,7 @@ def launch(
         >>> sorted(result.best_params)[:2]
         ['calibrate_mode', 'partition_conversions']
     """
-    flags = {"model": model, "trials": trials, **settings}
+    flags = {"model": model, "trials": trials, **_paths(settings)}
     objects: dict[str, Any] = {}
     for name, given in (("calib", calib), ("eval", eval)):
         if given is None or isinstance(given, str | os.PathLike):
@@ -72,17 +83,63 @@ def launch(
     shown = make_progress(0) if progress is True else progress or SilentProgress()
     resolved = resolve(flags, config_file=None if config is None else Path(config))
     return launch_resolved(
-        resolved, calib=objects.get("calib"), evaluation=objects.get("eval"), progress=shown
+        resolved,
+        calib=objects.get("calib"),
+        evaluation=objects.get("eval"),
+        progress=shown,
+        control=Control(callbacks, stop or threading.Event()),
     )
 
 
+async def launch_async(model: PathLike, **options: Any) -> SearchResult:
+    """``launch`` for programs with an event loop; cancelling it ends the search in good order.
+
+    The search runs in a thread of its own; callbacks are called there.
+
+    Example:
+        >>> import asyncio, qsearch, tempfile
+        >>> run = qsearch.launch_async("digits", trials=1, pool="inline", out=tempfile.mkdtemp())
+        >>> len(asyncio.run(run).trials)
+        1
+    """
+    stop = options.pop("stop", None) or threading.Event()
+    search = asyncio.create_task(asyncio.to_thread(launch, model, stop=stop, **options))
+    try:
+        return await asyncio.shield(search)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait([search])
+        raise
+
+
 def launch_resolved(
-    resolved: Resolved, *, calib: Any = None, evaluation: Any = None, progress: Progress
+    resolved: Resolved,
+    *,
+    calib: Any = None,
+    evaluation: Any = None,
+    progress: Progress,
+    control: Control | None = None,
 ) -> SearchResult:
     """Like ``launch``, with settings that know where they came from."""
     from qsearch.search.launching import run_search
 
-    return run_search(resolved, calib=calib, evaluation=evaluation, progress=progress)
+    return run_search(
+        resolved, calib=calib, evaluation=evaluation, progress=progress, control=control
+    )
+
+
+def _paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Functions and classes among the settings as import paths, which every worker can follow."""
+    from qsearch.import_path import path_of
+
+    found = dict(settings)
+    here = found.get("pool") == "inline"
+    for name in ("metric", "sampler"):
+        if callable(found.get(name)):
+            found[name] = path_of(found[name], name, in_this_process=here or name == "sampler")
+    if found.get("passes") is not None and not isinstance(found["passes"], str):
+        found["passes"] = [path_of(one, "pass", in_this_process=True) for one in found["passes"]]
+    return found
 
 
 def plan_launch(resolved: Resolved) -> dict[str, Any]:

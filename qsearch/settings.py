@@ -17,6 +17,7 @@ from compiler.errors import legal_names
 from qsearch.choices import JUDGES, METRICS, POOLS, SAMPLERS
 from qsearch.config_file import read_config_file
 from qsearch.errors import SettingsError
+from qsearch.import_path import is_import_path
 
 ENVIRONMENT_PREFIX: Final = "QSEARCH_"
 _PASSWORD: Final = re.compile(r"(://[^/:@]*:)[^/]*@")
@@ -62,7 +63,13 @@ class Settings:
         preprocess: file that says how an image becomes the model's input.
         dim: sizes of symbolic dimensions of the model's inputs.
         sampler: name in ``qsearch.search.samplers``.
-        batch: trials proposed at a time, on the knowledge of all earlier ones.
+        batch: trials proposed at a time, on the knowledge of all earlier ones; None means 4, or
+            one per worker where there are more.
+        passes: own compiler passes on the float model: names, or ``module:Class``.
+        worker_cpus: cores, and threads of numeric libraries, of a worker.
+        worker_gpus: GPUs that a Ray cluster sets aside for a worker.
+        worker_memory: bytes (or "2G") that Ray sets aside for a worker, or that a process may use.
+        trial_timeout: seconds after which a worker that does not answer counts as dead.
     """
 
     model: str = ""
@@ -85,17 +92,35 @@ class Settings:
     preprocess: str | None = None
     dim: tuple[tuple[str, int], ...] = ()
     sampler: str = "tpe"
-    batch: int = 4
+    batch: int | None = None
+    passes: tuple[str, ...] = ()
+    worker_cpus: float = 1.0
+    worker_gpus: float = 0.0
+    worker_memory: int | None = None
+    trial_timeout: float = 3600.0
     dry_run: bool = False
     fresh: bool = False
     json: bool = False
     verbosity: int = 0
+
+    @property
+    def worker_count(self) -> int:
+        """Workers: as told, or one per core this process may use."""
+        if self.pool == "inline":
+            return 1
+        return self.workers or len(os.sched_getaffinity(0))
+
+    @property
+    def batch_size(self) -> int:
+        """Trials proposed at a time: as told, or enough for all workers."""
+        return self.batch or max(4, self.worker_count)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as reports and ``config.resolved.yaml`` hold them; passwords are hidden."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["max_drop"] = str(self.max_drop)
         values["dim"] = dict(self.dim)
+        values["passes"] = list(self.passes)
         if self.storage is not None:
             values["storage"] = _PASSWORD.sub(r"\1***@", self.storage)
         return values
@@ -220,6 +245,33 @@ def _choice(key: str, legal: tuple[str, ...]) -> Callable[[Any], str]:
     return convert
 
 
+def _choice_or_path(key: str, legal: tuple[str, ...]) -> Callable[[Any], str]:
+    choose = _choice(key, legal)
+    return lambda raw: raw if isinstance(raw, str) and is_import_path(raw) else choose(raw)
+
+
+def _from_zero(raw: Any) -> float:
+    number = float(raw)
+    if not number >= 0:
+        raise ValueError("expected a number >= 0")
+    return number
+
+
+def parse_bytes(raw: Any) -> int:
+    """A number of bytes, or one with K, M, G or T behind it (powers of 1024)."""
+    text = str(raw).strip().upper().removesuffix("B").removesuffix("I")
+    power = "KMGT".find(text[-1:]) + 1 if text else 0
+    number = float(text[:-1] if power else text)
+    if not number > 0:
+        raise ValueError("expected a size > 0, such as 2G")
+    return int(number * 1024**power)
+
+
+def _words(raw: Any) -> tuple[str, ...]:
+    words = raw.split(";") if isinstance(raw, str) else list(raw)
+    return tuple(_text(word.strip()) for word in words)
+
+
 def parse_max_drop(raw: Any) -> MaxDrop:
     """``0.01`` is absolute, ``1%`` relative to the baseline."""
     if isinstance(raw, MaxDrop):
@@ -263,14 +315,19 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "pool": _choice("pool", POOLS),
     "address": _text,
     "seed": _number_from(0),
-    "metric": _choice("metric", METRICS),
+    "metric": _choice_or_path("metric", METRICS),
     "hw": _text,
     "max_drop": parse_max_drop,
     "judge": _choice("judge", JUDGES),
     "allow_float": _truth,
     "preprocess": _text,
     "dim": parse_dims,
-    "sampler": _choice("sampler", SAMPLERS),
+    "sampler": _choice_or_path("sampler", SAMPLERS),
+    "passes": _words,
+    "worker_cpus": _from_zero,
+    "worker_gpus": _from_zero,
+    "worker_memory": parse_bytes,
+    "trial_timeout": _seconds,
     "batch": _number_from(1),
     "dry_run": _truth,
     "fresh": _truth,

@@ -1,7 +1,9 @@
 """Data given as Python objects becomes an .npz in the run folder, one sample at a time.
 
-Taken: an array (models with one input), a mapping of arrays, an iterable of mappings or arrays,
-onnxruntime's CalibrationDataReader (``get_next``), or a callable that returns one of these.
+Taken: an array (models with one input), a mapping of arrays, an iterable of mappings, arrays or
+(inputs, labels) pairs, onnxruntime's CalibrationDataReader (``get_next``), or a callable that
+returns one of these. Torch's DataLoader and the data sets of Hugging Face are such iterables; their
+tensors are known by what they can do, so neither package is needed.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from qsearch.errors import DataError
 from workers.datasets.protocol import InputSpec
 
 LABELS = "labels"
+_LABEL_NAMES = ("labels", "label", "target", "targets")
 _CHUNK = 1 << 20
 _MAX_CALLS = 8
 
@@ -78,7 +81,14 @@ def _items(data: Any) -> Iterator[Any]:
 
 def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
     """Arrays by name, samples on axis 0."""
-    if not isinstance(item, Mapping):
+    labels = None
+    # A list of two may be a sample of two numbers; of two arrays or tensors it is a pair.
+    pair = isinstance(item, tuple | list) and len(item) == 2 and len(inputs) == 1
+    if pair and (isinstance(item, tuple) or all(hasattr(part, "shape") for part in item)):
+        item, labels = item
+    if isinstance(item, Mapping):
+        item = _known_names(item, inputs)
+    else:
         if len(inputs) != 1:
             raise DataError(
                 "data without names for a model with several inputs",
@@ -86,10 +96,12 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
                 fix="give mappings from input name to array",
             )
         item = {inputs[0].name: item}
+    if labels is not None:
+        item = {**item, LABELS: labels}
     specs = {spec.name: spec for spec in inputs}
     arrays: dict[str, NDArray[Any]] = {}
     for key, value in item.items():
-        array = np.asarray(value)
+        array = _array(value)
         spec = specs.get(key)
         alone = array.ndim == (len(spec.shape) - 1 if spec else 0)
         arrays[str(key)] = array[np.newaxis] if alone else array
@@ -100,6 +112,29 @@ def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
             fix="give every name as many samples",
         )
     return arrays
+
+
+def _known_names(item: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+    """A row with the names of the model: ``label`` for ``labels``, and the only other column of a
+    model with one input whatever it is called."""
+    named = dict(item)
+    for name in _LABEL_NAMES[1:]:
+        if name in named and LABELS not in named and name not in {i.name for i in inputs}:
+            named[LABELS] = named.pop(name)
+    others = [name for name in named if name != LABELS]
+    if len(inputs) == len(others) == 1:
+        named[inputs[0].name] = named.pop(others[0])
+    return named
+
+
+def _array(value: Any) -> NDArray[Any]:
+    """An array of anything like one; tensors of torch leave their device and their history."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+    if hasattr(value, "cpu"):
+        value = value.cpu()
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 @dataclass(slots=True)

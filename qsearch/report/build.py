@@ -86,6 +86,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
     return {
         "number": trial.number,
         "state": outcome.state,
+        "stage": trial.stage,
         **_scored(score),
         "params": dict(trial.params),
         "samples": outcome.samples,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qsearch.data import PreparedData
+from qsearch.import_path import is_import_path
 from qsearch.progress import Progress
 from qsearch.search.gathering import gather
 from qsearch.search.scoring import baseline_score
@@ -93,6 +94,7 @@ class Baseline:
         pool: where it runs; must be idle.
         blob: the float module, or the pool's handle of it.
         data: evaluation data; ``has_labels`` says whether its labels are used.
+        metric: what the study maximises; a metric of the user scores the float model too.
     """
 
     repository: Repository
@@ -103,6 +105,7 @@ class Baseline:
     data: PreparedData
     has_labels: bool
     progress: Progress
+    metric: str = ""
     cpu_s: float = 0.0
     """CPU seconds this run spent on it."""
     _outputs: tuple[NDArray[Any], ...] | None = None
@@ -121,6 +124,9 @@ class Baseline:
 
     def _run(self) -> tuple[NDArray[Any], ...]:
         self.progress.phase("baseline", self.data.count)
+        metrics = ("top1",) if self.has_labels else ()
+        if is_import_path(self.metric):
+            metrics = (*metrics, self.metric)
         requests = [
             EvaluationRequest(
                 blob=self.blob,
@@ -129,7 +135,7 @@ class Baseline:
                 judge="float",
                 dataset=self.data.ref,
                 samples=part,
-                metrics=("top1",) if self.has_labels else (),
+                metrics=metrics,
                 return_outputs=True,
             )
             for part in shards(self.data.samples)

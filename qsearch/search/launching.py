@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from qsearch.progress import Progress
 from qsearch.result import SearchResult
 from qsearch.run_folder import RunFolder
 from qsearch.search.budget import Stopwatch
+from qsearch.search.control import Control
 from qsearch.search.preparation import PreparedStudy, prepare_study
 from qsearch.search.session import Session
 from qsearch.search.study_row import study_name
@@ -28,7 +28,7 @@ from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import exclusive, masked, open_engine, parse_url
 from qsearch.store.repository import Repository
 from workers.pool.choice import open_pool
-from workers.pool.protocol import WorkerPool
+from workers.pool.protocol import WorkerPool, WorkerSize
 
 log = logging.getLogger("qsearch.search.launching")
 
@@ -37,12 +37,18 @@ _ONE_RUN_ONLY = ("dry_run", "fresh", "json", "verbosity")
 
 
 def run_search(
-    resolved: Resolved, *, calib: Any = None, evaluation: Any = None, progress: Progress
+    resolved: Resolved,
+    *,
+    calib: Any = None,
+    evaluation: Any = None,
+    progress: Progress,
+    control: Control | None = None,
 ) -> SearchResult:
     """Do all that ``qsearch launch`` does.
 
     Args:
         calib, evaluation: Python objects that go before the paths of the settings.
+        control: who is told of trials, and who may stop the search.
     Raises:
         CompilerError: see ``qsearch.launch``.
     """
@@ -68,7 +74,8 @@ def run_search(
                         evaluation=evaluation,
                         spool_folder=folder.data,
                     )
-                    return _search(resolved, prepared, folder, storage, pool, progress, watch)
+                    run = (resolved, prepared, folder, storage, pool, progress, watch)
+                    return _search(*run, control or Control())
                 except Exception:
                     log.info("the search ended with an error", exc_info=True)
                     raise
@@ -84,6 +91,7 @@ def _search(
     pool: WorkerPool,
     progress: Progress,
     watch: Stopwatch,
+    control: Control,
 ) -> SearchResult:
     settings = resolved.settings
     for warning in prepared.warnings:
@@ -92,7 +100,9 @@ def _search(
     try:
         with exclusive(engine, study_name(settings, folder)):
             repository = Repository(engine)
-            session = Session(settings, prepared, folder, repository, pool, progress, watch)
+            session = Session(
+                settings, prepared, folder, repository, pool, progress, watch, control
+            )
             write_config(folder, resolved, prepared)
             return session.run()
     finally:
@@ -118,7 +128,7 @@ def plan(resolved: Resolved) -> dict[str, Any]:
         "max drop": str(settings.max_drop),
         "space": " × ".join(f"{p.name}({len(p.choices)})" for p in prepared.space.parameters),
         "trials": min(settings.trials, size),
-        "sampler": f"{settings.sampler}, seed {settings.seed}, batches of {settings.batch}",
+        "sampler": f"{settings.sampler}, seed {settings.seed}, batches of {settings.batch_size}",
         "workers": f"{settings.pool}, {worker_count(settings)}",
         "study": study_name(settings, folder),
         "storage": masked(parse_url(storage_url(settings, folder))),
@@ -139,9 +149,7 @@ def storage_url(settings: Settings, folder: RunFolder) -> str:
 
 def worker_count(settings: Settings) -> int:
     """Workers: as told, or one per core this process may use."""
-    if settings.pool == "inline":
-        return 1
-    return settings.workers or len(os.sched_getaffinity(0))
+    return settings.worker_count
 
 
 def write_config(folder: RunFolder, resolved: Resolved, prepared: PreparedStudy) -> None:
@@ -177,7 +185,10 @@ def _source(settings: Settings) -> ModelSource:
 @contextlib.contextmanager
 def _pool(settings: Settings) -> Iterator[WorkerPool]:
     """Workers, released however the run ends."""
-    pool = open_pool(settings.pool, worker_count(settings), settings.address)
+    size = WorkerSize(settings.worker_cpus, settings.worker_gpus, settings.worker_memory)
+    pool = open_pool(
+        settings.pool, worker_count(settings), settings.address, settings.trial_timeout, size
+    )
     try:
         yield pool
     finally:

@@ -54,7 +54,7 @@ class Objective:
             return -cost
         if self.metric == "sqnr":
             return sqnr_value(score)
-        value = score.get(SCORE_KEY[self.metric])
+        value = score.get(SCORE_KEY.get(self.metric, self.metric))
         return 0.0 if value is None else float(value)
 
     def shown(self, score: Score) -> float | None:

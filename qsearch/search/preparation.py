@@ -24,6 +24,7 @@ from qsearch.choices import HARDWARE_METRICS
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_source import ModelSource
+from qsearch.own_passes import run_own_passes
 from qsearch.search.judging import COLLAPSE_AFTER, JUDGE_OF_FLAG
 from qsearch.search.space import PERCENTILES, Space, content_hash, default_space
 from qsearch.settings import Settings
@@ -97,6 +98,8 @@ def prepare_study(
     """
     mod, params = load(source.path, dims=dict(settings.dim))
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
+    if settings.passes:
+        module = run_own_passes(module, settings.passes)
     _note_given_points(module, source)
     inputs = input_specs(module)
     blob = ModuleBlob.pack(module)
@@ -133,7 +136,7 @@ def prepare_study(
         "judge": JUDGE_OF_FLAG[settings.judge],
         "seed": settings.seed,
         "sampler": settings.sampler,
-        "batch": settings.batch,
+        "batch": settings.batch_size,
         "space": space.to_dict(),
         "start": start.to_dict(),
         "percentiles": list(PERCENTILES),

@@ -14,6 +14,7 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
+from qsearch.import_path import is_import_path, load_object
 
 MakeSampler = Callable[[int], BaseSampler]
 _SAMPLERS: dict[str, MakeSampler] = {}
@@ -44,6 +45,15 @@ def sampler_names() -> tuple[str, ...]:
 
 def make_sampler(name: str, seed: int, batch: int) -> BaseSampler:
     """The sampler that proposes batch number ``batch`` of a study with this seed."""
+    if is_import_path(name):
+        sampler = load_object(name, "sampler")(batch_seed(seed, batch))
+        if not isinstance(sampler, BaseSampler):
+            raise SettingsError(
+                f"sampler {name} gave a {type(sampler).__name__}",
+                where="sampler",
+                fix="a function from a seed to an Optuna sampler",
+            )
+        return sampler
     if name not in _SAMPLERS:
         raise SettingsError(
             f"unknown sampler {name!r}", where="sampler", fix=legal_names(name, _SAMPLERS)

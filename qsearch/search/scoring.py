@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from qsearch.import_path import is_import_path
 from qsearch.search.objectives import SQNR_CEILING_DB
+from workers.metrics.custom import named_values
 from workers.metrics.registry import results
 
 
-def metric_names(has_labels: bool) -> tuple[str, ...]:
-    """Metrics of ``workers.metrics`` that every candidate is scored with."""
-    return ("top1", "agreement", "sqnr") if has_labels else ("agreement", "sqnr")
+def metric_names(has_labels: bool, metric: str = "") -> tuple[str, ...]:
+    """Metrics of ``workers.metrics`` that every candidate is scored with, and the user's own."""
+    names = ("top1", "agreement", "sqnr") if has_labels else ("agreement", "sqnr")
+    return (*names, metric) if is_import_path(metric) else names
 
 
 def score_of(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
@@ -25,7 +28,18 @@ def score_of(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]
         "top1": values.get("top1"),
         "agreement": values.get("agreement"),
         "sqnr_db": _sqnr_db(values.get("sqnr"), sums["sqnr"]),
+        **_custom(sums),
     }
+
+
+def _custom(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
+    """Scores of the user's own metrics: under their import path, and what else they gave."""
+    found: dict[str, float | None] = {}
+    for name, state in sums.items():
+        if is_import_path(name):
+            found[name] = results({name: state})[name]
+            found.update(named_values(name, state))
+    return found
 
 
 def _sqnr_db(value: float | None, state: Mapping[str, float]) -> float | None:
@@ -37,4 +51,5 @@ def _sqnr_db(value: float | None, state: Mapping[str, float]) -> float | None:
 
 def baseline_score(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     """The float model's score: it agrees with itself, and its SQNR is infinite."""
-    return {"top1": results(sums).get("top1"), "agreement": 1.0, "sqnr_db": None}
+    top1 = results(sums).get("top1")
+    return {"top1": top1, "agreement": 1.0, "sqnr_db": None, **_custom(sums)}

@@ -14,6 +14,7 @@ from typing import Any
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.choices import HARDWARE_METRICS
+from qsearch.import_path import is_import_path
 from qsearch.progress import Progress
 from qsearch.report.build import Costs
 from qsearch.result import SearchResult
@@ -21,6 +22,7 @@ from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline
 from qsearch.search.budget import Budget, Stopwatch
 from qsearch.search.calibration import MEASUREMENTS, Calibrator
+from qsearch.search.control import Control
 from qsearch.search.driver import STOPPED, TIMEOUT, Driver
 from qsearch.search.finalize import build_winner, check_winner
 from qsearch.search.handover import hand_over
@@ -57,6 +59,7 @@ class Session:
         pool: workers; closed by whoever made it.
         progress: what the user sees.
         watch: started with the command.
+        control: who is told of trials, and who may stop the search.
     """
 
     def __init__(
@@ -68,8 +71,10 @@ class Session:
         pool: WorkerPool,
         progress: Progress,
         watch: Stopwatch,
+        control: Control | None = None,
     ) -> None:
         self._watch = watch
+        self._control = control or Control()
         self._budget = Budget(settings.trials, settings.timeout)
         self._settings = settings
         self._prepared = prepared
@@ -90,6 +95,7 @@ class Session:
             blob=self._blob,
             data=prepared.evaluation,
             has_labels=prepared.has_labels,
+            metric=prepared.metric,
             progress=progress,
         )
         self._driver: Driver | None = None
@@ -159,7 +165,7 @@ class Session:
             dataset=prepared.evaluation.ref,
             samples=prepared.evaluation.samples,
             judge=JUDGE_OF_FLAG[self._settings.judge],
-            metrics=metric_names(prepared.has_labels),
+            metrics=metric_names(prepared.has_labels, prepared.metric),
             reference=self._pool.put(reference),
             score_of=score_of,
             channels=(
@@ -195,7 +201,7 @@ class Session:
                 self._objective,
                 sampler=settings.sampler,
                 seed=settings.seed,
-                batch_size=settings.batch,
+                batch_size=int(self._study.spec["batch"]),
                 enumerate_all=prepared.space.size(settings.trials + 1) <= settings.trials,
             ),
             pool=self._pool,
@@ -208,10 +214,13 @@ class Session:
                     for k in (*decides, "percentiles", "collapse_after", *ON_HARDWARE)
                     if k in prepared.spec
                 },
+                **({"metric": prepared.metric} if is_import_path(prepared.metric) else {}),
                 "code": code_version(),
             },
             budget=self._budget,
             progress=self._progress,
+            stop=self._control.stop,
+            on_trial=self._control.on_trial,
         )
 
     def _keep_float_module(self) -> None:

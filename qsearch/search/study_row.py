@@ -51,7 +51,7 @@ def open_study(
         else:
             repository.add_event(found.id, "started")
             return found
-    check_same_study(found, prepared, folder)
+    check_same_study(found, prepared, folder, batch_told=settings.batch is not None)
     if found.code_version != version:
         progress.message("note: the code changed since this study began; finished trials are kept")
         repository.set_code_version(found.id, version)
@@ -66,9 +66,13 @@ def study_name(settings: Settings, folder: RunFolder) -> str:
     return settings.study or folder.path.absolute().name
 
 
-def check_same_study(found: Study, prepared: PreparedStudy, folder: RunFolder) -> None:
+def check_same_study(
+    found: Study, prepared: PreparedStudy, folder: RunFolder, *, batch_told: bool = True
+) -> None:
     """Refuse to go on with a study that is about something else.
 
+    Args:
+        batch_told: False lets a study keep its batch size on a machine of another size.
     Raises:
         RunFolderError: another model, other data, or another search.
     """
@@ -86,6 +90,8 @@ def check_same_study(found: Study, prepared: PreparedStudy, folder: RunFolder) -
         for name in {*found.spec, *prepared.spec}
         if found.spec.get(name) != prepared.spec.get(name)
     )
+    if differing == ["batch"] and not batch_told:
+        return
     changes = ", ".join(
         f"{name}: {_short(found.spec.get(name))} → {_short(prepared.spec.get(name))}"
         for name in differing

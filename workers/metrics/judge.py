@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from workers.errors import MetricError
 from workers.metrics import agreement, sqnr, top_k  # noqa: F401 - each registers itself
 from workers.metrics.protocol import Outputs, State
-from workers.metrics.registry import metrics
+from workers.metrics.registry import find_metric
 
 
 class MetricSums:
@@ -25,7 +25,7 @@ class MetricSums:
     """
 
     def __init__(self, names: Sequence[str], *, has_labels: bool, has_reference: bool) -> None:
-        self._metrics = {name: metrics.require(name) for name in names}
+        self._metrics = {name: find_metric(name) for name in names}
         self.sums: dict[str, State] = {name: m.init() for name, m in self._metrics.items()}
         for name, metric in self._metrics.items():
             if metric.needs_labels and not has_labels:

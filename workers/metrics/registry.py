@@ -15,6 +15,19 @@ from workers.metrics.protocol import Metric, State
 metrics: NamedTable[Metric] = NamedTable("metric", MetricError)
 
 
+def find_metric(name: str) -> Metric:
+    """The metric of a name, or the user's behind ``module:function``.
+
+    Raises:
+        MetricError: there is none.
+    """
+    if ":" in name:
+        from workers.metrics.custom import custom_metric
+
+        return custom_metric(name)
+    return metrics.require(name)
+
+
 def merge_sums(shards: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, State]:
     """Sums of all shards, added in the given order; metric name → state."""
     merged: dict[str, State] = {}
@@ -34,4 +47,4 @@ def results(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     """
     from workers.metrics import judge  # noqa: F401 - registers the metrics
 
-    return {name: metrics.require(name).result(state) for name, state in sums.items()}
+    return {name: find_metric(name).result(state) for name, state in sums.items()}

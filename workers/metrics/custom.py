@@ -1,0 +1,126 @@
+"""A user's metric, ``package.module:function``: called with the outputs of every run of the model.
+
+    def top3(outputs, labels):                       # arrays with samples on axis 0
+        return [label in row.argsort()[-3:] for row, label in zip(outputs[0], labels)]
+
+It answers with an array of one value per sample, with a float for all of these samples, or with a
+dictionary of floats, whose first is what a search maximises. A third parameter gets the outputs of
+the float model. Scores are means over samples, so that parts of an evaluation add up exactly.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.errors import MetricError
+from workers.metrics.protocol import Outputs, State
+
+TOTAL: Final = "total"
+VALUE: Final = "value"
+SQUARES: Final = "squares"
+NAMED: Final = "value of "
+"""Before the name of a further value that the function gave."""
+
+
+class CustomMetric:
+    """A function of the user as a metric.
+
+    Args:
+        function: see the module's docstring.
+        name: for messages.
+    """
+
+    needs_labels = False
+    needs_reference = False
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._function = function
+        self._name = name
+        self._takes = len(inspect.signature(function).parameters)
+
+    def init(self) -> State:
+        """See ``Metric.init``."""
+        return {VALUE: 0.0, SQUARES: 0.0, TOTAL: 0.0}
+
+    def update(
+        self,
+        state: State,
+        outputs: Outputs,
+        reference: Outputs | None,
+        labels: NDArray[Any] | None,
+    ) -> None:
+        """See ``Metric.update``.
+
+        Raises:
+            MetricError: the function fails, or answers with something else.
+        """
+        given = (outputs, labels, reference)[: self._takes]
+        try:
+            answer = self._function(*given)
+        except Exception as error:
+            raise MetricError(
+                f"metric {self._name} failed: {type(error).__name__}: {error}",
+                where=f"outputs {[out.shape for out in outputs]}",
+                fix="it is called with (outputs, labels) or (outputs, labels, float outputs)",
+            ) from error
+        count = len(outputs[0])
+        named = dict(answer) if isinstance(answer, Mapping) else {"": answer}
+        for place, (key, value) in enumerate(named.items()):
+            values = self._values(value, count)
+            total = float(values.sum())
+            if place == 0:
+                state[VALUE] += total
+                state[SQUARES] += float((values * values).sum())
+            if key:
+                state[NAMED + key] = state.get(NAMED + key, 0.0) + total
+        state[TOTAL] += count
+
+    def result(self, state: Mapping[str, float]) -> float | None:
+        """See ``Metric.result``."""
+        return state[VALUE] / state[TOTAL] if state[TOTAL] else None
+
+    def _values(self, value: Any, count: int) -> NDArray[np.float64]:
+        array = np.asarray(value, np.float64)
+        if array.ndim == 0:
+            return np.full(count, array)
+        if array.shape != (count,):
+            raise MetricError(
+                f"metric {self._name} gave values of shape {array.shape} for {count} samples",
+                fix="one float, a dictionary of floats, or one value per sample",
+            )
+        return array
+
+
+@cache
+def custom_metric(path: str) -> CustomMetric:
+    """The metric behind ``module:function``.
+
+    Raises:
+        MetricError: it cannot be imported or called.
+    """
+    module, _, name = path.partition(":")
+    try:
+        function = getattr(import_module(module), name)
+        return CustomMetric(function, path)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise MetricError(
+            f"metric {path} cannot be used: {error}",
+            fix="package.module:function, importable on every worker",
+        ) from error
+
+
+def named_values(path: str, sums: Mapping[str, float]) -> dict[str, float]:
+    """The further values of a metric that answers with a dictionary, as ``function.key``."""
+    function = path.partition(":")[2]
+    return {
+        f"{function}.{key.removeprefix(NAMED)}": value / sums[TOTAL]
+        for key, value in sums.items()
+        if key.startswith(NAMED) and sums[TOTAL]
+    }
