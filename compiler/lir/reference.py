@@ -215,7 +215,12 @@ def _combined(block: Compute, value: Array, axes: tuple[int, ...], first: Any) -
         if rows.shape[-1] == 0:
             return np.zeros(rows.shape[:-1], np.int32)
         search = np.argmax if block.combiner == "argmax" else np.argmin
-        return np.asarray(search(rows, axis=-1)).astype(np.int32)
+        found = np.asarray(search(rows, axis=-1))
+        best = np.take_along_axis(rows, found[..., None], axis=-1)[..., 0]
+        # What is no better than the start leaves its number, 0.
+        better = best > first if block.combiner == "argmax" else best < first
+        better |= (best != best) & (first == first)
+        return np.where(better, found, 0).astype(np.int32)
     if block.combiner in ("max", "min"):
         extreme = np.max if block.combiner == "max" else np.min
         return np.asarray(extreme(value, axis=axes, initial=first), acc)
