@@ -7,6 +7,7 @@ qconfig.json      the QConfig it was made with
 provenance.json   hashes of model and data, versions, seed; no time, host or path
 samples/*.npy     a few inputs with their outputs
 proof.json        what was proved of the module when it was written (compiler.proof), if it was
+lir.txt, lir.json, lir/*.npy, external/*.bin   the lowered module, if there is one (lowered_module)
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from compiler.ir.ty import TensorType
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
 from compiler.runtime.executor import Executor
+from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
 
 Array = NDArray[Any]
@@ -56,6 +58,7 @@ class QModule:
         provenance: plain JSON values.
         samples: a few inputs with their outputs.
         proof: what ``compiler.proof`` recorded, as plain JSON values; None where it did not.
+        lowered: what ``compiler.lower`` made of the module, if it was kept.
     """
 
     module: IRModule
@@ -63,6 +66,7 @@ class QModule:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     samples: Sequence[Sample] = ()
     proof: Mapping[str, Any] | None = None
+    lowered: LoweredModule | None = None
     _executors: dict[str, Executor] = field(default_factory=dict, repr=False)
 
     @property
@@ -153,6 +157,7 @@ class QModule:
             provenance=self.provenance,
             samples=self.samples,
             proof=self.proof,
+            lowered=self.lowered,
         )
 
 
@@ -164,6 +169,7 @@ def save_qmod(
     provenance: Mapping[str, Any] | None = None,
     samples: Sequence[Sample] = (),
     proof: Mapping[str, Any] | None = None,
+    lowered: LoweredModule | None = None,
 ) -> None:
     """Write a module as one file; equal arguments write equal bytes.
 
@@ -174,6 +180,7 @@ def save_qmod(
         provenance: plain JSON values; no time, host or path, which would differ between equal runs.
         samples: inputs by name with the outputs of the exact reference.
         proof: plain JSON values; see ``compiler.proof``.
+        lowered: what ``compiler.lower`` made of the module, to be run where nobody compiles.
     Raises:
         ArtifactError: the file cannot be written.
     """
@@ -186,6 +193,8 @@ def save_qmod(
     members["provenance.json"] = json_bytes(dict(provenance or {}))
     if proof is not None:
         members["proof.json"] = json_bytes(dict(proof))
+    if lowered is not None:
+        members.update(lowered.members())
     names = [p.name_hint for p in module["main"].params]
     for number, (inputs, outputs) in enumerate(samples):
         # Input names may hold any character; members are numbered in the order of the parameters.
@@ -225,7 +234,8 @@ def load_qmod(path: str | os.PathLike[str]) -> QModule:
     provenance = read_json(members["provenance.json"], "provenance.json")
     samples = _samples(members, [p.name_hint for p in module["main"].params])
     proof = read_json(members["proof.json"], "proof.json") if "proof.json" in members else None
-    return QModule(module, qconfig, provenance, samples, proof)
+    lowered = LoweredModule.from_members(members) if TEXT in members else None
+    return QModule(module, qconfig, provenance, samples, proof, lowered)
 
 
 def _samples(members: Mapping[str, bytes], names: Sequence[str]) -> tuple[Sample, ...]:

@@ -23,9 +23,7 @@ class GridExecutor:
         OnnxExportError: the module has no grid form.
     """
 
-    def __init__(
-        self, mod: IRModule, function: str = "main", threads: int = 1
-    ) -> None:
+    def __init__(self, mod: IRModule, function: str = "main", threads: int = 1) -> None:
         self._names = tuple(p.name_hint for p in mod[function].params)
         self._session = OrtExecutor(
             to_grid_onnx(mod, function),

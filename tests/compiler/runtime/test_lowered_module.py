@@ -12,6 +12,7 @@ import compiler
 from compiler import relay
 from compiler.errors import ArtifactError, EvaluationError, LoweringError
 from compiler.runtime.archive import read_archive, write_archive
+from compiler.runtime.artifact import load_qmod, save_qmod
 from compiler.runtime.lowered_module import LoweredModule
 
 op, nn = relay.op, relay.op.nn
@@ -98,4 +99,18 @@ def test_kernels_for_a_target_nobody_runs_are_refused() -> None:
         lowered.run(image(0))
     np.testing.assert_array_equal(
         lowered.run(image(0), kernels="reference")[0], compiler.evaluate(network(), image(0))[0]
+    )
+
+
+def test_a_qmod_may_hold_the_lowered_module_too(tmp_path: Path) -> None:
+    mod = network()
+    lowered = compiler.lower(mod, target="reference")
+    save_qmod(tmp_path / "both.qmod", mod, lowered=lowered)
+    read = load_qmod(tmp_path / "both.qmod")
+    assert read.lowered is not None
+    np.testing.assert_array_equal(read.lowered.run(image(2))[0], read.run(image(2))[0])
+    read.save(tmp_path / "again.qmod")
+    assert (tmp_path / "again.qmod").read_bytes() == (tmp_path / "both.qmod").read_bytes()
+    np.testing.assert_array_equal(
+        LoweredModule.load(tmp_path / "both.qmod").run(image(2))[0], read.run(image(2))[0]
     )
