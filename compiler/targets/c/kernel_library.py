@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
-from compiler.lir.nodes import Buffer, PrimFunc
+from compiler.lir.nodes import Buffer, Extern, PrimFunc
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.constants import ConstantPool
 from compiler.targets.c.kernel import kernel_of
 from compiler.targets.c.names import Names
+from compiler.targets.c.routines import has_c_form
 from compiler.targets.c.source_file import source_text
 from compiler.targets.c.toolchain import EXACT_FLAGS, build_library
 
@@ -31,18 +32,18 @@ Array = NDArray[Any]
 
 
 class KernelLibrary:
-    """Compiled kernels.
+    """Compiled kernels; one that calls a routine without C form is evaluated with numpy.
 
     Args:
         functions: verified; names differ.
         flags: of the compiler.
     Raises:
-        CodegenError: there is no compiler, or a function has no C form.
+        CodegenError: there is no compiler, or a dtype has no C form.
     """
 
     def __init__(self, functions: Sequence[PrimFunc], flags: Sequence[str] = EXACT_FLAGS) -> None:
         self._functions = {func.name: func for func in functions}
-        self._symbols, text = kernels_text(functions)
+        self._symbols, text = kernels_text([func for func in functions if _is_c(func)])
         with tempfile.TemporaryDirectory(prefix="qsearch-c-") as folder:
             path = Path(folder) / "kernels.c"
             path.write_text(text, encoding="utf-8")
@@ -60,11 +61,17 @@ class KernelLibrary:
         if len(args) != len(func.params):
             raise EvaluationError(f"@{name} takes {len(func.params)} arrays, {len(args)} are given")
         given = [_fitting(name, b, array) for b, array in zip(func.params, args)]
+        if name not in self._symbols:
+            return func.evaluate(given)
         made = [np.empty(b.shape, storage(b)) for b in (*func.outputs, *func.temps)]
         call = getattr(self._library, self._symbols[name])
         call.restype = None
         call(*(ctypes.c_void_p(array.ctypes.data) for array in (*given, *made)))
         return made[: len(func.outputs)]
+
+
+def _is_c(func: PrimFunc) -> bool:
+    return all(not isinstance(block, Extern) or has_c_form(block) for block in func.blocks)
 
 
 def kernels_text(functions: Sequence[PrimFunc]) -> tuple[dict[str, str], str]:

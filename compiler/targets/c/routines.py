@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from compiler.errors import CodegenError
 from compiler.lir.nodes import Extern
 from compiler.named_table import NamedTable
-from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.arithmetic import Arithmetic, c_type, unsigned_of
 from compiler.targets.c.lines import Lines
+from compiler.targets.c.value_ranges import is_integer
 
 Writer = Callable[[Extern, Mapping[str, str], Arithmetic, Lines], None]
 """``write(block, names, use, lines)``: the statements; ``names`` are C names of the buffers."""
@@ -26,3 +28,33 @@ def write_routine(block: Extern, names: Mapping[str, str], use: Arithmetic, line
         CodegenError: the routine has no C form.
     """
     c_routines.require(block.symbol)(block, names, use, lines)
+
+
+def has_c_form(block: Extern) -> bool:
+    """Whether ``write_routine`` knows the routine."""
+    return block.symbol in c_routines
+
+
+@c_routines.register("cumsum")
+def write_cumsum(block: Extern, names: Mapping[str, str], use: Arithmetic, lines: Lines) -> None:
+    """Running sums along ``axis``; with ``exclusive`` without the element itself."""
+    (source,), (target,) = block.ins, block.outs
+    axis = block.attrs["axis"] % max(len(source.shape), 1)
+    count = source.shape[axis] if source.shape else 1
+    step = math.prod(source.shape[axis + 1 :])
+    whole = is_integer(source.dtype)
+    kind = unsigned_of(source.dtype) if whole else c_type(source.dtype)
+    finished = use.wrap(source.dtype, "acc") if whole else "acc"
+    store = f"{names[target.name]}[at] = {finished};"
+    with (
+        lines.block(f"for (int32_t k = 0; k < {source.size // max(count * step, 1)}; ++k)"),
+        lines.block(f"for (int32_t j = 0; j < {step}; ++j)"),
+    ):
+        lines(f"{kind} acc = 0;")
+        with lines.block(f"for (int32_t i = 0; i < {count}; ++i)"):
+            lines(f"const int32_t at = (k * {count} + i) * {step} + j;")
+            if block.attrs["exclusive"]:
+                lines(store)
+            lines(f"acc += ({kind}){names[source.name]}[at];")
+            if not block.attrs["exclusive"]:
+                lines(store)

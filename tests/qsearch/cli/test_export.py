@@ -1,0 +1,106 @@
+"""``qsearch export`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from compiler.runtime.artifact import load_qmod
+from compiler.targets.c.toolchain import find_compiler
+from qsearch import api
+from qsearch.cli.main import run
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("digits") / "digits.qmod"
+    api.quantize("digits").save(path)
+    return path
+
+
+def test_c_comes_with_a_self_check_and_its_memory(
+    digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export", str(digits), "--format", "c", "-o", str(tmp_path / "new")]) == 0
+    shown = capfd.readouterr().out
+    names = {"digits.h", "digits.c", "main.c"}
+    assert {path.name for path in (tmp_path / "new").iterdir()} == names
+    for word in (*names, "arena_bytes", "arena_lower_bound_bytes", "arena_ratio", "try it: "):
+        assert word in shown
+    command = find_compiler()
+    if command is None:
+        pytest.skip("no C compiler on this machine")
+    sources = [tmp_path / "new" / name for name in ("digits.c", "main.c")]
+    subprocess.run([*command, "-std=c99", *sources, "-o", tmp_path / "check"], check=True)
+    assert subprocess.run([tmp_path / "check"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("form", ["onnx", "grid"])
+def test_onnx_forms_give_the_bits_of_the_module(
+    form: str, digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", str(digits), "--format", form, "-o", str(tmp_path), "--name", "n", "--json"]
+    assert run(words) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["files"] == [str(tmp_path / "n.onnx")]
+    model = onnx.load(tmp_path / "n.onnx")
+    assert found["nodes"] == len(model.graph.node)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(),
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=found.get("run_with_disabled_optimizers"),
+    )
+    module = load_qmod(digits)
+    for inputs, outputs in module.samples:
+        made = session.run(None, inputs)
+        assert np.asarray(made[0]).tobytes() == outputs[0].tobytes()
+
+
+def test_a_module_on_integers_has_no_float_form(
+    digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export", str(digits), "--format", "float", "-o", str(tmp_path)]) == 2
+    assert "grid" in capfd.readouterr().err
+
+
+def test_a_simulated_module_has_a_float_form(tmp_path: Path) -> None:
+    module = api.quantize("digits", qconfig="do_simulation=True,partition_conversions=disabled")
+    module.save(tmp_path / "s.qmod")
+    found = api.export(tmp_path / "s.qmod", "float", tmp_path)
+    assert onnx.load(found.files[0]).graph.output[0].name == "output"
+
+
+def test_unknown_formats_and_missing_files_are_bad_input(
+    digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export", str(digits), "--format", "cc", "-o", str(tmp_path / "x")]) == 2
+    assert "did you mean 'c'" in capfd.readouterr().err
+    assert not (tmp_path / "x").exists()
+    assert run(["export", str(tmp_path / "none.qmod"), "-o", str(tmp_path)]) == 2
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    assert run(["export", str(digits), "-o", str(taken)]) == 2
+
+
+def test_a_module_without_samples_gets_one(digits: Path, tmp_path: Path) -> None:
+    module = load_qmod(digits)
+    bare = tmp_path / "bare.qmod"
+    type(module)(module.module).save(bare)
+    found = api.export(bare, "c", tmp_path)
+    assert (tmp_path / "main.c") in found.files
+    again = api.export(bare, "c", tmp_path / "again")
+    assert [p.read_bytes() for p in found.files] == [p.read_bytes() for p in again.files]
+
+
+def test_the_module_runs_in_c_from_python(digits: Path) -> None:
+    if find_compiler() is None:
+        pytest.skip("no C compiler on this machine")
+    module = load_qmod(digits)
+    for inputs, outputs in module.samples:
+        assert module.run(inputs, "c")[0].tobytes() == outputs[0].tobytes()
