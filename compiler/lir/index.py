@@ -265,31 +265,31 @@ def _range_of(node: Scalar, known: Mapping[int, Range | None]) -> Range | None:
     own = _dtype_range(node.dtype)
     if own is None:
         return None
-    if isinstance(node, Cast):
-        held = known[id(node.a)]
-        fits = held is not None and own[0] <= held[0] and held[1] <= own[1]
-        return held if fits else own
     if isinstance(node, Intrin):
         return own
+    # Whatever an operand is made of, it is a value of its dtype.
+    parts = [known[id(part)] or _dtype_range(part.dtype) for part in node.operands()]
+    found = _of_parts(node, parts)
+    if found is not None and own[0] <= found[0] and found[1] <= own[1]:
+        return found
+    return own if isinstance(node, Cast) else None
+
+
+def _of_parts(node: Scalar, parts: Sequence[Range | None]) -> Range | None:
+    """The range from those of the operands, as if nothing wrapped."""
+    whole = [part for part in parts if part is not None]
+    if len(whole) != len(parts) or not parts:
+        return None
+    if isinstance(node, Cast):
+        return whole[0] if not node.a.dtype.startswith("float") else None
     if isinstance(node, Select):
-        first, second = known[id(node.a)], known[id(node.b)]
-        if first is None or second is None:
-            return None
-        return min(first[0], second[0]), max(first[1], second[1])
+        return min(whole[1][0], whole[2][0]), max(whole[1][1], whole[2][1])
     if isinstance(node, Un):
-        held = known[id(node.a)]
-        if held is None or node.op == "not":
+        low, high = whole[0]
+        if node.op == "not":
             return None
-        if node.op == "neg":
-            return -held[1], -held[0]
-        return max(held[0], -held[1], 0), max(held[1], -held[0])
-    if isinstance(node, Bin):
-        first, second = known[id(node.a)], known[id(node.b)]
-        if first is None or second is None:
-            return None
-        held = _combined(node.op, first, second)
-        return held if held is not None and own[0] <= held[0] and held[1] <= own[1] else None
-    return None
+        return (-high, -low) if node.op == "neg" else (max(low, -high, 0), max(high, -low))
+    return _combined(node.op, whole[0], whole[1]) if isinstance(node, Bin) else None
 
 
 def _combined(op: str, a: Range, b: Range) -> Range | None:

@@ -93,10 +93,10 @@ def simplify_group_norm(ref_call: Call, new_args: Args) -> Expr:
             span=span,
         )
     split = (*shape[:axis], groups, channels // groups, *shape[axis + 1 :])
-    grouped = op_call("reshape", new_args[0], newshape=split, span=span)
+    grouped = op_call("reshape", new_args[0], newshape=split, allowzero=0 in split, span=span)
     reduced = tuple(range(axis + 1, len(split)))
     out: Expr = _normalise(grouped, reduced, attrs.epsilon, ty.dtype, span)
-    out = op_call("reshape", out, newshape=shape, span=span)
+    out = op_call("reshape", out, newshape=shape, allowzero=0 in shape, span=span)
     return _scale_and_center(out, ref_call, new_args, axis)
 
 

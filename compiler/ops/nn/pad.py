@@ -148,7 +148,10 @@ def _reflected(at: Scalar, size: int) -> Scalar:
 def _symmetric(at: Scalar, size: int) -> Scalar:
     """The edge is a mirror behind the outermost element: -1 reads 0, again and again."""
     period = index.floormod(at, 2 * size)
-    return index.binary("min", period, index.plus(index.times(period, -1), 2 * size - 1))
+    # How far from the mirror between one copy and the next, in halves of an element.
+    centred = index.plus(index.times(period, 2), 1 - 2 * size)
+    from_mirror = index.times(Un("abs", centred), -1)
+    return index.floordiv(index.plus(from_mirror, 2 * size - 1), 2)
 
 
 _MODE_INDICES = {"edge": _edge, "reflect": _reflected, "symmetric": _symmetric}
