@@ -16,6 +16,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass, PassContext, Sequential
 from compiler.lowering.lower_te import LowerTE
 from compiler.passes.canonicalize_cast import CanonicalizeCast
+from compiler.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from compiler.passes.fold_constant import FoldConstant
 from compiler.passes.simplify_inference import SimplifyInference
 from compiler.runtime.lowered_module import LoweredModule
@@ -28,6 +29,8 @@ EXECUTORS = ("reference", "c")
 
 BEFORE_LOWERING: tuple[Pass, ...] = (
     SimplifyInference(),
+    # What several layers read as the same narrow integers is narrowed once, where it is made.
+    EliminateCommonSubexpr(),
     CanonicalizeCast(),
     FoldConstant(),
     FuseOps(),

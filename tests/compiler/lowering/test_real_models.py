@@ -20,12 +20,15 @@ from compiler.lir.reference import run
 pytestmark = pytest.mark.shared
 
 SMALL = ("digits_cnn", "fashion_mobilenet", "fashion_outlier", "fashion_resnet", "fashion_vit")
-MODELS = (*SMALL, pytest.param("efficientnet_lite0", marks=pytest.mark.slow))
 CONFIGS: tuple[dict[str, Any], ...] = (
     {},
     {"activation_scheme": "asymmetric", "rounding": "TONEAREST_EVEN"},
     {"requantization": "power_of_two", "weight_granularity": "tensor"},
     {"nbit_weight": 4, "rounding": "TONEAREST", "keep_output_wide": True},
+)
+CASES = (
+    *((name, config) for name in SMALL for config in CONFIGS),
+    pytest.param("efficientnet_lite0", CONFIGS[1], marks=pytest.mark.slow),
 )
 
 
@@ -45,8 +48,7 @@ def candidate(
     return mod, quantize.build_candidate(mod, qconfig, scales), inputs
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("config", CONFIGS, ids=["plain", "asymmetric", "shifts", "four_bits"])
+@pytest.mark.parametrize(("name", "config"), CASES)
 def test_a_quantized_model_has_the_same_integers_as_loops(
     name: str, config: dict[str, Any], shared_data: Path
 ) -> None:
@@ -64,7 +66,7 @@ def test_a_quantized_model_has_the_same_integers_as_loops(
             assert again[gv.name_hint].digest() == function.digest()
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["digits_cnn", "fashion_mobilenet", "fashion_vit"])
 def test_float_and_simulated_models_agree_as_loops(name: str, shared_data: Path) -> None:
     mod, made, inputs = candidate(name, shared_data, {})
     for module in (mod, made.simulated):
@@ -92,3 +94,13 @@ def test_nothing_wraps_in_a_quantized_model(
     monkeypatch.setattr(reference, "run", checking)
     np.testing.assert_array_equal(lowered.run([inputs[0]])[0], wanted[0])
     assert len(calls) > 20
+
+
+def test_narrowing_is_part_of_the_kernel_that_makes_a_value(shared_data: Path) -> None:
+    _, made, _ = candidate("fashion_resnet", shared_data, {})
+    assert made.partitioned is not None
+    lowered = compiler.lower(made.partitioned, target="reference")
+    casts = [
+        gv for gv in lowered.mod.functions if gv.name_hint.strip("_0123456789") == "m_fused_cast"
+    ]
+    assert casts == []
