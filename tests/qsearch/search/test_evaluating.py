@@ -1,0 +1,125 @@
+"""Trials in parts: early stop sees them in order, whatever order they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.qtypes.qconfig import QConfig
+from qsearch.search.evaluating import Evaluations
+from qsearch.search.judging import Judging
+from qsearch.store.records import Ended, Outcome, Trial
+from workers.messages import DatasetRef, EvaluationResult, Range
+from workers.pool.jobs import JobQueue
+from workers.pool.protocol import Finished
+
+PARTS = 3
+
+
+class Queue(JobQueue):
+    """A pool that only queues."""
+
+    def submit(self, tag: Any, request: Any, group: Any = None, lost: int = 0) -> None:
+        self.add(tag, request, group, lost)
+
+
+def result(part: int, collapsed: bool = False) -> EvaluationResult:
+    return EvaluationResult(
+        sums={"agreement": {"equal": 10.0 * (part + 1), "total": 32.0}},
+        samples=32,
+        collapsed=collapsed,
+        outputs_sha256="",
+        outputs=(np.full((32, 2), part, np.float32),),
+        compile_cpu_s=0.0,
+        run_cpu_s=1.0,
+        peak_rss_bytes=1,
+        fully_integral=True,
+    )
+
+
+class StopAfter:
+    """Stops after so many parts, and remembers what it was asked."""
+
+    def __init__(self, parts: int) -> None:
+        self.parts = parts
+        self.asked: list[int] = []
+
+    def reason_to_stop(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
+        self.asked.append(len(parts))
+        assert [r.sums["agreement"]["equal"] for r in parts] == [
+            10.0 * (n + 1) for n in range(len(parts))
+        ]
+        return "worse than the best" if len(parts) == self.parts else None
+
+
+def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False) -> Ended:
+    judging = Judging(
+        b"",
+        DatasetRef("npz"),
+        Range(0, 96),
+        "grid",
+        ("agreement",),
+        (),
+        lambda sums: {"agreement": sums["agreement"]["equal"] / sums["agreement"]["total"]},
+        parts=PARTS,
+    )
+    pool = Queue(max_attempts=3)
+    evaluations = Evaluations(pool, judging, stop)  # type: ignore[arg-type]
+    trial = Trial(
+        5,
+        0,
+        {},
+        QConfig.recommended().to_dict(),
+        "c",
+        "w",
+        id=1,
+        study_id=1,
+        outcome=Outcome("running"),
+        created_at=0.0,
+        started_at=0.0,
+        finished_at=None,
+    )
+    evaluations.begin(trial, (1.0,), now=0.0)
+    assert len(pool) == PARTS
+    for part in order:
+        found = result(part, collapsed and part == 0)
+        end = evaluations.take(Finished((5, part), found), now=2.0)
+        if end is not None:
+            assert len(evaluations) == len(pool) == 0
+            return end
+    raise AssertionError("the trial did not end")
+
+
+@pytest.mark.parametrize("order", list(permutations(range(PARTS))))
+def test_a_stopped_trial_is_the_same_in_every_order_of_answers(order: tuple[int, ...]) -> None:
+    stop = StopAfter(2)
+    end = run(order, stop)
+    assert (end.outcome.state, end.outcome.samples) == ("pruned", 64)
+    assert end.outcome.score == {"agreement": 30 / 64}
+    assert end.outcome.failure is not None
+    assert end.outcome.failure.what == "worse than the best"
+    assert stop.asked == [1, 2]
+    assert [shard.shard for shard in end.shards] == [0, 1]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(PARTS))))
+def test_a_whole_trial_is_the_same_in_every_order_of_answers(order: tuple[int, ...]) -> None:
+    end = run(order, StopAfter(9))
+    assert replace(end.outcome, seconds=0.0) == replace(
+        run(range(PARTS), StopAfter(9)).outcome, seconds=0.0
+    )
+    assert (end.outcome.state, end.outcome.samples, len(end.shards)) == ("complete", 96, PARTS)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(PARTS))))
+def test_a_collapse_in_the_first_part_ends_the_trial_with_that_part(
+    order: tuple[int, ...],
+) -> None:
+    end = run(order, StopAfter(9), collapsed=True)
+    assert (end.outcome.state, end.outcome.samples) == ("pruned", 32)
+    assert end.outcome.collapsed

@@ -1,0 +1,73 @@
+"""Transactions while a server is away."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from qsearch.errors import StoreError
+from qsearch.store.database import Database
+from qsearch.store.engine import open_engine
+
+
+class Away(Database):
+    """A shared database that does not answer for a while."""
+
+    shared = True  # type: ignore[assignment]
+
+
+def gone() -> OperationalError:
+    return OperationalError("select 1", {}, Exception("server closed the connection"))
+
+
+def waiting(storage_url: str, patience_s: float) -> tuple[Away, list[float]]:
+    slept: list[float] = []
+    return (
+        Away(
+            open_engine(storage_url),
+            patience_s=patience_s,
+            sleep=slept.append,
+            monotonic=lambda: sum(slept),
+        ),
+        slept,
+    )
+
+
+def test_a_transaction_is_run_again_until_the_server_is_back(storage_url: str) -> None:
+    database, slept = waiting(storage_url, patience_s=60)
+    answers = iter([gone(), gone(), gone()])
+
+    def work(_connection: object) -> str:
+        for error in answers:
+            raise error
+        return "done"
+
+    assert database.write(work) == "done"
+    assert len(slept) == 3
+    database.close()
+
+
+def test_patience_ends_with_a_message_about_the_storage(storage_url: str) -> None:
+    database, slept = waiting(storage_url, patience_s=10)
+
+    def work(_connection: object) -> None:
+        raise gone()
+
+    with pytest.raises(StoreError, match="cannot be reached: server closed"):
+        database.write(work)
+    assert 10 <= sum(slept) < 20
+    database.close()
+
+
+def test_sqlite_is_not_waited_for(storage_url: str) -> None:
+    database = Database(open_engine(storage_url), sleep=lambda _s: pytest.fail("waited"))
+    if database.shared:
+        database.close()
+        return
+
+    def work(_connection: object) -> None:
+        raise gone()
+
+    with pytest.raises(StoreError):
+        database.write(work)
+    database.close()

@@ -1,0 +1,86 @@
+"""The queue that pools share: who takes what, and what a death costs."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.errors import LostWorkerError
+from workers.pool.jobs import JobQueue
+
+
+def queue_of(**groups: int) -> JobQueue:
+    queue = JobQueue(max_attempts=3)
+    for group, count in groups.items():
+        for part in range(count):
+            queue.add((group, part), None, group)
+    return queue
+
+
+def taken(queue: JobQueue, worker: str) -> str:
+    job = queue.take(worker)
+    return "nothing" if job is None else f"{job.tag[0]}{job.tag[1]}"
+
+
+def test_a_worker_stays_with_its_group_and_others_begin_others() -> None:
+    queue = queue_of(a=3, b=3)
+    assert [taken(queue, w) for w in ("one", "two", "one", "two")] == ["a0", "b0", "a1", "b1"]
+
+
+def test_an_idle_worker_steals_where_most_is_left_but_never_the_last_job() -> None:
+    queue = queue_of(a=2, b=4)
+    assert [taken(queue, w) for w in ("one", "two")] == ["a0", "b0"]
+    assert [taken(queue, "three") for _ in range(3)] == ["b1", "b2", "b3"]
+    assert taken(queue, "four") == "nothing"
+    assert taken(queue, "one") == "a1"
+
+
+def test_the_job_of_a_dead_worker_is_the_first_of_its_group_again() -> None:
+    queue = queue_of(a=2)
+    job = queue.take("one")
+    assert job is not None
+    queue.release("one")
+    queue.lost(job, "worker one", "killed", "its last words")
+    assert taken(queue, "two") == "a0"
+    (loss,) = queue.take_losses()
+    assert (loss.tag, loss.why, loss.log) == (("a", 0), "killed", "its last words")
+    assert queue.take_losses() == []
+
+
+def test_deaths_are_counted_for_the_whole_group_and_over_runs() -> None:
+    queue = JobQueue(max_attempts=3)
+    for part in (0, 1):
+        queue.add(("a", part), None, "a", lost=1)
+    for _ in range(2):
+        job = queue.take("one")
+        assert job is not None
+        queue.lost(job, "worker", "killed")
+    ended = queue.next_finished()
+    assert ended is not None
+    assert isinstance(ended.error, LostWorkerError)
+    assert "3 workers died" in str(ended.error)
+
+
+def test_dropped_jobs_are_not_taken() -> None:
+    queue = queue_of(a=3, b=1)
+    queue.drop([("a", 0), ("a", 1), ("a", 2)])
+    assert (len(queue), taken(queue, "one")) == (1, "b0")
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    st.lists(st.integers(0, 3), min_size=1, max_size=80),
+)
+def test_every_job_is_taken_once_whoever_asks_in_which_order(
+    sizes: list[int], asks: list[int]
+) -> None:
+    queue = queue_of(**{chr(97 + n): size for n, size in enumerate(sizes)})
+    found = [job.tag for worker in asks if (job := queue.take(worker)) is not None]
+    while len(queue):
+        # Whoever holds a group takes what is left of it; one of these workers always can.
+        jobs = [job for worker in range(4) if (job := queue.take(worker)) is not None]
+        if not jobs:
+            jobs = [job for job in [queue.take("fresh")] if job is not None]
+        assert jobs
+        found += [job.tag for job in jobs]
+    assert len(found) == len(set(found)) == sum(sizes)
