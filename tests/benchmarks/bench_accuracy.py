@@ -8,8 +8,9 @@ Percentile, u8 and s8; and ours, written to a file, read again, and run on the e
 outputs are compared with the integer reference on the first images. Top-1, agreement with float,
 SQNR, each with a 95 % interval; CPU milliseconds an image with all sides taking turns.
 
-Goals, which set the exit code: ours within 0.3 points of the best peer's top-1 and 0.5 dB of the
-best peer's SQNR, and no output that differs from the reference.
+Ours is the configuration with the best top-1 of those within 0.5 dB of our best SQNR. Goals, which
+set the exit code: within 0.3 points of the best peer's top-1 and 0.5 dB of the best peer's SQNR,
+which may be two peers, and no output that differs from the reference.
 """
 
 from __future__ import annotations
@@ -160,16 +161,14 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         }
         if ours and theirs:
             result["verdict"] = compared(ours, theirs, plain, dev, batch)
-            result["verdict"]["points_from_float"] = round(
-                max(ours, key=_sqnr)[1].top1 - base.top1, 2
-            )
+            result["verdict"]["points_from_float"] = round(chosen(ours)[1].top1 - base.top1, 2)
             print(f"  {json.dumps(result['verdict'])}", flush=True)
     return result
 
 
 def compared(ours: Any, theirs: Any, plain: Run, dev: Split, batch: int) -> dict[str, Any]:
     """Our best against the best peer, in points, decibels and CPU time."""
-    name, mine, row, run = max(ours, key=_sqnr)
+    name, mine, row, run = chosen(ours)
     by_sqnr = max(theirs, key=_sqnr)
     by_top1 = max(theirs, key=lambda entry: entry[1].top1)
     images = dev.images[:batch]
@@ -193,6 +192,13 @@ def compared(ours: Any, theirs: Any, plain: Run, dev: Split, batch: int) -> dict
         "cpu_ms_per_image": {side: round(ms / len(images), 3) for side, ms in taken.items()},
         "met": top1 >= TOP1_GOAL and sqnr >= SQNR_GOAL and not row["differs_from_reference"],
     }
+
+
+def chosen(ours: Any) -> Any:
+    """The configuration a search for top-1 would take of those with nearly the best SQNR."""
+    enough = max(map(_sqnr, ours)) + SQNR_GOAL
+    near = [entry for entry in ours if _sqnr(entry) >= enough]
+    return max(near, key=lambda entry: (entry[1].top1, _sqnr(entry)))
 
 
 def _sqnr(entry: Any) -> float:
