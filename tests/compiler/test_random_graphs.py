@@ -36,6 +36,9 @@ PASSES = (
     "SimplifyExpr",
     "EliminateCommonSubexpr",
     "DeadCodeElimination",
+    "FuseOps",
+    "PartitionGraph",
+    "PlanDevices",
 )
 
 randoms = st.randoms(use_true_random=False)
@@ -93,6 +96,24 @@ def test_a_pass_keeps_values_and_types(name: str, rng: random.Random, size: int)
         new = getattr(transform, name)()(graph.mod)
     assert new["main"].checked_type == graph.mod["main"].checked_type
     agree(compiler.evaluate(new, graph.inputs), graph.expected)
+
+
+@many
+@given(randoms, sizes)
+def test_lowered_graphs_have_the_same_values(rng: random.Random, size: int) -> None:
+    graph = random_graph(rng, size, OPS)
+    lowered = compiler.lower(graph.mod, target="reference")
+    agree(lowered.run(graph.inputs), graph.expected)
+    again = infer_module(compiler.parse(compiler.text(lowered.mod)))
+    compiler.assert_structural_equal(again, lowered.mod)
+
+
+@many
+@given(randoms, sizes)
+def test_float_parts_on_onnxruntime_have_the_same_values(rng: random.Random, size: int) -> None:
+    graph = random_graph(rng, size, OPS)
+    lowered = compiler.lower(transform.PartitionGraph()(graph.mod), target="reference")
+    agree(lowered.run(graph.inputs), graph.expected)
 
 
 @many
