@@ -14,6 +14,7 @@ PREFIX = "quantize_inputs"
 
 Bounds = tuple[float, float]
 _ANYTHING: Bounds = (-math.inf, math.inf)
+_EXACT = 1 << 23
 _ROUNDINGS = ("round", "round_even", "floor", "ceil", "trunc")
 _IDENTITIES = ("annotation.stop_fusion", "annotation.cast_hint", "copy", "reshape", "transpose")
 
@@ -49,6 +50,12 @@ def _bounds(step: Step, known: Mapping[Value, Bounds]) -> Bounds:
         return _outward(held)
     if step.name in _IDENTITIES:
         return held
+    if step.name == "add":
+        # A zero point; float32 adds whole numbers of these sizes exactly.
+        more = step.args[1].data
+        if more is not None and more.ndim == 0 and max(map(abs, held)) < _EXACT:
+            return held[0] + float(more), held[1] + float(more)
+        return _ANYTHING
     if step.name == "cast" and is_integer(step.result.type.dtype):
         # NaN passes every clip and becomes 0.
         low, high = _outward(held)

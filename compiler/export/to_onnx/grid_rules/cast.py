@@ -78,15 +78,21 @@ def _from_float(source: Value, dtype: str, grid: GridEmitter) -> Carried:
 
 
 def _integral_bounds(value: Value) -> tuple[int, int] | None:
-    """Bounds of a float value that clip(round(x)) or round(clip(x)) made integral."""
+    """Bounds of a float value that clip(round(x)) or round(clip(x)) made integral.
+
+    A zero point added behind them is part of the bounds.
+    """
     bounds: tuple[float, float] | None = None
     rounded = False
+    moved = 0.0
     while value.producer is not None:
         step = value.producer
         if step.name == "clip" and bounds is None:
             bounds = (float(step.attrs.a_min), float(step.attrs.a_max))
         elif step.name in ("round", "round_even", "floor", "ceil", "trunc"):
             rounded = True
+        elif step.name == "add" and bounds is None and not rounded and _whole_number(step.args[1]):
+            moved += float(step.args[1].data)  # type: ignore[arg-type]
         elif step.name not in ("annotation.stop_fusion", "annotation.cast_hint"):
             break
         if rounded and bounds is not None:
@@ -96,7 +102,11 @@ def _integral_bounds(value: Value) -> tuple[int, int] | None:
         return None
     if any(b != int(b) for b in bounds):
         return None
-    return int(bounds[0]), int(bounds[1])
+    return int(bounds[0] + moved), int(bounds[1] + moved)
+
+
+def _whole_number(value: Value) -> bool:
+    return value.data is not None and value.data.ndim == 0 and float(value.data).is_integer()
 
 
 def to_float(step: Step, grid: GridEmitter) -> str:
