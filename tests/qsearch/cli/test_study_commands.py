@@ -1,0 +1,177 @@
+"""best, compare, stop, delete, store, export-optuna, completion, and the filters of trials."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+import qsearch
+from qsearch.cli.main import COMMANDS, run
+from qsearch.run_folder import RunFolder
+from qsearch.store.engine import open_engine
+from qsearch.store.repository import Repository
+
+ASSET = Path(__file__).parents[1] / "store" / "upgrade_assets" / "0001.db"
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    qsearch.launch("digits", out=folder, trials=5, pool="inline", sampler="random")
+    return folder
+
+
+@pytest.fixture
+def copied(searched: Path, tmp_path: Path) -> Path:
+    """A run folder that a test may change."""
+    return Path(shutil.copytree(searched, tmp_path / "one"))
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
+    assert run([str(word) for word in words]) == code
+    return capsys.readouterr().out
+
+
+def test_best_is_the_trial_of_the_report(
+    searched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = json.loads((searched / "report.json").read_text())
+    found = json.loads(asked(capsys, "best", searched, "--json"))
+    assert found["number"] == report["best"]["trial"]
+    assert found["module"] == str(searched / "best.qmod")
+    fields = json.loads(asked(capsys, "best", searched, "--qconfig"))
+    assert fields == report["best"]["qconfig"]
+    assert f"trial {found['number']}" in asked(capsys, "best", searched)
+
+
+def test_trials_are_filtered_sorted_and_counted(
+    searched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rows(*words: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(
+            asked(capsys, "trials", searched, "-f", "json", *words)
+        )
+        return found
+
+    everything = rows()
+    assert [row["number"] for row in everything] == list(range(5))
+    by_sqnr = rows("--sort", "sqnr_db", "--reverse", "--limit", "2")
+    best_two = sorted((row["sqnr_db"] for row in everything), reverse=True)[:2]
+    assert [row["sqnr_db"] for row in by_sqnr] == best_two
+    assert [r["number"] for r in rows("--min", f"sqnr_db={best_two[1]}")] == sorted(
+        row["number"] for row in by_sqnr
+    )
+    assert rows("--stage", "none-such") == []
+    assert run(["trials", str(searched), "--sort", "sqnr"]) == 2
+    assert "sqnr_db" in capsys.readouterr().err
+
+
+def test_one_trial_is_shown_with_its_shards(
+    searched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads(asked(capsys, "show", searched, "--trial", 1))
+    assert sum(shard["samples"] for shard in found["shards"]) == found["samples"]
+    assert found["qconfig"]["weight_granularity"] == found["params"]["weight_granularity"]
+    assert run(["show", str(searched), "--trial", "99"]) == 2
+
+
+def test_studies_are_compared_in_rows(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "two"
+    qsearch.launch("digits", out=other, trials=2, pool="inline", seed=5)
+    rows = json.loads(asked(capsys, "compare", searched, other, "-f", "json"))
+    assert [row["study"] for row in rows] == ["one", "two"]
+    assert [row["trials"] for row in rows] == ["5/5", "2/2"]
+    assert asked(capsys, "compare", searched, other).count("\n") == 3
+
+
+def test_a_study_goes_to_optuna_and_opens_there(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'optuna.db'}"
+    assert "5 trials" in asked(capsys, "export-optuna", searched, url)
+    study = optuna.load_study(study_name="one", storage=url)
+    best = json.loads(asked(capsys, "best", searched, "--json"))
+    assert len(study.trials) == 5
+    assert study.best_trial.user_attrs["score"]["top1"] == best["top1"]
+    assert run(["export-optuna", str(searched), url]) == 2
+    assert "has a study 'one' already" in capsys.readouterr().err
+    asked(capsys, "export-optuna", searched, url, "--name", "again")
+
+
+def test_stop_pause_and_resume_are_left_for_the_drivers(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flag in ("--pause", "--resume"):
+        assert "0 drivers listening" in asked(capsys, "stop", copied, flag)
+    asked(capsys, "stop", copied)
+    repository = Repository(open_engine(f"sqlite:///{RunFolder(copied).database}"))
+    study = repository.study("one")
+    assert [c.kind for c in repository.commands_of(study.id, 0)] == ["pause", "resume", "stop"]
+    repository.close()
+
+
+def test_a_study_is_deleted_after_a_yes_only(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["delete", str(copied)]) == 2
+    assert "--yes" in capsys.readouterr().err
+    asked(capsys, "delete", copied, "--yes")
+    assert not (copied / "best.qmod").exists()
+    assert not (copied / "study.db").exists()
+
+
+def test_a_study_that_is_searched_is_not_deleted(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository = Repository(open_engine(f"sqlite:///{RunFolder(copied).database}"))
+    repository.join(repository.study("one").id, "elsewhere:7", "v1", 2)
+    repository.close()
+    assert run(["delete", str(copied), "--yes"]) == 2
+    assert "elsewhere:7" in capsys.readouterr().err
+    asked(capsys, "delete", copied, "--yes", "--force")
+
+
+def test_an_older_store_is_migrated_by_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{shutil.copy(ASSET, tmp_path / 'study.db')}"
+    assert run(["status", "--storage", url]) == 2
+    assert "qsearch store migrate" in capsys.readouterr().err
+    assert "schema 0001" in asked(capsys, "store", "check", "--storage", url, code=1)
+    assert ASSET.read_bytes() == (tmp_path / "study.db").read_bytes(), "looking changes nothing"
+    assert "was 0001" in asked(capsys, "store", "migrate", "--storage", url)
+    asked(capsys, "store", "check", "--storage", url)
+    assert "complete" in asked(capsys, "status", "--storage", url)
+    assert "nothing to do" in asked(capsys, "store", "migrate", "--storage", url)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions_know_every_command_and_flag(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = asked(capsys, "completion", shell)
+    assert all(name in script for name in COMMANDS)
+    assert "max-drop" in script
+    if shell != "fish":
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_bash_completes_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    script = asked(capsys, "completion", "bash")
+    ask = 'COMP_WORDS=(qsearch {}); COMP_CWORD={}; _qsearch; echo "${{COMPREPLY[@]}}"'
+    for words, place, wanted in (("la", 1, "launch"), ("launch --max", 2, "--max-drop")):
+        done = subprocess.run(
+            ["bash", "-c", f"{script}\n{ask.format(words, place)}"],
+            text=True,
+            capture_output=True,
+            check=True,
+        )
+        assert done.stdout.split() == [wanted]
