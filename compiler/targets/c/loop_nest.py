@@ -15,8 +15,8 @@
         for (x …) out[…] = …;
     }
 
-Values do not depend on the form: sums of integers are exact or wrap, and every sum of floats adds
-its terms in row-major order of the reduction.
+Values do not depend on the form: sums of integers are exact or wrap in any order, and every sum of
+floats adds its terms in row-major order of the reduction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_bounds import Bounds, bounds_of
 from compiler.targets.c.loop_order import Loop, Order, join_loops, row_of
 from compiler.targets.c.scalar_printer import ScalarPrinter, position_text
-from compiler.targets.c.value_ranges import ValueRanges
+from compiler.targets.c.value_ranges import ValueRanges, is_integer
 
 LONGEST_ROW = 512
 """Accumulators kept at once: 2 KiB of int32, beside the rows that are read in the first cache."""
@@ -133,11 +133,23 @@ class _Nest:
         fixed |= _axes_in(*roots, *([block.init] if block.init is not None else []))
         order = Order(
             tuple(Loop(a.name, a.extent) for a in block.axes if a.extent != 1),
-            tuple(Loop(a.name, a.extent) for a in block.raxes if a.extent != 1),
+            tuple(Loop(a.name, a.extent) for a in self._raxes() if a.extent != 1),
             positions,
         )
         taken = frozenset(a.name for a in (*block.axes, *block.raxes)) | set(self._names.values())
         return join_loops(order, frozenset(fixed), taken)
+
+    def _raxes(self) -> list[Axis]:
+        """The loops of the reduction; those with bounds of their own outermost where that is free.
+
+        Integers may be combined in any order. A loop without bounds can then add several terms at
+        once, and the bounds are computed less often.
+        """
+        block = self._block
+        if block.combiner in _ARG or not is_integer(self._expr.dtype):
+            return list(block.raxes)
+        bounded = {name for condition in self._conditions for name in condition.terms}
+        return sorted(block.raxes, key=lambda axis: axis.name not in bounded)
 
     # The forms of a reduction.
 
