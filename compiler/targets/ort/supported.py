@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from compiler.errors import OnnxExportError
+import numpy as np
+
+from compiler.errors import CodegenError, EvaluationError, OnnxExportError
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Function, Op, Var
 from compiler.ir.infer_type import infer_module
@@ -46,13 +48,18 @@ def _is_static(ty: TensorType) -> bool:
 
 @lru_cache(maxsize=_FORMS_HELD)
 def _has_form(op: Op, attrs: Attrs | None, operands: tuple[Type, ...]) -> bool:
-    """Whether the exporter writes this very call; it is asked, as rules may refuse attributes."""
+    """Whether onnxruntime runs this very call: rules and kernels refuse some attributes and ranks,
+    and nobody lists them."""
     from compiler.export.to_onnx.float_model import to_onnx
+    from compiler.targets.ort.session import OrtExecutor
 
     params = tuple(Var(f"p{i}", ty) for i, ty in enumerate(operands))
     mod = infer_module(IRModule({"main": Function(params, Call(op, params, attrs))}))
+    fields = [field for ty in operands for field in tensor_fields(ty)]
     try:
-        to_onnx(mod)
-    except OnnxExportError:
+        session = OrtExecutor(to_onnx(mod))
+        zeros = [np.zeros(ty.concrete_shape, ty.dtype) for ty in fields]
+        session.run(dict(zip(session.input_names, zeros, strict=True)))
+    except (OnnxExportError, CodegenError, EvaluationError, ValueError):
         return False
     return True
