@@ -31,7 +31,6 @@ class NativeKernels:
     """
 
     name = "c"
-    searches_all = True
 
     def __init__(self) -> None:
         path = build_library("calibrate", [_SOURCE])

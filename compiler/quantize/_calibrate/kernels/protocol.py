@@ -24,13 +24,9 @@ KernelChoice = Literal["auto", "c", "numpy"]
 
 
 class Kernels(Protocol):
-    """Every implementation gives the same bits. Arrays are 1-D and contiguous.
-
-    ``searches_all``: the divergence of every KL candidate costs less than an estimate first.
-    """
+    """Every implementation gives the same bits. Arrays are 1-D and contiguous."""
 
     name: str
-    searches_all: bool
 
     def count_ranges(
         self, values: NDArray[np.float32], counts: NDArray[np.int64], keys: NDArray[np.int32]
