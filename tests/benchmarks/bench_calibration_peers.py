@@ -141,9 +141,17 @@ def compared(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         many = add(name, "--side", "ours", "--repeat", str(args.repeat))
         if many["peak_rss_mb"] > MEMORY_GROWTH * plain["peak_rss_mb"]:
             broken.append("memory grows with the images")
+    ratios: dict[str, Any] = {}
     for method in args.peers:
-        add(f"onnxruntime, {method}", "--side", method)
-    return {"machine": machine(), "rows": rows, "broken": broken}, broken
+        cpu_s = add(f"onnxruntime, {method}", "--side", method)["cpu_s"]
+        # Seconds depend on the machine and on who else uses it; these do so far less.
+        ratios[method] = {
+            "C": round(plain["cpu_s"] / cpu_s, 2),
+            "numpy": round(numpy_["cpu_s"] / cpu_s, 2),
+        }
+    if ratios:
+        print(f"ours / theirs, CPU time: {json.dumps(ratios)}", flush=True)
+    return {"machine": machine(), "rows": rows, "ratios": ratios, "broken": broken}, broken
 
 
 def main() -> int:
