@@ -188,3 +188,19 @@ def test_sums_of_wide_inputs_that_int32_cannot_hold_are_refused_with_node_and_bo
         build_candidate(mod, config, [1.0])
     fewer = config.with_overrides(layers={"dense_0": {"nbit_input": 16, "nbit_weight": 4}})
     assert build_candidate(mod, fewer, [1.0]).partitioned is not None
+
+
+def test_the_example_of_the_readme_holds() -> None:
+    rng = np.random.default_rng(6)
+    mod, data = network(rng), inputs(rng)
+    first, *_, last = layer_names(mod)
+    config = QConfig.recommended(
+        nbit_weight=4,
+        layers={first: {"nbit_weight": 6}, last: {"nbit_weight": 8, "nbit_input": 16}},
+    )
+    cost = candidate_of(mod, config, data).cost
+    assert [layer.nbit_weight for layer in cost.layers] == [6, 4, 4, 8]
+    assert [layer.nbit_input for layer in cost.layers] == [8, 8, 8, 16]
+    assert cost.weight_bytes == sum(layer.weight_bytes for layer in cost.layers)
+    assert cost.bit_operations == sum(layer.bit_operations for layer in cost.layers)
+    assert cost.to_dict()["layers"][0]["name"] == first
