@@ -20,11 +20,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
-from qsearch.errors import SearchFailedError, TakenError
+from qsearch.errors import SearchFailedError
 from qsearch.progress import TRIALS, Progress
 from qsearch.search.budget import Budget
 from qsearch.search.evaluating import EarlyStop, Evaluations, NeverStop
@@ -33,8 +33,8 @@ from qsearch.search.leases import Heartbeat, LeaseWatch
 from qsearch.search.ledger import Ledger
 from qsearch.search.objectives import Objective
 from qsearch.search.proposals import Proposer
-from qsearch.search.space import canonical_fields, content_hash
-from qsearch.store.records import Ended, NewTrial, Study, StudyState, Trial
+from qsearch.search.queueing import ScaleSource, TrialQueue
+from qsearch.store.records import Ended, Study, StudyState, Trial
 from qsearch.store.repository import Repository
 from workers.code_version import code_version
 from workers.pool.protocol import WorkerPool
@@ -46,13 +46,6 @@ TIMEOUT: Final = "timeout"
 STOPPED: Final = "stopped on request"
 _POLL_S: Final = 1.0
 _IDLE_S: Final = 0.2
-
-
-class ScaleSource(Protocol):
-    """Where the activation scales of a configuration come from."""
-
-    def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
-        """Real-valued range of each activation point in binding order; None for global_scale."""
 
 
 @dataclass(slots=True)
@@ -95,20 +88,27 @@ class Driver:
     worker_cpu_s: float = 0.0
     """CPU seconds that workers spent on them."""
     _ledger: Ledger = field(init=False)
+    _queue: TrialQueue = field(init=False)
     _evaluations: Evaluations = field(init=False)
     _me: int = 0
-    _next_batch: int = 0
-    _told: int = 0
-    _exhausted: bool = False
     _paused: bool = False
     _others: int = 0
     _seen_command: int = 0
     _looked: float = -math.inf
-    _variants: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._ledger = Ledger(self.objective)
         self._evaluations = Evaluations(self.pool, self.judging, self.early_stop)
+        self._queue = TrialQueue(
+            self.repository,
+            self.study.id,
+            self._ledger,
+            self.proposer,
+            self.scales,
+            self.work_key,
+            self.budget.trials,
+            self.progress,
+        )
 
     def run(self) -> str | None:
         """Finish the study's trials; why it stopped early, or None.
@@ -141,14 +141,7 @@ class Driver:
             self._bury([driver.id for driver in others if driver.id != self._me])
         self._ledger.note_all(self.repository.trials_of(study_id))
         self._others = len(self.repository.drivers_of(study_id, running=True)) - 1
-        # The last batch may lack trials that an earlier, smaller budget had no room for.
-        self._next_batch = max(self._ledger.last_batch, 0)
-        if self._others and self._ledger.trials:
-            self._next_batch += 1  # or is being stored by those who search already
-        self._tell()
-        for batch in range(self._told, self._next_batch):
-            self.proposer.add_pending(self._ledger.batch(batch))
-        self._variants = {content_hash(self.proposer.start.calibration_fields())}
+        self._queue.load(alone=not self._others)
         self.progress.phase(TRIALS, self.budget.trials, self._ledger.finished)
 
     def _loop(self) -> str | None:
@@ -159,100 +152,14 @@ class Driver:
             if self._ledger.finished >= self.budget.trials:
                 return None
             before = self._ledger.finished
-            self._tell()
-            moved = self._propose() | self._begin()
+            self._queue.tell()
+            moved = self._fill() | self._begin()
             if len(self._evaluations):
                 self._collect()
             elif not moved and self._ledger.finished == before:
-                if self._exhausted and not self._ledger.unfinished:
+                if self._queue.exhausted and not self._ledger.unfinished:
                     return SPACE_EXHAUSTED
                 self.stop.wait(_IDLE_S)  # others run what is left, or the study is paused
-
-    # what to try ---------------------------------------------------------------------------------
-
-    def _tell(self) -> None:
-        """Tell the proposer the batches that ended, in order."""
-        while self._told < self._next_batch and self._ledger.batch_ended(self._told):
-            self.proposer.add_history(self._ledger.batch(self._told))
-            self._told += 1
-
-    def _propose(self) -> bool:
-        """Store the next batches; whether there were any."""
-        stored = False
-        while self._may_propose():
-            batch = self._next_batch
-            new = self._new_trials(batch)
-            if not new and not self._ledger.batch(batch):
-                self._exhausted = True
-                break
-            try:
-                added = self.repository.add_trials(self.study.id, new)
-            except TakenError:
-                self._sync()  # another driver stored it first
-                continue
-            self._ledger.note_all(added)
-            self._next_batch = batch + 1
-            self.proposer.add_pending(added)
-            self._tell()
-            stored = stored or bool(added)
-        return stored
-
-    def _may_propose(self) -> bool:
-        ledger = self._ledger
-        if self._exhausted or self._paused or ledger.next_number >= self.budget.trials:
-            return False
-        if self.proposer.needs_history:
-            return self._told == self._next_batch
-        return ledger.unfinished - len(self._evaluations) < self._capacity
-
-    def _new_trials(self, batch: int) -> list[NewTrial]:
-        """The proposals of the batch that are not stored, as many as the budget has room for."""
-        stored = {row.config_hash for row in self._ledger.batch(batch)}
-        room = self.budget.trials - self._ledger.next_number
-        new: list[NewTrial] = []
-        for proposal in self.proposer.propose(batch):
-            if proposal.config_hash in stored or len(new) == room:
-                continue
-            new.append(
-                NewTrial(
-                    number=self._ledger.next_number + len(new),
-                    batch=batch,
-                    params=proposal.params,
-                    qconfig=proposal.qconfig.to_dict(),
-                    config_hash=proposal.config_hash,
-                    work_hash=self._work_hash(proposal.qconfig),
-                    stage=proposal.stage,
-                )
-            )
-        return new
-
-    def _work_hash(self, qconfig: QConfig) -> str:
-        """Equal for configurations that make the same module: ranges count, not their origin.
-
-        On few samples, the maximum and a high percentile are often the same number.
-        """
-        fields = canonical_fields(qconfig.to_dict())
-        try:
-            scales = self._scales_for(qconfig)
-        except CompilerError:
-            scales = None  # told when the trial is run
-        if scales is not None:
-            for name in ("calibrate_mode", "percentile"):
-                fields.pop(name, None)
-            fields["activation_scales"] = list(scales)
-        return content_hash({**self.work_key, "qconfig": fields})
-
-    def _scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
-        """Scales; where that is the first of a graph variant, calibration was in between."""
-        if qconfig.calibrate_mode == "global_scale":
-            return self.scales.scales_for(qconfig)
-        variant = content_hash(qconfig.calibration_fields())
-        try:
-            return self.scales.scales_for(qconfig)
-        finally:
-            if variant not in self._variants:
-                self._variants.add(variant)
-                self.progress.phase(TRIALS, self.budget.trials, self._ledger.finished)
 
     # what runs -----------------------------------------------------------------------------------
 
@@ -265,6 +172,10 @@ class Driver:
         workers = self.pool.num_workers
         shares = self._others and self.proposer.needs_history
         return workers + (0 if shares else max(3, workers // 4))
+
+    def _fill(self) -> bool:
+        running = len(self._evaluations)
+        return not self._paused and self._queue.fill(running=running, reserve=self._capacity)
 
     def _begin(self) -> bool:
         """Lease waiting trials and hand them to the pool; whether there were any."""
@@ -286,7 +197,7 @@ class Driver:
         ends: list[Ended] = []
         for trial in claims.run:
             try:
-                scales = self._scales_for(QConfig.from_dict(trial.qconfig))
+                scales = self._queue.scales_for(QConfig.from_dict(trial.qconfig))
             except CompilerError as error:
                 ends.append(Ended(trial, failed(error, attempts=0)))
                 continue
@@ -399,17 +310,13 @@ class Driver:
 
     def _sync(self) -> None:
         """Take in what other drivers stored and finished."""
-        study_id, ledger = self.study.id, self._ledger
-        stored = self.repository.trials_of(study_id, first=ledger.next_number)
-        new = [trial for trial in stored if trial.number not in ledger.trials]
-        if new:
-            self.proposer.add_pending(new)
-            self._next_batch = max(self._next_batch, new[-1].batch + 1)
-        ended = set(ledger.unfinished_numbers()) - self.repository.unfinished(study_id)
+        ledger, before = self._ledger, self._ledger.finished
+        self._queue.read_new()
+        ended = set(ledger.unfinished_numbers()) - self.repository.unfinished(self.study.id)
         ended -= set(self._evaluations.numbers)
-        found = self.repository.trials_by_number(study_id, sorted(ended)) if ended else []
-        before = ledger.finished
-        ledger.note_all([*new, *found])
+        if ended:
+            found = self.repository.trials_by_number(self.study.id, sorted(ended))
+            ledger.note_all(found)
         if ledger.finished > before:
             self.progress.advance(ledger.finished - before, self._best_note())
 

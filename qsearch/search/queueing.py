@@ -1,0 +1,164 @@
+"""The queue of a study: batch after batch is proposed and stored, and told when it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from compiler.errors import CompilerError
+from compiler.qtypes.qconfig import QConfig
+from qsearch.errors import TakenError
+from qsearch.progress import TRIALS, Progress
+from qsearch.search.ledger import Ledger
+from qsearch.search.proposals import Proposer
+from qsearch.search.space import canonical_fields, content_hash
+from qsearch.store.records import NewTrial, Trial
+from qsearch.store.repository import Repository
+
+
+class ScaleSource(Protocol):
+    """Where the activation scales of a configuration come from."""
+
+    def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
+        """Real-valued range of each activation point in binding order; None for global_scale."""
+
+
+@dataclass(slots=True)
+class TrialQueue:
+    """Proposes batches of a study and stores them.
+
+    Args:
+        repository, study_id, ledger: what is stored, and what is known of it.
+        proposer: what to try next.
+        scales: activation scales, which are a part of what makes two trials the same work.
+        work_key: all else that decides a score beside the configuration.
+        target: trials the study shall have.
+        progress: told when calibration came in between.
+    """
+
+    repository: Repository
+    study_id: int
+    ledger: Ledger
+    proposer: Proposer
+    scales: ScaleSource
+    work_key: Mapping[str, Any]
+    target: int
+    progress: Progress
+    exhausted: bool = False
+    """The space has nothing that was not tried."""
+    _next_batch: int = 0
+    _told: int = 0
+    _variants: set[str] = field(default_factory=set)
+
+    def load(self, *, alone: bool) -> None:
+        """Go on from what the ledger holds; with other drivers the last batch is not ours."""
+        # The last batch may lack trials that an earlier, smaller budget had no room for.
+        self._next_batch = max(self.ledger.last_batch, 0)
+        if not alone and self.ledger.trials:
+            self._next_batch += 1
+        self.tell()
+        for batch in range(self._told, self._next_batch):
+            self.proposer.add_pending(self.ledger.batch(batch))
+        self._variants = {content_hash(self.proposer.start.calibration_fields())}
+
+    def tell(self) -> None:
+        """Tell the proposer the batches that ended, in order."""
+        while self._told < self._next_batch and self.ledger.batch_ended(self._told):
+            self.proposer.add_history(self.ledger.batch(self._told))
+            self._told += 1
+
+    def fill(self, *, running: int, reserve: int) -> bool:
+        """Store the next batches; whether there were any.
+
+        Args:
+            running: unfinished trials that run here.
+            reserve: how many may wait, where the sampler needs no history.
+        """
+        stored = False
+        while self._may_propose(running, reserve):
+            batch = self._next_batch
+            new = self._new_trials(batch)
+            if not new and not self.ledger.batch(batch):
+                self.exhausted = True
+                break
+            try:
+                added = self.repository.add_trials(self.study_id, new)
+            except TakenError:
+                self.read_new()  # another driver stored it first
+                continue
+            self.ledger.note_all(added)
+            self._next_batch = batch + 1
+            self.proposer.add_pending(added)
+            self.tell()
+            stored = stored or bool(added)
+        return stored
+
+    def read_new(self) -> list[Trial]:
+        """Take in the batches that other drivers stored; their trials that ended."""
+        stored = self.repository.trials_of(self.study_id, first=self.ledger.next_number)
+        new = [trial for trial in stored if trial.number not in self.ledger.trials]
+        if new:
+            self.proposer.add_pending(new)
+            self._next_batch = max(self._next_batch, new[-1].batch + 1)
+        return self.ledger.note_all(new)
+
+    def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
+        """Scales; where that is the first of a graph variant, calibration was in between.
+
+        Raises:
+            CompilerError: there are none.
+        """
+        if qconfig.calibrate_mode == "global_scale":
+            return self.scales.scales_for(qconfig)
+        variant = content_hash(qconfig.calibration_fields())
+        try:
+            return self.scales.scales_for(qconfig)
+        finally:
+            if variant not in self._variants:
+                self._variants.add(variant)
+                self.progress.phase(TRIALS, self.target, self.ledger.finished)
+
+    def _may_propose(self, running: int, reserve: int) -> bool:
+        if self.exhausted or self.ledger.next_number >= self.target:
+            return False
+        if self.proposer.needs_history:
+            return self._told == self._next_batch
+        return self.ledger.unfinished - running < reserve
+
+    def _new_trials(self, batch: int) -> list[NewTrial]:
+        """The proposals of the batch that are not stored, as many as the budget has room for."""
+        stored = {row.config_hash for row in self.ledger.batch(batch)}
+        room = self.target - self.ledger.next_number
+        new: list[NewTrial] = []
+        for proposal in self.proposer.propose(batch):
+            if proposal.config_hash in stored or len(new) == room:
+                continue
+            new.append(
+                NewTrial(
+                    number=self.ledger.next_number + len(new),
+                    batch=batch,
+                    params=proposal.params,
+                    qconfig=proposal.qconfig.to_dict(),
+                    config_hash=proposal.config_hash,
+                    work_hash=self._work_hash(proposal.qconfig),
+                    stage=proposal.stage,
+                )
+            )
+        return new
+
+    def _work_hash(self, qconfig: QConfig) -> str:
+        """Equal for configurations that make the same module: ranges count, not their origin.
+
+        On few samples, the maximum and a high percentile are often the same number.
+        """
+        fields = canonical_fields(qconfig.to_dict())
+        try:
+            scales = self.scales_for(qconfig)
+        except CompilerError:
+            scales = None  # told when the trial is run
+        if scales is not None:
+            for name in ("calibrate_mode", "percentile"):
+                fields.pop(name, None)
+            fields["activation_scales"] = list(scales)
+        return content_hash({**self.work_key, "qconfig": fields})
