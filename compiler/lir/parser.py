@@ -9,11 +9,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.ir.attrs import NO_ATTRS, DictAttrs
 from compiler.ir.lexer import QUOTED, Source
 from compiler.ir.literals import IDENT_TEXT
 from compiler.ir.lowered_function import register_lowered_parser
 from compiler.ir.ty import DTYPES
+from compiler.lir.attribute_parser import read_attributes
 from compiler.lir.expression_parser import Names, read_scalar
 from compiler.lir.nodes import COMBINERS, HINTS, Block, Buffer, Compute, Extern, PrimFunc, Scope
 from compiler.lir.scalars import INDEX_DTYPE, Axis, Scalar
@@ -88,7 +88,7 @@ class _Reader:
         params = self._declarations("param")
         words.expect("->")
         outputs = self._declarations("out")
-        attrs = self._attrs()
+        attrs = read_attributes(self.words)
         words.expect("{")
         consts: list[tuple[Buffer, Array]] = []
         temps: list[Buffer] = []
@@ -156,58 +156,6 @@ class _Reader:
         except IndexError:
             words.fail(f"there is no constant {index}", first)
 
-    def _attrs(self) -> DictAttrs:
-        words = self.words
-        if not words.accept("attrs"):
-            return NO_ATTRS
-        words.expect("=")
-        words.expect("{")
-        found: dict[str, Any] = {}
-        while not words.accept("}"):
-            if found:
-                words.expect(",")
-            key = words.take()
-            if key.kind not in ("word", "string"):
-                words.fail(f"expected the name of an attribute, found {key.text!r}", key)
-            words.expect("=")
-            found[json.loads(key.text) if key.kind == "string" else key.text] = self._value()
-        return DictAttrs(found)
-
-    def _value(self) -> Any:
-        """A number, string, bool or list of them; lists of lists have a stack of their own."""
-        words = self.words
-        open_lists: list[list[Any]] = []
-        while True:
-            if words.accept("["):
-                open_lists.append([])
-                if not words.accept("]"):
-                    continue
-                value: Any = tuple(open_lists.pop())
-            else:
-                value = self._plain_value()
-            while open_lists:
-                open_lists[-1].append(value)
-                if words.accept(","):
-                    break
-                words.expect("]")
-                value = tuple(open_lists.pop())
-            else:
-                return value
-
-    def _plain_value(self) -> Any:
-        words = self.words
-        sign = -1 if words.accept("-") else 1
-        word = words.take()
-        if word.kind == "number":
-            if word.text.isdigit():
-                return sign * int(word.text)
-            return sign * float(word.text.removesuffix("f64").removesuffix("f"))
-        if word.kind == "string" and sign > 0:
-            return json.loads(word.text)
-        if word.text not in ("True", "False"):
-            words.fail(f"{word.text!r} is no value of an attribute", word)
-        return word.text == "True"
-
     def _block(self) -> Block:
         if self.words.peek(1).text == "[":
             return self._compute()
@@ -234,7 +182,7 @@ class _Reader:
             if ins:
                 words.expect(",")
             ins.append(self._buffer())
-        return Extern(json.loads(symbol.text), tuple(ins), tuple(outs), self._attrs())
+        return Extern(json.loads(symbol.text), tuple(ins), tuple(outs), read_attributes(self.words))
 
     def _compute(self) -> Compute:
         words = self.words

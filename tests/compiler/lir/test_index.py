@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.lir import index
+from compiler.lir import index, ranges
 from compiler.lir.scalars import Axis, Bin, IntImm, Scalar, Select, Un
 from compiler.lir.walk import with_axes
 
@@ -65,7 +65,7 @@ def test_simplified_arithmetic_has_the_same_value_everywhere(pair: tuple[Scalar,
 @given(expressions())
 def test_ranges_hold_every_value(pair: tuple[Scalar, Scalar]) -> None:
     for expr in pair:
-        held = index.value_range(expr)
+        held = ranges.value_range(expr)
         if held is None:
             continue
         for point in itertools.product(*(range(axis.extent) for axis in LOOPS)):
@@ -94,7 +94,7 @@ def test_quotients_and_remainders_of_row_major_places_come_apart() -> None:
 
 def test_a_sum_that_may_wrap_is_not_divided_term_by_term() -> None:
     huge = index.times(LOOPS[1], 1 << 30)
-    assert index.value_range(huge) is None
+    assert ranges.value_range(huge) is None
     divided = index.floordiv(huge, 4)
     assert isinstance(divided, Bin)
     assert divided.op == "floordiv"
@@ -102,7 +102,7 @@ def test_a_sum_that_may_wrap_is_not_divided_term_by_term() -> None:
 
 def test_clamped_indices_of_any_dtype_are_inside() -> None:
     for dtype in ("int8", "uint8", "int32", "int64", "uint64"):
-        held = index.value_range(index.clamped(IntImm(5, dtype), 3))
+        held = ranges.value_range(index.clamped(IntImm(5, dtype), 3))
         assert held is not None
         assert held[0] >= 0
         assert held[1] <= 2
@@ -110,6 +110,6 @@ def test_clamped_indices_of_any_dtype_are_inside() -> None:
 
 def test_ranges_see_through_absolute_values_and_choices() -> None:
     moved = index.plus(LOOPS[1], -2)
-    assert index.value_range(Un("abs", moved)) == (0, 2)
+    assert ranges.value_range(Un("abs", moved)) == (0, 2)
     either = Select(Bin("<", moved, IntImm(0)), IntImm(7), moved)
-    assert index.value_range(either) == (-2, 7)
+    assert ranges.value_range(either) == (-2, 7)
