@@ -193,6 +193,9 @@ class BodyParser(ExprParser):
                 stream.expect(",")
         for name, var in params.items():
             self._define(name, var)
+        device: VirtualDevice = attrs.pop("virtual_device", UNCONSTRAINED)
+        if not isinstance(device, VirtualDevice):
+            stream.source.error(start, "virtual_device of a function must name a device")
         ret_type = types.parse() if stream.take("->") else None
         body = yield self._block()
         self._leave(mark)
@@ -204,6 +207,7 @@ class BodyParser(ExprParser):
             type_params,
             DictAttrs(attrs),
             span=self._span(start),
+            virtual_device=device,
         )
 
     def _if(self, start: int) -> Steps:

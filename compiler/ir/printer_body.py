@@ -191,7 +191,7 @@ class BodyPrinter:
     def _declare(self, var: Var) -> str:
         """A variable where it is bound, with device, annotation and inferred type."""
         text = self._name(var)
-        if var.virtual_device is not UNCONSTRAINED and var.virtual_device != UNCONSTRAINED:
+        if var.virtual_device is not UNCONSTRAINED:
             text += f" {{virtual_device={self._meta.device(var.virtual_device)}}}"
         if var.type_annotation is not None:
             text += f": {self._types.text(var.type_annotation)}"
@@ -213,6 +213,8 @@ class BodyPrinter:
         type_params = self._types.parameters(fn.type_params)
         parts = [self._declare(p) for p in fn.params]
         parts += [f"{literals.key(k)}={value_text(v, self._meta)}" for k, v in fn.attrs.items()]
+        if fn.virtual_device is not UNCONSTRAINED:
+            parts.append(f"virtual_device={self._meta.device(fn.virtual_device)}")
         returns = f" -> {self._types.text(fn.ret_type)}" if fn.ret_type is not None else ""
         return f"{type_params}({', '.join(parts)}){returns}"
 

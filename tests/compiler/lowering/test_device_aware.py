@@ -6,7 +6,7 @@ import pytest
 
 import compiler
 from compiler import relay
-from compiler.errors import CompilerError
+from compiler.errors import CompilerError, ParseError
 from compiler.ir.analysis import extract_calls
 from compiler.ir.expr import Call, Expr, Function, Let, Var, is_op_call
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
@@ -208,3 +208,12 @@ def test_on_device_is_not_put_where_it_says_nothing() -> None:
     other = get_on_device_props(maybe_on_device(once, NPU))
     assert other is not None
     assert other.body is once
+
+
+def test_devices_of_functions_and_parameters_survive_the_text() -> None:
+    mod = compiler.infer_module(compiler.IRModule({"main": on_two_devices()}))
+    again = compiler.parse(compiler.text(mod))["main"]
+    assert again.virtual_device is CPU
+    assert again.params[0].virtual_device is NPU
+    with pytest.raises(ParseError, match="must name a device"):
+        compiler.parse('#[version = "0.0.5"]\ndef @main(virtual_device="c") { 1f }')

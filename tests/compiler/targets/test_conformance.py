@@ -4,6 +4,7 @@ import pytest
 
 from compiler.export.to_onnx.float_model import to_onnx
 from compiler.ir.module import IRModule
+from compiler.pipeline import lower
 from compiler.runtime.executor import Executor
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.toolchain import find_compiler
@@ -26,3 +27,8 @@ class TestOrtExecutor(ExecutorTestCase):
 class TestCExecutor(ExecutorTestCase):
     def executor_of(self, mod: IRModule) -> Executor:
         return CExecutor(mod)
+
+
+class TestLoweredOnNumpy(ExecutorTestCase):
+    def executor_of(self, mod: IRModule) -> Executor:
+        return lower(mod, target="reference")
