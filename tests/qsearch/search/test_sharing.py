@@ -1,0 +1,196 @@
+"""Several drivers, wishes from outside, and a clock that jumps: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compiler.qtypes.qconfig import QConfig
+from qsearch.progress import SilentProgress
+from qsearch.search.budget import Budget
+from qsearch.search.driver import STOPPED, Driver
+from qsearch.search.judging import Judging
+from qsearch.search.leases import LeaseWatch
+from qsearch.search.objectives import Objective
+from qsearch.search.proposals import Proposer
+from qsearch.search.space import default_space
+from qsearch.store.engine import open_engine
+from qsearch.store.records import NewStudy
+from qsearch.store.repository import Repository
+from tests.qsearch.search.test_driver import (
+    FakePool,
+    KilledError,
+    Scales,
+    fake_interrupt,
+    made_up,
+    score_of,
+    story,
+)
+from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
+
+TRIALS = 24
+
+
+def driver(
+    repository: Repository,
+    pool: Any,
+    *,
+    sampler: str = "tpe",
+    code: str = "v1",
+    name: str = "study",
+    watch: LeaseWatch | None = None,
+) -> Driver:
+    study = repository.find_study(name) or repository.create_study(
+        NewStudy(name, "m.onnx", "a" * 64, {}, "b" * 64, 3, TRIALS, "c" * 16)
+    )
+    objective = Objective("agreement")
+    return Driver(
+        repository=repository,
+        study=study,
+        proposer=Proposer(
+            default_space(),
+            QConfig.recommended(),
+            objective,
+            sampler=sampler,
+            seed=3,
+            batch_size=4,
+            enumerate_all=False,
+        ),
+        pool=pool,
+        scales=Scales(),
+        judging=Judging(
+            b"", DatasetRef("npz"), Range(0, 300), "grid", ("agreement",), (), score_of
+        ),
+        objective=objective,
+        work_key={"code": code},
+        budget=Budget(TRIALS),
+        progress=SilentProgress(),
+        watch=watch or LeaseWatch(),
+    )
+
+
+def slowly(request: EvaluationRequest) -> EvaluationResult:
+    time.sleep(0.02)
+    return made_up(request)
+
+
+def in_threads(*work: Callable[[], Any]) -> None:
+    threads = [threading.Thread(target=one) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'study.db'}"
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_two_drivers_share_a_study_without_a_duplicate(postgres_url: str, sampler: str) -> None:
+    pools = [FakePool(answer=slowly, seed=n) for n in (0, 1)]
+    repositories = [Repository(open_engine(postgres_url)) for _ in pools]
+    first, second = (
+        driver(repository, pool, sampler=sampler)
+        for repository, pool in zip(repositories, pools, strict=True)
+    )
+    in_threads(first.run, second.run)
+    ran = [*pools[0].ran, *pools[1].ran]
+    assert len(ran) == len(set(ran)) == TRIALS
+    assert first.finished_here + second.finished_here == TRIALS
+    assert min(first.finished_here, second.finished_here) > 0
+    alone = driver(repositories[0], FakePool(), sampler=sampler, code="v2", name="alone")
+    alone.run()
+    assert story(repositories[0], "study") == story(repositories[0], "alone")
+    for repository in repositories:
+        repository.close()
+
+
+@pytest.mark.postgres
+def test_what_a_dead_driver_ran_is_run_by_another_with_the_same_parameters(
+    postgres_url: str,
+) -> None:
+    repository = Repository(open_engine(postgres_url))
+    living = driver(repository, FakePool(), watch=LeaseWatch(lease_s=0.5))
+    with pytest.raises(KilledError):
+        driver(repository, FakePool(on_finish=fake_interrupt(after=5))).run()
+    # A killed process leaves no cleaned-up rows: one more driver, whose heart does not beat.
+    dead = repository.join(living.study.id, "killed", "v1", 2)
+    taken = repository.claim_trials(living.study.id, dead, 2, below=TRIALS).run
+    assert taken
+    assert living.run() is None
+    after = {t.number: t for t in repository.trials_of(living.study.id)}
+    assert len(after) == TRIALS
+    assert all(t.finished for t in after.values())
+    for trial in taken:
+        assert after[trial.number].params == trial.params
+        assert after[trial.number].outcome.attempts >= 2
+    assert [d.state for d in repository.drivers_of(living.study.id)] == ["ended"] * 3
+    repository.close()
+
+
+def test_a_wish_to_stop_ends_the_search_with_nothing_running(sqlite_url: str) -> None:
+    repository = Repository(open_engine(sqlite_url))
+    asked = threading.Event()
+
+    def answer(request: EvaluationRequest) -> EvaluationResult:
+        if not asked.is_set():
+            asked.set()
+            repository.add_command(search.study.id, "stop")
+        time.sleep(0.3)
+        return made_up(request)
+
+    search = driver(repository, FakePool(answer=answer))
+    assert search.run() == STOPPED
+    trials = repository.trials_of(search.study.id)
+    assert 0 < sum(t.finished for t in trials) < TRIALS
+    assert all(t.finished or t.state == "waiting" for t in trials)
+    repository.close()
+
+
+def test_a_paused_study_waits_until_it_is_told_to_go_on(sqlite_url: str) -> None:
+    repository = Repository(open_engine(sqlite_url))
+    search = driver(repository, FakePool(answer=slowly))
+    study = search.study.id
+    running = threading.Thread(target=search.run)
+    running.start()
+    repository.add_command(study, "pause")
+    end = time.monotonic() + 30
+    while repository.study("study").state != "paused" and running.is_alive():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    if running.is_alive():  # else it was quicker than the wish
+        repository.add_command(study, "resume")
+    running.join(60)
+    assert repository.count_trials(study).finished == TRIALS
+    repository.close()
+
+
+def test_a_clock_that_jumps_changes_nothing(sqlite_url: str) -> None:
+    rng = random.Random(5)
+    clock = Repository(open_engine(sqlite_url), clock=lambda: rng.uniform(0, 4e9))
+    steady = Repository(open_engine(sqlite_url))
+    for kill in range(20):
+        pool = FakePool(num_workers=3, seed=kill, on_finish=fake_interrupt(after=3))
+        try:
+            driver(clock, pool, code="v1").run()
+        except KilledError:
+            continue
+        break
+    driver(steady, FakePool(), code="v2", name="steady").run()
+    assert story(clock, "study") == story(steady, "steady")
+    assert all(
+        t.outcome.seconds is None or 0 <= t.outcome.seconds < 60
+        for t in clock.trials_of(clock.study("study").id)
+    )
+    clock.close()
+    steady.close()
