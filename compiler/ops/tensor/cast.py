@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import NARROW_DTYPES, TensorType, Type
+from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, is_integer
 from compiler.ir.type_relation import result_rel
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Cast, Scalar
@@ -68,12 +68,25 @@ def saturated(array: Array, dtype: str) -> Array:
     return convert(array, dtype)
 
 
+def _shortest(dtype: str, x: Scalar) -> Scalar:
+    """The cast without those below it that keep all the bits it keeps."""
+    while (
+        isinstance(x, Cast)
+        and is_integer(dtype)
+        and is_integer(x.to)
+        and is_integer(x.a.dtype)
+        and bits(x.to) >= bits(dtype)
+    ):
+        x = x.a
+    return x if x.dtype == dtype else Cast(dtype, x)
+
+
 @FLower.register(cast)
 @elementwise
 def cast_lower(attrs: CastAttrs, x: Scalar) -> Scalar:
     """One cast; to 4 bits in the byte that holds them."""
     if attrs.dtype not in NARROW_DTYPES:
-        return Cast(attrs.dtype, x)
+        return _shortest(attrs.dtype, x)
     low, high = integer_range(attrs.dtype)
     storage = str(storage_dtype(attrs.dtype))
     if x.dtype.startswith("float"):

@@ -104,6 +104,22 @@ def test_the_epilogue_of_an_integer_convolution_keeps_every_step() -> None:
     ]
 
 
+def test_casts_that_lose_nothing_a_later_one_keeps_are_left_out() -> None:
+    def casts(*dtypes: str) -> str:
+        chain = "%x"
+        for dtype in dtypes:
+            chain = f'cast({chain}, dtype="{dtype}")'
+        text = f"(%x: Tensor[(3), int32]) {{ {chain} }}"
+        return lines(agrees(text, ((3,), "int32")))[0].partition(" = ")[2]
+
+    assert casts("int64", "int32", "int8") == "int8(p0[i])"
+    assert casts("int8", "int32") == "int32(int8(p0[i]))"
+    assert casts("int64", "int32") == "p0[i]"
+    assert casts("uint8", "int8") == "int8(p0[i])"
+    assert casts("float32", "int8") == "int8(float32(p0[i]))"
+    assert casts("bool", "int8") == "int8(bool(p0[i]))"
+
+
 def test_an_anchor_read_under_another_shape_is_stored() -> None:
     func = agrees(
         "(%x: Tensor[(2, 3), float32], %w: Tensor[(4, 3), float32])"
