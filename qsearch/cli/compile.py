@@ -23,7 +23,11 @@ def add_arguments(parser: Parser) -> None:
     add("-o", "--out", "--output", metavar="FILE", required=True, help="the .qmod to write")
     add("--preprocess", metavar="P", help="how an image becomes the input")
     add_dims(parser)
-    add("--dump-ir", metavar="DIR", help="write the module's text before and after every pass")
+    add(
+        "--dump-ir",
+        metavar="DIR",
+        help="write the module's text after every pass, and why operators share no kernel",
+    )
     add("--seed", metavar="S", default="0", help="of synthetic data (0)")
     add_verbosity(parser)
 
@@ -45,6 +49,11 @@ def run(args: argparse.Namespace) -> int:
             dim=args.dim or (),
             seed=args.seed,
         )
+    if args.dump_ir:
+        from compiler.fusion.fuse_ops import fuse_report
+
+        report = Path(args.dump_ir) / "fuse_report.txt"
+        report.write_text(fuse_report(module.module) + "\n", encoding="utf-8")
     module.save(args.out)
     print(args.out)
     return 0

@@ -16,9 +16,12 @@ def test_the_passes_leave_their_modules_in_a_folder(
     assert run(["compile", "--model", "digits", "-o", str(out), "--dump-ir", str(folder)]) == 0
     assert out.exists()
     assert capfd.readouterr().out.strip() == str(out)
-    names = [p.name.partition("_")[2] for p in sorted(folder.iterdir())]
+    report = (folder / "fuse_report.txt").read_text("utf-8")
+    assert "call of nn.conv2d" not in report, "every convolution takes what follows it"
+    assert "@quantized_main" in report
+    names = [p.name.partition("_")[2] for p in sorted(folder.glob("*.relay"))]
     assert names[0] == "input.relay"
     assert names.index("QuantizeAnnotate.relay") < names.index("QuantizeRealize.relay")
-    texts = [p.read_text("utf-8") for p in sorted(folder.iterdir())]
+    texts = [p.read_text("utf-8") for p in sorted(folder.glob("*.relay"))]
     assert "int8" not in texts[0]
     assert "int8" in texts[-1]
