@@ -22,5 +22,5 @@ def run(args: argparse.Namespace) -> int:
     from qsearch import api
 
     name, listening = api.stop(args.folder, storage=args.storage, study=args.study, kind=args.kind)
-    print(f"{args.kind}: study {name}, {listening} drivers listening")
+    print(f"{args.kind}: study {name}, {listening} driver(s) listening")
     return 0

@@ -17,6 +17,9 @@ import pytest
 from qsearch.store.engine import open_engine
 from qsearch.store.records import Trial
 from qsearch.store.repository import Repository
+from tests.qsearch.conftest import postgres_server, postgres_url
+
+__all__ = ["postgres_server", "postgres_url"]  # fixtures
 
 TIMEOUT_S = 240.0
 

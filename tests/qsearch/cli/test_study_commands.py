@@ -110,7 +110,7 @@ def test_stop_pause_and_resume_are_left_for_the_drivers(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for flag in ("--pause", "--resume"):
-        assert "0 drivers listening" in asked(capsys, "stop", copied, flag)
+        assert "0 driver(s) listening" in asked(capsys, "stop", copied, flag)
     asked(capsys, "stop", copied)
     repository = Repository(open_engine(f"sqlite:///{RunFolder(copied).database}"))
     study = repository.study("one")
