@@ -226,13 +226,14 @@ def load_qmod(path: str | os.PathLike[str]) -> QModule:
         module = infer_module(parsed)
         values = read_json(members["qconfig.json"], "qconfig.json")
         qconfig = QConfig.from_dict(values) if values else None
+        parameters = [param.name_hint for param in module["main"].params]
     except (CompilerError, TypeError, UnicodeDecodeError, KeyError) as error:
         raise ArtifactError(
             f"{path} holds a module that this qsearch cannot read: {error}",
             fix="use the qsearch that wrote it",
         ) from error
     provenance = read_json(members["provenance.json"], "provenance.json")
-    samples = _samples(members, [p.name_hint for p in module["main"].params])
+    samples = _samples(members, parameters)
     proof = read_json(members["proof.json"], "proof.json") if "proof.json" in members else None
     lowered = LoweredModule.from_members(members) if TEXT in members else None
     return QModule(module, qconfig, provenance, samples, proof, lowered)

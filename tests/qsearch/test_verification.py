@@ -302,6 +302,16 @@ def test_what_is_no_module_cannot_be_read(
     assert not (tmp_path / "proof.json").exists()
 
 
+def test_a_module_without_its_entry_point_cannot_be_read(
+    shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = members_of(shipped)
+    edit_text(r"def @main", "def @other")(members)
+    write_rehashed(tmp_path / "m.qmod", members)
+    assert run(["verify", str(tmp_path / "m.qmod")]) == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
 def test_a_module_with_float_left_in_it_is_refuted(tmp_path: Path) -> None:
     path = tmp_path / "m.qmod"
     config = {"partition_conversions": "enabled", "skip_conv_layers": [1]}
@@ -311,11 +321,34 @@ def test_a_module_with_float_left_in_it_is_refuted(tmp_path: Path) -> None:
     assert {f.check for f in found.findings} == {"dtypes"}
 
 
-@pytest.mark.parametrize("seed", range(40))
+OTHERS: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "zero points": {"activation_scheme": "asymmetric", "rounding": "TONEAREST"},
+    "shifts": {"requantization": "power_of_two", "weight_granularity": "tensor"},
+}
+
+
+@pytest.fixture(scope="module")
+def modules(shipped: Path) -> dict[str, Path]:
+    found = {"recommended": shipped}
+    for name, config in OTHERS.items():
+        if name not in found:
+            found[name] = shipped.with_name(f"{name}.qmod")
+            api.quantize("digits", qconfig=config).save(found[name])
+    return found
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("seed", range(20))
 def test_any_edit_is_refuted_or_unreadable_unless_it_changes_nothing(
-    seed: int, shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    seed: int,
+    name: str,
+    modules: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     rng = np.random.default_rng(seed)
+    shipped = modules[name]
     members = members_of(shipped)
     if seed % 2:
         source = members["module.relay"].decode()
@@ -325,8 +358,7 @@ def test_any_edit_is_refuted_or_unreadable_unless_it_changes_nothing(
         members["module.relay"] = edited.encode()
     else:
         tensors = sorted(name for name in members if name.startswith("tensors/"))
-        name = tensors[rng.integers(len(tensors))]
-        edit_array(name, moved(int(rng.integers(10)), 1))(members)
+        edit_array(tensors[rng.integers(len(tensors))], moved(int(rng.integers(10)), 1))(members)
     path = tmp_path / "m.qmod"
     write_rehashed(path, members)
     code = run(["verify", str(path)])
