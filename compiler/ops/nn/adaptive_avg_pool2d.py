@@ -183,6 +183,7 @@ def adaptive_avg_pool2d_scale(
 
 def _window(out: Scalar, size: int, count: int) -> tuple[Scalar, Scalar]:
     """Start and end of window ``out`` of ``count`` over ``size`` elements."""
+    count = max(count, 1)
     start = index.floordiv(index.times(out, size), count)
     end = index.plus(index.times(index.plus(out, 1), size), count - 1)
     return start, index.floordiv(end, count)

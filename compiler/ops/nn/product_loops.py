@@ -1,6 +1,7 @@
 """Loops of convolutions and matrix products: operands widened, one reduction block.
 
-Integers are multiplied and added in the dtype of the result and wrap there; float16 in float32.
+Integers are multiplied and added in the dtype of the result and wrap there; float16 in float32. A
+bool result says whether the sum is not zero.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from compiler.ops.nn.window_loops import LOOP_NAMES, Image, tap_position
 
 def accumulator(dtype: str) -> str:
     """The dtype in which products of a result of ``dtype`` are summed."""
-    return "float32" if dtype == "float16" else dtype
+    return {"float16": "float32", "bool": "int64"}.get(dtype, dtype)
 
 
 def product_of(a: Scalar, b: Scalar, dtype: str) -> Scalar:
@@ -25,11 +26,6 @@ def product_of(a: Scalar, b: Scalar, dtype: str) -> Scalar:
 
 def _wide(value: Scalar, dtype: str) -> Scalar:
     return value if value.dtype == dtype else Cast(dtype, value)
-
-
-def narrowed(view: TensorView, dtype: str) -> Callable[[Scalar, tuple[Scalar, ...]], Scalar] | None:
-    """The epilogue that leaves the accumulator for ``dtype``; None where it is that already."""
-    return None if accumulator(dtype) == dtype else lambda acc, at: Cast(dtype, acc)
 
 
 def matmul_loops(
