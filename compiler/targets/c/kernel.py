@@ -103,12 +103,14 @@ def _check_size(buffer: Buffer, func: PrimFunc) -> None:
 
 
 def _with_legal_axes(block: Compute, names: Mapping[str, str]) -> Compute:
-    """The block with loop variables that C accepts and that no buffer is called."""
+    """The block with loop variables that C accepts and that no buffer is called.
+
+    Expressions mention the very axes of the block: one that came out of a larger view may hold an
+    axis of that name and another extent.
+    """
     scope = Names(names.values())
     old = (*block.axes, *block.raxes)
     new = tuple(Axis(scope.fresh(axis.name), axis.extent) for axis in old)
-    if all(a.name == b.name for a, b in zip(old, new)):
-        return block
 
     def renamed(root: Scalar) -> Scalar:
         return with_axes(root, old, new)
