@@ -250,15 +250,20 @@ def _with_lowering_attrs(function: Function, entry: CachedFunc, target: str) -> 
 
 
 def _dynamic(function: Function) -> DynamicShapeError:
-    """The first node of a kernel whose size is not known."""
+    """The first operator of a kernel that reads or makes a tensor of unknown size."""
     for node in post_order(function.body):
-        ty = node.checked_type_or_none
-        if isinstance(node, Call) and (ty is None or is_dynamic(ty)):
-            return DynamicShapeError(
-                f"{describe(node).removeprefix('call of ')} has type {ty}: its size is not known",
-                fix="give every dimension a size before lowering",
-                span=node.span,
-            )
+        if not isinstance(node, Call):
+            continue
+        for part in (*node.args, node):
+            ty = part.checked_type_or_none
+            if ty is None or is_dynamic(ty):
+                role = "makes" if part is node else "reads"
+                return DynamicShapeError(
+                    f"{describe(node).removeprefix('call of ')} {role} a tensor of type {ty}: "
+                    "its size is not known",
+                    fix="give every dimension a size before lowering",
+                    span=node.span,
+                )
     return DynamicShapeError("a parameter of a kernel has no fixed size", span=function.span)
 
 

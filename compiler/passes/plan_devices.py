@@ -96,6 +96,8 @@ class _Domains:
         self._parent: dict[Expr, Expr] = {}
         self._device: dict[Expr, VirtualDevice] = {}
         self._config = config
+        # What an accelerator computes is copied to it and from it; nothing else moves there.
+        self._alone: set[Expr] = set()
         for node in order:
             self._say(node)
         for node in order:
@@ -126,6 +128,7 @@ class _Domains:
         elif isinstance(node, Call) and isinstance(node.op, Function):
             target = self._config.targets_by_kind.get(node.op.get_attr("Compiler", ""))
             if target is not None:
+                self._alone.add(node)
                 self._fix(node, device_of(target))
 
     def _fix(self, node: Expr, device: VirtualDevice) -> None:
@@ -144,7 +147,7 @@ class _Domains:
 
     def _join(self, a: Expr, b: Expr) -> None:
         """Put two expressions together, unless they are on different devices."""
-        if not (_has_device(a) and _has_device(b)):
+        if not (_has_device(a) and _has_device(b)) or a in self._alone or b in self._alone:
             return
         a, b = self._root(a), self._root(b)
         if a is b:
