@@ -50,6 +50,8 @@ class Settings:
         trials: how many trials the study has in total, over all runs.
         timeout: seconds after which no trial is started any more.
         storage: database URL; None means ``study.db`` in the run folder.
+        artifacts: where drivers on several machines share files, as fsspec spells it (s3://…);
+            None keeps them in the run folder.
         study: name in the storage; None means the run folder's name.
         workers: processes that evaluate; None means one per usable core.
         pool: "ray", "process" or "inline".
@@ -79,6 +81,7 @@ class Settings:
     trials: int = 32
     timeout: float | None = None
     storage: str | None = None
+    artifacts: str | None = None
     study: str | None = None
     workers: int | None = None
     pool: str = "ray"
@@ -310,6 +313,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "trials": _number_from(1),
     "timeout": _seconds,
     "storage": _text,
+    "artifacts": _text,
     "study": _text,
     "workers": _number_from(1),
     "pool": _choice("pool", POOLS),

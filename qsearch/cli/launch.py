@@ -20,6 +20,7 @@ def add_arguments(parser: Parser) -> None:
     add("--trials", metavar="N", help="trials of the study in total, over all runs (32)")
     add("--timeout", metavar="S", help="start no trial after so many seconds")
     add("--storage", metavar="URL", help="sqlite:///… or postgresql://… (default in the folder)")
+    add("--artifacts", metavar="URL", help="shared files, as fsspec spells it: s3://… (local only)")
     add("--study", metavar="NAME", help="name in the storage (default: the folder's)")
     add("--workers", metavar="N", help="processes that evaluate (default: one per core)")
     add("--pool", metavar="|".join(POOLS), help="where workers run (ray)")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import optuna
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from compiler.qtypes.qconfig import QConfig
@@ -149,7 +149,7 @@ class Proposer:
         return Proposal(params, qconfig, config_hash(qconfig.to_dict()))
 
 
-Distributions = dict[str, CategoricalDistribution]
+Distributions = dict[str, BaseDistribution]
 
 
 def distributions_of(space: Space) -> Distributions:

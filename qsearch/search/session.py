@@ -34,8 +34,8 @@ from qsearch.search.scoring import metric_names, score_of
 from qsearch.search.study_row import open_study
 from qsearch.search.winner_file import write_winner
 from qsearch.settings import Settings
-from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact, StudyState, Trial
+from qsearch.store.remote_artifacts import artifact_store
 from qsearch.store.repository import Repository
 from workers.code_version import code_version
 from workers.feeding import batch_size
@@ -82,7 +82,7 @@ class Session:
         self._repository = repository
         self._pool = pool
         self._progress = progress
-        self._artifacts = ArtifactStore(folder.artifacts)
+        self._artifacts = artifact_store(folder.artifacts, settings.artifacts)
         self._objective = Objective(prepared.metric)
         self._study = open_study(repository, settings, prepared, folder, progress)
         self._blob = pool.put(prepared.blob.data)
