@@ -14,6 +14,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, is_integer
 from compiler.ir.type_relation import result_rel
+from compiler.lir.index import imm, plus
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Cast, Scalar
 from compiler.ops.arg_types import tensor
@@ -92,7 +93,5 @@ def cast_lower(attrs: CastAttrs, x: Scalar) -> Scalar:
     if x.dtype.startswith("float"):
         return Cast(storage, Bin("max", Bin("min", x, like_first(high, x)), like_first(low, x)))
     # Wraps to the 16 values from the lowest on.
-    wide = Cast("int32", x)
-    lowest = like_first(low, wide)
-    rest = Bin("&", Bin("-", wide, lowest), like_first(15, wide))
-    return Cast(storage, Bin("+", rest, lowest))
+    rest = Bin("&", plus(_shortest("int32", x), -low), imm(15))
+    return Cast(storage, plus(rest, low))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from typing import Any
 
 import numpy as np
@@ -146,3 +148,17 @@ def test_what_cannot_be_read_is_pointed_at(text: str, problem: str) -> None:
 def test_what_can_be_read_keeps_the_rules_too() -> None:
     with pytest.raises(LoweringError, match="axis 0 of p0 has 4 elements, its index is 1 to 4"):
         parse_primfunc(broken(body="p0[i+1]"))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 400), st.randoms(use_true_random=False))
+def test_damaged_text_is_refused_or_read_but_never_breaks_the_reader(
+    seed: int, rng: random.Random
+) -> None:
+    text, arrays = text_of(random_loops(seed)[0])
+    for _ in range(rng.randint(1, 3)):
+        at, length = rng.randrange(len(text) + 1), rng.randrange(6)
+        piece = rng.choice(("", *"()[],;:=<>+-*/&|^019abci\n{} "))
+        text = text[:at] + piece + text[at + length :]
+    with contextlib.suppress(ParseError, LoweringError):
+        parse_primfunc(text, arrays)
