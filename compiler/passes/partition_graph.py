@@ -110,6 +110,17 @@ class _Partitioner:
         }
         self._order = [node for node in post_order(fn) if node not in self._inside]
         self._region: dict[Expr, _Region] = {}
+        self._takes_call = {node: self._taken(node) for node in self._order}
+        users: dict[Expr, list[Expr]] = {}
+        for node in self._order:
+            for operand in node.operands():
+                users.setdefault(operand, []).append(node)
+        # Tuples that only taken calls read are packed inside the functions.
+        self._packed = {
+            node
+            for node in self._order
+            if isinstance(node, Tuple) and all(self._takes_call[u] for u in users.get(node, [fn]))
+        }
         self.made = 0
 
     def build(self) -> Function:
@@ -130,6 +141,15 @@ class _Partitioner:
             and self._takes(node)
         )
 
+    def _reads(self, node: Expr) -> list[Expr]:
+        """Operands of a node; those of tuples that are packed inside a function, for a call."""
+        if node in self._packed:
+            return []
+        found: list[Expr] = []
+        for operand in node.operands():
+            found.extend(operand.operands() if operand in self._packed else (operand,))
+        return found
+
     def _find_regions(self) -> None:
         levels: dict[Expr, int] = {}
         taken: dict[Expr, bool] = {}
@@ -142,9 +162,9 @@ class _Partitioner:
         for node in self._order:
             if isinstance(node, (Constant, Op, GlobalVar)):
                 continue
-            mine = taken[node] = self._taken(node)
+            mine = taken[node] = self._takes_call[node]
             level = 0
-            for operand in node.operands():
+            for operand in self._reads(node):
                 # A variable is as late as the value that it stands for.
                 source = bound.get(operand, operand)
                 if source in levels:
@@ -154,7 +174,7 @@ class _Partitioner:
             if not mine:
                 continue
             parent[node] = node
-            for operand in node.operands():
+            for operand in self._reads(node):
                 if operand in parent and levels[operand] == level and owner[operand] is owner[node]:
                     parent[_root(operand, parent)] = _root(node, parent)
         self._collect(parent)
@@ -174,7 +194,7 @@ class _Partitioner:
         outputs: dict[_Region, dict[Call, None]] = {r: {} for r in self._region.values()}
         for node in self._order:
             mine = self._region.get(node)
-            for operand in node.operands():
+            for operand in self._reads(node):
                 held = self._region.get(operand)
                 if held is not None and held is not mine:
                     assert isinstance(operand, Call)
@@ -183,7 +203,9 @@ class _Partitioner:
             region.outputs = [m for m in region.members if m in found]
             inputs: dict[Expr, None] = {}
             for member in region.members:
-                for arg in member.args:
+                for arg in self._reads(member):
+                    if arg is member.op:
+                        continue
                     if self._region.get(arg) is not region and not isinstance(arg, Constant):
                         inputs[arg] = None
             region.inputs = list(inputs)

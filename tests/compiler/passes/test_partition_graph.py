@@ -90,6 +90,21 @@ def test_stop_fusion_ends_a_region() -> None:
     assert len(regions(partitioned(op.exp(op.annotation.stop_fusion(op.exp(X)))))) == 2
 
 
+def test_tuples_are_packed_inside_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    external_support.register("joiner")(lambda call: is_op_call(call, "exp", "concatenate"))
+    t = op.tanh(X)
+    body = op.tanh(op.exp(op.concatenate([op.exp(X), t, op.exp(t)], axis=0)))
+    mod = relay.module(body)
+    new = PartitionGraph(compiler="joiner")(mod)
+    x = np.array([0.1, 0.2, 0.3, 0.4], "float32")
+    np.testing.assert_array_equal(compiler.evaluate(new, [x]), compiler.evaluate(mod, [x]))
+    functions = [n for n in post_order(new["main"]) if isinstance(n, Function)]
+    joined = [fn for fn in functions if fn.get_attr("Compiler") == "joiner"]
+    (only,) = joined
+    assert len([n for n in post_order(only.body) if isinstance(n, Call)]) == 4
+    assert all(isinstance(p.type_annotation, relay.TensorType) for p in only.params)
+
+
 def test_an_unknown_compiler_is_refused() -> None:
     with pytest.raises(LoweringError, match="toi"):
         PartitionGraph(compiler="toi")(relay.module(op.exp(X)))
