@@ -82,11 +82,16 @@ def sample_of(module: QModule) -> Sample:
 def export_c(module: QModule, name: str, folder: Path) -> ExportedFiles:
     """One .h, one .c, and a main.c that runs the module's first sample and compares."""
     from compiler.pipeline import lower
+    from compiler.proof.dtypes import check_dtypes
     from compiler.targets.c.package import c_package
+    from compiler.targets.c.self_check import TOLERANCE
 
     inputs, outputs = sample_of(module)
     ordered = [inputs[name] for name in module.input_names]
-    package = c_package(lower(module.module, target="c").mod, name, (ordered, outputs))
+    # Where floats are left inside, sums of another order have other last bits.
+    exact = not check_dtypes(module.module)
+    lowered = lower(module.module, target="c").mod
+    package = c_package(lowered, name, (ordered, outputs), exact=exact)
     main = package.entries["main"].placement
     facts = {
         "arena_bytes": package.arena_bytes,
@@ -95,6 +100,7 @@ def export_c(module: QModule, name: str, folder: Path) -> ExportedFiles:
         "constant_bytes": package.constant_bytes,
         "kernels": package.kernels,
         "needs_libm": package.uses_libm,
+        "self_check": "bit by bit" if exact else f"within {TOLERANCE:g}",
     }
     base = package.name
     libm = " -lm" if package.uses_libm else ""

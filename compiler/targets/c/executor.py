@@ -20,7 +20,8 @@ from compiler.errors import EvaluationError
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.lir.nodes import PrimFunc
-from compiler.targets.c.package import CPackage, Entry, c_package
+from compiler.targets.c.entry import Entry
+from compiler.targets.c.package import CPackage, c_package
 from compiler.targets.c.toolchain import EXACT_FLAGS, build_library
 from compiler.targets.reference.inputs import checked_inputs
 

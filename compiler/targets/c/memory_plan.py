@@ -20,6 +20,11 @@ ALIGNMENT = 16
 """Bytes; a multiple of the size of every dtype and of the usual vector registers."""
 
 
+def rounded(size: int) -> int:
+    """Bytes up to a whole multiple of the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True, slots=True)
 class Lifetime:
     """What a value needs.

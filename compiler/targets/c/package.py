@@ -23,42 +23,17 @@ from compiler.errors import CodegenError
 from compiler.ir.module import IRModule
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.arithmetic import Arithmetic, c_type, suffix
-from compiler.targets.c.constants import ConstantPool, array_text
+from compiler.targets.c.constants import ConstantPool
+from compiler.targets.c.entry import Entry, call_lines, signature
 from compiler.targets.c.kernel import head_of, kernel_of
-from compiler.targets.c.memory_plan import ALIGNMENT
+from compiler.targets.c.memory_plan import rounded
 from compiler.targets.c.names import Names, c_name
 from compiler.targets.c.placement import Placement, place
 from compiler.targets.c.program import Step, Value, callees, program_of
+from compiler.targets.c.self_check import self_check
 from compiler.targets.c.source_file import comment, kernel_comment, source_text
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Entry:
-    """A function of the module as C sees it.
-
-    Attributes:
-        function: its name in the module.
-        symbol: its name in C.
-        placement: its steps and their memory.
-        names: C name of every parameter, then of every result.
-    """
-
-    function: str
-    symbol: str
-    placement: Placement
-    names: tuple[str, ...]
-
-    @property
-    def params(self) -> tuple[Value, ...]:
-        """Tensors read, in order."""
-        return self.placement.program.params
-
-    @property
-    def results(self) -> tuple[Value, ...]:
-        """Tensors written, in order."""
-        return self.placement.program.results
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,16 +77,12 @@ class CPackage:
         return paths
 
 
-def rounded(size: int) -> int:
-    """Bytes up to a whole multiple of the alignment."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
 def c_package(
     mod: IRModule,
     name: str,
     sample: tuple[Sequence[Array], Sequence[Array]] | None = None,
     function: str = "main",
+    exact: bool = True,
 ) -> CPackage:
     """Generate C for a function and everything it calls.
 
@@ -120,10 +91,12 @@ def c_package(
         name: of the files and of the symbols; made legal.
         sample: inputs and outputs of ``function``, for main.c; None: no main.c.
         function: ``main`` becomes ``<name>_run``, any other ``<name>_<function>``.
+        exact: main.c compares floats bit by bit, as integers always are; else within a tolerance,
+            for modules whose float sums another executor adds up in another order.
     Raises:
         CodegenError: something in the module has no C form.
     """
-    return _Writer(mod, c_name(name)).package(function, sample)
+    return _Writer(mod, c_name(name)).package(function, sample, exact)
 
 
 class _Writer:
@@ -140,7 +113,7 @@ class _Writer:
         self._symbols: dict[str, str] = {}
 
     def package(
-        self, function: str, sample: tuple[Sequence[Array], Sequence[Array]] | None
+        self, function: str, sample: tuple[Sequence[Array], Sequence[Array]] | None, exact: bool
     ) -> CPackage:
         for callee in self._callees_first(function):
             self._plan(callee)
@@ -150,7 +123,7 @@ class _Writer:
         text = source_text(title, self._use, self._pool, [*kernels, *bodies], f"{self._name}.h")
         files = {f"{self._name}.h": self._header(), f"{self._name}.c": text}
         if sample is not None:
-            files["main.c"] = self._self_check(self._entries[function], *sample)
+            files["main.c"] = self_check(self._name, self._entries[function], *sample, exact)
         return CPackage(
             self._name,
             files,
@@ -255,12 +228,12 @@ class _Writer:
         if kernel is None:
             callee = self._entries[step.callee]
             first = ["arena"] if callee.placement.arena_bytes else []
-            return [*lines, *_call_lines(callee.symbol, [*first, *args])]
+            return [*lines, *call_lines(callee.symbol, [*first, *args])]
         if step.callee not in self._symbols:
             self._symbols[step.callee] = self._names.fresh(step.callee)
         for buffer, offset in zip(kernel.temps, placement.temps[number]):
             args.append(_arena_place(buffer.dtype, offset))
-        return [*lines, *_call_lines(self._symbols[step.callee], args)]
+        return [*lines, *call_lines(self._symbols[step.callee], args)]
 
     def _header(self) -> str:
         guard = f"{self._name.upper()}_H"
@@ -271,7 +244,7 @@ class _Writer:
         if size:
             parts.append(self._arena_type(size))
         for entry in self._entries.values():
-            parts.append(comment(_signature(entry)) + self._head(entry) + ";\n")
+            parts.append(comment(signature(entry)) + self._head(entry) + ";\n")
         parts.append("#ifdef __cplusplus\n}\n#endif\n\n#endif\n")
         return "\n".join(parts)
 
@@ -303,70 +276,7 @@ class _Writer:
             lines.append(f"    {members[key]}[{count}];")
         return "\n".join([*lines, f"}} {self._name}_arena;"]) + "\n"
 
-    def _self_check(self, entry: Entry, inputs: Sequence[Array], outputs: Sequence[Array]) -> str:
-        count = len(entry.params)
-        if len(inputs) != count or len(outputs) != len(entry.results):
-            raise CodegenError(
-                f"a sample of @{entry.function} has {len(inputs)} inputs and {len(outputs)} "
-                f"outputs, the function {count} and {len(entry.results)}"
-            )
-        title = (
-            "main.c: runs one sample; exits 0 if the outputs are those of the exact reference,\n"
-            "bit by bit, else 1."
-        )
-        parts = [comment(title)]
-        parts.append(f'#include "{self._name}.h"\n\n#include <string.h>\n')
-        uses_macros = any(
-            a.dtype.kind == "f" and not np.isfinite(a).all() for a in (*inputs, *outputs)
-        )
-        if uses_macros:
-            parts.append("#include <math.h>\n")
-        names = Names(["arena"])
-        given = [names.fresh(f"sample_{name}") for name in entry.names[:count]]
-        wanted = [names.fresh(f"expected_{name}") for name in entry.names[count:]]
-        made = [names.fresh(f"actual_{name}") for name in entry.names[count:]]
-        parts += [array_text(name, array) for name, array in zip(given, inputs)]
-        parts += [array_text(name, array) for name, array in zip(wanted, outputs)]
-        declared = [
-            f"static {c_type(value.dtype)} {name}[{max(value.size, 1)}];"
-            for name, value in zip(made, entry.results)
-        ]
-        arena = entry.placement.arena_bytes
-        declared += [f"static {self._name}_arena arena;"] if arena else []
-        parts.append("\n".join(declared) + "\n")
-        call = _call_lines(entry.symbol, [*(["&arena"] if arena else []), *given, *made])
-        checks = [f"memcmp({m}, {w}, sizeof {w}) != 0" for m, w in zip(made, wanted)]
-        lines = [*call, "return " + "\n        || ".join(checks or ["0"]) + ";"]
-        parts.append("int main(void)\n{\n" + "\n".join(f"    {line}" for line in lines) + "\n}\n")
-        return "\n".join(parts)
-
 
 def _arena_place(dtype: str, offset: int) -> str:
     index = offset // np.dtype(dtype).itemsize
     return f"arena->{suffix(dtype)}" + (f" + {index}" if index else "")
-
-
-def _call_lines(symbol: str, args: Sequence[str]) -> list[str]:
-    """A call, cut into lines of at most 96 characters."""
-    whole = f"{symbol}({', '.join(args)});"
-    if len(whole) <= 92:
-        return [whole]
-    return [f"{symbol}(", *(f"    {arg}," for arg in args[:-1]), f"    {args[-1]});"]
-
-
-def _signature(entry: Entry) -> str:
-    """Shapes and dtypes for the reader of the header, and the memory of the function."""
-    count = len(entry.params)
-    shown = [
-        f"{name}: {value.dtype}{list(value.shape)}"
-        for name, value in zip(entry.names, (*entry.params, *entry.results))
-    ]
-    # No parenthesis behind the name: whoever looks for a main shall find one.
-    text = f"@{entry.function}: {', '.join(shown[:count])} -> {', '.join(shown[count:])}"
-    placement = entry.placement
-    if not placement.arena_bytes:
-        return text
-    return (
-        f"{text}\nArena: {rounded(placement.arena_bytes)} bytes; the largest set of values alive "
-        f"at once has {placement.lower_bound_bytes}."
-    )

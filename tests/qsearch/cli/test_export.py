@@ -104,3 +104,17 @@ def test_the_module_runs_in_c_from_python(digits: Path) -> None:
     module = load_qmod(digits)
     for inputs, outputs in module.samples:
         assert module.run(inputs, "c")[0].tobytes() == outputs[0].tobytes()
+
+
+def test_a_module_with_floats_left_is_compared_within_a_tolerance(tmp_path: Path) -> None:
+    module = api.quantize("digits", qconfig="do_simulation=True,partition_conversions=disabled")
+    module.save(tmp_path / "s.qmod")
+    found = api.export(tmp_path / "s.qmod", "c", tmp_path / "c")
+    assert found.facts["self_check"] == "within 0.0001"
+    command = find_compiler()
+    if command is None:
+        pytest.skip("no C compiler on this machine")
+    sources = [path for path in found.files if path.suffix == ".c"]
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+    subprocess.run([*command, *flags, *sources, "-o", tmp_path / "check", "-lm"], check=True)
+    assert subprocess.run([tmp_path / "check"], check=False).returncode == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,20 @@ def test_no_compiler_is_an_error_with_a_way_out(
     with pytest.raises(CodegenError, match="no C compiler found") as caught:
         toolchain.build_library("answer", [source(tmp_path, "")])
     assert "numpy" in str(caught.value.fix)
+
+
+def test_without_a_system_compiler_the_one_from_pypi_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    toolchain.find_compiler.cache_clear()
+    try:
+        monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: object())
+        assert toolchain.find_compiler() == (sys.executable, "-m", "ziglang", "cc")
+        toolchain.find_compiler.cache_clear()
+        monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+        assert toolchain.find_compiler() is None
+    finally:
+        monkeypatch.undo()
+        toolchain.find_compiler.cache_clear()
