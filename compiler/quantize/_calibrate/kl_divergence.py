@@ -169,12 +169,13 @@ def _estimate_part(
     p_last = hist[b - 1] + prefix[-1] - prefix[b]
 
     # Boundaries of the groups as positions in the histogram; inner[0] is dropped from group 0.
-    begin = a[:, None] + np.arange(levels) * (n // levels)[:, None]
-    end = np.concatenate([begin[:, 1:], b[:, None]], axis=1)
-    bounds = begin.copy()
-    bounds[:, 0] += 1
-    group = (prefix[end] - prefix[bounds]).astype(np.float64)
-    nonzero = (filled[end] - filled[bounds]).astype(np.float64)
+    edges = np.empty((i.size, levels + 1), np.int64)
+    edges[:, :-1] = a[:, None] + np.arange(levels) * (n // levels)[:, None]
+    edges[:, -1] = b
+    group = np.diff(prefix.astype(np.float64)[edges], axis=1)
+    nonzero = np.diff(filled.astype(np.float64)[edges], axis=1)
+    group[:, 0] -= hist[a]
+    nonzero[:, 0] -= hist[a] > 0
 
     # P on the group's filled bins: counts, with the outliers added at both ends.
     p_mass = group.copy()
@@ -185,7 +186,7 @@ def _estimate_part(
     p_bins[:, -1] += (p_last > 0) & (hist[b - 1] == 0)
     has_q = nonzero > 0
     q_bins = np.where(has_q, p_bins, 0.0)
-    value = np.where(has_q, group / np.where(has_q, nonzero, 1.0), 0.0)
+    value = group / np.maximum(nonzero, 1.0)
 
     with np.errstate(divide="ignore", invalid="ignore"):
         p_count, q_count = p_bins.sum(1), q_bins.sum(1)
