@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import optuna
-from sqlalchemy.exc import SQLAlchemyError
 
 from qsearch.errors import SettingsError
 from qsearch.search.objectives import Objective
@@ -37,7 +36,7 @@ def write_study(
                 where=url,
                 fix="choose another with --name, or another storage",
             ) from error
-        except (SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
+        except Exception as error:  # whatever the driver of that storage raises
             raise SettingsError(
                 f"the Optuna storage cannot be used: {str(error).splitlines()[0]}",
                 where=url,

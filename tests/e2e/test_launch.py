@@ -124,6 +124,17 @@ def test_compile_quantizes_with_one_configuration(
     assert check_integers_only(module.module) > 5
 
 
+@pytest.mark.parametrize("workers", ["1", "4"])
+def test_trials_scores_and_module_do_not_depend_on_the_workers(
+    unbroken: Any, launch: Callable[..., Any], workers: str
+) -> None:
+    search = launch("digits", "--trials", "12", "--pool", "process", "--workers", workers)
+    search.finish()
+    assert search.story() == unbroken.story()
+    ours, theirs = (folder / "best.qmod" for folder in (search.folder, unbroken.folder))
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
 def test_a_missed_target_is_exit_code_1_and_all_is_written(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:
