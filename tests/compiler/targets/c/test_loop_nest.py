@@ -1,0 +1,80 @@
+"""The form of loops: no branch inside, the innermost loop along memory, floats in their order."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from compiler import lower, relay
+from compiler.ir.infer_type import infer_module
+from compiler.targets.c.executor import CExecutor
+from compiler.targets.c.kernel_library import kernels_text
+from compiler.targets.c.toolchain import find_compiler
+
+
+def kernels_of(body: relay.Expr, *params: relay.Var) -> str:
+    """C text of the kernels of an expression."""
+    mod = lower(infer_module(relay.module(relay.Function(params, body)))).mod
+    functions = [f for f in mod.functions.values() if hasattr(f, "blocks")]
+    text = kernels_text(functions)[1]
+    return text[text.index("void kernel_") :]
+
+
+def convolution(width: int, kernel: int, **attrs: object) -> str:
+    x = relay.var("x", (1, 4, width, width), "int8")
+    w = relay.var("w", (8, 4, kernel, kernel), "int8")
+    return kernels_of(relay.op.nn.conv2d(x, w, out_dtype="int32", **attrs), x, w)
+
+
+def loops(text: str) -> list[str]:
+    """Loop variables in the order of the text."""
+    return re.findall(r"for \(int32_t (\w+)", text)
+
+
+def test_padding_becomes_bounds_of_loops_and_no_branch() -> None:
+    text = convolution(12, 3, padding=(1, 1), strides=(2, 2))
+    assert "?" not in text
+    assert "if (" not in text
+    assert "const int32_t i_from = max_i32(0, -y * 2 + 1);" in text
+    # Bounded loops outside: c adds four terms at once.
+    assert loops(text) == ["o", "y", "x", "i", "j", "c", "x", "x"]
+    assert "c += 4" in text
+
+
+def test_a_pointwise_convolution_runs_over_the_whole_plane() -> None:
+    text = convolution(40, 1)
+    assert loops(text) == ["o", "y_x_first", "y_x", "c", "y_x", "y_x"]
+    assert "y_x_first += 400" in text
+
+
+def test_a_dense_layer_sums_innermost() -> None:
+    x, w = relay.var("x", (1, 64), "int8"), relay.var("w", (10, 64), "int8")
+    text = kernels_of(relay.op.nn.dense(x, w, out_dtype="int32"), x, w)
+    assert loops(text) == ["u", "k"]
+    assert "int32_t acc = 0;" in text
+
+
+def test_sums_that_may_wrap_are_made_in_unsigned_numbers_and_no_others() -> None:
+    x, w = relay.var("x", (1, 64), "int16"), relay.var("w", (10, 64), "int16")
+    wrapping = kernels_of(relay.op.nn.dense(x, w, out_dtype="int32"), x, w)
+    assert "uint32_t acc = 0;" in wrapping
+    assert "wrap_i32(acc)" in wrapping
+    x, w = relay.var("x", (1, 64), "int8"), relay.var("w", (10, 64), "int8")
+    assert "wrap" not in kernels_of(relay.op.nn.dense(x, w, out_dtype="int32"), x, w)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+def test_float_sums_add_their_terms_in_the_order_of_the_loops() -> None:
+    rng = np.random.default_rng(2)
+    data = rng.normal(size=(1, 3, 5, 9)).astype("float32")
+    weight = rng.normal(size=(2, 3, 3, 3)).astype("float32")
+    x = relay.var("x", data.shape)
+    body = relay.op.nn.conv2d(x, relay.const(weight))
+    found = CExecutor(infer_module(relay.module(relay.Function((x,), body)))).run({"x": data})[0]
+    wanted = np.zeros((1, 2, 3, 7), "float32")
+    for c, i, j in np.ndindex(3, 3, 3):
+        window = data[:, c : c + 1, i : i + 3, j : j + 7]
+        wanted += window * weight[None, :, c, i, j].reshape(1, 2, 1, 1)
+    assert found.tobytes() == wanted.tobytes()
