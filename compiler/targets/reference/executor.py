@@ -7,7 +7,7 @@ in the program is bounded by memory only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from compiler.ir.expr import Expr, Function, Op, Var, describe
 from compiler.ir.infer_type import infer_module
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TensorType
+from compiler.ir.ty import TensorType, TupleType, Type
 from compiler.ops.evaluate import Value, apply_rule, evaluate_op, flatten
 from compiler.runtime.kernels import ModuleKernels
 from compiler.targets.reference.inputs import checked_inputs
@@ -214,9 +214,7 @@ class _Machine:
         if kernel is None:
             self._enter_function(self._plan_of(name), (), args, step, slots)
             return
-        results = kernel(flatten(args))
-        value = results[0] if isinstance(ty, TensorType) else tuple(results)
-        self._finish(step, slots, value)
+        self._finish(step, slots, _shaped_like(iter(kernel(flatten(args))), ty))
 
     def _call_value(self, callee: Any, args: list[Any], step: Step, slots: list[Any]) -> None:
         if isinstance(callee, Closure):
@@ -258,6 +256,13 @@ class _Machine:
 
 
 _CONTROL = frozenset({Do.CALL_GLOBAL, Do.CALL_VALUE, Do.IF, Do.MATCH, Do.KERNEL})
+
+
+def _shaped_like(arrays: Iterator[NDArray[Any]], ty: Type) -> Any:
+    """Arrays from left to right as a value of this type; recurses over the nesting of the type."""
+    if isinstance(ty, TupleType):
+        return tuple([_shaped_like(arrays, field) for field in ty.fields])
+    return next(arrays)
 
 
 def _make(step: Step, slots: list[Any]) -> Any:

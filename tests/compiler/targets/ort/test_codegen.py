@@ -44,6 +44,18 @@ def test_float_parts_run_on_onnxruntime_and_integers_do_not(tmp_path: Path) -> N
     assert (tmp_path / "again.qmod").read_bytes() == (tmp_path / "mixed.qmod").read_bytes()
 
 
+def test_tuples_inside_a_result_keep_their_form() -> None:
+    x = relay.var("x", (4, 6))
+    y = op.exp(x)
+    parts = op.split(y, indices_or_sections=3, axis=1)
+    item = relay.TupleGetItem(parts, 1)
+    mod = relay.module(relay.Tuple((op.cast(y, dtype="int32"), op.cast(item, dtype="int32"))))
+    lowered = compiler.lower(PartitionGraph()(mod), target="reference")
+    data = np.linspace(0, 3, 24, dtype="float32").reshape(4, 6)
+    for a, b in zip(lowered.run([data]), compiler.evaluate(mod, [data]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_support_is_what_the_exporter_writes() -> None:
     def typed(body: relay.Expr) -> relay.Call:
         call = relay.module(body)["main"].body
