@@ -19,6 +19,8 @@ from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.result import SearchResult
 from qsearch.search.control import Callback, Control
 from qsearch.settings import Resolved, resolve
+from qsearch.watching import dashboard as dashboard
+from qsearch.watching import report as report
 
 if TYPE_CHECKING:
     from compiler.difference import Difference

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compiler.drawing.wording import box_title, type_text
+from compiler.drawing.wording import Wording, box_title, type_text
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, Tuple
+from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, Tuple, TupleGetItem
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 
@@ -22,6 +22,7 @@ class Kernel:
         name: its symbol, or "kernel".
         runs_on: the external compiler, or "".
         rows: its operators in order, on hardware each behind its unit.
+        details: per row its text, type and span.
         loops: text of a lowered function, "" where there is none.
     """
 
@@ -29,6 +30,7 @@ class Kernel:
     runs_on: str
     rows: tuple[str, ...]
     loops: str = ""
+    details: tuple[dict[str, str], ...] = ()
 
     @property
     def title(self) -> str:
@@ -81,14 +83,24 @@ def kernel_of(function: Function, attrs: Mapping[str, Any] | None = None) -> Ker
     attrs = function.attrs if attrs is None else attrs
     units = list(zip(attrs.get("hdfg_stages", ()), attrs.get("hdfg_ops", ())))
     rows: list[str] = []
+    details: list[dict[str, str]] = []
+    wording = Wording()
+    for param in function.params:
+        wording.name(param, f"%{param.name_hint}")
     place = 0
     for node in post_order(function.body):
+        if not isinstance(node, (Call, Tuple, TupleGetItem)):
+            continue
+        words = f"{wording.number(node)} = {wording.text(node)}"
         if not isinstance(node, Call) or not isinstance(node.op, Op):
             continue
+        details.append({"text": words, "type": type_text(node.checked_type_or_none)})
+        if node.span is not None:
+            details[-1]["span"] = str(node.span)
         row = f"{box_title(node)}  {type_text(node.checked_type_or_none)}"
         if place < len(units) and node.op.name == units[place][1]:
             row = f"{units[place][0]}: {row}"
             place += 1
         rows.append(row)
     name = str(attrs.get("global_symbol", "kernel"))
-    return Kernel(name, str(attrs.get("Compiler", "")), tuple(rows))
+    return Kernel(name, str(attrs.get("Compiler", "")), tuple(rows), details=tuple(details))

@@ -44,7 +44,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One node: ``detail`` is what a click shows, ``rows`` the operators inside a kernel."""
+    """One node: ``detail`` is what a click shows, ``rows`` the operators inside a kernel.
+
+    ``row_details`` holds the same of each row; it is empty where rows have no text of their own.
+    """
 
     key: int
     title: str
@@ -52,6 +55,7 @@ class Box:
     kind: Kind
     detail: dict[str, str]
     rows: tuple[str, ...] = ()
+    row_details: tuple[dict[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +176,15 @@ class _FrameBuilder:
             detail["span"] = str(node.span)
         title = box_title(node)
         rows: tuple[str, ...] = ()
+        row_details: tuple[dict[str, str], ...] = ()
         kernel = None
         if isinstance(node, Call):
             kernel = self._kernels.get(node.op) or lowered_kernel(node, self._mod)
         if kernel is not None:
-            title, rows = kernel.title, kernel.rows
+            title, rows, row_details = kernel.title, kernel.rows, kernel.details
             shown = {"operators": "\n".join(rows), "loops": kernel.loops}
             detail.update({name: value for name, value in shown.items() if value})
-        key = self._put(node, f"{name}  {title}", ty, kind_of(node), detail, rows)
+        key = self._put(node, f"{name}  {title}", ty, kind_of(node), detail, rows, row_details)
         labels = _operand_labels(node)
         for operand, label in zip(shown_operands(node), labels):
             if operand not in self._keys:
@@ -197,13 +202,14 @@ class _FrameBuilder:
         kind: Kind,
         detail: dict[str, str],
         rows: tuple[str, ...] = (),
+        row_details: tuple[dict[str, str], ...] = (),
     ) -> int:
         key = self.next_key
         self.next_key += 1
         self._keys[node] = key
         quantized = any(t.dtype in QUANTIZED_DTYPES for t in tensor_fields(ty)) if ty else False
         self._types[key] = (type_text(ty), quantized)
-        self.frame.boxes.append(Box(key, title, type_text(ty), kind, detail, rows))
+        self.frame.boxes.append(Box(key, title, type_text(ty), kind, detail, rows, row_details))
         return key
 
 

@@ -70,7 +70,7 @@ def _frame_group(frame: Frame, layout: Layout, y: float, width: float, height: f
     for edge, route in zip(frame.edges, layout.routes):
         quantized = " q" if edge.quantized else ""
         lines.append(
-            f'<path class="edge{quantized}" d="{_curve(route)}" marker-end="url(#arrow)">'
+            f'<path class="edge{quantized}" d="{curve(route)}" marker-end="url(#arrow)">'
             f"<title>{escape(edge.label)}</title></path>"
         )
     for box in frame.boxes:
@@ -100,7 +100,7 @@ def _rows(box: Box, width: float) -> str:
     return "".join(lines)
 
 
-def _curve(route: tuple[Point, ...]) -> str:
+def curve(route: tuple[Point, ...]) -> str:
     """A path through all points that leaves and enters each of them vertically."""
     (x, y), *rest = route
     path = [f"M{_n(x)} {_n(y)}"]

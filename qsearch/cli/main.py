@@ -28,6 +28,7 @@ COMMANDS = {
     "show": "print the text of a model or module, or draw it",
     "diff": "run two modules on the same inputs and name the first node that differs",
     "status": "how the studies of a run folder or storage stand",
+    "dashboard": "studies in a browser, live",
     "trials": "the trials of a study",
     "best": "the winner of a study",
     "compare": "studies beside one another",

@@ -130,11 +130,7 @@ class Calibrator:
             return None
         if qconfig.calibrate_passes == 2:
             return self._second_scales(qconfig)
-        variant = content_hash({**self.key, "variant": qconfig.calibration_fields()})
-        fields = qconfig.to_dict()
-        decides = {k: fields[k] for k in _SCALE_FIELDS}
-        decides["layers"] = qconfig.layers.input_bits
-        key = content_hash({"variant": variant, **decides})
+        variant, key = stored_keys(self.key, qconfig)
         if key not in self._scales:
             stored = self._stored(SCALES, key)
             if stored is None:
@@ -236,3 +232,16 @@ class Calibrator:
             self.study_id,
             StoredArtifact(kind, key, artifact.sha256, artifact.bytes, cpu_s),
         )
+
+
+def stored_keys(key: Mapping[str, Any], qconfig: QConfig) -> tuple[str, str]:
+    """Keys under which statistics and scales of one round of calibration are stored.
+
+    Args:
+        key: see ``Calibrator``.
+    """
+    variant = content_hash({**key, "variant": qconfig.calibration_fields()})
+    fields = qconfig.to_dict()
+    decides = {k: fields[k] for k in _SCALE_FIELDS}
+    decides["layers"] = qconfig.layers.input_bits
+    return variant, content_hash({"variant": variant, **decides})

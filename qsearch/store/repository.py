@@ -9,9 +9,10 @@ from qsearch.store.driver_queries import DriverQueries
 from qsearch.store.history_queries import HistoryQueries
 from qsearch.store.study_queries import StudyQueries
 from qsearch.store.trial_queries import TrialQueries
+from qsearch.store.view_queries import ViewQueries
 
 
-class Repository(StudyQueries, TrialQueries, HistoryQueries, DriverQueries):
+class Repository(StudyQueries, TrialQueries, HistoryQueries, DriverQueries, ViewQueries):
     """The store of studies behind one engine; see ``Database`` for its arguments.
 
     Every method runs in one transaction and raises StoreError when the database does not answer.

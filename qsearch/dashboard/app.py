@@ -1,0 +1,167 @@
+"""create_app: the guard, the API, one static page for every address of the dashboard."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from compiler.errors import CompilerError
+from qsearch import __version__
+from qsearch.dashboard.inspection import Inspection, InspectionError
+from qsearch.dashboard.live import Live
+from qsearch.dashboard.routes import artifacts, commands, events, studies, trials, uploads
+from qsearch.dashboard.schemas import ErrorOut
+from qsearch.dashboard.security import HEALTH_PATH, Guard, Policy, without_passwords
+from qsearch.dashboard.snapshots import Snapshots
+from qsearch.dashboard.sources import NotFoundError, Sources
+from qsearch.dashboard.starting import Starter
+from qsearch.dashboard.state import Shared
+from qsearch.errors import RunFolderError, StoreError
+
+PAGES: Final = (
+    "/",
+    "/studies/{key}",
+    "/studies/{key}/trials/{number}",
+    "/studies/{key}/module",
+    "/launch",
+)
+_STATUS: Final[tuple[tuple[type[CompilerError], int], ...]] = (
+    (NotFoundError, 404),
+    (uploads.ForbiddenError, 403),
+    (commands.WrongTokenError, 401),
+    (InspectionError, 422),
+    (RunFolderError, 409),
+    (StoreError, 503),
+)
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": ErrorOut} for status in (400, 401, 403, 404, 409, 413, 415, 422, 503)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardOptions:
+    """What a dashboard shows, and to whom.
+
+    Attributes:
+        root: a run folder, or a folder of run folders.
+        storage: a database that is shown instead of those in the folders.
+        policy: hosts, token, upload size.
+        allow_launch: searches may be started from the page.
+        pool: where the workers of such searches run.
+    """
+
+    root: Path = Path("runs")
+    storage: str | None = None
+    policy: Policy = field(default_factory=Policy)
+    allow_launch: bool = False
+    pool: str = "process"
+    inspection: Inspection = field(default_factory=Inspection)
+
+
+def create_app(options: DashboardOptions) -> FastAPI:
+    """The application; its only state are the caches in ``app.state.shared``."""
+    live = Live()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        with tempfile.TemporaryDirectory(prefix="qsearch-exports-") as exports:
+            sources = Sources(options.root, options.storage)
+            starter = None
+            if options.allow_launch:
+                starter = Starter(options.root, options.storage, options.pool)
+            app.state.shared = Shared(
+                policy=options.policy,
+                sources=sources,
+                snapshots=Snapshots(sources),
+                live=live,
+                inspection=options.inspection,
+                starter=starter,
+                exports=Path(exports),
+            )
+            try:
+                yield
+            finally:
+                live.end()
+                sources.close()
+
+    app = FastAPI(
+        title="qsearch",
+        version=__version__,
+        description="Studies of quantization searches. Fractions are 0..1, times UTC seconds. "
+        "Errors are {what, where, fix}.",
+        openapi_url="/api/v1/openapi.json",
+        # Swagger's page loads scripts from elsewhere: the description is served, not that page.
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        responses=_ERRORS,
+    )
+    app.state.live = live
+    app.add_middleware(Guard, policy=options.policy)
+    for part in (studies, trials, events, commands, artifacts, uploads):
+        app.include_router(part.router)
+    _add_errors(app)
+    _add_pages(app)
+    return app
+
+
+def _add_pages(app: FastAPI) -> None:
+    static = Path(str(files("qsearch.dashboard").joinpath("static")))
+
+    @app.get(HEALTH_PATH, tags=["health"])
+    def healthz() -> dict[str, str]:
+        """That the server answers; asks no token and tells nothing else."""
+        return {"status": "ok"}
+
+    async def page() -> FileResponse:
+        return FileResponse(static / "index.html", headers={"Cache-Control": "no-cache"})
+
+    for path in PAGES:
+        app.add_api_route(path, page, include_in_schema=False)
+    app.mount("/static", StaticFiles(directory=static), name="static")
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def favicon() -> FileResponse:
+        return FileResponse(static / "favicon.svg", media_type="image/svg+xml")
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(CompilerError)
+    async def on_ours(_request: Request, error: CompilerError) -> JSONResponse:
+        status = next((code for kind, code in _STATUS if isinstance(error, kind)), 400)
+        return _told(status, error.what, error.where, error.fix)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return _told(422, first["msg"], where, "see /api/v1/openapi.json")
+
+    @app.exception_handler(HTTPException)
+    async def on_http(_request: Request, error: HTTPException) -> JSONResponse:
+        fix = "see /api/v1/openapi.json" if error.status_code in (404, 405) else None
+        return _told(error.status_code, str(error.detail), None, fix)
+
+    @app.exception_handler(Exception)
+    async def on_bug(_request: Request, error: Exception) -> JSONResponse:
+        # What it says may hold paths and values: the log has it, the answer does not.
+        return _told(500, f"unforeseen {type(error).__name__}", None, "see the server's log")
+
+
+def _told(status: int, what: str, where: str | None, fix: str | None) -> JSONResponse:
+    def clean(text: str | None) -> str | None:
+        return None if text is None else without_passwords(text)
+
+    told = ErrorOut(what=without_passwords(what), where=clean(where), fix=clean(fix))
+    return JSONResponse(told.model_dump(), status_code=status)

@@ -1,0 +1,101 @@
+"""``python -m qsearch.dashboard.inspector TASK OPTIONS``: read one file, print JSON, end.
+
+The process limits itself before it opens anything. Exit code 2 with ``{what, where, fix}`` is a
+file that cannot be used.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from compiler.errors import CompilerError
+
+EXIT_BAD_FILE: Final = 2
+
+
+def module(options: dict[str, Any]) -> dict[str, Any]:
+    """The functions of a .qmod as drawings; see ``module_view``."""
+    from qsearch.dashboard.module_view import drawing_of
+
+    return drawing_of(Path(options["file"]), options["groups"])
+
+
+def text(options: dict[str, Any]) -> dict[str, Any]:
+    """The IR text and the facts of a .qmod."""
+    from qsearch.dashboard.module_view import text_of
+
+    return text_of(Path(options["file"]))
+
+
+def proof(options: dict[str, Any]) -> dict[str, Any]:
+    """What is proved of a .qmod, derived again."""
+    from qsearch.dashboard.module_view import proof_of
+
+    return proof_of(Path(options["file"]))
+
+
+def export(options: dict[str, Any]) -> dict[str, Any]:
+    """Write a .qmod as C or ONNX into a zip; where it is."""
+    from qsearch.dashboard.module_view import exported
+
+    return exported(Path(options["file"]), options["format"], Path(options["out"]))
+
+
+def histograms(options: dict[str, Any]) -> dict[str, Any]:
+    """Histograms of every quantize point from stored statistics, with stored thresholds."""
+    from qsearch.dashboard.histograms import histograms_of
+
+    scales = options["scales"]
+    return histograms_of(Path(options["file"]), None if scales is None else Path(scales))
+
+
+def onnx(options: dict[str, Any]) -> dict[str, Any]:
+    """What an uploaded model says of itself."""
+    from qsearch.dashboard.uploaded import about_onnx
+
+    return about_onnx(Path(options["file"]))
+
+
+def npz(options: dict[str, Any]) -> dict[str, Any]:
+    """Names and shapes of an uploaded archive of arrays."""
+    from qsearch.dashboard.uploaded import about_npz
+
+    return about_npz(Path(options["file"]))
+
+
+TASKS: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    task.__name__: task for task in (module, text, proof, export, histograms, onnx, npz)
+}
+
+
+def main(words: list[str]) -> int:
+    """Run one task; the exit code."""
+    task, options = TASKS[words[0]], json.loads(words[1])
+    limit = int(options["memory_bytes"])
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        answer = task(options)
+    except CompilerError as error:
+        told = {"what": error.what, "where": error.where, "fix": error.fix}
+        print(json.dumps(told))
+        return EXIT_BAD_FILE
+    except MemoryError:
+        told = {
+            "what": "reading it needs more memory than is allowed",
+            "where": f"{limit >> 20} MiB",
+            "fix": "use the qsearch command on it, where no limit applies",
+        }
+        print(json.dumps(told))
+        return EXIT_BAD_FILE
+    json.dump(answer, sys.stdout, allow_nan=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,166 @@
+"""Events as they happen: one reader per study that somebody watches, a bounded queue per client.
+
+A client that reconnects names the last event it saw (``Last-Event-ID``) and gets what it missed
+from the event table, so nothing is lost when it, the network or this server goes away for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from qsearch.dashboard.schemas import EventOut
+from qsearch.dashboard.snapshots import Snapshot
+from qsearch.errors import StoreError
+from qsearch.store.records import Event
+from qsearch.store.repository import Repository
+
+POLL_S: Final = 0.5
+PING_S: Final = 15.0
+QUEUE: Final = 256
+"""Events that may wait for one client; a slower one is cut off, and reconnects."""
+REPLAYED: Final = 1000
+"""Events that are sent again one by one; who missed more is told to read everything."""
+_OVERLAP: Final = 32
+"""Events that are read twice: with several drivers a lower id may become visible later."""
+RETRY_MS: Final = 1000
+
+_Message = tuple[int | None, str, Any]
+"""id, event name, data."""
+
+
+@dataclass(slots=True)
+class _Channel:
+    """The clients of one study."""
+
+    queues: set[asyncio.Queue[_Message | None]] = field(default_factory=set)
+    task: asyncio.Task[None] | None = None
+
+
+class Live:
+    """Streams of events; lives in the server's event loop."""
+
+    def __init__(self, *, poll_s: float = POLL_S, ping_s: float = PING_S) -> None:
+        self._poll_s = poll_s
+        self._ping_s = ping_s
+        self._channels: dict[str, _Channel] = {}
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Let every stream finish; called when the server is told to stop."""
+        self._ended.set()
+        for channel in self._channels.values():
+            for queue in channel.queues:
+                _offer(queue, None)
+
+    @property
+    def clients(self) -> int:
+        """How many streams are open."""
+        return sum(len(channel.queues) for channel in self._channels.values())
+
+    async def stream(self, study: Snapshot, after: int | None) -> AsyncIterator[bytes]:
+        """Server-sent events of a study.
+
+        Args:
+            after: id of the last event that the client saw; None starts with the present.
+        """
+        queue: asyncio.Queue[_Message | None] = asyncio.Queue(QUEUE)
+        repository, study_id = study.repository, study.study.id
+        newest = await asyncio.to_thread(repository.last_event, study_id)
+        channel = self._join(study, queue, newest)
+        try:
+            yield f"retry: {RETRY_MS}\n\n".encode()
+            yield _frame((newest, "hello", {"last_event": newest}))
+            for message in await self._missed(repository, study_id, after, newest):
+                yield _frame(message)
+            while not self._ended.is_set():
+                try:
+                    got = await asyncio.wait_for(queue.get(), self._ping_s)
+                except TimeoutError:
+                    yield b": ping\n\n"
+                    continue
+                if got is None:
+                    return
+                yield _frame(got)
+        finally:
+            channel.queues.discard(queue)
+            if not channel.queues and channel.task is not None:
+                channel.task.cancel()
+                if self._channels.get(study.key) is channel:
+                    del self._channels[study.key]
+
+    async def _missed(
+        self, repository: Repository, study_id: int, after: int | None, newest: int
+    ) -> list[_Message]:
+        if after is None or after >= newest:
+            return []
+        events = await asyncio.to_thread(repository.events_of, study_id, after, REPLAYED + 1)
+        if len(events) > REPLAYED:
+            return [(newest, "reload", {})]
+        return [_message(event) for event in events if event.id <= newest]
+
+    def _join(
+        self, study: Snapshot, queue: asyncio.Queue[_Message | None], newest: int
+    ) -> _Channel:
+        channel = self._channels.setdefault(study.key, _Channel())
+        channel.queues.add(queue)
+        if channel.task is None or channel.task.done():
+            channel.task = asyncio.create_task(self._follow(channel, study, newest))
+        return channel
+
+    async def _follow(self, channel: _Channel, study: Snapshot, last: int) -> None:
+        """Read the event table and hand what is new to every client."""
+        repository, study_id = study.repository, study.study.id
+        seen: set[int] | None = None
+        row: Any = None
+        while channel.queues and not self._ended.is_set():
+            with contextlib.suppress(StoreError):  # a database that restarts: ask again
+                after = max(0, last - _OVERLAP)
+                events = await asyncio.to_thread(repository.events_of, study_id, after, REPLAYED)
+                if seen is None:
+                    seen = {event.id for event in events if event.id <= last}
+                for event in events:
+                    if event.id not in seen:
+                        _broadcast(channel, _message(event))
+                last = max([last, *(event.id for event in events)])
+                seen = {event.id for event in events if event.id > last - _OVERLAP}
+                found = await asyncio.to_thread(repository.find_study, study.study.name)
+                beats = await asyncio.to_thread(repository.drivers_of, study_id, running=True)
+                now = (found, len(beats))
+                if row is not None and now != row:
+                    _broadcast(channel, (None, "status", {}))
+                row = now
+            await asyncio.sleep(self._poll_s)
+
+
+def _broadcast(channel: _Channel, message: _Message) -> None:
+    for queue in list(channel.queues):
+        if not _offer(queue, message):
+            channel.queues.discard(queue)
+
+
+def _offer(queue: asyncio.Queue[_Message | None], message: _Message | None) -> bool:
+    """Put it there; a full queue is emptied and told to end."""
+    try:
+        queue.put_nowait(message)
+    except asyncio.QueueFull:
+        while not queue.empty():
+            queue.get_nowait()
+        queue.put_nowait(None)
+        return False
+    return True
+
+
+def _message(event: Event) -> _Message:
+    return event.id, "event", EventOut.of(event).model_dump()
+
+
+def _frame(message: _Message) -> bytes:
+    number, name, data = message
+    head = "" if number is None else f"id: {number}\n"
+    # JSON without line breaks: a line break would end the field.
+    return f"{head}event: {name}\ndata: {json.dumps(data)}\n\n".encode()

@@ -1,0 +1,163 @@
+"""A .qmod as the dashboard shows it: drawing, text, proof, files; runs in the inspector."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from compiler.drawing.layout import place
+from compiler.drawing.picture import Box, Frame, picture_of
+from compiler.drawing.svg import curve
+from compiler.ir.module import IRModule
+from compiler.ir.printer import text
+from compiler.proof.derive import derive_static
+from compiler.runtime.artifact import QModule, load_qmod
+from compiler.transform import FuseOps
+from qsearch.dashboard.inspection import InspectionError
+from qsearch.export import export_file
+
+MAX_BOXES: Final = 4000
+MAX_TEXT: Final = 8 << 20
+ORDER: Final = ("quantize_inputs", "quantized_main", "dequantize_outputs", "main")
+"""Functions of a partitioned module as data flows through them."""
+PARTS: Final[Mapping[str, str]] = {
+    "quantize_inputs": "prefix",
+    "quantized_main": "integer main",
+    "dequantize_outputs": "suffix",
+    "main": "whole",
+}
+
+
+def drawing_of(file: Path, groups: str) -> dict[str, Any]:
+    """Frames of the module's functions, partition by partition.
+
+    Args:
+        groups: "none"; "fused", what FuseOps puts together; or an accelerator's name.
+    """
+    shipped = load_qmod(file)
+    picture = picture_of(_grouped(shipped.module, groups))
+    if picture.num_boxes > MAX_BOXES:
+        raise InspectionError(
+            f"the module has {picture.num_boxes} operators, too many to draw",
+            where=file.name,
+            fix="choose fused groups, or look at the text",
+        )
+    ranges = _ranges(shipped)
+    frames = sorted(picture.frames, key=lambda frame: (_rank(frame), frame.title))
+    return {"groups": groups, "frames": [_frame(frame, ranges, shipped) for frame in frames]}
+
+
+def text_of(file: Path) -> dict[str, Any]:
+    """IR text, configuration, provenance, functions."""
+    shipped = load_qmod(file)
+    constants: dict[str, Any] = {}
+    whole = text(shipped.module, external_data=constants, show_spans=False)
+    return {
+        "text": whole[:MAX_TEXT],
+        "cut": len(whole) > MAX_TEXT,
+        "functions": shipped.functions,
+        "qconfig": None if shipped.qconfig is None else shipped.qconfig.to_dict(),
+        "provenance": dict(shipped.provenance),
+        "bytes": file.stat().st_size,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "inputs": {name: str(ty) for name, ty in shipped.input_types.items()},
+    }
+
+
+def proof_of(file: Path) -> dict[str, Any]:
+    """The static proof, derived here and now, beside what the file recorded."""
+    shipped = load_qmod(file)
+    derived = derive_static(shipped.module).to_dict()
+    recorded = None if shipped.proof is None else shipped.proof.get("verdict")
+    return {"derived": derived, "recorded": recorded}
+
+
+def exported(file: Path, format: str, out: Path) -> dict[str, Any]:
+    """Write the module in another form and zip it; the zip's name follows from its content."""
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    target = out / f"{digest}-{format}.zip"
+    with tempfile.TemporaryDirectory(dir=out) as folder:
+        made = export_file(file, format, Path(folder), None)
+        part = Path(folder) / "part.zip"
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in made.files:
+                archive.write(path, path.relative_to(folder))
+        part.replace(target)
+    return {"zip": str(target), "facts": made.facts}
+
+
+def _grouped(module: IRModule, groups: str) -> IRModule:
+    if groups == "none":
+        return module
+    if groups == "fused":
+        fused: IRModule = FuseOps()(module)
+        return fused
+    from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
+    from qsearch.hardware import read_hardware
+
+    return FuseOpHW(read_hardware(groups))(module)
+
+
+def _rank(frame: Frame) -> int:
+    name = frame.title.lstrip("@").split(" ")[0]
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+def _ranges(shipped: QModule) -> dict[str, Mapping[str, Any]]:
+    """What is proved of the values of the integer function, by the value's number."""
+    values = () if shipped.proof is None else shipped.proof.get("values", ())
+    return {str(value["name"]).split(" ")[0]: value for value in values}
+
+
+def _frame(frame: Frame, ranges: Mapping[str, Any], shipped: QModule) -> dict[str, Any]:
+    layout = place(frame)
+    name = frame.title.lstrip("@").split(" ")[0]
+    known = ranges if name == "quantized_main" else {}
+    return {
+        "title": frame.title,
+        "part": PARTS.get(name, ""),
+        "width": layout.width,
+        "height": layout.height,
+        "boxes": [
+            {
+                **{k: getattr(layout.places[box.key], k) for k in ("x", "y", "width", "height")},
+                **_box(box, known, shipped),
+            }
+            for box in frame.boxes
+        ],
+        "edges": [
+            {"path": curve(route), "label": edge.label, "quantized": edge.quantized}
+            for edge, route in zip(frame.edges, layout.routes)
+        ],
+    }
+
+
+def _box(box: Box, ranges: Mapping[str, Any], shipped: QModule) -> dict[str, Any]:
+    return {
+        "key": box.key,
+        "title": box.title,
+        "subtitle": box.subtitle,
+        "kind": box.kind.value,
+        "detail": _detail(box.detail, ranges, shipped),
+        "rows": [
+            {"title": row, "detail": _detail(detail, ranges, shipped)}
+            for row, detail in zip(box.rows, box.row_details)
+        ],
+    }
+
+
+def _detail(
+    detail: Mapping[str, str], ranges: Mapping[str, Any], shipped: QModule
+) -> dict[str, str]:
+    shown = {k: v for k, v in detail.items() if k not in ("span", "operators")}
+    value = ranges.get(detail["text"].split(" ")[0].rstrip(":"))
+    if value is not None:
+        shown["range"] = f"{value['low']} … {value['high']} ({value['dtype']}), proved"
+    span = detail.get("span", "")
+    if span:
+        shown["at"] = span
+    return shown

@@ -1,0 +1,93 @@
+"""The module that a study emitted: drawing, text, proof, downloads; by known names, not paths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path as FilePath
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import FileResponse
+
+from qsearch.dashboard.snapshots import Snapshot
+from qsearch.dashboard.sources import NotFoundError
+from qsearch.dashboard.state import SharedDep, SnapshotDep
+
+router = APIRouter(prefix="/api/v1/studies/{key}", tags=["module"])
+
+Groups = Literal["none", "fused", "opu", "opu_q", "npu"]
+File = Literal["best.qmod", "qconfig.json", "report.json"]
+Format = Literal["c", "onnx", "grid"]
+Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+_JSON = "application/json"
+
+
+@router.get("/module/graph")
+def get_graph(study: SnapshotDep, found: SharedDep, groups: Groups = "none") -> Response:
+    """Functions as boxes and edges with places, and what a click on each box shows."""
+    answer = found.inspection.ask("module", _module(study), groups=groups)
+    return Response(answer, media_type=_JSON)
+
+
+@router.get("/module/text")
+def get_text(study: SnapshotDep, found: SharedDep) -> Response:
+    """The IR text and what the file says of its making."""
+    return Response(found.inspection.ask("text", _module(study)), media_type=_JSON)
+
+
+@router.get("/module/proof")
+def get_proof(study: SnapshotDep, found: SharedDep) -> Response:
+    """What is proved of the module, derived again from the file."""
+    return Response(found.inspection.ask("proof", _module(study)), media_type=_JSON)
+
+
+@router.get("/files/{name}")
+def download(study: SnapshotDep, name: File) -> FileResponse:
+    """A file of the run folder by its known name."""
+    folder = study.folder
+    path = None if folder is None else folder.path / name
+    if path is None or not path.is_file() or path.is_symlink():
+        raise NotFoundError(f"the study has no {name}", where="files")
+    return _attachment(path, name)
+
+
+@router.get("/export/{format}")
+def export(study: SnapshotDep, found: SharedDep, format: Format) -> FileResponse:
+    """The module as C source, ONNX on integers, or ONNX on a float grid, zipped."""
+    answer = found.inspection.ask(
+        "export", _module(study), format=format, out=str(found.exports.absolute())
+    )
+    path = FilePath(json.loads(answer)["zip"])
+    return _attachment(path, f"{_slug(study)}-{format}.zip")
+
+
+@router.get("/artifacts/{sha256}")
+def get_artifact(study: SnapshotDep, found: SharedDep, sha256: Sha256) -> FileResponse:
+    """A file of the study by its content's sha256."""
+    known = {artifact.sha256 for artifact in study.repository.artifacts_of(study.study.id)}
+    store = found.sources.artifacts(study.source, study.study)
+    if sha256 not in known or store is None or not store.has(sha256):
+        raise NotFoundError("the study has no such artefact", where=sha256)
+    return _attachment(store.path(sha256), f"{sha256}.npz")
+
+
+def _attachment(path: FilePath, name: str) -> FileResponse:
+    return FileResponse(path, filename=name, media_type="application/octet-stream")
+
+
+def _module(study: Snapshot) -> FilePath:
+    if study.folder is None or not study.folder.module.is_file():
+        raise NotFoundError(
+            "the study's module is not on this machine",
+            where=study.study.name,
+            fix="start the dashboard on the folder of its run folders: qsearch dashboard DIR",
+        )
+    return study.folder.module
+
+
+def _slug(study: Snapshot) -> str:
+    """The study's name with only what a file name may hold."""
+    kept = "".join(
+        c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in study.study.name
+    )
+    return kept[:64].lstrip(".") or "module"

@@ -1,0 +1,66 @@
+"""What changes something: wishes for drivers, and the session's cookie."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from qsearch.dashboard.routes.studies import listening
+from qsearch.dashboard.schemas import CommandIn, CommandOut, SessionIn
+from qsearch.dashboard.security import SESSION_PATH
+from qsearch.dashboard.state import SharedDep, SnapshotDep
+from qsearch.errors import SearchError
+from qsearch.store.engine import open_engine
+from qsearch.store.repository import Repository
+
+router = APIRouter(tags=["commands"])
+
+
+class WrongTokenError(SearchError):
+    """A session was asked for with another token."""
+
+
+@router.post("/api/v1/studies/{key}/commands")
+def add_command(wish: CommandIn, study: SnapshotDep, found: SharedDep) -> CommandOut:
+    """Pause, resume or stop: stored for the drivers, which look every second.
+
+    A search without a driver goes on in a process of this machine, where that is allowed.
+    """
+    drivers = study.repository.drivers_of(study.study.id, running=True)
+    heard = listening(drivers)
+    starter = found.starter
+    asleep = not heard and wish.kind == "resume"
+    if asleep and starter is not None and starter.can_resume(study.folder):
+        starter.resume(study.folder)
+        return CommandOut(kind=wish.kind, listening=1)
+    repository = Repository(open_engine(study.source.url, create=False))
+    try:
+        repository.add_command(study.study.id, wish.kind)
+    finally:
+        repository.close()
+    return CommandOut(kind=wish.kind, listening=heard)
+
+
+@router.post(SESSION_PATH, status_code=204, responses={204: {"description": "cookie set"}})
+def open_session(given: SessionIn, found: SharedDep, request: Request) -> Response:
+    """Exchange the token for a cookie that scripts cannot read.
+
+    Raises:
+        WrongTokenError: it is another.
+    """
+    policy = found.policy
+    response = Response(status_code=204)
+    if policy.token is None:
+        return response
+    if not policy.is_token(given.token):
+        raise WrongTokenError(
+            "the token is wrong", where="token", fix="see what the server printed"
+        )
+    response.set_cookie(
+        policy.cookie,
+        policy.session,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+        path="/",
+    )
+    return response

@@ -1,0 +1,151 @@
+"""Trials: pages of them, sorted and filtered here, and all that is known of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Response
+
+from compiler.errors import legal_names
+from qsearch.dashboard import plotting
+from qsearch.dashboard.schemas import LogOut, ShardOut, TrialDetail, TrialRow, TrialsPage
+from qsearch.dashboard.security import without_passwords
+from qsearch.dashboard.snapshots import Snapshot
+from qsearch.dashboard.sources import NotFoundError
+from qsearch.dashboard.state import SharedDep, SnapshotDep
+from qsearch.errors import SettingsError
+from qsearch.search.scoring import score_of
+from qsearch.store.view_queries import TrialPoint
+
+router = APIRouter(prefix="/api/v1/studies/{key}/trials", tags=["trials"])
+
+Number = Annotated[int, Path(ge=0, le=2**31)]
+_OWN = ("number", "state", "stage", "samples", "seconds", "cpu_s", "attempts", "finished_at")
+
+
+@router.get("")
+def list_trials(
+    study: SnapshotDep,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    sort: Annotated[str, Query(max_length=255)] = "number",
+    state: Annotated[list[str] | None, Query()] = None,
+    stage: str | None = None,
+    find: Annotated[str, Query(max_length=200)] = "",
+    after: Annotated[int | None, Query(ge=-1)] = None,
+) -> TrialsPage:
+    """One page of trials.
+
+    Args:
+        sort: a column, a measure or ``params.NAME``; ``-`` before it puts the greatest first.
+        state, stage: only these.
+        find: words that must all occur in a parameter ``name=value``, the state or the error.
+        after: only trials with a greater number.
+    """
+    key = ("rows", sort, tuple(sorted(state or ())), stage, find, after)
+    rows = study.derive(key, lambda: _chosen(study, sort, state, stage, find, after))
+    return TrialsPage(
+        rows=[TrialRow.of(point) for point in rows[offset : offset + limit]],
+        matched=len(rows),
+        total=len(study.points),
+        offset=offset,
+    )
+
+
+@router.get("/{number}")
+def get_trial(study: SnapshotDep, number: Number) -> TrialDetail:
+    """All that is known of one trial."""
+    found = study.repository.trials_by_number(study.study.id, [number])
+    if not found:
+        raise NotFoundError(f"there is no trial {number}", where=study.study.name)
+    (trial,) = found
+    outcome, failure = trial.outcome, trial.outcome.failure
+    # The page may have caught up with the store before the snapshot did.
+    fresh = study.repository.points_of(study.study.id, number)[0]
+    best = study.best
+    return TrialDetail(
+        **TrialRow.of(fresh).model_dump(),
+        batch=trial.batch,
+        qconfig=dict(trial.qconfig),
+        config_hash=trial.config_hash,
+        work_hash=trial.work_hash,
+        outputs_sha256=outcome.outputs_sha256,
+        peak_rss_bytes=outcome.peak_rss_bytes,
+        created_at=trial.created_at,
+        started_at=trial.started_at,
+        error_where=_masked(failure.where if failure else None),
+        error_fix=_masked(failure.fix if failure else None),
+        shards=[
+            ShardOut(
+                shard=s.shard,
+                shards=s.shards,
+                samples=s.samples,
+                score=score_of(s.sums),
+                cpu_s=s.cpu_s,
+            )
+            for s in study.repository.shards_of(study.study.id, number)
+        ],
+        logs=[
+            LogOut(source=log.source, excerpt=without_passwords(log.excerpt), at=log.at)
+            for log in study.repository.logs_of(study.study.id, number)
+        ],
+        is_best=best is not None and best.number == number,
+    )
+
+
+@router.get("/{number}/histograms")
+def get_histograms(study: SnapshotDep, number: Number, found: SharedDep) -> Response:
+    """Ranges of what was calibrated, with the thresholds that this trial chose."""
+    files = plotting.statistics_files(found, study, number)
+    answer = found.inspection.ask("histograms", files.statistics, scales=files.scales)
+    return Response(answer, media_type="application/json")
+
+
+def _chosen(
+    study: Snapshot,
+    sort: str,
+    states: list[str] | None,
+    stage: str | None,
+    find: str,
+    after: int | None,
+) -> list[TrialPoint]:
+    words = find.lower().split()
+    kept = [
+        point
+        for point in study.points
+        if (not states or point.state in states)
+        and stage in (None, "", point.stage)
+        and (after is None or point.number > after)
+        and (not words or _matches(point, words))
+    ]
+    value = _column(study, sort.removeprefix("-"))
+    have = [(value(point), point) for point in kept]
+    known = [pair for pair in have if pair[0] is not None]
+    # Stable, so equal values stay in order of their numbers.
+    known.sort(key=lambda pair: pair[0], reverse=sort.startswith("-"))
+    return [point for _, point in known] + [point for key, point in have if key is None]
+
+
+def _matches(point: TrialPoint, words: list[str]) -> bool:
+    text = " ".join(f"{name}={value}" for name, value in point.params.items())
+    whole = f"{point.number} {point.state} {point.stage} {text} {point.error or ''}".lower()
+    return all(word in whole for word in words)
+
+
+def _column(study: Snapshot, name: str) -> Callable[[TrialPoint], Any]:
+    if name in _OWN:
+        return lambda point: getattr(point, name)
+    measure = study.measures.named(name)
+    if measure is not None:
+        return measure.of
+    kind, _, parameter = name.partition(".")
+    names = {each for point in study.points for each in point.params}
+    if kind == "params" and parameter in names:
+        return lambda point: str(point.params[parameter]) if parameter in point.params else None
+    legal = [*_OWN, *(m.name for m in study.measures.all), *(f"params.{each}" for each in names)]
+    raise SettingsError(f"unknown column {name!r}", where="sort", fix=legal_names(name, legal))
+
+
+def _masked(text: str | None) -> str | None:
+    return None if text is None else without_passwords(text)

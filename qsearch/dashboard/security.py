@@ -1,0 +1,288 @@
+"""Who may ask what: hosts, tokens, origins, sizes; and the headers of every answer.
+
+One layer around the whole application decides before any route runs.
+
+    foreign Host header                 400   DNS rebinding
+    no or wrong token                   401   Authorization: Bearer, or the cookie of /session
+    write from another origin           403   Origin, Sec-Fetch-Site
+    write that is neither JSON nor a
+    stream of bytes                     415   what a form of another page could send
+    body larger than allowed            413   claimed or sent
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import re
+import socket
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from qsearch.errors import SettingsError
+
+MAX_JSON_BYTES: Final = 64 * 1024
+MIN_TOKEN: Final = 16
+SESSION_PATH: Final = "/api/v1/session"
+UPLOAD_PATH: Final = "/api/v1/uploads"
+HEALTH_PATH: Final = "/healthz"
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_SAFE: Final = frozenset({"GET", "HEAD"})
+_PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s@]*@", re.IGNORECASE)
+
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+def without_passwords(text: str) -> str:
+    """The text with the passwords of URLs in it hidden."""
+    return _PASSWORD.sub(r"\1***@", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the guard asks of a request.
+
+    Attributes:
+        host: address that the server listens on.
+        token: what a client must know; None only where ``host`` is this machine's own.
+        allowed_hosts: further names under which it may be asked.
+        max_upload_bytes: largest upload.
+    """
+
+    host: str = "127.0.0.1"
+    token: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    max_upload_bytes: int = 256 << 20
+
+    def __post_init__(self) -> None:
+        if self.token is None and not self.is_local:
+            raise SettingsError(
+                f"a dashboard on {self.host} can be reached by others and needs a token",
+                where="--host",
+                fix="set QSEARCH_TOKEN (python -c 'import secrets; print(secrets.token_hex(16))'), "
+                "or leave out --host",
+            )
+        if self.token is not None and len(self.token) < MIN_TOKEN:
+            raise SettingsError(
+                f"the token has {len(self.token)} characters",
+                where="--token, QSEARCH_TOKEN",
+                fix=f"give {MIN_TOKEN} or more: "
+                "python -c 'import secrets; print(secrets.token_hex(16))'",
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.host in _LOCAL
+
+    @property
+    def cookie(self) -> str:
+        """Name of the session's cookie; cookies are shared by the ports of a host."""
+        return "qsearch-" + hashlib.sha256((self.token or "").encode()).hexdigest()[:8]
+
+    @property
+    def session(self) -> str:
+        """Value of the cookie: shows knowledge of the token without being it."""
+        return hmac.new((self.token or "").encode(), b"qsearch session", "sha256").hexdigest()
+
+    def is_token(self, given: str) -> bool:
+        """Whether it is the token; takes as long for a near miss as for a far one."""
+        return hmac.compare_digest(given.encode(), (self.token or "").encode())
+
+    def knows_host(self, header: str | None) -> bool:
+        """Whether a Host header names this server.
+
+        An attacker who rebinds a name of his own sends that name. An address is none, so on a
+        server for others every address passes.
+        """
+        name = _host_name(header or "")
+        if name is None:
+            return False
+        if name in _LOCAL or name in self.allowed_hosts or name == self.host:
+            return True
+        if self.is_local:
+            return False
+        return _is_address(name) or name == socket.gethostname().lower()
+
+    def refusal(self, method: str, path: str, headers: Headers) -> _Refusal | None:
+        """Why a request is not answered; None where it is."""
+        if path == HEALTH_PATH:
+            return None
+        if not self.knows_host(headers.get("host")):
+            return _Refusal(
+                400,
+                "this server does not go by that name",
+                "Host header",
+                "start it with --allow-host NAME, or use its address",
+            )
+        if self.token is not None and path.startswith("/api/") and path != SESSION_PATH:
+            refused = self._without_token(headers)
+            if refused is not None:
+                return refused
+        return None if method in _SAFE else self._bad_write(path, headers)
+
+    def limit(self, path: str) -> int:
+        """Largest body in bytes."""
+        return self.max_upload_bytes if path == UPLOAD_PATH else MAX_JSON_BYTES
+
+    def _without_token(self, headers: Headers) -> _Refusal | None:
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if given:
+            known = scheme.lower() == "bearer" and self.is_token(given.strip())
+        else:
+            known = hmac.compare_digest(
+                _cookies(headers).get(self.cookie, "").encode(), self.session.encode()
+            )
+        if known:
+            return None
+        return _Refusal(
+            401,
+            "the token is wrong" if given else "a token is needed",
+            "Authorization",
+            "send Authorization: Bearer TOKEN, or open the address that `qsearch dashboard` prints",
+        )
+
+    def _bad_write(self, path: str, headers: Headers) -> _Refusal | None:
+        origin = headers.get("origin")
+        host = headers.get("host", "").lower()
+        foreign = origin is not None and urlsplit(origin).netloc.lower() != host
+        if foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return _Refusal(
+                403,
+                "another page may not change anything here",
+                "Origin",
+                "use the dashboard's own page, or a client that sends no Origin",
+            )
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        wanted = "application/octet-stream" if path == UPLOAD_PATH else "application/json"
+        if kind != wanted:
+            return _Refusal(415, f"the content type is {kind!r}", "Content-Type", f"send {wanted}")
+        claimed = headers.get("content-length", "0")
+        if not claimed.isdecimal() or int(claimed) > self.limit(path):
+            return _too_large(self.limit(path))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    status: int
+    what: str
+    where: str
+    fix: str
+
+    def body(self) -> bytes:
+        told = {"what": self.what, "where": self.where, "fix": self.fix}
+        return json.dumps(told).encode()
+
+
+class TooLargeError(HTTPException):
+    """More arrived than is allowed; raised where a route reads the body."""
+
+    def __init__(self, refusal: _Refusal) -> None:
+        super().__init__(refusal.status, refusal.what)
+
+
+class Guard:
+    """ASGI layer that answers what ``Policy`` refuses and marks every answer."""
+
+    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+        self._app = app
+        self._policy = policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        path = scope["path"]
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                if path.startswith("/api/"):
+                    headers["Cache-Control"] = "no-store"
+            await send(message)
+
+        refusal = self._policy.refusal(scope["method"], path, Headers(scope=scope))
+        if refusal is not None:
+            await _answer(refusal, send_marked)
+            return
+        await self._app(scope, _bounded(receive, self._policy.limit(path)), send_marked)
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """Bodies may claim no length: what arrives is counted as well."""
+    arrived = 0
+
+    async def counted() -> Message:
+        nonlocal arrived
+        message = await receive()
+        if message["type"] == "http.request":
+            arrived += len(message.get("body", b""))
+            if arrived > limit:
+                raise TooLargeError(_too_large(limit))
+        return message
+
+    return counted
+
+
+def _too_large(limit: int) -> _Refusal:
+    return _Refusal(413, f"the body is larger than {limit} bytes", "Content-Length", "send less")
+
+
+async def _answer(refusal: _Refusal, send: Any) -> None:
+    body = refusal.body()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        # What the client still sends is not read.
+        (b"connection", b"close"),
+    ]
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _cookies(headers: Headers) -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in headers.get("cookie", "").split(";"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _host_name(header: str) -> str | None:
+    """The name of a Host header without its port; None where it is malformed."""
+    try:
+        split = urlsplit(f"//{header}")
+        _ = split.port
+    except ValueError:
+        return None
+    if split.path or split.query or split.fragment or split.username is not None:
+        return None
+    return split.hostname
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,71 @@
+"""The server process: uvicorn that ends its streams when it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from types import FrameType
+from typing import Any, Final
+
+import uvicorn
+
+from qsearch.dashboard.app import DashboardOptions, create_app
+from qsearch.errors import SettingsError
+
+GRACE_S: Final = 2
+"""An open stream would otherwise keep the server alive for as long as somebody watches."""
+
+
+class DashboardServer(uvicorn.Server):
+    """A uvicorn server; streams are ended first."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End every stream, then stop as uvicorn does."""
+        live: Any = self.config.app.state.live  # type: ignore[union-attr]
+        live.end()
+        super().handle_exit(sig, frame)
+
+
+def serve(options: DashboardOptions, port: int) -> None:
+    """Serve until the process is told to stop.
+
+    Raises:
+        SettingsError: the port is taken or may not be used.
+    """
+    host = options.policy.host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"the dashboard cannot listen on {host}:{port}: {error.strerror or error}",
+            where="--host, --port",
+            fix="choose another --port; 0 takes any that is free",
+        ) from error
+    print(f"dashboard  {address(options, listener.getsockname()[1])}", flush=True)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    config = uvicorn.Config(
+        create_app(options),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    try:
+        DashboardServer(config).run([listener])
+    except KeyboardInterrupt:
+        pass  # uvicorn stopped in good order and raises the signal again
+    finally:
+        listener.close()
+
+
+def address(options: DashboardOptions, port: int) -> str:
+    """What to open: with a token in the fragment, which browsers do not send, where it is ours."""
+    host = options.policy.host
+    name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    hint = "" if options.policy.token is None else "  (append #token=… with your token)"
+    return f"http://{name}:{port}/{hint}"

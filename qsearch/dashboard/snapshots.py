@@ -1,0 +1,167 @@
+"""What is known of a study, kept in memory and brought up to date by what changed since.
+
+A finished trial never changes, so a refresh reads only the trials from the first unfinished one on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from qsearch.dashboard.sources import NotFoundError, Source, Sources
+from qsearch.report.measures import Measures
+from qsearch.run_folder import RunFolder
+from qsearch.store.records import Study
+from qsearch.store.repository import Repository
+from qsearch.store.view_queries import TrialPoint
+
+FRESH_S: Final = 0.4
+"""Requests of one page arrive together and are answered from one reading."""
+KEPT: Final = 32
+"""Studies in memory."""
+RATE_WINDOW_S: Final = 300.0
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One study at one moment.
+
+    Attributes:
+        version: grows whenever anything that is shown changed; plots are cached by it.
+        derived: what was computed from this version, by name.
+        importances: by measure, with the number of trials they were computed from.
+    """
+
+    key: str
+    source: Source
+    repository: Repository
+    study: Study
+    folder: RunFolder | None
+    points: list[TrialPoint] = field(default_factory=list)
+    version: int = 0
+    read_at: float = float("-inf")
+    derived: dict[Any, Any] = field(default_factory=dict)
+    importances: dict[str, tuple[int, dict[str, float]]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def measures(self) -> Measures:
+        """Which figures its trials have, and which way is better."""
+        found: Measures = self.derive("measures", lambda: Measures.of(self.study, self.points))
+        return found
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Trials by state."""
+        found: Mapping[str, int] = self.derive(
+            "counts", lambda: Counter(point.state for point in self.points)
+        )
+        return found
+
+    @property
+    def finished(self) -> int:
+        """Trials that ended."""
+        return sum(point.finished for point in self.points)
+
+    @property
+    def best(self) -> TrialPoint | None:
+        """The winner so far."""
+        found: TrialPoint | None = self.derive("best", lambda: self.measures.best(self.points))
+        return found
+
+    @property
+    def rate_per_min(self) -> float:
+        """Trials that ended in the last minutes of the study's activity, by minutes."""
+        ends = sorted(p.finished_at for p in self.points if p.finished_at and not p.from_store)
+        recent = [end for end in ends if end > ends[-1] - RATE_WINDOW_S]
+        if len(recent) < 2 or recent[-1] <= recent[0]:
+            return 0.0
+        return 60.0 * (len(recent) - 1) / (recent[-1] - recent[0])
+
+    def point(self, number: int) -> TrialPoint:
+        """The trial of this number.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        if number < len(self.points) and self.points[number].number == number:
+            return self.points[number]
+        for point in self.points:
+            if point.number == number:
+                return point
+        raise NotFoundError(
+            f"study {self.study.name!r} has no trial {number}",
+            where="trial",
+            fix=f"it has {len(self.points)} trials, counted from 0",
+        )
+
+    def derive(self, name: Any, compute: Callable[[], Any]) -> Any:
+        """A value of this version, computed once."""
+        if name not in self.derived:
+            self.derived[name] = compute()
+        return self.derived[name]
+
+
+class Snapshots:
+    """Snapshots of the studies that are looked at; safe to use from several threads."""
+
+    def __init__(self, sources: Sources, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.sources = sources
+        self._monotonic = monotonic
+        self._kept: OrderedDict[str, Snapshot] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, key: str) -> Snapshot:
+        """The study of this key, not older than a moment.
+
+        Raises:
+            NotFoundError: no such study.
+            StoreError: its database does not answer.
+        """
+        source, repository, study_id = self.sources.find(key)
+        with self._lock:
+            known = self._kept.get(key)
+        if known is not None and self._monotonic() - known.read_at < FRESH_S:
+            return known
+        found = next((s for s in repository.studies() if s.id == study_id), None)
+        if found is None:
+            with self._lock:
+                self._kept.pop(key, None)
+            raise NotFoundError("there is no such study", where=key, fix="see /api/v1/studies")
+        return self.refreshed(key, source, repository, found)
+
+    def refreshed(self, key: str, source: Source, repository: Repository, study: Study) -> Snapshot:
+        """The snapshot of a study whose row was just read."""
+        with self._lock:
+            known = self._kept.get(key)
+            if known is None or known.study.created_at != study.created_at:
+                folder = self.sources.run_folder(source, study)
+                known = Snapshot(key, source, repository, study, folder)
+                self._kept[key] = known
+            self._kept.move_to_end(key)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        with known.lock:
+            if self._monotonic() - known.read_at >= FRESH_S:
+                self._refresh(known, study)
+        return known
+
+    def _refresh(self, known: Snapshot, study: Study) -> None:
+        points = known.points
+        first = next((i for i, point in enumerate(points) if not point.finished), len(points))
+        start = points[first].number if first < len(points) else _after(points)
+        changed = known.repository.points_of(study.id, start)
+        if changed != points[first:] or study != known.study or not known.version:
+            known.points = points[:first] + changed
+            known.study = study
+            known.derived = {}
+            known.version += 1
+        known.read_at = self._monotonic()
+
+
+def _after(points: Sequence[TrialPoint]) -> int:
+    return points[-1].number + 1 if points else 0

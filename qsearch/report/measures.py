@@ -1,0 +1,193 @@
+"""Which figures the trials of a study have, which way is better, and which trials are best.
+
+Everything is read from the study and its scores: a metric of one's own is shown like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from qsearch.search.objectives import KEEPS_ACCURACY, SQNR_CEILING_DB, Objective
+from qsearch.settings import parse_max_drop
+from qsearch.store.records import Study
+
+_COSTS: Final = ("hw_", "latency", "model_bytes", "bytes", "seconds", "cpu_s", "size", "cost")
+"""Beginnings of names of which less is better."""
+_UNITS: Final[Mapping[str, str]] = {
+    "top1": "%",
+    "top5": "%",
+    "agreement": "%",
+    "sqnr_db": "dB",
+    "hw_traffic": "bytes",
+    "model_bytes": "bytes",
+    "latency_ms": "ms",
+    "seconds": "s",
+    "cpu_s": "s",
+}
+_WORDS: Final[Mapping[str, str]] = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "sqnr_db": "SQNR",
+    "hw_traffic": "hardware traffic",
+    "hw_groups": "hardware groups",
+    "hw_cycles": "hardware cycles",
+    "hw_host_calls": "calls on the host",
+    "model_bytes": "model size",
+    "latency_ms": "latency",
+    "seconds": "wall time",
+    "cpu_s": "CPU time",
+    "number": "trial",
+}
+_OF_METRIC: Final[Mapping[str, str]] = {"sqnr": "sqnr_db"}
+
+
+class Scored(Protocol):
+    """What measures are read from: a trial of the store, or what is shown of one."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def score(self) -> Mapping[str, float | None] | None: ...
+    @property
+    def seconds(self) -> float | None: ...
+    @property
+    def cpu_s(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure of a trial.
+
+    Attributes:
+        name: key in the score, or ``seconds`` or ``cpu_s``.
+        smaller_is_better: a cost.
+    """
+
+    name: str
+    smaller_is_better: bool
+
+    @property
+    def words(self) -> str:
+        """Its name for people."""
+        return _WORDS.get(self.name, self.name)
+
+    @property
+    def unit(self) -> str:
+        """Of the shown value: fractions are shown in percent."""
+        return _UNITS.get(self.name, "")
+
+    @property
+    def label(self) -> str:
+        """Name and unit, for an axis."""
+        return f"{self.words} ({self.unit})" if self.unit else self.words
+
+    def of(self, trial: Scored) -> float | None:
+        """The stored value; an infinite SQNR is the ceiling, so that it can be drawn."""
+        if self.name in ("seconds", "cpu_s"):
+            return trial.seconds if self.name == "seconds" else trial.cpu_s
+        return self.of_score(trial.score)
+
+    def of_score(self, score: Mapping[str, Any] | None) -> float | None:
+        """The value in a score."""
+        if score is None or self.name not in score:
+            return None
+        value = score[self.name]
+        if value is None:
+            return SQNR_CEILING_DB if self.name == "sqnr_db" else None
+        return float(value)
+
+    def shown(self, value: float | None) -> float | None:
+        """The value in its unit."""
+        return value if value is None or self.unit != "%" else 100.0 * value
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The figures of one study.
+
+    Attributes:
+        objective: what decides the winner.
+        primary: the measure the search is about.
+        all: every measure that some trial has, the primary one first.
+        floor: least value of ``accuracy`` that still counts as kept; None without a baseline.
+        accuracy: the measure that ``--max-drop`` looks at.
+    """
+
+    objective: Objective
+    primary: Measure
+    all: tuple[Measure, ...]
+    accuracy: Measure
+    floor: float | None
+
+    @classmethod
+    def of(cls, study: Study, trials: Iterable[Scored]) -> Measures:
+        """Of a study and its trials so far."""
+        objective = Objective(str(study.spec["metric"]))
+        names: dict[str, None] = {_OF_METRIC.get(objective.metric, objective.metric): None}
+        timed = False
+        for trial in trials:
+            timed = timed or trial.seconds is not None
+            for name, value in (trial.score or {}).items():
+                if name != KEEPS_ACCURACY and (value is not None or name == "sqnr_db"):
+                    names[name] = None
+        if timed:
+            names.update(dict.fromkeys(("cpu_s", "seconds")))
+        measures = tuple(measure_of(name) for name in names)
+        baseline = study.baseline or {}
+        name = "top1" if baseline.get("top1") is not None else "agreement"
+        floor = None
+        if baseline.get(name) is not None and study.spec.get("max_drop") is not None:
+            floor = parse_max_drop(study.spec["max_drop"]).floor(float(baseline[name]))
+        return cls(objective, measures[0], measures, measure_of(name), floor)
+
+    def named(self, name: str | None) -> Measure | None:
+        """The measure of this name; None where there is none."""
+        return next((measure for measure in self.all if measure.name == name), None)
+
+    @property
+    def cost(self) -> Measure | None:
+        """The cost that accuracy is drawn against: the hardware's, or what a trial takes to run."""
+        wanted = ("hw_traffic", "hw_cycles", "hw_groups", "latency_ms", "model_bytes")
+        costs = [m for m in self.all if m.smaller_is_better and m.name != "seconds"]
+        ordered = sorted(
+            costs, key=lambda m: wanted.index(m.name) if m.name in wanted else len(wanted)
+        )
+        return ordered[0] if ordered else None
+
+    def best(self, trials: Sequence[Any]) -> Any:
+        """The winner among trials; None where none is complete."""
+        complete = [t for t in trials if t.state == "complete" and t.score is not None]
+        rank = self.objective.rank
+        return max(complete, key=lambda t: rank(t.score, t.number), default=None)
+
+
+def measure_of(name: str) -> Measure:
+    """The measure of a name."""
+    return Measure(name, name.startswith(_COSTS))
+
+
+def pareto(
+    trials: Iterable[Scored], good: Measure, cost: Measure
+) -> list[tuple[float, float, int]]:
+    """Trials that no other beats in both: (cost, value, number), cheapest first.
+
+    Only complete trials take part; of equal ones the earliest stays.
+    """
+    points = []
+    for trial in trials:
+        x, y = cost.of(trial), good.of(trial)
+        if trial.state == "complete" and x is not None and y is not None:
+            points.append((x if cost.smaller_is_better else -x, -y, trial.number))
+    if good.smaller_is_better:
+        points = [(x, -y, number) for x, y, number in points]
+    front: list[tuple[float, float, int]] = []
+    for x, y, number in sorted(points):
+        if not front or y < front[-1][1]:
+            front.append((x, y, number))
+    sign_x = 1.0 if cost.smaller_is_better else -1.0
+    sign_y = 1.0 if good.smaller_is_better else -1.0
+    return [(sign_x * x, sign_y * y, number) for x, y, number in front]

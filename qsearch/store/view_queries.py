@@ -1,0 +1,90 @@
+"""Questions of those who watch: what a trial came to, without its whole configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+
+from qsearch.store.database import Database
+from qsearch.store.models import EventRow, TrialRow
+from qsearch.store.records import FINISHED, TrialState
+
+_COLUMNS = (
+    TrialRow.number,
+    TrialRow.state,
+    TrialRow.stage,
+    TrialRow.params,
+    TrialRow.score,
+    TrialRow.objective_values,
+    TrialRow.samples,
+    TrialRow.seconds,
+    TrialRow.compile_cpu_s,
+    TrialRow.run_cpu_s,
+    TrialRow.attempts,
+    TrialRow.lost_workers,
+    TrialRow.from_store,
+    TrialRow.finished_at,
+    TrialRow.error_what,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPoint:
+    """A trial as plots and tables show it; fields as in ``Trial`` and ``Outcome``."""
+
+    number: int
+    state: TrialState
+    stage: str
+    params: Mapping[str, Any]
+    score: Mapping[str, float | None] | None
+    objective_values: tuple[float, ...] | None
+    samples: int | None
+    seconds: float | None
+    cpu_s: float | None
+    attempts: int
+    lost_workers: int
+    from_store: bool
+    finished_at: float | None
+    error: str | None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of it will change any more."""
+        return self.state in FINISHED
+
+
+class ViewQueries(Database):
+    """What the dashboard reads every second."""
+
+    def points_of(self, study_id: int, first: int = 0) -> list[TrialPoint]:
+        """Trials by number, from number ``first`` on."""
+        query = select(*_COLUMNS).where(TrialRow.study_id == study_id, TrialRow.number >= first)
+        return [_point_of(row) for row in self.read(query.order_by(TrialRow.number))]
+
+    def last_event(self, study_id: int) -> int:
+        """Id of the newest event; 0 when there is none."""
+        rows = self.read(select(func.max(EventRow.id)).where(EventRow.study_id == study_id))
+        return int(rows[0][0] or 0)
+
+
+def _point_of(row: Any) -> TrialPoint:
+    spent = (row.compile_cpu_s, row.run_cpu_s)
+    return TrialPoint(
+        number=row.number,
+        state=row.state,
+        stage=row.stage,
+        params=row.params,
+        score=row.score,
+        objective_values=None if row.objective_values is None else tuple(row.objective_values),
+        samples=row.samples,
+        seconds=row.seconds,
+        cpu_s=None if spent == (None, None) else sum(x or 0.0 for x in spent),
+        attempts=row.attempts,
+        lost_workers=row.lost_workers,
+        from_store=bool(row.from_store),
+        finished_at=row.finished_at,
+        error=row.error_what,
+    )

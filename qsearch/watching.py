@@ -1,0 +1,102 @@
+"""Looking at studies: the dashboard, and the report that is one file. Part of ``qsearch.api``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+PathLike = str | os.PathLike[str]
+
+DEFAULT_FOLDER: Final = "runs"
+"""Where ``qsearch launch`` puts run folders."""
+
+
+def dashboard(
+    folder: PathLike | None = None,
+    *,
+    storage: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8090,
+    token: str | None = None,
+    allow_hosts: Sequence[str] = (),
+    allow_launch: bool = False,
+    launch_pool: str = "process",
+    max_upload: str | int = "256M",
+) -> None:
+    """Serve the dashboard until the process is told to stop.
+
+    Args:
+        folder: a run folder, or a folder of run folders; None is ``runs``.
+        storage: database to show instead; None is QSEARCH_STORAGE where no folder is given.
+        host: address to listen on; any but this machine's own needs a token.
+        port: 0 takes one that is free.
+        token: what clients must know; None is QSEARCH_TOKEN.
+        allow_hosts: further names under which it may be asked.
+        allow_launch: searches may be started from the page.
+        launch_pool: where the workers of such searches run.
+        max_upload: largest upload, in bytes or "256M".
+    Raises:
+        SettingsError: a value that cannot be used, a port that is taken, a host without a token.
+        StoreError: the storage cannot be read.
+    """
+    from qsearch.dashboard.app import DashboardOptions
+    from qsearch.dashboard.security import Policy
+    from qsearch.dashboard.serving import serve
+    from qsearch.errors import SettingsError
+    from qsearch.settings import parse_bytes
+    from qsearch.store.engine import parse_url
+
+    if storage is None and folder is None:
+        storage = os.environ.get("QSEARCH_STORAGE") or None
+    if storage is not None:
+        parse_url(storage)
+    if folder is not None and not Path(folder).is_dir():
+        raise SettingsError(
+            f"there is no folder {os.fspath(folder)}",
+            where="DIR",
+            fix="give a run folder, a folder of run folders, or --storage",
+        )
+    try:
+        limit = parse_bytes(max_upload)
+    except ValueError as error:
+        raise SettingsError(
+            f"{max_upload!r} is no size", where="--max-upload", fix="256M"
+        ) from error
+    policy = Policy(
+        host=host,
+        token=token or os.environ.get("QSEARCH_TOKEN") or None,
+        allowed_hosts=tuple(name.lower() for name in allow_hosts),
+        max_upload_bytes=limit,
+    )
+    root = Path(folder) if folder is not None else Path(DEFAULT_FOLDER)
+    serve(DashboardOptions(root, storage, policy, allow_launch, launch_pool), port)
+
+
+def report(
+    folder: PathLike | None = None,
+    out: PathLike = "report.html",
+    *,
+    storage: str | None = None,
+    study: str | None = None,
+    plots: PathLike | None = None,
+) -> list[Path]:
+    """Write a study as one HTML file that needs nothing else; what was written.
+
+    Args:
+        folder: run folder.
+        out: the HTML file.
+        storage: database, instead of a run folder's.
+        study: name, where there are several.
+        plots: folder for the plots as SVG files; None writes none.
+    Raises:
+        StoreError: no such storage or study.
+        SettingsError: several studies and no name.
+        RunFolderError: a file cannot be written.
+    """
+    from qsearch.managing import StudyAddress
+    from qsearch.report.html import write_report
+
+    address = StudyAddress(None if folder is None else Path(folder), storage, study)
+    return write_report(address, Path(out), None if plots is None else Path(plots))
