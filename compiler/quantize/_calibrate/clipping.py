@@ -1,0 +1,66 @@
+"""What chosen ranges cut off: the share of a tensor's energy that lies beyond its range.
+
+calibrate_mode "kl_divergence" compares how often values occur, not how large they are. It gives up
+rare large values (attention scores near 1), and on data of few distinct values, such as pixels, at
+fewer than 8 bits it may keep hardly anything: one bin a level then looks like a perfect fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.quantize._calibrate.stats import CalibrationStats
+
+MUCH = 0.01
+"""Clipping alone then limits the SQNR of the tensor to 20 dB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clipping:
+    """A range that cuts off much.
+
+    Attributes:
+        label: of the tensor.
+        share: lost energy, sum (|x| - S)^2 beyond S over sum x^2.
+        range_share: S over max|x|.
+    """
+
+    label: str
+    share: float
+    range_share: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.label}: its range ends at {self.range_share:.0%} of max|x|, which loses "
+            f"{self.share:.1%} of the energy"
+        )
+
+
+def heavily_clipped(
+    stats: CalibrationStats, ranges: Sequence[float] | NDArray[np.float32], much: float = MUCH
+) -> list[Clipping]:
+    """Tensors that lose more than ``much`` of their energy beyond their range, worst first.
+
+    Args:
+        stats: with histograms, both rounds.
+        ranges: as ``activation_scales`` gives them; only S of each point is looked at.
+        much: share of sum x^2.
+    """
+    found: dict[int, Clipping] = {}
+    for place, index in enumerate(stats.point_tensor):
+        tensor = stats.tensor(int(index))
+        if tensor.hist is None or tensor.largest == 0:
+            continue
+        half = tensor.hist.size // 2
+        magnitude = np.abs(np.arange(-half, half + 1)) * (2.0 * tensor.largest / tensor.hist.size)
+        beyond = np.maximum(magnitude - float(ranges[place]), 0.0)
+        energy = float(tensor.hist @ np.square(magnitude))
+        share = float(tensor.hist @ np.square(beyond)) / energy if energy > 0 else 0.0
+        if share > much and (int(index) not in found or found[int(index)].share < share):
+            reach = float(ranges[place]) / float(tensor.largest)
+            found[int(index)] = Clipping(tensor.label, share, reach)
+    return sorted(found.values(), key=lambda clipping: -clipping.share)
