@@ -38,6 +38,7 @@ from compiler.ops.rules.integer_calls import multiply as multiply_call
 from compiler.ops.rules.integer_calls import round_even as round_even_call
 from compiler.ops.rules.integer_calls import round_half_away as round_call
 from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr
 from compiler.ops.rules.realize import (
@@ -237,3 +238,6 @@ def simulated_quantize_lower(
         return Bin("*", Intrin(rounding, (held,)), step)
 
     return [TensorView.of(data.shape, at).cast(data.dtype)]
+
+
+FNeverNegative.register(simulated_quantize)(first_positive)

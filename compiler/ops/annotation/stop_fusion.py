@@ -11,6 +11,7 @@ from compiler.ops.pass_through import annotate_pass_through, realize_keeping_cha
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.lower import FLower, same_value
+from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -33,3 +34,4 @@ FQZeroPoint.register(stop_fusion)(always(ZeroPoint.KEEPS))
 
 
 FLower.register(stop_fusion)(same_value)
+FNeverNegative.register(stop_fusion)(first_positive)

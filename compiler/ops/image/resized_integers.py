@@ -17,6 +17,7 @@ from compiler.ops.image.resampling import mixing_weights
 from compiler.ops.pass_through import realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, moved_scale
+from compiler.ops.rules.never_negative import FNeverNegative
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint
@@ -85,3 +86,10 @@ def resize_scale(
 def resize_zero_point(call: Call, place: int) -> ZeroPoint:
     """Picking elements keeps it; interpolation computes with them."""
     return ZeroPoint.KEEPS if _moves(call) else ZeroPoint.CENTRES
+
+
+@FNeverNegative.register(*RESIZERS)
+def resize_sign(call: Call, operands: tuple[bool, ...]) -> bool:
+    """Picked elements and linear mixtures keep it; cubic ones overshoot."""
+    attrs: Any = call.attrs
+    return operands[0] and attrs.method in ("nearest_neighbor", "linear", "bilinear")

@@ -37,6 +37,7 @@ from compiler.ops.reduce.reduction_loops import exact_sum_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -164,3 +165,6 @@ def avg_pool2d_lower(
 
     zeros = literal(0, acc), literal(0, data.dtype)
     return [pool_loops(b, data, attrs, out_types[0].concrete_shape, "sum", *zeros, post)]
+
+
+FNeverNegative.register(avg_pool2d)(all_positive)

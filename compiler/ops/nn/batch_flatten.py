@@ -15,6 +15,7 @@ from compiler.ops.pass_through import annotate_pass_through, realize_moving_chan
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.lower import FLower
+from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -53,3 +54,4 @@ FQZeroPoint.register(batch_flatten)(always(ZeroPoint.KEEPS))
 
 
 FLower.register(batch_flatten)(reshape_lower)
+FNeverNegative.register(batch_flatten)(first_positive)

@@ -29,6 +29,7 @@ from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated,
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.integer_calls import border
 from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, inner
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -104,3 +105,6 @@ def global_avg_pool2d_lower(
         lambda total, at: quotient(total, divisor, data.dtype),
     )
     return [pooled]
+
+
+FNeverNegative.register(global_avg_pool2d)(all_positive)

@@ -26,6 +26,7 @@ from compiler.ops.reduce.reduction_loops import lowest
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -71,3 +72,6 @@ def max_pool2d_lower(
     assert isinstance(attrs, Pool2DAttrs)
     least = lowest(data.dtype)
     return [pool_loops(b, data, attrs, out_types[0].concrete_shape, "max", least, least)]
+
+
+FNeverNegative.register(max_pool2d)(first_positive)

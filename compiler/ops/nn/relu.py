@@ -13,6 +13,7 @@ from compiler.ops.pass_through import annotate_pass_through, partition_pass_thro
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.lower import FLower, elementwise, like_first
+from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -38,3 +39,4 @@ FQZeroPoint.register(relu)(always(ZeroPoint.CENTRES))
 
 
 FLower.register(relu)(elementwise(lambda attrs, x: Bin("max", x, like_first(0, x))))
+FNeverNegative.register(relu)(always_positive)

@@ -26,6 +26,7 @@ from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
@@ -241,3 +242,6 @@ def log_softmax_lower(
     )
     found = TensorView.of(e.shape, lambda at: Bin("-", shifted.at(at), total.broadcast_at(at)))
     return [found.cast(inputs[0].dtype)]
+
+
+FNeverNegative.register(softmax)(always_positive)

@@ -24,6 +24,7 @@ from compiler.ops.reduce.sum import annotate_sum_of_narrow
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
@@ -85,3 +86,6 @@ def mean_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
         post=lambda total, at: quotient(total, divisor, data.dtype),
     )
     return [found]
+
+
+FNeverNegative.register(mean)(all_positive)

@@ -23,6 +23,7 @@ from compiler.ops.rules.annotate import (
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
 from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
@@ -131,3 +132,6 @@ def sum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> 
         post=narrow,
     )
     return [found]
+
+
+FNeverNegative.register(sum_)(all_positive)

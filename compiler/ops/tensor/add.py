@@ -24,6 +24,7 @@ from compiler.ops.rules.annotate import (
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale
 from compiler.ops.rules.integer_calls import add as add_call
 from compiler.ops.rules.lower import FLower, binary
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
@@ -168,3 +169,4 @@ FQZeroPoint.register(add)(always(ZeroPoint.FOLDS))
 
 
 FLower.register(add)(binary("+"))
+FNeverNegative.register(add)(all_positive)

@@ -21,6 +21,7 @@ from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.lower import FLower, elementwise, like_first
+from compiler.ops.rules.never_negative import FNeverNegative
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import (
@@ -112,3 +113,11 @@ def clip_lower(attrs: ClipAttrs, x: Scalar) -> Scalar:
     if not x.dtype.startswith("float"):
         low, high = integer_bound(low, x.dtype), integer_bound(high, x.dtype)
     return Bin("max", Bin("min", x, like_first(high, x)), like_first(low, x))
+
+
+@FNeverNegative.register(clip)
+def clip_sign(call: Call, operands: tuple[bool, ...]) -> bool:
+    """A lower bound of 0 or more, or a clip of values >= 0 that does not end below 0."""
+    attrs = call.attrs
+    assert isinstance(attrs, ClipAttrs)
+    return attrs.a_min >= 0 or (operands[0] and attrs.a_max >= 0)

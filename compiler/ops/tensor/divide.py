@@ -12,6 +12,7 @@ from compiler.lir.scalars import Bin, Scalar
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.lower import FLower, elementwise
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -51,3 +52,6 @@ FQZeroPoint.register(divide)(always(ZeroPoint.CENTRES))
 def divide_lower(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
     """Integers truncate."""
     return Bin("/" if a.dtype.startswith("float") else "truncdiv", a, b)
+
+
+FNeverNegative.register(divide)(all_positive)

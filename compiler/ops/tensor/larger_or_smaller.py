@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive, any_positive
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
@@ -33,3 +34,5 @@ def larger_or_smaller_realize(
 
 
 FQZeroPoint.register(*OPS)(always(ZeroPoint.TAKES))
+FNeverNegative.register("maximum")(any_positive)
+FNeverNegative.register("minimum")(all_positive)

@@ -13,6 +13,7 @@ from compiler.ops.nn.matmul_like import annotate_both_sides
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, product_scale
 from compiler.ops.rules.lower import FLower, binary
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
@@ -100,3 +101,4 @@ FQZeroPoint.register(multiply)(always(ZeroPoint.CENTRES))
 
 
 FLower.register(multiply)(binary("*"))
+FNeverNegative.register(multiply)(all_positive)

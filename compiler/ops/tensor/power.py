@@ -11,6 +11,7 @@ from compiler.ir.ty import Type
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Intrin, Scalar
 from compiler.ops.rules.lower import FLower, elementwise
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.broadcast import broadcast_rel
 
@@ -41,3 +42,6 @@ intrinsics.register("ipow")(lambda base, exponent: power_numpy(None, (base, expo
 def power_lower(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
     """One intrinsic per kind of number."""
     return Intrin("pow" if a.dtype.startswith("float") else "ipow", (a, b))
+
+
+FNeverNegative.register("power")(all_positive)

@@ -17,6 +17,7 @@ from compiler.ir.ty import Type
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Intrin, Scalar, Select, Un, integer_limits
 from compiler.ops.rules.lower import FLower, elementwise, like_first
+from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.error_function import erf
 from compiler.ops.tensor.number_rel import number_rel
@@ -158,3 +159,4 @@ for _name, _function in FLOAT_ONLY.items():
     intrinsics.register(_name)(_on_floats(_function))
 for _name, _rounding in _ROUNDINGS.items():
     intrinsics.register(_rounding)(ANY_NUMBER[_name])
+FNeverNegative.register("abs", "exp", "sigmoid", "sqrt")(always_positive)

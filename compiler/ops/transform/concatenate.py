@@ -28,6 +28,7 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like
 from compiler.ops.rules.unify_fields import unify_for_concatenate
@@ -165,3 +166,6 @@ def concatenate_lower(
     assert isinstance(attrs, ConcatenateAttrs)
     axis = attrs.axis % len(inputs[0].shape)
     return [joined(inputs, axis, out_types[0].concrete_shape)]
+
+
+FNeverNegative.register(concatenate)(all_positive)

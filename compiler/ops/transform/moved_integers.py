@@ -26,6 +26,7 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.integer_calls import scalar
+from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
@@ -59,10 +60,12 @@ for _name in MOVES:
     FQRealizeRewrite.register(_name, level=LEVEL)(with_tables(realize_moving_channels))
     FQDomScale.register(_name)(moved_scale)
     FQZeroPoint.register(_name, level=LEVEL)(always(ZeroPoint.KEEPS))
+    FNeverNegative.register(_name)(first_positive)
 
 FQAnnotateRewrite.register(*PICKED, level=LEVEL)(with_tables(annotate_max_pool))
 FQRealizeRewrite.register(*PICKED, level=LEVEL)(with_tables(realize_max_pool))
 FQZeroPoint.register(*PICKED, level=LEVEL)(always(ZeroPoint.KEEPS))
+FNeverNegative.register(*PICKED, "split", "take", "gather")(first_positive)
 
 
 @FQAnnotateRewrite.register("take", "gather", level=LEVEL)
@@ -105,6 +108,7 @@ def pad_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
 
 FQDomScale.register("nn.pad")(moved_scale)
 FQZeroPoint.register("nn.pad", level=LEVEL)(always(ZeroPoint.KEEPS))
+FNeverNegative.register("nn.pad")(all_positive)
 
 
 @FQAnnotateRewrite.register("split", level=LEVEL)

@@ -25,6 +25,7 @@ from compiler.ops.pass_through import annotate_pass_through, realize_moving_chan
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.lower import FLower, moved
+from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -130,3 +131,6 @@ def strided_slice_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
         start = slice(begin, end, stride).indices(shape[axis])[0]
         found[axis] = index.plus(index.times(at[axis], stride), start)
     return found
+
+
+FNeverNegative.register(strided_slice)(first_positive)

@@ -18,6 +18,7 @@ from compiler.ops.pass_through import annotate_pass_through, realize_moving_chan
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.lower import FLower, moved
+from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -84,3 +85,6 @@ def transpose_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
     assert isinstance(attrs, TransposeAttrs)
     order = permutation(attrs.axes, len(at))
     return [at[order.index(axis)] for axis in range(len(at))]
+
+
+FNeverNegative.register(transpose)(first_positive)
