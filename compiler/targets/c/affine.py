@@ -44,6 +44,11 @@ class Affine:
             terms[joined] = self.terms[inner]
         return Affine(self.constant, terms)
 
+    def with_values(self, values: Mapping[str, int]) -> Affine:
+        """The same where these axes have these values."""
+        constant = self.constant + sum(self.terms.get(n, 0) * v for n, v in values.items())
+        return Affine(constant, {n: f for n, f in self.terms.items() if n not in values})
+
     def joinable(self, outer: str, inner: str, inner_extent: int) -> bool:
         """Whether ``outer`` goes on where ``inner`` ends, so that one loop can run over both."""
         return self.terms.get(outer, 0) == self.terms.get(inner, 0) * inner_extent

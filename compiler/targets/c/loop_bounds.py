@@ -45,7 +45,7 @@ def bounds_of(
 
 
 def _call(use: Arithmetic, operation: str, a: str, b: str) -> str:
-    if a.isdigit() and b.isdigit():
+    if a.lstrip("-").isdigit() and b.lstrip("-").isdigit():
         return str(min(int(a), int(b)) if operation == "min" else max(int(a), int(b)))
     return f"{use(operation, 'int32')}({a}, {b})"
 

@@ -43,7 +43,11 @@ LONGEST_ROW = 512
 TERMS_AT_ONCE = 4
 """Terms that join an accumulator between reading and writing it."""
 
+MOST_COPIES = 7
+"""Iterations of a loop that may be written out: the width of a kernel."""
+
 _ARG = ("argmax", "argmin")
+_NO_VALUES: Mapping[str, int] = {}
 
 
 def write_loops(block: Compute, names: Mapping[str, str], use: Arithmetic, lines: Lines) -> None:
@@ -188,22 +192,46 @@ class _Nest:
             self._lines(f"{self._accumulator.kind} acc[{length}];")
             with self._for(row, whole, 1):
                 self._lines(f"{slot} = {self._init()};")
-            self._add_rows(row, whole, slot)
+            self._add_rows(row, whole, slot, self._order.raxes, {})
             with self._for(row, whole, 1):
                 self._store(self._result, self._accumulator.finished(slot, self._use))
 
-    def _add_rows(self, row: Loop, whole: Bounds, slot: str) -> None:
-        raxes = self._order.raxes
-        last = raxes[-1]
-        bounded = {name for condition in self._conditions for name in condition.terms}
-        at_once = 1
-        if last.name not in bounded and self._block.combiner == "sum":
-            at_once = max(n for n in range(1, TERMS_AT_ONCE + 1) if last.extent % n == 0)
+    def _add_rows(
+        self, row: Loop, whole: Bounds, slot: str, raxes: Sequence[Loop], fixed: Mapping[str, int]
+    ) -> None:
+        """The loops ``raxes`` around the loop over the row; ``fixed`` axes have these values."""
+        if raxes and raxes[0].name in self._written_out:
+            for value in range(raxes[0].extent):
+                self._add_rows(row, whole, slot, raxes[1:], {**fixed, raxes[0].name: value})
+            return
+        if len(raxes) > 1:
+            with self._loops(raxes[:1]):
+                self._add_rows(row, whole, slot, raxes[1:], fixed)
+            return
+        at_once = self._terms_at_once(raxes[0]) if raxes else 1
         with self._loops(raxes, at_once):
-            bounds = bounds_of(row, whole, self._bounding(row), self._extents, self._use)
+            conditions = [condition.with_values(fixed) for condition in self._bounding(row)]
+            bounds = bounds_of(row, whole, conditions, self._extents, self._use)
             with self._for(row, bounds, 1):
                 for term in range(at_once):
-                    self._join(slot, {last.name: term})
+                    self._join(slot, {raxes[0].name: term} if raxes else {}, fixed)
+
+    @cached_property
+    def _written_out(self) -> frozenset[str]:
+        """Short loops that only move the ends of the row: written out, its ends are numbers."""
+        row = self._order.axes[-1]
+        if row.extent > LONGEST_ROW:
+            return frozenset()
+        with_row = {n for c in self._conditions if row.name in c.terms for n in c.terms}
+        without = {n for c in self._conditions if row.name not in c.terms for n in c.terms}
+        short = {loop.name for loop in self._order.raxes if loop.extent <= MOST_COPIES}
+        return frozenset((with_row - without) & short)
+
+    def _terms_at_once(self, loop: Loop) -> int:
+        bounded = {name for condition in self._conditions for name in condition.terms}
+        if loop.name in bounded or self._block.combiner != "sum":
+            return 1
+        return max(n for n in range(1, TERMS_AT_ONCE + 1) if loop.extent % n == 0)
 
     # Statements.
 
@@ -211,8 +239,10 @@ class _Nest:
         assert self._block.init is not None
         return self._printer({}).expression(self._block.init, self._lines)
 
-    def _join(self, slot: str, ahead: Mapping[str, int]) -> None:
-        term = self._printer(ahead).expression(self._expr, self._lines)
+    def _join(
+        self, slot: str, ahead: Mapping[str, int], fixed: Mapping[str, int] = _NO_VALUES
+    ) -> None:
+        term = self._printer(ahead, fixed=fixed).expression(self._expr, self._lines)
         self._lines(self._accumulator.joined(slot, term, self._use))
 
     def _keep_best(self) -> None:
@@ -242,15 +272,18 @@ class _Nest:
         text = printer.expression(value, self._lines)
         self._lines(f"{self._names[block.out.name]}[{place}] = {text};")
 
-    def _printer(self, ahead: Mapping[str, int], acc: str = "") -> ScalarPrinter:
-        """A printer that reads ``ahead[axis]`` iterations ahead."""
+    def _printer(
+        self, ahead: Mapping[str, int], acc: str = "", fixed: Mapping[str, int] = _NO_VALUES
+    ) -> ScalarPrinter:
+        """A printer that reads ``ahead[axis]`` iterations ahead, with the values of some axes."""
         moved = {name: step for name, step in ahead.items() if step}
         positions: dict[int, Affine] = {}
         for load, position in self._order.positions.items():
             if isinstance(load, int):
                 steps = sum(position.terms.get(name, 0) * step for name, step in moved.items())
-                positions[load] = position + Affine(steps)
+                positions[load] = (position + Affine(steps)).with_values(fixed)
         values = {name: f"({name} + {step})" for name, step in moved.items()}
+        values.update((name, str(value)) for name, value in fixed.items())
         return ScalarPrinter(
             self._use, self._names, positions, self._ranges, acc, values, self._fresh
         )
