@@ -110,7 +110,8 @@ class EvaluationRequest:
         blob: the float module after prerequisite_optimize, or its handle.
         qconfig: fields of the candidate; ignored by the judge "float".
         activation_scales: real-valued range S of each INPUT/ACTIVATION quantize point, in binding
-            order (spec/quantize.md 6.3); None for global_scale and for "float".
+            order (spec/quantize.md 6.3), and the ends of uneven grids behind them, as
+            ``compiler.quantize.activation_scales`` gives them; None for global_scale and "float".
         judge: see Judge.
         dataset: evaluation inputs.
         samples: which of them.
@@ -162,6 +163,7 @@ class EvaluationResult:
         float_ops: operators that stayed float, with the reason, for the report.
         run_samples: samples of one run of the model (its batch size).
         hardware: ``HardwareCost.totals`` of the candidate, where it was asked for.
+        cost: ``model_bytes`` (of packed weights) and ``bit_operations``; None for the float model.
     """
 
     sums: Mapping[str, Mapping[str, float]]
@@ -176,3 +178,4 @@ class EvaluationResult:
     float_ops: tuple[str, ...] = ()
     run_samples: int = 1
     hardware: Mapping[str, float] | None = None
+    cost: Mapping[str, float] | None = None

@@ -124,7 +124,7 @@ def test_the_table_has_a_row_per_operator() -> None:
         ("clip", "a_min a_max"),
         ("mean", "axis keepdims exclude"),
         ("variance", "axis keepdims exclude unbiased"),
-        ("relay.op.annotation.simulated_quantize", "kind sign rounding axis bits"),
+        ("relay.op.annotation.simulated_quantize", "kind sign rounding axis bits given"),
     ],
 )
 def test_attributes_are_declared_in_the_order_of_the_text_format(name: str, fields: str) -> None:
