@@ -34,6 +34,7 @@ from compiler.ops.rules.realize import (
     QRealizeIntExpr,
     integer_limits,
     integers,
+    like,
     storage_dtype,
     zero_point_for,
 )
@@ -56,6 +57,12 @@ def requantize(
     if value.table is not None and not out.is_vector:
         return _at_another_scale(value, value.table, out, clipped, qconfig)
     step = _Step(value, out, qconfig)
+    reached, held = step.range_after(clipped), integer_limits(value.dtype)
+    if reached[0] < held[0] or held[1] < reached[1]:
+        # More bits than the narrow integers had so far.
+        acc = qconfig.dtype_activation
+        value = like(value, cast(value.data, acc), dtype=acc)
+        step = _Step(value, out, qconfig)
     merged = _absorb_channel_clip(value, step, clipped)
     if merged is not None:
         source, (low, high) = merged

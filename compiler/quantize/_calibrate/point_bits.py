@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.rules.dom_scale import FQDomScale, moved_scale, same_scale
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
@@ -24,26 +25,38 @@ _NONE: frozenset[str] = frozenset()
 
 
 def point_readers(main: Function) -> dict[Expr, Readers]:
-    """Who reads each point of kind INPUT as it is, through operators that move it; O(edges).
+    """Who reads each point of kind INPUT, through operators that move or pool it; O(edges).
+
+    A point that another one stores anew, with nothing but movement between them, has the other's
+    readers too: bits that are lost there do not come back.
 
     Args:
         main: of an annotated module.
     """
     layers = named_layers(main)
     read: dict[Expr, frozenset[str]] = {main.body: _OTHER}
+    stored: dict[Expr, frozenset[str]] = {}
     found: dict[Expr, Readers] = {}
     for node in reversed(list(post_order(main.body))):
-        readers = read.pop(node, _NONE)
+        readers, through = read.pop(node, _NONE), stored.pop(node, _NONE)
         kind = quantize_kind(node)
         if kind == QAnnotateKind.INPUT:
-            found[node] = tuple(sorted(readers))
-        if node in layers:
-            readers = frozenset((layers[node],))
-        elif kind is not None:
-            readers = _OTHER  # the point stores anew what it reads
+            through = readers | through
+            found[node] = tuple(sorted(through))
+            readers = _NONE
+        elif node in layers:
+            readers, through = frozenset((layers[node],)), _NONE
+        elif kind is not None or (through and not _moves(node)):
+            readers, through = readers | _OTHER, _NONE
         for operand in node.operands():
             read[operand] = read.get(operand, _NONE) | readers
+            stored[operand] = stored.get(operand, _NONE) | through
     return found
+
+
+def _moves(node: Expr) -> bool:
+    """True for what hands on the integers of its first operand, or the largest of them."""
+    return not isinstance(node, Call) or FQDomScale.get(node.op) in (same_scale, moved_scale)
 
 
 def input_bits(readers: Iterable[str], qconfig: QConfig) -> int:

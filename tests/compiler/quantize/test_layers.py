@@ -154,6 +154,44 @@ def test_all_forms_of_a_mixed_module_agree_bit_for_bit(
             np.testing.assert_array_equal(form.run(batch)[0], wanted)
 
 
+POOLED = """
+#[version = "0.0.5"]
+def @main(%x: Tensor[(2, 3, 8, 8), float32], %w0: Tensor[(4, 3, 3, 3), float32],
+          %w1: Tensor[(4, 4, 3, 3), float32], %w2: Tensor[(4, 4, 1, 1), float32]) {
+  %0 = nn.max_pool2d(nn.relu(nn.conv2d(%x, %w0)), pool_size=[2, 2], strides=[2, 2]);
+  add(nn.conv2d(%0, %w1, padding=[1, 1, 1, 1]), nn.conv2d(%0, %w2))
+}
+"""
+
+
+@pytest.mark.parametrize("scheme", ["symmetric", "unsigned", "asymmetric"])
+@pytest.mark.parametrize("nbit", [4, 11, 16])
+def test_what_a_pool_hands_on_keeps_the_bits_its_reader_asks_for(nbit: int, scheme: str) -> None:
+    rng = np.random.default_rng(7)
+    mod = infer_module(parse(POOLED))
+    shapes = {p.name_hint: p.tensor_type.concrete_shape for p in mod["main"].params[1:]}
+    weights = {n: rng.normal(0, 1, s).astype(np.float32) for n, s in shapes.items()}
+    mod = prerequisite_optimize(bind_params(mod, weights), None, 3)
+    data = [{"x": rng.normal(0, 1, (2, 3, 8, 8)).astype(np.float32)} for _ in range(3)]
+    config = QConfig.recommended(
+        calibrate_mode="max",
+        activation_scheme=scheme,
+        nbit_input=5,
+        layers={name: {"nbit_input": nbit} for name in ("conv2d_1", "conv2d_2")},
+    )
+    candidate = candidate_of(mod, config, data)
+    assert [layer.nbit_input for layer in candidate.cost.layers] == [5, nbit, nbit]
+    module = candidate.partitioned
+    assert module is not None
+    assert derive_static(module).holds
+    for batch in data:
+        (wanted,) = ReferenceExecutor(module).run(batch)
+        for form in (GridExecutor(module), OrtExecutor(to_integer_onnx(module))):
+            np.testing.assert_array_equal(form.run(batch)[0], wanted)
+        simulated = ReferenceExecutor(candidate.simulated).run(batch)[0]
+        assert np.abs(wanted - simulated).max() < 0.1 * np.abs(simulated).max()
+
+
 def test_more_bits_where_they_are_asked_for_lose_less() -> None:
     rng = np.random.default_rng(5)
     mod, data = network(rng), inputs(rng, count=8)
