@@ -1,0 +1,185 @@
+"""deploy/ as far as it can be checked without a cluster: schemas, secrets, sizes, commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from qsearch.cli.main import build_parser
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+OVERLAYS = ("small", "large")
+POD_TEMPLATES = ("Deployment", "StatefulSet")
+
+
+def rendered(overlay: str) -> list[dict[str, Any]]:
+    """What `kubectl apply -k` would send; without kubectl, the base that every overlay patches."""
+    folder = DEPLOY / "kuberay" / "overlays" / overlay
+    if shutil.which("kubectl"):
+        done = subprocess.run(
+            ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True
+        )
+        return [item for item in yaml.safe_load_all(done.stdout) if item]
+    base = DEPLOY / "kuberay" / "base"
+    names = yaml.safe_load((base / "kustomization.yaml").read_text())["resources"]
+    texts = [(base / name).read_text() for name in names]
+    return [item for text in texts for item in yaml.safe_load_all(text) if item]
+
+
+def pod_specs(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Every pod that the manifests start, by the name of what starts it."""
+    found = {}
+    for item in items:
+        name = f"{item['kind']}/{item['metadata']['name']}"
+        if item["kind"] in POD_TEMPLATES:
+            found[name] = item["spec"]["template"]
+        elif item["kind"] == "RayJob":
+            cluster = item["spec"]["rayClusterSpec"]
+            found[f"{name}/head"] = cluster["headGroupSpec"]["template"]
+            for group in cluster["workerGroupSpecs"]:
+                found[f"{name}/{group['groupName']}"] = group["template"]
+    return found
+
+
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+
+
+def launch_words(command: str) -> list[str]:
+    """The words after `qsearch` in a command line, with compose's variables at their defaults."""
+    line = re.sub(r"\$\{[A-Z_]+:-([^}]*)\}", r"\1", command)
+    line = re.sub(r"\$\{[A-Z_]+:\?[^}]*\}", "value", line)
+    return shlex.split(line[line.index("qsearch ") :])[1:]
+
+
+def test_the_compose_file_obeys_the_compose_specification() -> None:
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run([*check, DEPLOY / "compose.yaml"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_compose_publishes_ports_on_this_machine_only() -> None:
+    published = [port for s in compose()["services"].values() for port in s.get("ports", ())]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_compose_holds_no_secret_and_the_example_names_each_variable() -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    used = set(re.findall(r"\$\{([A-Z_]+)", text))
+    example = (DEPLOY / "compose.env.example").read_text()
+    named = dict(re.findall(r"^([A-Z_]+)=(.*)$", example, re.MULTILINE))
+    assert used - {"QSEARCH_IMAGE"} == set(named)
+    assert all(not named[name] for name in named if name.endswith(("TOKEN", "PASSWORD")))
+
+
+def test_everything_that_serves_comes_back_after_a_crash() -> None:
+    policies = {name: s["restart"] for name, s in compose()["services"].items()}
+    assert policies.pop("job") == "on-failure"
+    assert set(policies.values()) == {"unless-stopped"}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_manifests_obey_the_schemas_of_kubernetes(overlay: str, tmp_path: Path) -> None:
+    items = rendered(overlay)
+    # KubeRay's own kinds have no schema in the release: their pods are checked as pods.
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": pod["spec"]}
+        for pod in pod_specs(items).values()
+    ]
+    file = tmp_path / "rendered.yaml"
+    file.write_text(
+        yaml.safe_dump_all([*(i for i in items if not i["apiVersion"].startswith("ray.io")), *pods])
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "kubernetes_validate", "--strict", str(file)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARN" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_pod_is_bounded_and_without_privileges(overlay: str) -> None:
+    for name, pod in pod_specs(rendered(overlay)).items():
+        assert pod["spec"]["securityContext"]["runAsNonRoot"], name
+        for container in pod["spec"]["containers"]:
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
+            assert "memory" in container["resources"]["limits"], name
+            assert container["securityContext"]["capabilities"]["drop"] == ["ALL"], name
+            for variable in container.get("env", ()):
+                secret = any(word in variable["name"] for word in ("TOKEN", "PASSWORD", "STORAGE"))
+                assert not (secret and "value" in variable), f"{name}: {variable['name']}"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_ray_job_is_what_the_operator_reads(overlay: str) -> None:
+    (job,) = (item for item in rendered(overlay) if item["kind"] == "RayJob")
+    spec, cluster = job["spec"], job["spec"]["rayClusterSpec"]
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert spec["backoffLimit"] > 0
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    containers = [pod["spec"]["containers"] for pod in pod_specs([job]).values()]
+    assert [c[0]["name"] for c in containers] == ["ray-head", "ray-worker"]
+    for group in cluster["workerGroupSpecs"]:
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+        (worker,) = group["template"]["spec"]["containers"]
+        # The autoscaler counts limits; a pod with less asked than allowed would be overcommitted.
+        assert worker["resources"]["requests"] == worker["resources"]["limits"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_only_rays_own_pods_reach_ray(overlay: str) -> None:
+    policies = {i["metadata"]["name"]: i for i in rendered(overlay) if i["kind"] == "NetworkPolicy"}
+    labels = {"app.kubernetes.io/name": "qsearch-ray"}
+    ray = policies["ray"]["spec"]
+    assert ray["podSelector"]["matchLabels"] == labels
+    unbounded = [rule for rule in ray["ingress"] if "from" not in rule]
+    assert not unbounded
+    pods = pod_specs(rendered(overlay))
+    templates = [pod for name, pod in pods.items() if name.startswith("RayJob")]
+    assert all(labels.items() <= pod["metadata"]["labels"].items() for pod in templates)
+
+
+def launch_commands() -> dict[str, str]:
+    services = compose()["services"]
+    found = {"compose job": services["job"]["command"][-1]}
+    found["compose dashboard"] = services["dashboard"]["command"]
+    for overlay in OVERLAYS:
+        (job,) = (item for item in rendered(overlay) if item["kind"] == "RayJob")
+        found[overlay] = job["spec"]["entrypoint"]
+    (web,) = (i for i in rendered("small") if i["kind"] == "Deployment")
+    found["dashboard"] = shlex.join(web["spec"]["template"]["spec"]["containers"][0]["command"])
+    return found
+
+
+@pytest.mark.parametrize("where", sorted(launch_commands()))
+def test_commands_in_the_manifests_are_commands_of_qsearch(where: str) -> None:
+    words = launch_words(launch_commands()[where])
+    assert build_parser(words).parse_args(words).command in ("launch", "dashboard")
+
+
+def test_the_image_runs_as_nobody_special_and_holds_every_role() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    last = text[text.rindex("FROM ") :]
+    assert re.search(r"^USER 1000$", last, re.MULTILINE)
+    assert "ray[default]" in last
+    assert not re.search(r"(TOKEN|PASSWORD)=", text)
+
+
+def test_the_slurm_script_is_a_shell_script_with_a_token_of_its_own() -> None:
+    script = DEPLOY / "slurm" / "qsearch.sbatch"
+    subprocess.run(["bash", "-n", script], check=True)
+    text = script.read_text()
+    assert "secrets.token_hex" in text
+    assert "ray symmetric-run" in text
