@@ -252,9 +252,8 @@ def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
 
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True}
 _GOOD_GUESSES: Final[tuple[Params, ...]] = (
-    {**_FINE, "activation_scheme": "asymmetric"},
-    {**_FINE, "activation_scheme": "asymmetric", "smooth_alpha": 0.75},
     {**_FINE, "activation_scheme": "asymmetric", "weight_rounding": "adaptive"},
+    {**_FINE, "activation_scheme": "asymmetric", "smooth_alpha": 0.75},
 )
 
 

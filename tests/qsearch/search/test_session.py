@@ -65,7 +65,7 @@ def test_calibration_and_baseline_are_done_once_per_study(
     options = {"pool": "inline", "out": tmp_path / "run"}
     first = qsearch.launch("digits", trials=4, **options)
     graphs = graph_variants(first.trials)
-    assert pools[0].asked["calibration 0"] == 1
+    assert pools[0].asked["calibration 0"] == 2  # ranges of channels, then products of taps
     assert pools[0].asked["calibration 1"] == pools[0].asked["calibration 2"] == len(graphs)
     assert pools[0].asked["float"] == 20
     assert pools[0].asked["grid trial"] == 4
