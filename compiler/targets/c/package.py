@@ -217,8 +217,9 @@ class _Writer:
     def _step_lines(
         self, step: Step, number: int, placement: Placement, where: Mapping[Value, str]
     ) -> list[str]:
-        source = f": {step.comment}" if step.comment else ""
-        lines = comment(f"{number}{source}").splitlines()
+        made = ", ".join(f"{value.dtype}{list(value.shape)}" for value in step.outs)
+        source = f", from {step.comment}" if step.comment else ""
+        lines = comment(f"{number}: {made}{source}").splitlines()
         args = [where[value] for value in (*step.args, *step.outs)]
         if not step.callee:
             self._use.uses_memcpy = True
