@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from compiler import lower, quantize
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.module import IRModule
-from compiler.targets.c.arithmetic import c_type
+from compiler.targets.c.c_types import c_type
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.package import CPackage, c_package
 from compiler.targets.c.toolchain import Command, find_compiler, zig_compiler

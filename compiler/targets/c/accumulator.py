@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from compiler.lir.nodes import Compute
 from compiler.lir.scalars import Scalar
-from compiler.targets.c.arithmetic import Arithmetic, bits_of, c_type, unsigned_of
+from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.c_types import bits_of, c_type, unsigned_of
 from compiler.targets.c.value_ranges import Range, ValueRanges, dtype_range, fits, is_integer
 
 

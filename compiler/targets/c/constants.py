@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.targets.c.arithmetic import C_TYPES, c_type, int_literal
+from compiler.targets.c.c_types import C_TYPES, c_type, int_literal
 from compiler.targets.c.names import Names
 
 Array = NDArray[Any]

@@ -18,7 +18,8 @@ from compiler.lir.nodes import Buffer, Compute, Extern, PrimFunc
 from compiler.lir.scalars import Axis, Scalar
 from compiler.lir.walk import loads, with_axes
 from compiler.targets.c.affine import flat_index
-from compiler.targets.c.arithmetic import Arithmetic, c_type
+from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.c_types import c_type
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_nest import write_loops
 from compiler.targets.c.names import Names

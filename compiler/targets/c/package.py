@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from compiler.errors import CodegenError
 from compiler.ir.module import IRModule
 from compiler.lir.nodes import PrimFunc
-from compiler.targets.c.arithmetic import Arithmetic, c_type, suffix
+from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.c_types import c_type, suffix
 from compiler.targets.c.constants import ConstantPool
 from compiler.targets.c.entry import Entry, call_lines, signature
 from compiler.targets.c.kernel import head_of, kernel_of

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from compiler.errors import CodegenError
 from compiler.lir.nodes import Extern
 from compiler.named_table import NamedTable
-from compiler.targets.c.arithmetic import Arithmetic, c_type, unsigned_of
+from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.c_types import c_type, unsigned_of
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.value_ranges import is_integer
 

@@ -32,7 +32,8 @@ from compiler.lir.scalars import (
 )
 from compiler.lir.walk import post_order
 from compiler.targets.c.affine import Affine
-from compiler.targets.c.arithmetic import Arithmetic, bits_of, c_type, int_literal, unsigned_of
+from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.c_types import bits_of, c_type, int_literal, unsigned_of
 from compiler.targets.c.value_ranges import ValueRanges, exact_range, fits, is_integer
 
 _LONGEST = 52

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
-from compiler.targets.c.arithmetic import c_type
+from compiler.targets.c.c_types import c_type
 from compiler.targets.c.constants import array_text
 from compiler.targets.c.entry import Entry, call_lines
 from compiler.targets.c.names import Names

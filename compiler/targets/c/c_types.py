@@ -1,0 +1,58 @@
+"""C types and constants of dtypes."""
+
+from __future__ import annotations
+
+from compiler.errors import CodegenError
+
+C_TYPES = {
+    "bool": "uint8_t",
+    "int4": "int8_t",
+    "uint4": "uint8_t",
+    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float32": "float",
+    "float64": "double",
+}
+
+
+def c_type(dtype: str) -> str:
+    """C type that stores a dtype.
+
+    Raises:
+        CodegenError: C99 has none (float16).
+    """
+    if dtype not in C_TYPES:
+        raise CodegenError(f"C has no type for {dtype}", fix="keep such values in float32")
+    return C_TYPES[dtype]
+
+
+def suffix(dtype: str) -> str:
+    """``int32`` → ``i32``, ``uint8`` → ``u8``, ``float32`` → ``f32``; bool is u8."""
+    if dtype == "bool":
+        return "u8"
+    return dtype.replace("uint", "u").replace("int", "i").replace("float", "f")
+
+
+def bits_of(dtype: str) -> int:
+    """Width in memory: 8, 16, 32 or 64."""
+    return 8 if dtype in ("bool", "int4", "uint4") else int(dtype.lstrip("uintfloa"))
+
+
+def unsigned_of(dtype: str) -> str:
+    """Unsigned C type in which arithmetic of ``dtype`` is done: 32 bits at least."""
+    return "uint64_t" if bits_of(dtype) == 64 else "uint32_t"
+
+
+def int_literal(value: int, dtype: str) -> str:
+    """A C constant of (at least) this dtype."""
+    bits = bits_of(dtype)
+    if dtype.startswith("u") and bits >= 32:
+        return f"UINT64_C({value})" if bits == 64 else f"{value}u"
+    if bits == 64:
+        return f"(-INT64_C({-value - 1}) - 1)" if value == -(1 << 63) else f"INT64_C({value})"
+    return f"(-{-value - 1} - 1)" if value == -(1 << 31) else str(value)
+
+
+def function_text(kind: str, head: str, body: str, note: str = "") -> str:
+    """A static function of a file, under a comment if there is a note."""
+    comment = f"/* {note} */\n" if note else ""
+    return f"{comment}static inline {kind} {head}\n{{\n    {body}\n}}\n"

@@ -1,0 +1,117 @@
+"""C functions of floats that need no mathematical library: rounding, conversion, infinity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compiler.targets.c.c_types import c_type, function_text, int_literal, unsigned_of
+from compiler.targets.c.integer_functions import Maker
+from compiler.targets.c.value_ranges import dtype_range
+
+if TYPE_CHECKING:
+    from compiler.targets.c.arithmetic import Arithmetic
+
+
+def float_to_int(name: str, source: str, to: str) -> str:
+    """The function that makes an integer dtype of a float dtype."""
+    real, kind = c_type(source), c_type(to)
+    low, high = dtype_range(to)
+    end = "f" if source == "float32" else ""
+    lines = ["if (x != x) return 0;"]
+    # Powers of two and small integers are exact in both float types.
+    lines.append(f"if (x >= {float(high + 1)!r}{end}) return {int_literal(high, to)};")
+    below = f"x <= {float(low - 1)!r}{end}" if low > -(1 << 24) else f"x < {float(low)!r}{end}"
+    lines.append(f"if ({below}) return {int_literal(low, to)};")
+    lines.append(f"return ({kind})x;")
+    note = "x truncated; outside of the range its ends; 0 for NaN."
+    return function_text(kind, f"{name}({real} x)", "\n    ".join(lines), note)
+
+
+def _round_even(use: Arithmetic, name: str, dtype: str) -> str:
+    kind = c_type(dtype)
+    shift, end = ("8388608.0", "f") if dtype == "float32" else ("4503599627370496.0", "")
+    body = (
+        f"const {kind} size = {use('abs', dtype)}(x);\n"
+        f"    {kind} whole;\n"
+        f"    if (!(size < {shift}{end}) || x == 0) return x;\n"
+        f"    whole = ({kind})(size + {shift}{end});\n"
+        f"    whole = ({kind})(whole - {shift}{end});\n"
+        f"    return x < 0 ? -whole : whole;"
+    )
+    note = "Nearest whole number, halves to even; where sums have no room for a fraction."
+    return function_text(kind, f"{name}({kind} x)", body, note)
+
+
+def _round_away(use: Arithmetic, name: str, dtype: str) -> str:
+    kind = c_type(dtype)
+    shift, end = ("8388608.0", "f") if dtype == "float32" else ("4503599627370496.0", "")
+    whole = "int32_t" if dtype == "float32" else "int64_t"
+    body = (
+        f"const {kind} size = {use('abs', dtype)}(x);\n"
+        f"    {kind} whole;\n"
+        f"    if (!(size < {shift}{end}) || x == 0) return x;\n"
+        f"    whole = ({kind})({whole})size;\n"
+        f"    if (({kind})(size - whole) >= 0.5{end}) whole = ({kind})(whole + 1.0{end});\n"
+        f"    return x < 0 ? -whole : whole;"
+    )
+    return function_text(
+        kind, f"{name}({kind} x)", body, "Nearest whole number, halves away from 0."
+    )
+
+
+def _trunc(use: Arithmetic, name: str, dtype: str) -> str:
+    kind = c_type(dtype)
+    shift, end = ("8388608.0", "f") if dtype == "float32" else ("4503599627370496.0", "")
+    whole = "int32_t" if dtype == "float32" else "int64_t"
+    body = (
+        f"if (!({use('abs', dtype)}(x) < {shift}{end}) || x == 0) return x;\n"
+        f"    return x < 0 ? -({kind})({whole})(-x) : ({kind})({whole})x;"
+    )
+    return function_text(kind, f"{name}({kind} x)", body, "The whole part of x.")
+
+
+def _whole_below(sign: str) -> Maker:
+    def make(use: Arithmetic, name: str, dtype: str) -> str:
+        kind, one = c_type(dtype), "1.0f" if dtype == "float32" else "1.0"
+        beyond, step = (">", "-") if sign == "floor" else ("<", "+")
+        body = (
+            f"const {kind} whole = {use('trunc', dtype)}(x);\n"
+            f"    return whole {beyond} x ? ({kind})(whole {step} {one}) : whole;"
+        )
+        return function_text(kind, f"{name}({kind} x)", body)
+
+    return make
+
+
+def _infinity(use: Arithmetic, name: str, dtype: str) -> str:
+    use.uses_memcpy = True
+    kind, wide = c_type(dtype), unsigned_of(dtype)
+    bits = "0x7F800000u" if dtype == "float32" else "UINT64_C(0x7FF0000000000000)"
+    body = (
+        f"const {wide} bits = {bits};\n    {kind} x;\n"
+        "    memcpy(&x, &bits, sizeof x);\n    return x;"
+    )
+    return function_text(kind, f"{name}(void)", body)
+
+
+def _sigmoid(use: Arithmetic, name: str, dtype: str) -> str:
+    kind, one = c_type(dtype), "1.0f" if dtype == "float32" else "1.0"
+    exp = use("exp", dtype)
+    return function_text(kind, f"{name}({kind} x)", f"return {one} / ({one} + {exp}(-x));")
+
+
+def _rsqrt(use: Arithmetic, name: str, dtype: str) -> str:
+    kind, one = c_type(dtype), "1.0f" if dtype == "float32" else "1.0"
+    return function_text(kind, f"{name}({kind} x)", f"return {one} / {use('sqrt', dtype)}(x);")
+
+
+FLOAT_FUNCTIONS: dict[str, Maker] = {
+    "round_even": _round_even,
+    "round_away": _round_away,
+    "trunc": _trunc,
+    "floor": _whole_below("floor"),
+    "ceil": _whole_below("ceil"),
+    "infinity": _infinity,
+    "sigmoid": _sigmoid,
+    "rsqrt": _rsqrt,
+}

@@ -1,0 +1,208 @@
+"""C functions of integers, and those that floats have alike (min, max, abs, quotients)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from compiler.targets.c.c_types import bits_of, c_type, function_text, unsigned_of
+from compiler.targets.c.value_ranges import dtype_range
+
+if TYPE_CHECKING:
+    from compiler.targets.c.arithmetic import Arithmetic
+
+Maker = Callable[["Arithmetic", str, str], str]
+"""``make(use, name, dtype)``: the text of a function."""
+
+
+def _wrap(_: Arithmetic, name: str, dtype: str) -> str:
+    bits = bits_of(dtype)
+    wide, kind = unsigned_of(dtype), c_type(dtype)
+    largest = _limit(dtype)
+    if bits >= 32:
+        return function_text(
+            kind,
+            f"{name}({wide} u)",
+            f"return u <= {largest} ? ({kind})u : -({kind})(~u) - 1;",
+            f"u modulo 2^{bits}, as a signed number.",
+        )
+    mask = f"0x{(1 << bits) - 1:X}u"
+    return function_text(
+        kind,
+        f"{name}(uint32_t u)",
+        f"u &= {mask};\n    return ({kind})(u <= {largest} ? (int32_t)u : "
+        f"-(int32_t)(~u & {mask}) - 1);",
+        f"u modulo 2^{bits}, as a signed number.",
+    )
+
+
+def _limit(dtype: str) -> str:
+    """Largest value of a signed dtype as an unsigned constant."""
+    value = dtype_range(dtype)[1]
+    return f"UINT64_C(0x{value:X})" if bits_of(dtype) == 64 else f"0x{value:X}u"
+
+
+def _ordered(operation: str) -> Maker:
+    def make(_: Arithmetic, name: str, dtype: str) -> str:
+        kind = c_type(dtype)
+        sign = "<" if operation == "min" else ">"
+        if dtype.startswith("float"):
+            body = f"return (a {sign} b || a != a) ? a : b;"
+            note = f"{operation} that is NaN where either is."
+        else:
+            body = f"return a {sign} b ? a : b;"
+            note = ""
+        return function_text(kind, f"{name}({kind} a, {kind} b)", body, note)
+
+    return make
+
+
+def _abs(use: Arithmetic, name: str, dtype: str) -> str:
+    kind = c_type(dtype)
+    if dtype.startswith("float"):
+        zero = "0.0f" if dtype == "float32" else "0.0"
+        return function_text(kind, f"{name}({kind} x)", f"return x > {zero} ? x : {zero} - x;")
+    wide = unsigned_of(dtype)
+    negated = use.wrap(dtype, f"0u - ({wide})x")
+    return function_text(kind, f"{name}({kind} x)", f"return x < 0 ? {negated} : x;")
+
+
+def _shift_right(use: Arithmetic, name: str, dtype: str) -> str:
+    wide, kind = unsigned_of(dtype), c_type(dtype)
+    result = use.wrap(dtype, "((((" + wide + ")x) ^ sign) >> n) ^ sign")
+    return function_text(
+        kind,
+        f"{name}({kind} x, int32_t n)",
+        f"const {wide} sign = 0u - ({wide})(x < 0);\n    return {result};",
+        "floor(x / 2^n).",
+    )
+
+
+def _quotient(floor: bool) -> Maker:
+    def make(use: Arithmetic, name: str, dtype: str) -> str:
+        kind = c_type(dtype)
+        if dtype.startswith("float"):
+            quotient = f"({kind})({use('floor', dtype)}(a / b))"
+            return function_text(kind, f"{name}({kind} a, {kind} b)", f"return {quotient};")
+        lines = ["if (b == 0) return 0;"]
+        if not dtype.startswith("u"):
+            negated = use.wrap(dtype, f"0u - ({unsigned_of(dtype)})a")
+            lines.append(f"if (b == -1) return {negated};")
+            if floor:
+                lines.append(f"if (a % b != 0 && (a < 0) != (b < 0)) return ({kind})(a / b - 1);")
+        lines.append(f"return ({kind})(a / b);")
+        return function_text(
+            kind,
+            f"{name}({kind} a, {kind} b)",
+            "\n    ".join(lines),
+            f"a / b rounded {'down' if floor else 'toward 0'}; 0 for b = 0.",
+        )
+
+    return make
+
+
+def _remainder(use: Arithmetic, name: str, dtype: str) -> str:
+    kind = c_type(dtype)
+    if dtype.startswith("float"):
+        body = (
+            f"const {kind} r = {use('fmod', dtype)}(a, b);\n"
+            f"    return (r != 0 && (r < 0) != (b < 0)) ? ({kind})(r + b) : r;"
+        )
+        return function_text(kind, f"{name}({kind} a, {kind} b)", body)
+    lines = ["if (b == 0) return 0;"]
+    if not dtype.startswith("u"):
+        lines.append("if (b == -1) return 0;")
+        lines.append(f"if (a % b != 0 && (a < 0) != (b < 0)) return ({kind})(a % b + b);")
+    lines.append(f"return ({kind})(a % b);")
+    note = "a - b * floor(a / b); 0 for b = 0."
+    return function_text(kind, f"{name}({kind} a, {kind} b)", "\n    ".join(lines), note)
+
+
+def _isqrt(_: Arithmetic, name: str, dtype: str) -> str:
+    body = (
+        "uint64_t rest = (uint64_t)x, root = 0, bit = UINT64_C(1) << 62;\n"
+        "    while (bit > rest) bit >>= 2;\n"
+        "    for (; bit != 0; bit >>= 2) {\n"
+        "        if (rest >= root + bit) {\n"
+        "            rest -= root + bit;\n"
+        "            root = (root >> 1) + bit;\n"
+        "        } else {\n"
+        "            root >>= 1;\n"
+        "        }\n"
+        "    }\n"
+        "    return (int64_t)root;"
+    )
+    return function_text("int64_t", f"{name}(int64_t x)", body, "floor(sqrt(x)), digit by digit.")
+
+
+def _ipow(use: Arithmetic, name: str, dtype: str) -> str:
+    kind, wide = c_type(dtype), unsigned_of(dtype)
+    signed = not dtype.startswith("u")
+    below = (
+        "    if (y < 0) return x == 1 ? 1 : x == -1 ? ((y % 2) ? -1 : 1) : 0;\n" if signed else ""
+    )
+    body = (
+        f"{wide} power = 1, base = ({wide})x;\n{below}"
+        "    for (; y != 0; y /= 2) {\n"
+        "        if (y % 2 != 0) power *= base;\n"
+        "        base *= base;\n"
+        "    }\n"
+        f"    return {use.wrap(dtype, 'power')};"
+    )
+    return function_text(kind, f"{name}({kind} x, {kind} y)", body, "x to the power y.")
+
+
+def _half_up_shift(use: Arithmetic, name: str, dtype: str) -> str:
+    """x * 2^left in the dtype of x, for any sign of ``left``."""
+    bits, kind, wide = bits_of(dtype), c_type(dtype), unsigned_of(dtype)
+    shifted = use.wrap(dtype, f"({wide})x << left")
+    one = "UINT64_C(1)" if bits == 64 else "1u"
+    rounded = use.wrap(dtype, f"({wide})x + ({one} << (-left - 1))")
+    down = (
+        f"({kind})(({rounded}) >> -left)"
+        if dtype.startswith("u")
+        else f"{use('shift_right', dtype)}({rounded}, -left)"
+    )
+    body = (
+        f"if (left >= {bits} || left <= -{bits}) return 0;\n"
+        f"    if (left >= 0) return {shifted};\n"
+        f"    return {down};"
+    )
+    note = f"floor(x * 2^left + 1/2) modulo 2^{bits}."
+    return function_text(kind, f"{name}({kind} x, int32_t left)", body, note)
+
+
+def _fixed_point_multiply(use: Arithmetic, name: str, dtype: str) -> str:
+    kind = c_type(dtype)
+    narrow = use("wrap", "int32")
+    value = f"{narrow}((uint32_t)(((wide ^ sign) >> (31 + right)) ^ sign))"
+    result = f"return ({kind}){value};"
+    if bits_of(dtype) < 32 or dtype.startswith("u"):
+        result = f"return {use.wrap(dtype, f'(uint32_t){value}')};"
+    body = (
+        "const int32_t left = shift > 0 ? shift : 0, right = shift < 0 ? -shift : 0;\n"
+        "    uint64_t wide, sign;\n"
+        f"    if (multiplier == 0x40000000) return {use('half_up_shift', dtype)}(x, shift - 1);\n"
+        "    if (left > 63 || right > 32) return 0;\n"
+        "    wide = ((uint64_t)x << left) * (uint64_t)multiplier + (UINT64_C(1) << (30 + right));\n"
+        "    sign = 0u - (wide >> 63);\n"
+        f"    {result}"
+    )
+    note = "floor(x * multiplier * 2^(shift - 31) + 1/2), in 64 bits."
+    return function_text(kind, f"{name}({kind} x, int32_t multiplier, int32_t shift)", body, note)
+
+
+INTEGER_FUNCTIONS: dict[str, Maker] = {
+    "wrap": _wrap,
+    "min": _ordered("min"),
+    "max": _ordered("max"),
+    "abs": _abs,
+    "shift_right": _shift_right,
+    "half_up_shift": _half_up_shift,
+    "floordiv": _quotient(floor=True),
+    "truncdiv": _quotient(floor=False),
+    "floormod": _remainder,
+    "isqrt": _isqrt,
+    "ipow": _ipow,
+    "fixed_point_multiply": _fixed_point_multiply,
+}
