@@ -20,6 +20,7 @@ from qsearch.result import SearchResult
 from qsearch.search.control import Callback, Control
 from qsearch.settings import Resolved, resolve
 from qsearch.watching import dashboard as dashboard
+from qsearch.watching import dashboard_beside as dashboard_beside
 from qsearch.watching import report as report
 
 if TYPE_CHECKING:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from qsearch.settings import Settings
 
 PathLike = str | os.PathLike[str]
 
 DEFAULT_FOLDER: Final = "runs"
 """Where ``qsearch launch`` puts run folders."""
+DEFAULT_PORT: Final = 8090
 
 
 def dashboard(
@@ -18,7 +26,7 @@ def dashboard(
     *,
     storage: str | None = None,
     host: str = "127.0.0.1",
-    port: int = 8090,
+    port: int = DEFAULT_PORT,
     token: str | None = None,
     allow_hosts: Sequence[str] = (),
     allow_launch: bool = False,
@@ -72,6 +80,49 @@ def dashboard(
     )
     root = Path(folder) if folder is not None else Path(DEFAULT_FOLDER)
     serve(DashboardOptions(root, storage, policy, allow_launch, launch_pool), port)
+
+
+@contextlib.contextmanager
+def dashboard_beside(settings: Settings, wanted: bool = True) -> Iterator[None]:
+    """A dashboard of the search that the block runs, in a process that ends with it.
+
+    It listens on this machine only, on port 8090 or any that is free, and says where on stderr.
+
+    Args:
+        wanted: False starts none.
+    """
+    if not wanted:
+        yield
+        return
+    from qsearch.model_source import find_model
+    from qsearch.search.launching import run_folder
+
+    folder = run_folder(settings, find_model(settings.model)).path
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {k: v for k, v in os.environ.items() if k != "QSEARCH_STORAGE"}
+    words = [str(folder)]
+    if settings.storage is not None:
+        # Others on this machine see command lines, not environments.
+        environment["QSEARCH_STORAGE"] = settings.storage
+        words = []
+    command = [sys.executable, "-m", "qsearch", "dashboard", *words, "--port", str(_free_port())]
+    process = subprocess.Popen(command, stdout=sys.stderr.fileno(), env=environment)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _free_port() -> int:
+    """The usual port, or 0 where another process has it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", DEFAULT_PORT))
+        except OSError:
+            return 0
+    return DEFAULT_PORT
 
 
 def report(

@@ -44,6 +44,7 @@ def add_arguments(parser: Parser) -> None:
     add("--worker-gpus", metavar="N", help="GPUs of a worker on a Ray cluster (0)")
     add("--worker-memory", metavar="B", help="memory of a worker: 2G (any)")
     add("--trial-timeout", metavar="S", help="a worker silent for so long is dead (3600)")
+    add("--dashboard", action="store_true", help="show the search in a browser while it runs")
     add("--dry-run", action="store_true", default=None, help="say what would be done, and stop")
     add("--fresh", action="store_true", default=None, help="forget the folder's study first")
     add("--json", action="store_true", default=None, help="one JSON object as last line of stdout")
@@ -75,7 +76,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     # An orderly stop, like Ctrl-C: running trials return to the queue, the best is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    result = api.launch_resolved(resolved, progress=make_progress(resolved.settings.verbosity))
+    with api.dashboard_beside(resolved.settings, args.dashboard):
+        progress = make_progress(resolved.settings.verbosity)
+        result = api.launch_resolved(resolved, progress=progress)
     print(json.dumps(result.summary) if resolved.settings.json else result.text())
     return int(result.exit_code)
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "diff": "run two modules on the same inputs and name the first node that differs",
     "status": "how the studies of a run folder or storage stand",
     "dashboard": "studies in a browser, live",
+    "report": "a study as one HTML file with all plots",
     "trials": "the trials of a study",
     "best": "the winner of a study",
     "compare": "studies beside one another",

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
@@ -28,6 +28,7 @@ from qsearch.dashboard.sources import NotFoundError, Sources
 from qsearch.dashboard.starting import Starter
 from qsearch.dashboard.state import Shared
 from qsearch.errors import RunFolderError, StoreError
+from qsearch.report.plots.alone import stylesheet
 
 PAGES: Final = (
     "/",
@@ -129,6 +130,11 @@ def _add_pages(app: FastAPI) -> None:
 
     for path in PAGES:
         app.add_api_route(path, page, include_in_schema=False)
+
+    @app.get("/static/plots.css", include_in_schema=False)
+    def plots_css() -> Response:
+        return Response(stylesheet(), media_type="text/css")
+
     app.mount("/static", StaticFiles(directory=static), name="static")
 
     @app.get("/favicon.ico", include_in_schema=False)

@@ -1,0 +1,86 @@
+// The REST API, and the stream of events that reconnects by itself.
+
+export class ApiError extends Error {
+  constructor(status, told) {
+    super(told.what);
+    Object.assign(this, { status, what: told.what, where: told.where, fix: told.fix });
+  }
+}
+
+async function answered(response) {
+  if (response.ok) return response;
+  let told = { what: `the server answered ${response.status}` };
+  try {
+    told = await response.json();
+  } catch {
+    // A proxy in between answers in its own words.
+  }
+  throw new ApiError(response.status, told);
+}
+
+export async function get(path, signal) {
+  return (await answered(await fetch(`/api/v1${path}`, { signal }))).json();
+}
+
+export async function getText(path, signal) {
+  return (await answered(await fetch(`/api/v1${path}`, { signal }))).text();
+}
+
+export async function post(path, body) {
+  const response = await answered(await fetch(`/api/v1${path}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+  }));
+  return response.status === 204 ? null : response.json();
+}
+
+export async function upload(kind, file) {
+  const response = await answered(await fetch(`/api/v1/uploads?kind=${kind}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/octet-stream" },
+    body: file,
+  }));
+  return response.json();
+}
+
+export function query(values) {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(values)) {
+    if (value !== undefined && value !== null && value !== "") words.append(name, value);
+  }
+  return words.toString();
+}
+
+// The browser sends Last-Event-ID when it reconnects; where it gave up, we ask it again.
+export function follow(key, onevent, onlink) {
+  let source = null;
+  let ended = false;
+  let timer = 0;
+  let connected = false;
+  function open() {
+    source = new EventSource(`/api/v1/studies/${key}/events/stream`);
+    source.addEventListener("hello", () => {
+      onlink("live");
+      if (connected) onevent({ kind: "reconnected" });
+      connected = true;
+    });
+    source.addEventListener("event", (message) => onevent(JSON.parse(message.data)));
+    source.addEventListener("status", () => onevent({ kind: "status" }));
+    source.addEventListener("reload", () => onevent({ kind: "reload" }));
+    source.onerror = () => {
+      if (ended) return;
+      onlink("lost");
+      if (source.readyState === EventSource.CLOSED) {
+        clearTimeout(timer);
+        timer = setTimeout(open, 1500);
+      }
+    };
+  }
+  open();
+  return () => {
+    ended = true;
+    clearTimeout(timer);
+    source.close();
+  };
+}

@@ -1,0 +1,190 @@
+// One study, live.
+
+import { follow, get, post, query } from "../api.js";
+import { card, chip, h, link, problem, replace, select, toast } from "../dom.js";
+import { duration, measure } from "../format.js";
+import { Plot } from "../plot.js";
+import { TrialsTable } from "../trials.js";
+
+const REFRESH_MS = 700;
+const PLOTS_MS = 2500;
+const POLL_MS = 10000;
+
+export async function studyPage(page, key) {
+  let study = await get(`/studies/${key}`);
+  const trialPath = (number) => `/studies/${key}/trials/${number}`;
+  const head = h("div", {});
+  const tiles = h("div", { class: "tiles" });
+  const failures = card("Trials that did not complete", {}, h("div", {}));
+  const stages = card("Stages", {}, h("div", {}));
+  const table = new TrialsTable(key, study);
+  const charts = plots(key, study, trialPath);
+
+  page.crumbs([study.name]);
+  page.show(head, tiles, h("div", { class: "grid" }, charts.map((chart) => chart.card), stages, failures,
+    card("Trials", { wide: true, id: "trials" }, table.element)));
+  draw();
+  charts.forEach((chart) => chart.plot.update(study.version));
+  await Promise.all([table.refresh(study), drawFailures()]);
+
+  let plotted = study.version;
+  let plottedAt = performance.now();
+  let pending = 0;
+  let busy = false;
+
+  function soon(delay = REFRESH_MS) {
+    if (!pending) pending = setTimeout(refresh, delay);
+  }
+
+  async function refresh() {
+    pending = 0;
+    if (busy) {
+      soon();
+      return;
+    }
+    busy = true;
+    try {
+      const before = study.version;
+      const states = study.state;
+      study = await get(`/studies/${key}`);
+      draw();
+      if (study.version !== before || study.state !== states) await Promise.all([table.refresh(study), drawFailures()]);
+      if (study.version !== plotted) {
+        const wait = plottedAt + PLOTS_MS - performance.now();
+        if (wait > 0) soon(wait);
+        else {
+          plotted = study.version;
+          plottedAt = performance.now();
+          charts.forEach((chart) => chart.plot.update(plotted));
+        }
+      }
+    } catch (error) {
+      if (error.status === 404) page.show(problem(error));
+    } finally {
+      busy = false;
+    }
+  }
+
+  page.onleave(follow(key, () => soon(), (state) => page.link(state)));
+  const timer = setInterval(() => soon(0), POLL_MS);
+  page.onleave(() => {
+    clearInterval(timer);
+    clearTimeout(pending);
+    charts.forEach((chart) => chart.plot.close());
+    table.close();
+  });
+
+  function draw() {
+    replace(head, heading(key, study, () => soon(300)));
+    replace(tiles, ...tilesOf(study, trialPath));
+    replace(stages.lastChild, stagesOf(study));
+    stages.hidden = !study.stages.length;
+  }
+
+  async function drawFailures() {
+    const found = await get(`/studies/${key}/failures`);
+    failures.hidden = !found.length;
+    replace(failures.lastChild, h("table", {}, h("tbody", {}, found.map((reason) => h("tr", {},
+      h("td", {}, chip(reason.state)),
+      h("td", { class: "num" }, reason.count),
+      h("td", {}, reason.what, h("div", { class: "small" }, reason.trials.slice(0, 8).map((number) => [link(trialPath(number), `#${number}`), " "]))))))));
+  }
+}
+
+function heading(key, study, changed) {
+  async function command(kind) {
+    try {
+      const answer = await post(`/studies/${key}/commands`, { kind });
+      toast(answer.listening ? `${kind}: told to ${answer.listening} driver${answer.listening > 1 ? "s" : ""}`
+        : `${kind}: stored, but nobody searches this study now. Run its qsearch launch again.`);
+      changed();
+    } catch (error) {
+      toast(`${error.what}${error.fix ? `: ${error.fix}` : ""}`);
+    }
+  }
+  const running = study.state === "running" && study.listening > 0;
+  const acts = h("div", { class: "acts" },
+    running ? h("button", { onclick: () => command("pause") }, "Pause") : null,
+    study.paused || (study.can_resume && !study.listening && study.finished < study.target_trials)
+      ? h("button", { class: "primary", onclick: () => command("resume") }, "Resume") : null,
+    study.listening ? h("button", { class: "danger", onclick: () => command("stop") }, "Stop") : null,
+    study.has_module ? link(`/studies/${key}/module`, "Module", { class: "button" }) : null);
+  const facts = [study.model, study.judge && `judged by ${study.judge}`, study.sampler && `sampler ${study.sampler}`,
+    `seed ${study.seed}`, study.stopped && `stopped: ${study.stopped}`].filter(Boolean);
+  return [h("div", { class: "head" }, h("h1", {}, study.name), chip(study.state), acts),
+    h("p", { class: "under" }, facts.join(" · "))];
+}
+
+function tilesOf(study, trialPath) {
+  const base = study.baseline?.[study.measure.name];
+  const best = study.best;
+  const bar = h("span", {});
+  bar.style.width = `${Math.min(100, (100 * study.finished) / Math.max(study.target_trials, 1))}%`;
+  const left = study.target_trials - study.finished;
+  const goes = study.state === "running" && study.rate_per_min > 0;
+  const delta = best && typeof base === "number" && typeof best.value === "number" && study.measure.unit === "%"
+    ? `${best.value >= base ? "+" : "−"}${Math.abs(100 * (best.value - base)).toFixed(2)} points against float` : null;
+  const others = Object.entries(study.counts).filter(([state]) => state !== "complete");
+  return [
+    tile("Best", best ? measure(best.value, study.measure) : "–",
+      best ? [link(trialPath(best.number), `trial ${best.number}`), delta ? ` · ${delta}` : ""] : study.measure.words, "best"),
+    tile("Float model", base === undefined ? "–" : measure(base, study.measure), study.measure.words, "float"),
+    h("div", { class: "tile full" }, h("div", { class: "name" }, "Progress"),
+      h("div", { class: "big", "data-tile": "progress" }, `${study.finished} / ${study.target_trials}`),
+      h("div", { class: "meter", "aria-hidden": "true" }, bar),
+      h("div", { class: "note" }, goes ? `${study.rate_per_min.toFixed(1)} trials/min · ${duration((60 * left) / study.rate_per_min)} left`
+        : study.rate_per_min ? `${study.rate_per_min.toFixed(1)} trials/min` : "no rate yet")),
+    tile("Complete", String(study.counts.complete ?? 0),
+      others.length ? others.map(([state, count]) => `${count} ${state}`).join(", ") : "no other trials", "complete"),
+    tile("Drivers", String(study.listening), driversOf(study), "drivers"),
+  ];
+}
+
+function tile(name, big, note, id) {
+  return h("div", { class: "tile" }, h("div", { class: "name" }, name), h("div", { class: "big", "data-tile": id }, big),
+    h("div", { class: "note" }, note));
+}
+
+function driversOf(study) {
+  const alive = study.drivers.filter((driver) => driver.state === "running");
+  const workers = alive.reduce((sum, driver) => sum + driver.workers, 0);
+  return alive.length ? `${workers} worker${workers === 1 ? "" : "s"}` : "nobody is searching";
+}
+
+function stagesOf(study) {
+  return h("table", {}, h("thead", {}, h("tr", {}, ["Stage", "State"].map((words) => h("th", { scope: "col" }, words)),
+    h("th", { scope: "col", class: "num" }, "Trials"), h("th", { scope: "col", class: "num" }, "Took"))),
+  h("tbody", {}, study.stages.map((stage) => h("tr", {}, h("td", {}, stage.name), h("td", {}, chip(stage.state)),
+    h("td", { class: "num" }, stage.planned === null ? stage.finished : `${stage.finished} / ${stage.planned}`),
+    h("td", { class: "num" }, stage.started_at ? duration((stage.finished_at ?? Date.now() / 1000) - stage.started_at) : "–")))));
+}
+
+function plots(key, study, trialPath) {
+  const base = `/studies/${key}/plots`;
+  const names = study.measures.map((each) => [each.name, each.words]);
+  const made = [];
+  function add(title, path, acts = [], wide = false) {
+    const plot = new Plot(path, trialPath);
+    made.push({ plot, card: card(title, { acts, wide }, plot.element) });
+    return plot;
+  }
+  add("Optimisation history", () => `${base}/history.svg`);
+  const axes = { x: "", y: "" };
+  const scatter = add("Accuracy and cost", () => `${base}/scatter.svg?${query(axes)}`, [
+    select("Measure across", [["", "cost"], ...names], "", (value) => { axes.x = value; scatter.draw(); }),
+    select("Measure upwards", [["", "accuracy"], ...names], "", (value) => { axes.y = value; scatter.draw(); })]);
+  const about = { y: "" };
+  const importance = add("Importance of parameters", () => `${base}/importances.svg?${query(about)}`, [
+    select("Measure of the importances", names, names[0]?.[0], (value) => { about.y = value; importance.draw(); })]);
+  const slice = { x: study.parameters[0] ?? "" };
+  const chosen = study.parameters.length ? [select("Parameter of the slice",
+    study.parameters.map((name) => [name, name]), slice.x, (value) => { slice.x = value; slices.draw(); })] : [];
+  const slices = add("Slice", () => (slice.x ? `${base}/slice.svg?${query(slice)}` : `${base}/parallel.svg`), chosen);
+  add("Parallel coordinates", () => `${base}/parallel.svg`, [], true);
+  if (study.layer_kinds.length) {
+    const layer = { y: study.layer_kinds.includes("sensitivity") ? "sensitivity" : study.layer_kinds[0] };
+    const layers = add("Layers", () => `${base}/layers.svg?${query(layer)}`, [
+      select("Kind of figures", study.layer_kinds.map((kind) => [kind, kind]), layer.y, (value) => { layer.y = value; layers.draw(); })], true);
+  }
+  return made;
+}
