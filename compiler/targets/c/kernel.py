@@ -22,7 +22,7 @@ from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.c_types import c_type
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_nest import write_loops
-from compiler.targets.c.names import Names
+from compiler.targets.c.names import LOCALS, Names
 from compiler.targets.c.routines import write_routine
 
 LARGEST_BUFFER = (1 << 31) - 1
@@ -69,7 +69,7 @@ def kernel_of(
     Raises:
         CodegenError: a dtype or a routine has no C form, or a buffer is too large.
     """
-    names = Names((*constants.values(), symbol))
+    names = Names((*constants.values(), symbol, *LOCALS))
     by_buffer = {b.name: names.fresh(b.name) for b in (*func.params, *func.outputs, *func.temps)}
     by_buffer.update(constants)
     declared = []
@@ -109,7 +109,7 @@ def _with_legal_axes(block: Compute, names: Mapping[str, str]) -> Compute:
     Expressions mention the very axes of the block: one that came out of a larger view may hold an
     axis of that name and another extent.
     """
-    scope = Names(names.values())
+    scope = Names((*names.values(), *LOCALS))
     old = (*block.axes, *block.raxes)
     new = tuple(Axis(scope.fresh(axis.name), axis.extent) for axis in old)
 

@@ -10,8 +10,10 @@ _KEYWORDS = (
     "inline int long register restrict return short signed sizeof static struct switch typedef "
     "union unsigned void volatile while asm typeof bool true false"
 )
-_OURS = "main acc best term arena memcpy"
-_RESERVED = frozenset(f"{_KEYWORDS} {_OURS}".split())
+_RESERVED = frozenset(f"{_KEYWORDS} main memcpy".split())
+
+LOCALS = ("acc", "best", "term")
+"""Names that generated functions use for what they compute with."""
 
 
 def c_name(name: str) -> str:

@@ -172,7 +172,9 @@ def test_a_sample_must_fit_the_function(integral: IRModule, samples: list[Sample
         c_package(lower(integral).mod, "net", ([], samples[0][1]))
 
 
-@pytest.mark.parametrize(("name", "made"), [("main", "main_"), ("9 lives", "n_9_lives")])
+@pytest.mark.parametrize(
+    ("name", "made"), [("best", "best"), ("main", "main_"), ("9 lives", "n_9_lives")]
+)
 def test_names_become_legal(integral: IRModule, name: str, made: str) -> None:
     assert set(c_package(lower(integral).mod, name).files) == {f"{made}.h", f"{made}.c"}
 
