@@ -137,9 +137,10 @@ def proven_float_form(
     if factor.shift.min() < 1 or factor.shift.max() > largest_shift or factor.multiplier.min() <= 0:
         return None
     search = _Search(factor, _steps(factor, low, high), low, x_low, x_high)
-    form = search.run(False, None, True) or search.run(False, None, False)
+    form = search.run(False, None, False)
     if form is not None:
-        return form
+        # What is right with and without rounding of the product is right without, so it comes next.
+        return search.run(False, None, True) or form
     tries = [(True, _FLOOR_ADDENDS), (False, _ROUND_ADDENDS)]
     for floor, addends in reversed(tries) if prefer_round else tries:
         form = search.run(floor, addends, False)
@@ -177,8 +178,8 @@ class _Search:
         self.before = np.clip(steps - 1, x_low, x_high).astype(np.float32)
         self.levels = np.arange(low + 1, low + 1 + steps.shape[1]).astype(np.float32)
         exact = factor.real().reshape(-1, 1)
-        ties = self.levels.astype(np.float64) - 0.5
-        distance = np.minimum(np.abs(steps * exact - ties), np.abs((steps - 1) * exact - ties))
+        beyond = np.abs(steps * exact - (self.levels.astype(np.float64) - 0.5))
+        distance = np.minimum(beyond, np.abs(exact - beyond))
         distance[self.out_of_reach | self.below_range] = np.inf
         count = min(_CRITICAL_STEPS, steps.shape[1])
         self.critical = np.argpartition(distance, count - 1, axis=1)[:, :count]
@@ -192,7 +193,7 @@ class _Search:
         channels = np.arange(self.at.shape[0])
         chosen = self.factors[:, 0].copy()
         added = np.full_like(chosen, offsets[0])
-        left = channels[~self._holds(channels, chosen, added, floor, fused)]
+        left = channels[~self._on_critical_steps(channels, offsets[:1], 1, floor, fused)[:, 0, 0]]
         for start in range(0, left.size, _CHANNELS_AT_ONCE):
             part = left[start : start + _CHANNELS_AT_ONCE]
             good, which_factor, which_addend = self._candidates(part, offsets, floor, fused)
@@ -201,7 +202,7 @@ class _Search:
             chosen[part] = self.factors[part, which_factor]
             added[part] = offsets[which_addend]
         # The search looked at critical steps only; the proof looks at all of them.
-        if not self._holds(left, chosen[left], added[left], floor, fused).all():
+        if not self._holds(chosen, added, floor, fused):
             return None
         vector = None if addends is None else added.reshape(self.shape)
         return FloatForm(chosen.reshape(self.shape), vector, floor, fused)
@@ -210,40 +211,44 @@ class _Search:
         self, channels: Ints, offsets: Floats, floor: bool, fused: bool
     ) -> tuple[NDArray[np.bool_], Ints, Ints]:
         """(found, index of factor, index of addend), judged by each channel's critical steps."""
+        neighbours = self.factors.shape[1]
+        holds = self._on_critical_steps(channels, offsets, neighbours, floor, fused)
+        # Addends vary slowest: an addend near the plain one moves fewer steps.
+        good = np.swapaxes(holds, 1, 2).reshape(channels.size, -1)
+        first = good.argmax(axis=1)
+        return np.asarray(good.any(axis=1)), first % neighbours, first // neighbours
+
+    def _on_critical_steps(
+        self, channels: Ints, offsets: Floats, neighbours: int, floor: bool, fused: bool
+    ) -> NDArray[np.bool_]:
+        """(channels, factors, addends): which of the first factors and the addends hold there."""
         rows, picked = channels[:, None], self.critical[channels]
-        factors = self.factors[channels][:, :, None, None]
+        factors = self.factors[channels, :neighbours][:, :, None, None]
         addends = offsets[None, None, :, None]
         levels = self.levels[picked][:, None, None, :]
-
-        def holds_with(exact: bool) -> NDArray[np.bool_]:
+        out_of_reach = self.out_of_reach[rows, picked][:, None, None, :]
+        below_range = self.below_range[rows, picked][:, None, None, :]
+        good = np.ones((channels.size, neighbours, offsets.size), bool)
+        for exact in (False, True) if fused else (False,):
             at, before = (
                 _stepped(x[rows, picked][:, None, None, :], factors, addends, floor, exact)
                 for x in (self.at, self.before)
             )
-            reached = (at >= levels) | self.out_of_reach[rows, picked][:, None, None, :]
-            not_yet = (before < levels) | self.below_range[rows, picked][:, None, None, :]
-            return np.asarray((reached & not_yet).all(axis=3))
-
-        # Addends vary slowest: an addend near the plain one moves fewer steps.
-        holds = holds_with(False) & holds_with(True) if fused else holds_with(False)
-        good = np.swapaxes(holds, 1, 2).reshape(channels.size, -1)
-        first = good.argmax(axis=1)
-        neighbours = self.factors.shape[1]
-        return np.asarray(good.any(axis=1)), first % neighbours, first // neighbours
-
-    def _holds(
-        self, channels: Ints, factor: Floats, addend: Floats, floor: bool, fused: bool
-    ) -> NDArray[np.bool_]:
-        """The proof: the result steps where the definition does, at every step of the channels."""
-        scale, offset = factor[:, None], addend[:, None]
-        good = np.ones(channels.shape, bool)
-        for exact in (False, True) if fused else (False,):
-            at = _stepped(self.at[channels], scale, offset, floor, exact)
-            before = _stepped(self.before[channels], scale, offset, floor, exact)
-            reached = (at >= self.levels) | self.out_of_reach[channels]
-            not_yet = (before < self.levels) | self.below_range[channels]
-            good &= (reached & not_yet).all(axis=1)
+            reached, not_yet = (at >= levels) | out_of_reach, (before < levels) | below_range
+            good &= (reached & not_yet).all(axis=3)
         return good
+
+    def _holds(self, factor: Floats, addend: Floats, floor: bool, fused: bool) -> bool:
+        """The proof: the result steps where the definition does, at every step of all channels."""
+        scale, offset = factor[:, None], addend[:, None]
+        for exact in (False, True) if fused else (False,):
+            at = _stepped(self.at, scale, offset, floor, exact)
+            before = _stepped(self.before, scale, offset, floor, exact)
+            reached = (at >= self.levels) | self.out_of_reach
+            not_yet = (before < self.levels) | self.below_range
+            if not (reached & not_yet).all():
+                return False
+        return True
 
 
 def _stepped(x: Floats, factor: Floats, addend: Floats, floor: bool, exact: bool) -> Floats:
