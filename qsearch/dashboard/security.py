@@ -35,7 +35,7 @@ UPLOAD_PATH: Final = "/api/v1/uploads"
 HEALTH_PATH: Final = "/healthz"
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE: Final = frozenset({"GET", "HEAD"})
-_PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s@]*@", re.IGNORECASE)
+_PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)\S*@", re.IGNORECASE)
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 from types import FrameType
 from typing import Any, Final
@@ -55,10 +56,12 @@ def serve(options: DashboardOptions, port: int) -> None:
         timeout_graceful_shutdown=GRACE_S,
         h11_max_incomplete_event_size=64 * 1024,
     )
+    # uvicorn stops in good order and then raises the signal again, for the handler before its own.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)
     try:
         DashboardServer(config).run([listener])
     except KeyboardInterrupt:
-        pass  # uvicorn stopped in good order and raises the signal again
+        pass  # raised again in the same way
     finally:
         listener.close()
 

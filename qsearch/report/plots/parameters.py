@@ -55,8 +55,8 @@ def slices(points: Sequence[TrialPoint], parameter: str, measure: Measure, width
     values = ordered_values(value for _, value, _ in known)
     chart = Chart(name, width, 220)
     y = chart.y_axis([shown for *_, shown in known])
-    x = axis([0, max(len(values) - 1, 1)], chart.left + 30, width - chart.right - 30, whole=True)
-    place = {value: float(i) + (0.5 if len(values) == 1 else 0) for i, value in enumerate(values)}
+    x = axis([-0.5, len(values) - 0.5], chart.left, width - chart.right, whole=True)
+    place = {value: float(i) for i, value in enumerate(values)}
     chart.frame(None, y, "", measure.label)
     room = (width - chart.left - chart.right) / len(values) - 6
     best = min if measure.smaller_is_better else max

@@ -1,0 +1,297 @@
+"""A real browser walks through every page while a real search runs; pictures are left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from qsearch.store.engine import open_reader
+from qsearch.store.repository import Repository
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+axe = pytest.importorskip("axe_core_python.sync_playwright", reason="needs axe-core-python")
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+TRIALS = 14
+WAIT_MS = 60_000
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)"),
+]
+
+
+class Dashboard:
+    """``qsearch dashboard`` on a port that stays the same when it is started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        words = ["dashboard", str(self.folder), "--port", str(self.port)]
+        self.process = subprocess.Popen([sys.executable, "-m", "qsearch", *words])
+        while True:
+            try:
+                httpx.get(f"{self.url}/healthz")
+                return
+            except httpx.HTTPError:
+                assert self.process.poll() is None
+                time.sleep(0.1)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def get(self, path: str) -> Any:
+        return httpx.get(f"{self.url}/api/v1{path}", timeout=60).json()
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where screenshots go: QSEARCH_SCREENSHOTS, or the folder of this test run."""
+    given = os.environ.get("QSEARCH_SCREENSHOTS")
+    folder = Path(given) if given else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def dashboard(runs: Path) -> Iterator[Dashboard]:
+    server = Dashboard(runs)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page whose errors are collected."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    context.set_default_timeout(WAIT_MS)
+    opened = context.new_page()
+    opened.errors = []
+    opened.on("console", lambda m: opened.errors.append(m.text) if m.type == "error" else None)
+    opened.on("pageerror", lambda e: opened.errors.append(str(e)))
+    yield opened
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def search(runs: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A search that runs while the browser looks."""
+    words = ["launch", "--model", "digits", "-o", str(runs / "digits"), "-q"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qsearch", *words, "--pool", "inline", "--trials", str(TRIALS)],
+        stdout=subprocess.DEVNULL,
+    )
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def finished(search: subprocess.Popen[bytes]) -> None:
+    """The search after its end."""
+    assert search.wait(timeout=240) == 0
+
+
+def key_of(dashboard: Dashboard) -> str:
+    key: str = dashboard.get("/studies")["studies"][0]["key"]
+    return key
+
+
+def stored(runs: Path) -> Repository:
+    return Repository(open_reader(f"sqlite:///{runs / 'digits' / 'study.db'}"))
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def check_access(page: Any) -> None:
+    """axe finds nothing serious."""
+    result = axe.Axe().run(page)
+    found = result.response if hasattr(result, "response") else result
+    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+    told = [(v["id"], [n["html"][:160] for n in v["nodes"][:3]]) for v in bad]
+    assert not told, told
+
+
+def test_a_live_search_moves_on_the_page_and_survives_the_servers_death(
+    dashboard: Dashboard, search: subprocess.Popen[bytes], runs: Path, page: Any
+) -> None:
+    page.goto(dashboard.url)
+    row = page.locator("tr[data-study]")
+    row.wait_for()
+    row.locator("a").first.click()
+    progress = page.locator("[data-tile=progress]")
+    progress.wait_for()
+    page.wait_for_function(
+        "() => parseInt(document.querySelector('[data-tile=progress]')?.textContent) >= 1"
+    )
+    assert page.locator("#link.live").count() == 1
+    assert page.errors == []
+    before = int(progress.inner_text().split("/")[0])
+    dashboard.kill()
+    page.locator("#link.lost").wait_for()
+    dashboard.start()
+    page.locator("#link.live").wait_for()
+    assert search.wait(timeout=240) == 0
+    page.get_by_text(f"{TRIALS} / {TRIALS}", exact=True).wait_for()
+    page.locator(".chip.complete", has_text="complete").first.wait_for()
+    assert before <= TRIALS
+    repository = stored(runs)
+    study = repository.study("digits")
+    complete = repository.trials_of(study.id, states=["complete"])
+    best = max(complete, key=lambda t: (t.outcome.score["top1"], t.outcome.score["agreement"]))
+    assert page.locator("[data-tile=best]").inner_text() == percent(best.outcome.score["top1"])
+    assert page.locator("[data-tile=float]").inner_text() == percent(study.baseline["top1"])
+    repository.close()
+
+
+def test_the_table_shows_what_the_store_holds(
+    dashboard: Dashboard, finished: None, runs: Path, page: Any
+) -> None:
+    page.goto(f"{dashboard.url}/studies/{key_of(dashboard)}")
+    page.locator("tr[data-trial]").first.wait_for()
+    repository = stored(runs)
+    trials = repository.trials_of(1)
+    repository.close()
+    shown = page.locator("tr[data-trial]")
+    assert shown.count() == len(trials)
+    for trial in trials:
+        text = page.locator(f"tr[data-trial='{trial.number}']").inner_text()
+        assert percent(trial.outcome.score["top1"]) in text
+        assert percent(trial.outcome.score["agreement"]) in text
+        assert trial.params["calibrate_mode"] in text
+    page.get_by_role("button", name="agreement").click()
+    page.locator("th[aria-sort=descending]", has_text="agreement").wait_for()
+    page.get_by_label("Filter trials").fill("calibrate_mode=mse")
+    wanted = sum(t.params["calibrate_mode"] == "mse" for t in trials)
+    page.get_by_text(f"1–{wanted} of {wanted}").wait_for()
+    assert page.locator("tr[data-trial]").count() == wanted
+    page.locator(".canvas svg").first.wait_for()
+    marks = page.locator(".canvas").first.locator("g[data-trial]")
+    assert marks.count() == sum(t.outcome.score is not None for t in trials)
+    marks.first.click(force=True)
+    page.wait_for_url(re.compile(r"/trials/\d+$"))
+    assert page.errors == []
+
+
+def test_a_trial_and_its_comparison(dashboard: Dashboard, finished: None, page: Any) -> None:
+    study = f"{dashboard.url}/studies/{key_of(dashboard)}"
+    page.goto(f"{study}/trials/1")
+    page.locator("figure[data-point] svg").first.wait_for()
+    page.get_by_label("Compare with trial").fill("0")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"with=0"))
+    page.get_by_text("Trial 0", exact=True).first.wait_for()
+    one, zero = (dashboard.get(f"/studies/{key_of(dashboard)}/trials/{n}") for n in (1, 0))
+    shown = page.locator("tr[data-measure=top1] td")
+    assert shown.nth(0).inner_text() == percent(one["score"]["top1"])
+    assert shown.nth(1).inner_text() == percent(zero["score"]["top1"])
+    differing = {k for k, v in one["qconfig"].items() if v != zero["qconfig"][k]}
+    marked = page.locator("tr.differs")
+    assert {marked.nth(i).get_attribute("data-field") for i in range(marked.count())} == differing
+    assert page.errors == []
+
+
+def test_the_module_by_keyboard(dashboard: Dashboard, finished: None, page: Any) -> None:
+    page.goto(f"{dashboard.url}/studies/{key_of(dashboard)}/module")
+    page.locator(".graph .box").first.wait_for()
+    parts = page.locator(".cluster")
+    found = [parts.nth(i).get_attribute("data-part") for i in range(parts.count())]
+    assert found == ["prefix", "integer main", "suffix"]
+    box = page.locator(".box", has_text="nn.conv2d").first
+    box.focus()
+    page.keyboard.press("Enter")
+    assert "nn.conv2d(%input" in page.locator("[data-detail=text]").inner_text()
+    assert "int32" in page.locator("[data-detail=type]").inner_text()
+    assert "proved" in page.locator("[data-detail=range]").inner_text()
+    page.get_by_label("Grouping").select_option("fused")
+    page.locator(".row", has_text="nn.conv2d").first.click()
+    assert "nn.conv2d" in page.locator("[data-detail=text]").inner_text()
+    page.locator("#tab-graph").focus()
+    page.keyboard.press("ArrowRight")
+    page.get_by_label("Search in the text").fill("quantized_main")
+    page.locator(".code .here").wait_for()
+    page.keyboard.press("Tab")
+    page.locator("#tab-proof").click()
+    page.locator("[data-verdict=proved]").wait_for()
+    page.locator("#tab-files").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="best.qmod").click()
+    data = Path(download.value.path()).read_bytes()
+    assert data == (dashboard.folder / "digits" / "best.qmod").read_bytes()
+    assert page.errors == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 400])
+def test_pages_look_right_and_can_be_used_by_all(
+    dashboard: Dashboard, finished: None, browser: Any, pictures: Path, width: int, scheme: str
+) -> None:
+    key = key_of(dashboard)
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    context.set_default_timeout(WAIT_MS)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+    places = {
+        "studies": ("/", "tr[data-study]"),
+        "study": (f"/studies/{key}", ".canvas svg"),
+        "trial": (f"/studies/{key}/trials/1?with=0", "figure svg"),
+        "module": (f"/studies/{key}/module", ".graph .box"),
+        "launch": ("/launch", "h1"),
+    }
+    for name, (path, ready) in places.items():
+        page.goto(dashboard.url + path)
+        page.locator(ready).first.wait_for()
+        page.wait_for_load_state()
+        overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert overflow <= 0, f"{name} is {overflow} pixels too wide at {width}"
+        page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
+        check_access(page)
+    assert errors == []
+    context.close()

@@ -1,0 +1,74 @@
+"""Events as they happen: nothing is lost when a client comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from tests.qsearch.dashboard.stores import fill
+
+Message = tuple[str, int | None, Any]
+
+
+def messages(stream: httpx.Response) -> Iterator[Message]:
+    """Name, id and data of each event."""
+    fields: dict[str, str] = {}
+    for line in stream.iter_lines():
+        if line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif not line and "event" in fields:
+            number = fields.get("id")
+            yield fields["event"], int(number) if number else None, json.loads(fields["data"])
+            fields = {}
+
+
+def streamed(client, **headers):
+    return client.stream("GET", f"{client.study}/events/stream", headers=headers)
+
+
+def test_a_finished_trial_is_told_at_once(client, repository):
+    with streamed(client) as stream:
+        told = messages(stream)
+        assert next(told)[0] == "hello"
+        fill(repository, repository.study("digits"), 2, first=30)
+        kinds = [next(told) for _ in range(2)]
+    assert [(name, data["trial"]) for name, _, data in kinds] == [("event", 30), ("event", 31)]
+    numbers = [number for _, number, _ in kinds]
+    assert numbers == [e.id for e in repository.events_of(1)][-2:]
+
+
+def test_a_client_that_comes_back_gets_what_it_missed(client, repository):
+    last = repository.last_event(1)
+    fill(repository, repository.study("digits"), 3, first=30)
+    with streamed(client, **{"Last-Event-ID": str(last)}) as stream:
+        told = messages(stream)
+        assert next(told)[0] == "hello"
+        assert [next(told)[2]["trial"] for _ in range(3)] == [30, 31, 32]
+
+
+def test_who_missed_too_much_is_told_to_read_everything(client, repository):
+    for number in range(1001):
+        repository.add_event(1, "note", data={"n": number})
+    with streamed(client, **{"Last-Event-ID": "1"}) as stream:
+        told = messages(stream)
+        assert [next(told)[0] for _ in range(2)] == ["hello", "reload"]
+
+
+def test_a_change_of_state_is_told(client, repository):
+    with streamed(client) as stream:
+        told = messages(stream)
+        next(told)
+        fill(repository, repository.study("digits"), 1, first=30)  # the reader has begun
+        next(told)
+        repository.set_study_state(1, "paused")
+        assert next(told)[0] == "status"
+
+
+def test_the_history_can_be_paged(client, repository):
+    first = client.get(f"{client.study}/events", params={"limit": 5}).json()
+    rest = client.get(f"{client.study}/events", params={"after": first[-1]["id"]}).json()
+    assert [e["id"] for e in first + rest] == [e.id for e in repository.events_of(1)]

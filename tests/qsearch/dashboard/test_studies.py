@@ -1,0 +1,123 @@
+"""What the API says of studies is what the store holds."""
+
+from __future__ import annotations
+
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from qsearch.dashboard.app import DashboardOptions
+from qsearch.dashboard.snapshots import FRESH_S
+from qsearch.report.measures import Measures, measure_of, pareto
+from qsearch.store.records import Ended, Outcome
+from tests.qsearch.dashboard.server import served
+from tests.qsearch.dashboard.stores import new_trial
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_a_study_is_listed_with_its_progress_and_best(client, repository):
+    (study,) = client.get("/api/v1/studies").json()["studies"]
+    trials = repository.trials_of(1, states=["complete"])
+    best = max(trials, key=lambda t: (t.outcome.score["top1"], t.outcome.score["sqnr_db"]))
+    assert (study["name"], study["finished"], study["target_trials"]) == ("digits", 30, 40)
+    assert study["counts"]["complete"] == len(trials)
+    assert study["best"]["number"] == best.number
+    assert study["best"]["value"] == best.outcome.score["top1"]
+    assert study["spark"][-1] == study["best"]["value"]
+
+
+def test_new_trials_appear(client, repository):
+    before = client.get(client.study).json()
+    (queued,) = repository.add_trials(1, [new_trial(30)])
+    score = {"top1": 0.999, "agreement": 1.0, "sqnr_db": None}
+    repository.finish_trials(1, [Ended(queued, Outcome("complete", score, 64))])
+    time.sleep(FRESH_S)
+    after = client.get(client.study).json()
+    assert after["version"] > before["version"]
+    assert after["best"]["number"] == 30
+    assert after["best"]["score"]["sqnr_db"] is None
+
+
+def test_failures_are_grouped_by_reason(client):
+    found = {row["what"]: row for row in client.get(f"{client.study}/failures").json()}
+    assert found["the worker ran out of memory"]["trials"] == [12, 25]
+    assert found["the worker ran out of memory"]["state"] == "failed"
+
+
+def test_layers_and_stages_are_told(client):
+    study = client.get(client.study).json()
+    assert study["layer_kinds"] == ["sensitivity"]
+    assert [(s["name"], s["planned"], s["finished"]) for s in study["stages"]] == [
+        ("global", 40, 30)
+    ]
+    layers = client.get(f"{client.study}/layers?kind=sensitivity").json()
+    assert [layer["figures"]["sqnr_db"] for layer in layers] == [30.0, 29.0, 28.0]
+
+
+def test_the_history_draws_every_trial_with_a_score(client, repository):
+    root = plot(client, "history")
+    drawn = {int(g.get("data-trial")) for g in root.iter(f"{SVG}g") if g.get("data-trial")}
+    assert drawn == {t.number for t in repository.trials_of(1) if t.outcome.score is not None}
+
+
+def test_the_scatter_rings_exactly_the_pareto_front(client, repository):
+    root = plot(client, "scatter", x="hw_traffic", y="top1")
+    ringed = {int(c.get("data-front")) for c in root.iter(f"{SVG}circle") if c.get("data-front")}
+    complete = [t for t in repository.trials_of(1) if t.state == "complete"]
+    values = {t.number: (t.outcome.score["hw_traffic"], -t.outcome.score["top1"]) for t in complete}
+    beaten = {
+        n
+        for n, (x, y) in values.items()
+        if any(a <= x and b <= y and (a, b) != (x, y) for a, b in values.values())
+    }
+    assert ringed == set(values) - beaten
+    front = pareto(repository.points_of(1), measure_of("top1"), measure_of("hw_traffic"))
+    assert {number for *_, number in front} == ringed
+
+
+@pytest.mark.parametrize("name", ["importances", "parallel", "layers"])
+def test_every_plot_is_well_formed_at_any_width(client, name):
+    for width in (240, 640, 1600):
+        root = plot(client, name, width=width)
+        assert root.get("width") == str(width)
+        assert root.get("aria-label")
+
+
+def test_importances_name_the_searched_parameters(client):
+    root = plot(client, "importances")
+    named = {r.get("data-parameter") for r in root.iter(f"{SVG}rect")}
+    assert named == {"calibrate_mode", "equalize"}
+
+
+def test_a_slice_shows_each_trial_at_its_value(client, repository):
+    root = plot(client, "slice", x="calibrate_mode")
+    titles = [t.text for t in root.iter(f"{SVG}title")]
+    complete = [t for t in repository.trials_of(1) if t.state == "complete"]
+    for trial in complete:
+        wanted = f"trial {trial.number}\ncalibrate_mode = {trial.params['calibrate_mode']}"
+        assert any(title.startswith(wanted) for title in titles)
+
+
+def test_measures_tell_costs_from_gains(repository):
+    study = repository.study("digits")
+    measures = Measures.of(study, repository.points_of(study.id))
+    assert measures.primary.name == "top1"
+    assert measures.cost is not None
+    assert measures.cost.name == "hw_traffic"
+    assert measures.cost.smaller_is_better
+    assert not measures.primary.smaller_is_better
+
+
+def test_an_empty_folder_shows_no_study(tmp_path: Path):
+    with served(DashboardOptions(root=tmp_path / "nothing")) as client:
+        assert client.get("/api/v1/studies").json()["total"] == 0
+
+
+def plot(client, name: str, width: int = 640, **options: str) -> ElementTree.Element:
+    answer = client.get(f"{client.study}/plots/{name}.svg", params={"width": str(width), **options})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("image/svg+xml")
+    return ElementTree.fromstring(answer.text)
