@@ -204,6 +204,7 @@ def doctor(
     *,
     dim: Mapping[str, int] | Sequence[str] = (),
     hw: str | None = None,
+    space_out: PathLike | None = None,
 ) -> ModelDiagnosis:
     """Which operators of a model will be integer, which not, why, and what to do; needs no data.
 
@@ -211,13 +212,14 @@ def doctor(
         qconfig: as for ``quantize``.
         dim: sizes of named dimensions.
         hw: an accelerator (opu_q, npu, a file) that the quantized model's groups are drawn for.
+        space_out: file to write what ``launch`` would search, for ``space``.
     Raises:
         CompilerError: the model or configuration cannot be used; operators that cannot be imported
             are all named in one message.
     """
     from qsearch.diagnosis import diagnose_model
 
-    return diagnose_model(model, qconfig, dim, hw)
+    return diagnose_model(model, qconfig, dim, hw, space_out)
 
 
 def insight(

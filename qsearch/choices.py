@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 HARDWARE_METRICS: Final = ("hw_groups", "hw_traffic", "hw_cycles", "hw_host_calls")
-METRICS: Final = ("top1", "agreement", "sqnr", *HARDWARE_METRICS)
+COSTS: Final = ("size", "bit_operations", *HARDWARE_METRICS)
+"""What ``--minimize`` may name, and ``--metric`` with less being better."""
+METRICS: Final = ("top1", "agreement", "sqnr", *COSTS)
 JUDGES: Final = ("grid", "simulated")
 POOLS: Final = ("ray", "process", "inline")
-SAMPLERS: Final = ("tpe", "random", "grid")
+SAMPLERS: Final = ("tpe", "nsga2", "random", "grid")
 TRIAL_STATES: Final = ("waiting", "running", "complete", "pruned", "failed", "infeasible")

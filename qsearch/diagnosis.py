@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from compiler.frontend.from_onnx.declared_inputs import DeclaredInput, declared_inputs
@@ -14,6 +15,7 @@ from compiler.quantize import Diagnosis, diagnose
 from qsearch.hardware import report_without_data
 from qsearch.model_source import find_model
 from qsearch.single import import_model, resolve_qconfig
+from qsearch.store.artifacts import write_atomically
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 
@@ -69,11 +71,16 @@ def diagnose_model(
     qconfig: QConfig | Mapping[str, Any] | str | None,
     dim: Any,
     hw: str | None = None,
+    space_out: str | os.PathLike[str] | None = None,
 ) -> ModelDiagnosis:
     """See ``qsearch.api.doctor``."""
     config = resolve_qconfig(qconfig)
     source = find_model(model)
     module = import_model(source, dim)
+    if space_out is not None:
+        from qsearch.search.searched_space import described_space
+
+        write_atomically(Path(space_out), described_space(module, source.name).encode())
     return ModelDiagnosis(
         source.name,
         declared_inputs(source.path),

@@ -75,7 +75,7 @@ def best_of(address: StudyAddress) -> dict[str, Any]:
         SearchFailedError: no trial was completed.
     """
     with opened(address) as (repository, study):
-        objective = Objective(str(study.spec["metric"]))
+        objective = Objective.of(study.spec)
         best = objective.best(repository.trials_of(study.id, states=["complete"]))
         if best is None:
             raise SearchFailedError(
@@ -136,7 +136,7 @@ def compared(addresses: Sequence[StudyAddress]) -> list[dict[str, Any]]:
     rows = []
     for address in addresses:
         with opened(address) as (repository, study):
-            objective = Objective(str(study.spec["metric"]))
+            objective = Objective.of(study.spec)
             complete = repository.trials_of(study.id, states=["complete"])
             best = objective.best(complete)
             row = study_row(repository, study)
@@ -198,7 +198,7 @@ def export_optuna(address: StudyAddress, url: str, name: str | None = None) -> t
 
     with opened(address) as (repository, study):
         trials = [trial for trial in repository.trials_of(study.id) if trial.finished]
-        objective = Objective(str(study.spec["metric"]))
+        objective = Objective.of(study.spec)
         space = Space.from_dict(study.spec["space"])
         target = name or study.name
         write_study(trials, space, objective, url, target)

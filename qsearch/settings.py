@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compiler.errors import legal_names
-from qsearch.choices import JUDGES, METRICS, POOLS, SAMPLERS
+from qsearch.choices import COSTS, JUDGES, METRICS, POOLS, SAMPLERS
 from qsearch.config_file import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.import_path import is_import_path
@@ -57,7 +57,14 @@ class Settings:
         pool: "ray", "process" or "inline".
         address: Ray cluster to join; None starts one on this machine.
         seed: of the sampler and of synthetic data.
-        metric: what the search maximises; None means top1 with labels and sqnr without.
+        metric: what the search maximises; None means top1 with labels and sqnr without. A cost is
+            minimised among what keeps its accuracy.
+        minimize: costs beside the metric, for a Pareto front: size, bit_operations, hw_….
+        max_size: most bytes (or "2M") of packed weights; modules that have more do not win.
+        space: file that says what is searched; None is what ``doctor --space-out`` writes.
+        patience: trials in a row without a better one that end the search; None never ends it.
+        prune: chance that a trial as good as the best so far is stopped early as worse; 0 stops
+            none; None is 0.05, and 0 for samplers that look at no history.
         hw: hardware description (opu_q, npu, a file) whose cost every trial is scored with.
         max_drop: accuracy that may be lost before the command ends with exit code 1.
         judge: "grid" (the integers that ship) or "simulated" (the float simulation).
@@ -88,6 +95,11 @@ class Settings:
     address: str | None = None
     seed: int = 0
     metric: str | None = None
+    minimize: tuple[str, ...] = ()
+    max_size: int | None = None
+    space: str | None = None
+    patience: int | None = None
+    prune: float | None = None
     hw: str | None = None
     max_drop: MaxDrop = MaxDrop(0.01)
     judge: str = "grid"
@@ -124,6 +136,7 @@ class Settings:
         values["max_drop"] = str(self.max_drop)
         values["dim"] = dict(self.dim)
         values["passes"] = list(self.passes)
+        values["minimize"] = list(self.minimize)
         if self.storage is not None:
             values["storage"] = _PASSWORD.sub(r"\1***@", self.storage)
         return values
@@ -260,6 +273,19 @@ def _from_zero(raw: Any) -> float:
     return number
 
 
+def _rate(raw: Any) -> float:
+    number = _from_zero(raw)
+    if number >= 1:
+        raise ValueError("expected a chance from 0 to below 1, such as 0.05")
+    return number
+
+
+def _costs(raw: Any) -> tuple[str, ...]:
+    words = raw.replace(",", " ").split() if isinstance(raw, str) else list(raw)
+    choose = _choice("minimize", COSTS)
+    return tuple(dict.fromkeys(choose(word) for word in words))
+
+
 def parse_bytes(raw: Any) -> int:
     """A number of bytes, or one with K, M, G or T behind it (powers of 1024)."""
     text = str(raw).strip().upper().removesuffix("B").removesuffix("I")
@@ -320,6 +346,11 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "address": _text,
     "seed": _number_from(0),
     "metric": _choice_or_path("metric", METRICS),
+    "minimize": _costs,
+    "max_size": parse_bytes,
+    "space": _text,
+    "patience": _number_from(1),
+    "prune": _rate,
     "hw": _text,
     "max_drop": parse_max_drop,
     "judge": _choice("judge", JUDGES),

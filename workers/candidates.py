@@ -34,6 +34,7 @@ class Runnable:
         float_ops: calls that stayed float, with the reason.
         compile_cpu_s: what making it cost.
         hardware: its cost on the accelerator of the request, if that names one.
+        cost: bytes of its packed weights and its bit operations; None for the float model.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -42,6 +43,7 @@ class Runnable:
     float_ops: tuple[str, ...]
     compile_cpu_s: float
     hardware: Mapping[str, float] | None = None
+    cost: Mapping[str, float] | None = None
 
 
 class Builder:
@@ -105,6 +107,7 @@ class Builder:
             _float_ops(candidate),
             clock.seconds,
             _hardware(candidate, request.hardware),
+            _cost(candidate),
         )
 
 
@@ -124,6 +127,14 @@ def _float_ops(candidate: Candidate) -> tuple[str, ...]:
         f"{record.op} ({record.where or 'no source'}): {record.reason}"
         for record in candidate.report.float_ops
     )
+
+
+def _cost(candidate: Candidate) -> Mapping[str, float]:
+    cost = candidate.cost
+    return {
+        "model_bytes": float(cost.weight_bytes),
+        "bit_operations": float(cost.bit_operations),
+    }
 
 
 def _hardware(candidate: Candidate, hardware: tuple[str, str] | None) -> Mapping[str, float] | None:

@@ -78,6 +78,7 @@ class EvaluationActor:
             float_ops=runnable.float_ops,
             run_samples=batch_size(runnable.inputs),
             hardware=runnable.hardware,
+            cost=runnable.cost,
         )
 
 

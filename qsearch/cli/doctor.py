@@ -28,6 +28,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add_hardware(parser)
     add_dims(parser)
+    add("--space-out", metavar="FILE", help="write what launch searches, to change it (--space)")
     add("--summary", action="store_true", help="counts and causes without the list of operators")
     add("--json", action="store_true", help="one JSON object on stdout")
     add_verbosity(parser)
@@ -37,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
     """Diagnose; exit code 0 when a fully integral module is possible, 1 when float is left."""
     from qsearch import api
 
-    found = api.doctor(args.model, args.qconfig, dim=args.dim or (), hw=args.hw)
+    found = api.doctor(
+        args.model, args.qconfig, dim=args.dim or (), hw=args.hw, space_out=args.space_out
+    )
     if args.json:
         print(json.dumps(found.to_dict()))
     else:

@@ -6,7 +6,7 @@ import argparse
 import json
 import signal
 
-from qsearch.choices import JUDGES, METRICS, POOLS, SAMPLERS
+from qsearch.choices import COSTS, JUDGES, METRICS, POOLS, SAMPLERS
 from qsearch.cli.arguments import Parser, add_dims, add_hardware, add_verbosity, verbosity_of
 
 
@@ -29,8 +29,13 @@ def add_arguments(parser: Parser) -> None:
     add(
         "--metric",
         metavar="|".join(METRICS),
-        help="what to maximise (top1 with labels, or sqnr); hw_…: a cost on --hw to minimise",
+        help="what to maximise (top1 with labels, or sqnr); costs are minimised",
     )
+    add("--minimize", metavar="|".join(COSTS[:3]) + "|…", help="costs beside it: a Pareto front")
+    add("--max-size", metavar="B", help="most bytes of weights the winner may have: 300k, 2M")
+    add("--space", metavar="FILE", help="what is searched (see qsearch doctor --space-out)")
+    add("--patience", metavar="K", help="end after K trials in a row that brought nothing better")
+    add("--prune", metavar="A", help="chance to stop a trial as worse that is not; 0: never (0.05)")
     add_hardware(parser)
     add("--max-drop", metavar="D", help="accuracy that may be lost: 0.01, or 1%% of the baseline")
     add("--judge", metavar="|".join(JUDGES), help="who scores candidates (grid)")

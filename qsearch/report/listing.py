@@ -108,7 +108,7 @@ def only_study(repository: Repository) -> Study:
 def study_row(repository: Repository, study: Study) -> dict[str, Any]:
     """How a study stands, in a row."""
     counts = repository.count_trials(study.id)
-    objective = Objective(str(study.spec["metric"]))
+    objective = Objective.of(study.spec)
     best = objective.best(repository.trials_of(study.id, states=["complete"]))
     return {
         "study": study.name,

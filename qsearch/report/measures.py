@@ -13,7 +13,17 @@ from qsearch.search.objectives import KEEPS_ACCURACY, SQNR_CEILING_DB, Objective
 from qsearch.settings import parse_max_drop
 from qsearch.store.records import Study
 
-_COSTS: Final = ("hw_", "latency", "model_bytes", "bytes", "seconds", "cpu_s", "size", "cost")
+_COSTS: Final = (
+    "hw_",
+    "latency",
+    "model_bytes",
+    "bytes",
+    "seconds",
+    "cpu_s",
+    "size",
+    "cost",
+    "bit_operations",
+)
 """Beginnings of names of which less is better."""
 _UNITS: Final[Mapping[str, str]] = {
     "top1": "%",
@@ -35,12 +45,13 @@ _WORDS: Final[Mapping[str, str]] = {
     "hw_cycles": "hardware cycles",
     "hw_host_calls": "calls on the host",
     "model_bytes": "model size",
+    "bit_operations": "bit operations",
     "latency_ms": "latency",
     "seconds": "wall time",
     "cpu_s": "CPU time",
     "number": "trial",
 }
-_OF_METRIC: Final[Mapping[str, str]] = {"sqnr": "sqnr_db"}
+_OF_METRIC: Final[Mapping[str, str]] = {"sqnr": "sqnr_db", "size": "model_bytes"}
 
 
 class Scored(Protocol):
@@ -126,7 +137,7 @@ class Measures:
     @classmethod
     def of(cls, study: Study, trials: Iterable[Scored]) -> Measures:
         """Of a study and its trials so far."""
-        objective = Objective(str(study.spec["metric"]))
+        objective = Objective.of(study.spec)
         names: dict[str, None] = {_OF_METRIC.get(objective.metric, objective.metric): None}
         timed = False
         for trial in trials:

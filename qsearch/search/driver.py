@@ -34,6 +34,7 @@ from qsearch.search.ledger import Ledger
 from qsearch.search.objectives import Objective
 from qsearch.search.proposals import Proposer
 from qsearch.search.queueing import ScaleSource, TrialQueue
+from qsearch.search.stages import StageBook
 from qsearch.store.records import Ended, Study, StudyState, Trial
 from qsearch.store.repository import Repository
 from workers.code_version import code_version
@@ -43,6 +44,7 @@ log = logging.getLogger("qsearch.search.driver")
 
 SPACE_EXHAUSTED: Final = "space exhausted"
 TIMEOUT: Final = "timeout"
+OUT_OF_PATIENCE: Final = "nothing better"
 STOPPED: Final = "stopped on request"
 _POLL_S: Final = 1.0
 _IDLE_S: Final = 0.2
@@ -62,6 +64,8 @@ class Driver:
         budget: when to stop.
         progress: what the user sees.
         early_stop: when to leave the rest of a trial.
+        ledger: empty; given where the early stop looks at it too.
+        stages: told which stage has begun.
         watch: tells which other drivers are dead.
         stop: set from elsewhere to end the search in good order.
         on_trial: called with every trial that ends here, after it was stored.
@@ -79,6 +83,8 @@ class Driver:
     budget: Budget
     progress: Progress
     early_stop: EarlyStop = field(default_factory=NeverStop)
+    ledger: Ledger | None = None
+    stages: StageBook | None = None
     watch: LeaseWatch = field(default_factory=LeaseWatch)
     stop: threading.Event = field(default_factory=threading.Event)
     on_trial: Callable[[Trial], None] | None = None
@@ -97,7 +103,7 @@ class Driver:
     _looked: float = -math.inf
 
     def __post_init__(self) -> None:
-        self._ledger = Ledger(self.objective)
+        self._ledger = self.ledger or Ledger(self.objective)
         self._evaluations = Evaluations(self.pool, self.judging, self.early_stop)
         self._queue = TrialQueue(
             self.repository,
@@ -108,6 +114,7 @@ class Driver:
             self.work_key,
             self.budget.trials,
             self.progress,
+            self.budget.patience,
         )
 
     def run(self) -> str | None:
@@ -157,8 +164,11 @@ class Driver:
             if len(self._evaluations):
                 self._collect()
             elif not moved and self._ledger.finished == before:
-                if self._queue.exhausted and not self._ledger.unfinished:
-                    return SPACE_EXHAUSTED
+                if not self._ledger.unfinished:
+                    if self._queue.exhausted:
+                        return SPACE_EXHAUSTED
+                    if self._queue.out_of_patience:
+                        return f"{OUT_OF_PATIENCE} in {self.budget.patience} trials"
                 self.stop.wait(_IDLE_S)  # others run what is left, or the study is paused
 
     # what runs -----------------------------------------------------------------------------------
@@ -190,6 +200,7 @@ class Driver:
             room,
             below=self.budget.trials,
             held=self._evaluations.ids,
+            valued=self._valued,
         )
         if any(t.number not in self._ledger.trials for t in (*claims.run, *claims.answered)):
             self._sync()  # of a batch that another driver stored
@@ -257,8 +268,8 @@ class Driver:
     def _valued(self, end: Ended) -> Ended:
         outcome = end.outcome
         if outcome.state != "complete" or outcome.score is None:
-            return end
-        values = (self.objective.value(outcome.score),)
+            return replace(end, outcome=replace(outcome, objective_values=None))
+        values = self.objective.values(outcome.score)
         return replace(end, outcome=replace(outcome, objective_values=values))
 
     def _ended(self, trials: tuple[Trial, ...] | list[Trial]) -> None:
@@ -268,17 +279,19 @@ class Driver:
             self.finished_here += 1
             why = f": {outcome.failure}" if outcome.failure is not None else ""
             log.info("trial %d %s %s%s", trial.number, outcome.state, outcome.score or "", why)
-            self.progress.advance(1, self._best_note())
+            if self.stages is not None:
+                self.stages.begin(trial.stage)
+            self.progress.advance(1, self._best_note(trial.stage))
             if self.on_trial is not None:
                 self.on_trial(trial)
 
-    def _best_note(self) -> str:
+    def _best_note(self, stage: str | None = None) -> str:
         best = self._ledger.best
         if best is None or best.outcome.score is None:
             return ""
-        value = self.objective.value(best.outcome.score)
-        unit = f"{value:.2f} dB" if self.objective.metric == "sqnr" else f"{value:.4f}"
-        return f"best {self.objective.metric} {unit} (trial {best.number})"
+        where = f"{stage} stage, " if stage is not None and self.proposer.plan is not None else ""
+        found = self.objective.described(best.outcome.score)
+        return f"{where}best {found} (trial {best.number})"
 
     # others --------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ def hand_over(
         SearchFailedError: no trial was completed (the report is written all the same).
     """
     trials = repository.trials_of(study.id)
-    objective = Objective(prepared.metric)
+    objective = Objective.of(prepared.spec)
     best = objective.best(trials)
     score = emitted or (best.outcome.score if best is not None else None) or {}
     baseline = study.baseline or {}

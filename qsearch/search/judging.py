@@ -38,7 +38,7 @@ class Judging:
         channels: the pool's handle of channel statistics, for configurations that need them.
         parts: requests of one trial, that idle workers may share; see ``workers.parts``.
         hardware: description whose cost is part of the score, see EvaluationRequest.
-        keeps: whether a score keeps the accuracy, for the metrics of hardware.
+        keeps: whether a score keeps the accuracy, for searches that weigh it.
     """
 
     blob: Any
@@ -90,10 +90,9 @@ class Judging:
             stopped: why it was stopped early by choice.
         """
         score = self.score_of(result.sums)
-        if result.hardware is not None:
-            score.update(result.hardware)
-            if self.keeps is not None:
-                score[KEEPS_ACCURACY] = float(self.keeps(score))
+        score.update(costs_of(result))
+        if self.keeps is not None:
+            score[KEEPS_ACCURACY] = float(self.keeps(score))
         wants_integers = trial.qconfig["partition_conversions"] == "fully_integral"
         failure = None
         if wants_integers and result.fully_integral is False:
@@ -122,6 +121,11 @@ class Judging:
             peak_rss_bytes=result.peak_rss_bytes,
             seconds=seconds,
         )
+
+
+def costs_of(result: EvaluationResult) -> dict[str, float]:
+    """What a candidate costs, in the words of a score; any part of its evaluation knows."""
+    return {**(result.cost or {}), **(result.hardware or {})}
 
 
 def failed(error: Exception, attempts: int = 1, seconds: float | None = None) -> Outcome:

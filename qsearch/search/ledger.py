@@ -18,15 +18,18 @@ class Ledger:
         trials: by number.
         finished: how many of them are.
         best: the best complete trial.
+        last_better: number of the newest trial that no earlier one beat or equalled.
     """
 
     objective: Objective
     trials: dict[int, Trial] = field(default_factory=dict)
     finished: int = 0
     best: Trial | None = None
+    last_better: int = 0
     _batches: dict[int, list[int]] = field(default_factory=dict)
     _open: dict[int, int] = field(default_factory=dict)
     _next: int = 0
+    _front: list[tuple[float, ...]] = field(default_factory=list)
 
     def note(self, trial: Trial) -> bool:
         """Take in how a trial stands; whether it ended only now."""
@@ -41,7 +44,29 @@ class Ledger:
         self._open[trial.batch] -= 1
         if trial.state == "complete":
             self.best = self.objective.best(filter(None, (self.best, trial)))
+            self._weigh(trial)
         return True
+
+    def _weigh(self, trial: Trial) -> None:
+        """Keep the front of those that break no limit; before there is one, the best counts."""
+        score = trial.outcome.score or {}
+        if not self.objective.feasible(score):
+            if self.best is trial:
+                self.last_better = max(self.last_better, trial.number)
+            return
+        values = self.objective.values(score)
+        if any(all(a >= b for a, b in zip(held, values)) for held in self._front):
+            return
+        self._front = [
+            held for held in self._front if not all(b >= a for a, b in zip(held, values))
+        ]
+        self._front.append(values)
+        self.last_better = max(self.last_better, trial.number)
+
+    def before(self, batch: int) -> list[Trial]:
+        """Complete trials of earlier batches."""
+        known = self.trials.values()
+        return [trial for trial in known if trial.batch < batch and trial.state == "complete"]
 
     def note_all(self, trials: Iterable[Trial]) -> list[Trial]:
         """Take in several; those that ended only now."""

@@ -1,13 +1,13 @@
-"""What a search maximises, and which of two trials is better."""
+"""What a search is after: a metric to maximise, costs to minimise, limits to keep."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from qsearch.choices import HARDWARE_METRICS
+from qsearch.choices import COSTS
 from qsearch.settings import MaxDrop
 from qsearch.store.records import Trial
 
@@ -15,18 +15,26 @@ Score = Mapping[str, float | None]
 """Metric name → value: ``top1`` and ``agreement`` as fractions 0..1, ``sqnr_db`` in dB.
 
 None: ``top1`` is absent without labels; ``sqnr_db`` is infinite (outputs equal the float model's).
-With ``--hw`` also ``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``.
+``model_bytes`` are bytes of packed weights, ``bit_operations`` those of one run. With ``--hw`` also
+``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``.
 """
 
 KEEPS_ACCURACY: Final = "keeps_accuracy"
-"""In a score with a cost on hardware: 1.0 where the accuracy stays within ``--max-drop``."""
+"""In a score of a search that weighs it: 1.0 where the accuracy stays within ``--max-drop``."""
 
 # Below every cost that a module can have: what loses accuracy ranks behind what keeps it.
 _LOST_ACCURACY: Final = -1e18
+# A module without a cost (a trial of older code) ranks behind those that have one.
+_NO_COST: Final = -1e18
 
 # Stands for an infinite SQNR where a finite number is needed (Optuna, sorting).
 SQNR_CEILING_DB: Final = 400.0
-SCORE_KEY: Final = {"top1": "top1", "agreement": "agreement", "sqnr": "sqnr_db"}
+SCORE_KEY: Final = {
+    "top1": "top1",
+    "agreement": "agreement",
+    "sqnr": "sqnr_db",
+    "size": "model_bytes",
+}
 
 
 def sqnr_value(score: Score) -> float:
@@ -37,40 +45,117 @@ def sqnr_value(score: Score) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One metric; ties go to agreement, then SQNR, then the earlier trial.
+    """One metric, and perhaps costs beside it; ties go to agreement, SQNR, the earlier trial.
 
-    Accuracy and SQNR are maximised. A cost on hardware is minimised among the modules that keep
+    Accuracy and SQNR are maximised. A cost as the metric is minimised among the modules that keep
     their accuracy; behind them the rest, by accuracy.
+
+    Attributes:
+        metric: what decides the winner among the trials that violate nothing.
+        minimize: costs that span a Pareto front with it.
+        max_size: most bytes of weights; None is any number.
     """
 
     metric: str
+    minimize: tuple[str, ...] = ()
+    max_size: float | None = None
+
+    @staticmethod
+    def of(spec: Mapping[str, Any]) -> Objective:
+        """The objective of a study, by its spec."""
+        limit = spec.get("max_size")
+        return Objective(
+            str(spec["metric"]),
+            tuple(spec.get("minimize", ())),
+            None if limit is None else float(limit),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metric and the costs, in the order of ``values``."""
+        return (self.metric, *self.minimize)
 
     def value(self, score: Score) -> float:
-        """The number the sampler sees; greater is better."""
-        if self.metric in HARDWARE_METRICS:
-            cost = score.get(self.metric)
+        """The metric as the sampler sees it; greater is better."""
+        if self.metric in COSTS:
+            cost = score.get(score_key(self.metric))
             if cost is None or not score.get(KEEPS_ACCURACY):
                 return _LOST_ACCURACY * (2.0 - accuracy_of(score)[1])
             return -cost
         if self.metric == "sqnr":
             return sqnr_value(score)
-        value = score.get(SCORE_KEY.get(self.metric, self.metric))
+        value = score.get(score_key(self.metric))
         return 0.0 if value is None else float(value)
+
+    def values(self, score: Score) -> tuple[float, ...]:
+        """One number per objective; greater is better, so costs are negative."""
+        return (self.value(score), *(-cost for cost in self.costs(score)))
+
+    def costs(self, score: Score) -> tuple[float, ...]:
+        """The costs of ``minimize``; less is better."""
+        found = (score.get(score_key(name)) for name in self.minimize)
+        return tuple(-_NO_COST if cost is None else float(cost) for cost in found)
+
+    def violations(self, score: Score) -> dict[str, float]:
+        """What a module breaks, by the name of the limit; none is broken at 0 or below."""
+        found: dict[str, float] = {}
+        kept = score.get(KEEPS_ACCURACY)
+        if kept is not None and self.metric not in COSTS:
+            found["max_drop"] = 1.0 - kept
+        if self.max_size is not None:
+            size = score.get("model_bytes")
+            found["max_size"] = (
+                1.0 if size is None else (size - self.max_size) / max(self.max_size, 1.0)
+            )
+        return found
+
+    def feasible(self, score: Score) -> bool:
+        """Whether nothing is broken."""
+        return all(amount <= 0 for amount in self.violations(score).values())
 
     def shown(self, score: Score) -> float | None:
         """The metric as people read it: a cost as it is, not its negative."""
-        if self.metric in HARDWARE_METRICS:
-            return score.get(self.metric)
+        if self.metric in COSTS:
+            return score.get(score_key(self.metric))
         return self.value(score)
 
-    def rank(self, score: Score, number: int) -> tuple[float, float, float, int]:
-        """Greater is better."""
-        return (self.value(score), score.get("agreement") or 0.0, sqnr_value(score), -number)
+    def described(self, score: Score) -> str:
+        """The metric and the costs in words, for a line of progress."""
+        parts = []
+        for name in self.names:
+            value = self.shown(score) if name == self.metric else score.get(score_key(name))
+            if value is None:
+                text = "unknown"
+            elif name == "sqnr":
+                text = f"{value:.2f} dB"
+            else:
+                text = f"{value:,.0f}" if name in COSTS else f"{value:.4f}"
+            parts.append(f"{name} {text}")
+        return ", ".join(parts)
+
+    def rank(self, score: Score, number: int) -> tuple[float, float, float, float, int]:
+        """Greater is better; what breaks a limit is behind what breaks none."""
+        broken = sum(max(amount, 0.0) for amount in self.violations(score).values())
+        agreement = score.get("agreement") or 0.0
+        return (-broken, self.value(score), agreement, sqnr_value(score), -number)
 
     def best(self, trials: Iterable[Trial]) -> Trial | None:
         """The best complete trial."""
         complete = [t for t in trials if t.state == "complete" and t.outcome.score is not None]
         return max(complete, key=lambda t: self.rank(t.outcome.score or {}, t.number), default=None)
+
+
+def score_key(name: str) -> str:
+    """The key of a score under which a metric or cost is found."""
+    return SCORE_KEY.get(name, name)
+
+
+def weighs_accuracy(metric: str, minimize: tuple[str, ...], has_labels: bool) -> bool:
+    """Whether ``--max-drop`` decides which trials count: where accuracy is not what is maximised.
+
+    Without labels accuracy is the agreement with the float model, which SQNR stands for.
+    """
+    return metric in COSTS or bool(minimize) or (metric == "sqnr" and has_labels)
 
 
 def accuracy_of(score: Score) -> tuple[str, float]:

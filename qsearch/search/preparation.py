@@ -19,14 +19,18 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import given_points, mark, measured_points, prerequisite_optimize
-from compiler.quantize._calibrate.weighted_calls import weighted_calls
 from qsearch.choices import HARDWARE_METRICS
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_source import ModelSource
 from qsearch.own_passes import run_own_passes
 from qsearch.search.judging import COLLAPSE_AFTER, JUDGE_OF_FLAG
-from qsearch.search.space import PERCENTILES, Space, content_hash, default_space
+from qsearch.search.layer_space import LayerSpace
+from qsearch.search.objectives import weighs_accuracy
+from qsearch.search.pruning import DEFAULT_ALPHA
+from qsearch.search.samplers import HISTORY_FREE
+from qsearch.search.searched_space import percentiles_of, searched_space
+from qsearch.search.space import Space, content_hash
 from qsearch.settings import Settings
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
@@ -56,6 +60,7 @@ class PreparedStudy:
         spec: see the module's docstring.
         warnings: what the score is not, in sentences for the user.
         hardware: text and name of the description that ``--hw`` names.
+        layers: what single layers may choose, where stages search it; else it is in ``space``.
     """
 
     source: ModelSource
@@ -71,6 +76,7 @@ class PreparedStudy:
     spec: Mapping[str, Any]
     warnings: tuple[str, ...]
     hardware: tuple[str, str] | None = None
+    layers: LayerSpace | None = None
 
     @property
     def spec_hash(self) -> str:
@@ -123,8 +129,8 @@ def prepare_study(
             fix="give --eval with labels (an array `labels`, or class folders), "
             "or use --metric agreement|sqnr",
         )
-    space = default_space(settings.allow_float, bool(weighted_calls(module["main"])))
-    start = QConfig.recommended()
+    asked = searched_space(settings, module, metric)
+    space, start, layers = asked.space, asked.start, asked.layers
     spec = {
         "model_sha256": source.sha256,
         "module_sha256": blob.sha256,
@@ -139,14 +145,21 @@ def prepare_study(
         "batch": settings.batch_size,
         "space": space.to_dict(),
         "start": start.to_dict(),
-        "percentiles": list(PERCENTILES),
+        "percentiles": percentiles_of(space),
         "collapse_after": COLLAPSE_AFTER,
+        "prune": _prune(settings),
     }
+    if layers is not None:
+        spec["layers"] = layers.to_dict()
+    if settings.minimize:
+        spec["minimize"] = list(settings.minimize)
+    if settings.max_size is not None:
+        spec["max_size"] = settings.max_size
+    if weighs_accuracy(metric, settings.minimize, has_labels):
+        spec["max_drop"] = str(settings.max_drop)
     hardware = _hardware(settings, metric)
     if hardware is not None:
         spec["hw"] = hashlib.sha256(hardware[0].encode()).hexdigest()
-        if metric in HARDWARE_METRICS:
-            spec["max_drop"] = str(settings.max_drop)
     warnings = _warnings(calib_data, eval_given, has_labels)
     return PreparedStudy(
         source,
@@ -162,22 +175,31 @@ def prepare_study(
         spec,
         warnings,
         hardware,
+        layers if settings.sampler == "tpe" else None,
     )
 
 
 def _hardware(settings: Settings, metric: str) -> tuple[str, str] | None:
     """The description that ``--hw`` names, checked before anything runs."""
     if settings.hw is None:
-        if metric in HARDWARE_METRICS:
+        needs = [name for name in (metric, *settings.minimize) if name in HARDWARE_METRICS]
+        if needs:
             raise SettingsError(
-                f"the metric {metric} needs an accelerator",
-                where="--metric",
+                f"the metric {needs[0]} needs an accelerator",
+                where="--metric" if metric in HARDWARE_METRICS else "--minimize",
                 fix="add --hw opu_q, --hw npu, or a description of your own",
             )
         return None
     described = read_description(settings.hw)
     parse_hdfg(*described)
     return described
+
+
+def _prune(settings: Settings) -> float:
+    """Without history there is nothing to compare a trial with, unless the user asks for it."""
+    if settings.prune is not None:
+        return settings.prune
+    return 0.0 if settings.sampler in HISTORY_FREE else DEFAULT_ALPHA
 
 
 def _first(*given: Any) -> Any:

@@ -5,18 +5,37 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from compiler.qtypes.qconfig import QConfig
+from qsearch.search.layer_space import PLAN_NAMES, LayerPlan
 from qsearch.search.objectives import Objective
-from qsearch.search.samplers import HISTORY_FREE, batch_seed, make_sampler
-from qsearch.search.space import Params, Space, config_hash, first_points, to_qconfig
+from qsearch.search.samplers import (
+    GENERATION,
+    HISTORY_FREE,
+    POPULATION,
+    batch_seed,
+    make_sampler,
+    sampler_beyond,
+)
+from qsearch.search.space import (
+    Params,
+    Space,
+    config_hash,
+    first_points,
+    is_of_layer,
+    to_qconfig,
+)
+from qsearch.search.stage_names import GLOBAL, LAYERS
 from qsearch.store.records import Trial
+
+Distributions = dict[str, BaseDistribution]
 
 _STATES = {
     "complete": TrialState.COMPLETE,
@@ -24,6 +43,11 @@ _STATES = {
     "infeasible": TrialState.PRUNED,  # so that the sampler learns to stay away
     "failed": TrialState.FAIL,
 }
+
+WARM_UP: Final = 12
+"""Trials of the global stage before layers differ: what holds for all layers decides most."""
+_PROGRAMMES: Final = 16
+"""Budgets that are solved before the sampler of the stage "layers" is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +57,31 @@ class Proposal:
     params: Params
     qconfig: QConfig
     config_hash: str
-    stage: str = "global"
+    stage: str = GLOBAL
+
+
+@dataclass(slots=True)
+class _Asking:
+    """One of Optuna's studies with the space it samples and what a point of it means."""
+
+    study: optuna.Study
+    space: Space
+    decode: Callable[[Params], Params]
+    stage: str
+    distributions: Distributions = field(init=False)
+    asked: dict[str, optuna.Trial] = field(default_factory=dict)
+    told: int = 0
+
+    def __post_init__(self) -> None:
+        self.distributions = distributions_of(self.space)
 
 
 class Proposer:
     """Proposes batch after batch; equal histories and seeds give equal proposals.
+
+    The global stage of the default sampler tries good guesses first; then half of a batch changes
+    one value of the best trial so far, and the sampler proposes the others. Once ``WARM_UP`` trials
+    are over, batches of the stage "layers" come in between, where there is a plan for them.
 
     Args:
         space: what may be proposed.
@@ -47,6 +91,8 @@ class Proposer:
         seed: of the study.
         batch_size: trials per batch.
         enumerate_all: visit the whole space in order instead of asking the sampler.
+        plan: bits of single layers, for the stage "layers".
+        waits: whether batches wait for earlier ones even where the sampler needs no history.
     """
 
     def __init__(
@@ -59,24 +105,37 @@ class Proposer:
         seed: int,
         batch_size: int,
         enumerate_all: bool,
+        plan: LayerPlan | None = None,
+        waits: bool = False,
     ) -> None:
         self.space = space
         self.start = start
         self.objective = objective
         self.batch_size = batch_size
+        self.plan = plan
         self._sampler = sampler
         self._seed = seed
         self._enumerate = enumerate_all or sampler == "grid"
-        self._distributions = distributions_of(space)
+        self._waits = waits
         self._seen: set[str] = set()
-        self._asked: dict[str, optuna.Trial] = {}
+        self._best: Trial | None = None
         with quiet_optuna():
-            self.study = optuna.create_study(direction="maximize")
+            self._global = _Asking(new_study(objective), space, dict, GLOBAL)
+            self._layers = (
+                None
+                if plan is None
+                else _Asking(new_study(objective), plan.space, self._of_layers, LAYERS)
+            )
+
+    @property
+    def study(self) -> optuna.Study:
+        """Optuna's replica of the global stage."""
+        return self._global.study
 
     @property
     def needs_history(self) -> bool:
         """Whether a batch depends on how earlier ones ended; if not, none waits for another."""
-        return not (self._enumerate or self._sampler in HISTORY_FREE)
+        return self._waits or not (self._enumerate or self._sampler in HISTORY_FREE)
 
     def add_pending(self, trials: Iterable[Trial]) -> None:
         """Say that these configurations are on their way and must not be proposed again."""
@@ -87,12 +146,19 @@ class Proposer:
         with quiet_optuna():
             for trial in trials:
                 self._seen.add(trial.config_hash)
-                asked = self._asked.pop(trial.config_hash, None)
-                frozen = frozen_trial(trial, self._distributions, self.objective)
-                if asked is None:
-                    self.study.add_trial(frozen)
-                    continue
-                self.study.tell(asked, frozen.value, state=frozen.state)
+                of_layers = trial.stage == LAYERS and self._layers is not None
+                asking = self._layers if of_layers else self._global
+                assert asking is not None
+                self._tell(asking, trial)
+                if not of_layers and trial.state == "complete":
+                    self._best = self.objective.best(filter(None, (self._best, trial)))
+
+    def stage_of(self, batch: int) -> str:
+        """The stage a batch belongs to. Where layers count as much as all else, two of three."""
+        warm = -(-WARM_UP // self.batch_size)
+        if self._layers is None or self._enumerate or batch < warm:
+            return GLOBAL
+        return GLOBAL if (batch - warm) % 3 == 2 else LAYERS
 
     def propose(self, batch: int) -> list[Proposal]:
         """The proposals of batch number ``batch``; fewer than a batch when the space ends."""
@@ -100,43 +166,95 @@ class Proposer:
             return self._enumerated()
         seen = set(self._seen)
         proposals: list[Proposal] = []
-        first = first_points(self.space, self.start)
+        stage = self.stage_of(batch)
+        asking = self._layers if stage == LAYERS else self._global
+        assert asking is not None
+        place = self._place_of(batch)
         with quiet_optuna():
-            self.study.sampler = make_sampler(self._sampler, self._seed, batch)
+            sampler = sampler_beyond(self._sampler, batch * self.batch_size)
+            asking.study.sampler = make_sampler(sampler, self._seed, batch)
             for slot in range(self.batch_size):
-                place = batch * self.batch_size + slot
-                if place < len(first):
-                    self.study.enqueue_trial(dict(first[place]))
-                proposal = self._ask(batch, slot, seen)
+                given = self._given(asking, batch, place + slot, slot, seen)
+                if given is not None:
+                    asking.study.enqueue_trial(dict(given))
+                proposal = self._ask(asking, batch, slot, seen)
                 if proposal is None:
                     break
                 seen.add(proposal.config_hash)
                 proposals.append(proposal)
         return proposals
 
-    def _ask(self, batch: int, slot: int, seen: set[str]) -> Proposal | None:
-        trial = self.study.ask()
-        proposal = self._proposal(self.space.suggest(trial))
+    def _tell(self, asking: _Asking, trial: Trial) -> None:
+        asked = asking.asked.pop(trial.config_hash, None)
+        frozen = frozen_trial(trial, asking.distributions, self.objective, asking.told)
+        asking.told += frozen.state == TrialState.COMPLETE
+        if asked is None:
+            asking.study.add_trial(frozen)
+        elif GENERATION in frozen.system_attrs and self._sampler == "nsga2":
+            # The generation a trial counts for must not depend on who asked for it.
+            asking.study.tell(asked, state=TrialState.FAIL)
+            asking.study.add_trial(frozen)
+        else:
+            for name, amount in frozen.constraints.items():
+                asked.set_constraint(name, amount)
+            asking.study.tell(asked, frozen.values, state=frozen.state)
+
+    def _place_of(self, batch: int) -> int:
+        """How many trials of its stage come before a batch."""
+        stage = self.stage_of(batch)
+        if self._layers is None:
+            return batch * self.batch_size
+        return sum(self.stage_of(before) == stage for before in range(batch)) * self.batch_size
+
+    def _given(
+        self, asking: _Asking, batch: int, place: int, slot: int, seen: set[str]
+    ) -> Params | None:
+        """What is tried without asking the sampler; None asks it."""
+        if asking.stage == LAYERS:
+            assert self.plan is not None
+            first = self.plan.first_points()[:_PROGRAMMES]
+            return first[place] if place < len(first) else None
+        good = first_points(self.space, self.start)
+        guesses = good if self._sampler == "tpe" else good[:1]
+        if place < len(guesses):
+            return guesses[place]
+        if self._sampler != "tpe" or slot % 2 or self._best is None:
+            return None
+        seed = batch_seed(self._seed, batch, self.batch_size + slot)
+        return self.space.neighbour(self._best.params, seen, self.start, seed)
+
+    def _of_layers(self, point: Params) -> Params:
+        """A point of the plan, on top of what is best for all layers so far."""
+        assert self.plan is not None
+        best = self.space.params_of(self.start) if self._best is None else dict(self._best.params)
+        return {**best, **point, **self.plan.params_of(point)}
+
+    def _ask(self, asking: _Asking, batch: int, slot: int, seen: set[str]) -> Proposal | None:
+        trial = asking.study.ask()
+        point = asking.space.suggest(trial)
+        proposal = self._proposal(asking, point)
         if proposal.config_hash not in seen:
-            self._asked[proposal.config_hash] = trial
+            asking.asked[proposal.config_hash] = trial
             return proposal
         # Telling the known value again, or only FAIL, leaves TPE on the same point for ever.
-        self.study.tell(trial, state=TrialState.FAIL)
+        asking.study.tell(trial, state=TrialState.FAIL)
         seed = batch_seed(self._seed, batch, slot + 1)
-        params = self.space.unseen_near(proposal.params, seen, self.start, seed)
-        if params is None:
+        unseen = asking.space.unseen_near(
+            point, lambda p: self._proposal(asking, p).config_hash in seen, seed
+        )
+        if unseen is None:
             return None
-        self.study.enqueue_trial(dict(params))
-        trial = self.study.ask()
-        proposal = self._proposal(self.space.suggest(trial))
-        self._asked[proposal.config_hash] = trial
+        asking.study.enqueue_trial(dict(unseen))
+        trial = asking.study.ask()
+        proposal = self._proposal(asking, asking.space.suggest(trial))
+        asking.asked[proposal.config_hash] = trial
         return proposal
 
     def _enumerated(self) -> list[Proposal]:
         proposals: list[Proposal] = []
         seen = set(self._seen)
         for params in (self.space.params_of(self.start), *self.space.points()):
-            proposal = self._proposal(params)
+            proposal = self._proposal(self._global, params)
             if proposal.config_hash not in seen:
                 seen.add(proposal.config_hash)
                 proposals.append(proposal)
@@ -144,12 +262,12 @@ class Proposer:
                 break
         return proposals
 
-    def _proposal(self, params: Params) -> Proposal:
-        qconfig = to_qconfig(params, self.start)
-        return Proposal(params, qconfig, config_hash(qconfig.to_dict()))
-
-
-Distributions = dict[str, BaseDistribution]
+    def _proposal(self, asking: _Asking, point: Params) -> Proposal:
+        params = asking.decode(point)
+        fields = {n: v for n, v in params.items() if n not in PLAN_NAMES}
+        qconfig = to_qconfig(fields, self.start)
+        shown = {n: v for n, v in params.items() if asking.stage == GLOBAL or not is_of_layer(n)}
+        return Proposal(shown, qconfig, config_hash(qconfig.to_dict()), asking.stage)
 
 
 def distributions_of(space: Space) -> Distributions:
@@ -158,14 +276,28 @@ def distributions_of(space: Space) -> Distributions:
     return {p.name: CategoricalDistribution(p.choices) for p in choosing}
 
 
-def frozen_trial(trial: Trial, distributions: Distributions, objective: Objective) -> FrozenTrial:
-    """A finished trial of the store as Optuna's record of it."""
+def frozen_trial(
+    trial: Trial, distributions: Distributions, objective: Objective, before: int = 0
+) -> FrozenTrial:
+    """A finished trial of the store as Optuna's record of it.
+
+    With several objectives, which Optuna's PRUNED does not know, a stopped trial counts with what
+    it reached and a broken constraint.
+
+    Args:
+        before: complete trials before it, which decide its generation.
+    """
     params = {name: value for name, value in trial.params.items() if name in distributions}
     state = _STATES[trial.state]
     score = trial.outcome.score
+    broken = objective.violations(score or {}) if score is not None else {}
+    if len(objective.names) > 1 and state == TrialState.PRUNED:
+        state = TrialState.FAIL if score is None else TrialState.COMPLETE
+        broken["stopped"] = 1.0
+    complete = state == TrialState.COMPLETE
     return create_trial(
         state=state,
-        value=objective.value(score or {}) if state == TrialState.COMPLETE else None,
+        values=list(objective.values(score or {})) if complete else None,
         params=params,
         distributions={name: distributions[name] for name in params},
         user_attrs={
@@ -174,13 +306,20 @@ def frozen_trial(trial: Trial, distributions: Distributions, objective: Objectiv
             "score": dict(score) if score is not None else None,
             "config_hash": trial.config_hash,
         },
+        system_attrs={GENERATION: before // POPULATION},
+        constraints=broken if complete else None,
     )
+
+
+def new_study(objective: Objective) -> optuna.Study:
+    """An empty in-memory study that maximises every objective; costs are negative."""
+    return optuna.create_study(directions=["maximize"] * len(objective.names))
 
 
 def replica(trials: Sequence[Trial], space: Space, objective: Objective) -> optuna.Study:
     """An in-memory Optuna study that holds the finished trials, for plots and analysis."""
     with quiet_optuna():
-        study = optuna.create_study(direction="maximize")
+        study = new_study(objective)
         known = distributions_of(space)
         study.add_trials([frozen_trial(t, known, objective) for t in trials if t.finished])
     return study

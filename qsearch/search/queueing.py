@@ -35,6 +35,7 @@ class TrialQueue:
         work_key: all else that decides a score beside the configuration.
         target: trials the study shall have.
         progress: told when calibration came in between.
+        patience: trials without a better one after which nothing more is proposed.
     """
 
     repository: Repository
@@ -45,6 +46,7 @@ class TrialQueue:
     work_key: Mapping[str, Any]
     target: int
     progress: Progress
+    patience: int | None = None
     exhausted: bool = False
     """The space has nothing that was not tried."""
     _next_batch: int = 0
@@ -119,8 +121,16 @@ class TrialQueue:
                 self._variants.add(variant)
                 self.progress.phase(TRIALS, self.target, self.ledger.finished)
 
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether so many trials as patience allows ended since the last better one."""
+        if self.patience is None:
+            return False
+        ended = self.ledger.next_number - self.ledger.unfinished
+        return ended - 1 - self.ledger.last_better >= self.patience
+
     def _may_propose(self, running: int, reserve: int) -> bool:
-        if self.exhausted or self.ledger.next_number >= self.target:
+        if self.exhausted or self.out_of_patience or self.ledger.next_number >= self.target:
             return False
         if self.proposer.needs_history:
             return self._told == self._next_batch

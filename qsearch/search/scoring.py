@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 from qsearch.import_path import is_import_path
 from qsearch.search.objectives import SQNR_CEILING_DB
 from workers.metrics.custom import named_values
 from workers.metrics.registry import results
+from workers.metrics.sqnr import standard_error_db
+
+SQNR_ERROR: Final = "sqnr_db_error"
+"""In a score: the standard error of ``sqnr_db``, from how samples differ."""
 
 
 def metric_names(has_labels: bool, metric: str = "") -> tuple[str, ...]:
@@ -28,6 +33,7 @@ def score_of(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]
         "top1": values.get("top1"),
         "agreement": values.get("agreement"),
         "sqnr_db": _sqnr_db(values.get("sqnr"), sums["sqnr"]),
+        SQNR_ERROR: standard_error_db(sums["sqnr"]),
         **_custom(sums),
     }
 

@@ -13,7 +13,6 @@ import time
 from typing import Any
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.choices import HARDWARE_METRICS
 from qsearch.import_path import is_import_path
 from qsearch.progress import Progress
 from qsearch.report.build import Costs
@@ -26,11 +25,17 @@ from qsearch.search.control import Control
 from qsearch.search.driver import STOPPED, TIMEOUT, Driver
 from qsearch.search.finalize import build_winner, check_winner
 from qsearch.search.handover import hand_over
-from qsearch.search.judging import JUDGE_OF_FLAG, Judging
+from qsearch.search.incumbents import StoredIncumbents
+from qsearch.search.judging import JUDGE_OF_FLAG, Judging, costs_of
+from qsearch.search.layer_space import LayerPlan
+from qsearch.search.ledger import Ledger
 from qsearch.search.objectives import Objective, keeps_accuracy
 from qsearch.search.preparation import ON_HARDWARE, PreparedStudy
 from qsearch.search.proposals import Proposer
+from qsearch.search.pruning import PairedStop
 from qsearch.search.scoring import metric_names, score_of
+from qsearch.search.stage_names import LAYERS, SENSITIVITY, STAGES
+from qsearch.search.stages import Sensitivities, StageBook
 from qsearch.search.study_row import open_study
 from qsearch.search.winner_file import write_winner
 from qsearch.settings import Settings
@@ -75,7 +80,7 @@ class Session:
     ) -> None:
         self._watch = watch
         self._control = control or Control()
-        self._budget = Budget(settings.trials, settings.timeout)
+        self._budget = Budget(settings.trials, settings.timeout, patience=settings.patience)
         self._settings = settings
         self._prepared = prepared
         self._folder = folder
@@ -83,7 +88,7 @@ class Session:
         self._pool = pool
         self._progress = progress
         self._artifacts = artifact_store(folder.artifacts, settings.artifacts)
-        self._objective = Objective(prepared.metric)
+        self._objective = Objective.of(prepared.spec)
         self._study = open_study(repository, settings, prepared, folder, progress)
         self._blob = pool.put(prepared.blob.data)
         self._calibrator = self._make_calibrator()
@@ -98,9 +103,11 @@ class Session:
             metric=prepared.metric,
             progress=progress,
         )
+        self._stages = StageBook(repository, self._study.id)
         self._driver: Driver | None = None
         self._trials_wall_s = 0.0
         self._check_cpu_s = 0.0
+        self._sensitivity_cpu_s = 0.0
 
     def run(self) -> SearchResult:
         """Search until the budget ends, then check and write the winner.
@@ -122,15 +129,18 @@ class Session:
         return self._finish(interrupted)
 
     def _search(self) -> None:
-        self._calibrator.scales_for(self._prepared.start)
+        scales = self._calibrator.scales_for(self._prepared.start)
         judging = self._make_judging(self._baseline.outputs())
-        self._driver = self._make_driver(judging)
+        plan = self._plan_layers(judging, scales)
+        self._driver = self._make_driver(judging, plan)
         begin = time.monotonic()
         try:
             stopped = self._driver.run()
         finally:
             self._trials_wall_s = time.monotonic() - begin
         self._check_winner(judging)
+        for stage in STAGES:
+            self._stages.end(stage)
         state: StudyState = "stopped" if stopped in (TIMEOUT, STOPPED) else "complete"
         self._repository.set_study_state(self._study.id, state, stopped)
         self._repository.add_event(self._study.id, state, data={"stopped": stopped})
@@ -177,7 +187,7 @@ class Session:
             hardware=prepared.hardware,
             keeps=(
                 (lambda score: keeps_accuracy(score, baseline, self._settings.max_drop))
-                if prepared.metric in HARDWARE_METRICS
+                if "max_drop" in prepared.spec
                 else None
             ),
         )
@@ -189,8 +199,43 @@ class Session:
         prepared = self._prepared
         return parts_of(len(prepared.evaluation.samples), batch_size(prepared.inputs))
 
-    def _make_driver(self, judging: Judging) -> Driver:
+    def _plan_layers(self, judging: Judging, scales: tuple[float, ...] | None) -> LayerPlan | None:
+        """What the stage of the layers is built on; None where there is no such stage."""
+        prepared = self._prepared
+        layers = prepared.layers
+        if layers is None:
+            why = "layers do not differ in this search; see --space, --minimize and --max-size"
+            self._stages.plan({SENSITIVITY: why, LAYERS: why})
+            return None
+        self._stages.plan({})
+        measured = Sensitivities(
+            self._repository,
+            self._study.id,
+            self._pool,
+            judging,
+            layers,
+            prepared.start,
+            scales,
+            self._progress,
+        )
+        self._stages.begin(SENSITIVITY, len(layers.elements))
+        damage = measured.damages()
+        self._sensitivity_cpu_s = measured.cpu_s
+        self._stages.end(SENSITIVITY, {"layers": len(damage), "cpu_s": round(measured.cpu_s, 3)})
+        return LayerPlan(layers, damage, self._objective.max_size)
+
+    def _make_driver(self, judging: Judging, plan: LayerPlan | None) -> Driver:
         prepared, settings = self._prepared, self._settings
+        ledger = Ledger(self._objective)
+        alpha = float(prepared.spec["prune"])
+        stop = PairedStop(
+            self._objective,
+            StoredIncumbents(ledger, self._repository, self._study.id),
+            alpha,
+            judging.parts,
+            settings.seed,
+            costs_of,
+        )
         decides = ("module_sha256", "calib_sha256", "eval_sha256", "labels", "judge")
         return Driver(
             repository=self._repository,
@@ -202,7 +247,10 @@ class Session:
                 sampler=settings.sampler,
                 seed=settings.seed,
                 batch_size=int(self._study.spec["batch"]),
-                enumerate_all=prepared.space.size(settings.trials + 1) <= settings.trials,
+                enumerate_all=plan is None
+                and prepared.space.size(settings.trials + 1) <= settings.trials,
+                plan=plan,
+                waits=alpha > 0,
             ),
             pool=self._pool,
             scales=self._calibrator,
@@ -219,6 +267,9 @@ class Session:
             },
             budget=self._budget,
             progress=self._progress,
+            early_stop=stop,
+            ledger=ledger,
+            stages=self._stages,
             stop=self._control.stop,
             on_trial=self._control.on_trial,
         )
@@ -289,6 +340,7 @@ class Session:
         cpu_s = self._watch.cpu_s
         if self._settings.pool != "inline":  # there our own clock holds the work already
             cpu_s += self._calibrator.worker_cpu_s + self._baseline.cpu_s + self._check_cpu_s
+            cpu_s += self._sensitivity_cpu_s
             cpu_s += driver.worker_cpu_s if driver is not None else 0.0
         return Costs(
             wall_s=self._watch.wall_s,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,9 @@ PERCENTILES: Final = (0.999, 0.9999, 0.99999, 0.999999)
 GLOBAL_SCALES: Final = (4.0, 8.0, 16.0, 32.0)
 MEASURED: Final = ("percentile", "kl_divergence", "max", "mse")
 
+LAYER_PREFIX: Final = "layers."
+_WEIGHT_BITS: Final = ".nbit_weight"
+
 # Fields that change nothing about the numbers a module computes.
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
 # Fields read in one calibrate_mode only.
@@ -39,7 +42,7 @@ class Parameter:
     """One searched field of QConfig.
 
     Attributes:
-        name: the field.
+        name: the field; ``layer_parameter`` names the bits of a single layer.
         choices: its values, in the order in which a grid visits them.
         when: earlier parameters and the values of theirs for which this one has an effect.
     """
@@ -113,7 +116,7 @@ class Space:
         params: Params = {}
         for parameter in self.parameters:
             if parameter.active(params):
-                value = fields[parameter.name]
+                value = value_in(fields, parameter.name)
                 if value not in parameter.choices:
                     raise SearchError(
                         f"{parameter.name}={value!r} is not a point of the search space",
@@ -147,10 +150,33 @@ class Space:
                 break
         return count
 
-    def unseen_near(
-        self, params: Params, seen: frozenset[str] | set[str], start: QConfig, seed: int
+    def neighbour(
+        self, params: Mapping[str, Value], seen: Collection[str], start: QConfig, seed: int
     ) -> Params | None:
-        """A point not in ``seen`` (config hashes), few changes away from ``params``.
+        """A random one of the points that differ from ``params`` in one value and are unseen.
+
+        What becomes active only by the change takes a random value. None where all are seen.
+        """
+        rng = np.random.default_rng(seed)
+        here = self.effective(params)
+        changes = [
+            (parameter.name, choice)
+            for parameter in self.parameters
+            if parameter.active(here)
+            for choice in parameter.choices
+            if choice != here[parameter.name]
+        ]
+        for place in rng.permutation(len(changes)):
+            name, choice = changes[int(place)]
+            point = self._filled({**here, name: choice}, rng)
+            if config_hash(to_qconfig(point, start).to_dict()) not in seen:
+                return point
+        return None
+
+    def unseen_near(
+        self, params: Params, seen: Callable[[Params], bool], seed: int
+    ) -> Params | None:
+        """A point that is not ``seen``, few changes away from ``params``.
 
         A seeded random walk, one parameter a step; when it finds nothing the whole space is
         enumerated if it is small. None when everything was seen.
@@ -166,13 +192,13 @@ class Space:
             # Newly active parameters get a random value as well, or they never leave the first.
             here[parameter.name] = others[int(rng.integers(len(others)))]
             here = self._filled(here, rng)
-            if config_hash(to_qconfig(here, start).to_dict()) not in seen:
+            if not seen(here):
                 return here
         rest = []
         for index, point in enumerate(self.points()):
             if index >= _ENUMERATE_AT_MOST:
                 break
-            if config_hash(to_qconfig(point, start).to_dict()) not in seen:
+            if not seen(point):
                 rest.append(point)
         return rest[int(rng.integers(len(rest)))] if rest else None
 
@@ -273,7 +299,34 @@ def first_points(space: Space, start: QConfig) -> list[Params]:
 
 def to_qconfig(params: Mapping[str, Value], start: QConfig) -> QConfig:
     """The configuration of a point: ``start`` with the point's values."""
-    return QConfig.from_dict({**start.to_dict(), **params})
+    fields = {**start.to_dict(), **{n: v for n, v in params.items() if not is_of_layer(n)}}
+    layers = {name: dict(choice) for name, choice in fields["layers"].items()}
+    for name, bits in params.items():
+        if is_of_layer(name):
+            layer = name[len(LAYER_PREFIX) : -len(_WEIGHT_BITS)]
+            choice = layers.setdefault(layer, {})
+            choice["nbit_weight"] = bits
+            if bits == fields["nbit_weight"]:
+                del choice["nbit_weight"]
+    return QConfig.from_dict({**fields, "layers": layers})
+
+
+def layer_parameter(layer: str) -> str:
+    """The parameter that is the bits of one layer's weight."""
+    return f"{LAYER_PREFIX}{layer}{_WEIGHT_BITS}"
+
+
+def is_of_layer(name: str) -> bool:
+    """Whether a parameter is about a single layer."""
+    return name.startswith(LAYER_PREFIX)
+
+
+def value_in(fields: Mapping[str, Any], name: str) -> Any:
+    """The value that the fields of a QConfig give a parameter."""
+    if not is_of_layer(name):
+        return fields[name]
+    choice = fields["layers"].get(name[len(LAYER_PREFIX) : -len(_WEIGHT_BITS)], {})
+    return choice.get("nbit_weight", fields["nbit_weight"])
 
 
 def canonical_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ CommandKind = Literal["pause", "resume", "stop"]
 
 UNFINISHED: Final[tuple[TrialState, ...]] = ("waiting", "running")
 FINISHED: Final[tuple[TrialState, ...]] = ("complete", "pruned", "failed", "infeasible")
-REPEATABLE: Final[tuple[TrialState, ...]] = ("complete", "pruned", "infeasible")
-"""How the same work would end again."""
+REPEATABLE: Final[tuple[TrialState, ...]] = ("complete", "infeasible")
+"""How the same work would end again; so would one that collapsed."""
 
 
 @dataclass(frozen=True, slots=True)

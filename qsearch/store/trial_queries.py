@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -10,6 +10,7 @@ from sqlalchemy import (
     Connection,
     Integer,
     Table,
+    and_,
     bindparam,
     exists,
     func,
@@ -70,10 +71,14 @@ _FREE: Final = (
 
 _ANSWERS: Final = (
     select(*_COLUMNS)
-    .where(_T.c.work_hash.in_(bindparam("hashes", expanding=True)), _T.c.state.in_(REPEATABLE))
+    .where(
+        _T.c.work_hash.in_(bindparam("hashes", expanding=True)),
+        or_(_T.c.state.in_(REPEATABLE), and_(_T.c.state == "pruned", _T.c.collapsed)),
+    )
     .order_by(_T.c.id)
 )
-"""Trials of any study that did exactly this work; a failure may end otherwise next time."""
+"""Trials of any study that did exactly this work; a failure may end otherwise next time, and what
+was stopped as worse was so beside the other trials of its study."""
 
 _LEASE: Final = (
     update(_T)
@@ -215,7 +220,14 @@ class TrialQueries(Database):
         return Counts(**counts)
 
     def claim_trials(
-        self, study_id: int, driver_id: int, limit: int, *, below: int, held: Collection[int] = ()
+        self,
+        study_id: int,
+        driver_id: int,
+        limit: int,
+        *,
+        below: int,
+        held: Collection[int] = (),
+        valued: Callable[[Ended], Ended] = lambda end: end,
     ) -> Claims:
         """Lease the next waiting trials to a driver, or answer them from work done before.
 
@@ -226,6 +238,7 @@ class TrialQueries(Database):
             limit: how many may be leased.
             below: numbers from here on are beyond the study's target.
             held: ids of the trials that the driver runs.
+            valued: gives an answer the values of this study's objectives.
         """
         wanted = {
             "of_study": study_id,
@@ -241,7 +254,8 @@ class TrialQueries(Database):
             free = [trial_of(row) for row in connection.execute(_FREE, wanted)]
             answers = _answers(connection, [trial.work_hash for trial in free])
             answered = [t for t in free if t.work_hash in answers]
-            ends = [Ended(trial, _again(answers[trial.work_hash].outcome)) for trial in answered]
+            known = [Ended(trial, _again(answers[trial.work_hash].outcome)) for trial in answered]
+            ends = [valued(end) for end in known]
             stored = self._store_ends(connection, study_id, ends)
             chosen: dict[str, Trial] = {}
             for trial in free:
@@ -306,6 +320,20 @@ class TrialQueries(Database):
             select(*ShardRow.__table__.columns)
             .join(TrialRow, TrialRow.id == ShardRow.trial_id)
             .where(TrialRow.study_id == study_id, TrialRow.number == number)
+            .order_by(ShardRow.shard)
+        )
+        return [Shard(r.shard, r.shards, r.samples, r.sums, r.cpu_s) for r in rows]
+
+    def shards_of_work(self, work_hash: str) -> list[Shard]:
+        """Parts of the first trial of any study that did exactly this work on all samples."""
+        made = (
+            select(func.min(TrialRow.id))
+            .join(ShardRow, ShardRow.trial_id == TrialRow.id)
+            .where(TrialRow.work_hash == work_hash, TrialRow.state == "complete")
+        )
+        rows = self.read(
+            select(*ShardRow.__table__.columns)
+            .where(ShardRow.trial_id == made.scalar_subquery())
             .order_by(ShardRow.shard)
         )
         return [Shard(r.shard, r.shards, r.samples, r.sums, r.cpu_s) for r in rows]

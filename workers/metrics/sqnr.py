@@ -13,19 +13,24 @@ from workers.errors import MetricError
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.registry import metrics
 
+_SUMS = ("signal", "noise", "samples", "signal_squares", "noise_squares", "products")
+
 FLOOR_DB = -400.0
 """Stands for "nothing left of the signal": outputs that are not finite, a reference of zeros."""
 
 
 class Sqnr:
-    """10 log10(sum reference^2 / sum (output - reference)^2), over all outputs and samples."""
+    """10 log10(sum reference^2 / sum (output - reference)^2), over all outputs and samples.
+
+    The squares and products of what single samples add are summed too, for ``standard_error_db``.
+    """
 
     needs_labels = False
     needs_reference = True
 
     def init(self) -> State:
         """See ``Metric.init``."""
-        return {"signal": 0.0, "noise": 0.0}
+        return dict.fromkeys(_SUMS, 0.0)
 
     def update(
         self,
@@ -41,11 +46,18 @@ class Sqnr:
         """
         if reference is None:
             raise MetricError("metric 'sqnr' needs the float model's outputs")
+        signals, noises = np.zeros(1), np.zeros(1)
         for output, wanted in zip(outputs, reference, strict=True):
             signal = np.asarray(wanted, np.float64)
-            state["signal"] += float(np.sum(signal * signal))
             noise = np.asarray(output, np.float64) - signal
+            state["signal"] += float(np.sum(signal * signal))
             state["noise"] += float(np.sum(noise * noise))
+            signals = signals + _of_samples(signal)
+            noises = noises + _of_samples(noise)
+        state["samples"] += len(signals)
+        state["signal_squares"] += float(signals @ signals)
+        state["noise_squares"] += float(noises @ noises)
+        state["products"] += float(signals @ noises)
 
     def result(self, state: Mapping[str, float]) -> float | None:
         """See ``Metric.result``; infinite, so None, where the outputs are equal."""
@@ -55,6 +67,29 @@ class Sqnr:
         if not (signal > 0 and math.isfinite(signal) and math.isfinite(noise)):
             return FLOOR_DB
         return 10.0 * math.log10(signal / noise)
+
+
+def standard_error_db(state: Mapping[str, float]) -> float | None:
+    """Standard error of the SQNR in dB, were the samples drawn anew; None where it has none.
+
+    By the delta method on the ratio of two sums: with S, N the signal and noise of n samples,
+    var(log(S/N)) = n/(n-1) sum_i (s_i/S - n_i/N)^2.
+    """
+    count, signal, noise = (state.get(name, 0.0) for name in ("samples", "signal", "noise"))
+    if count < 2 or not (signal > 0 and noise > 0 and math.isfinite(signal + noise)):
+        return None
+    spread = (
+        state["signal_squares"] / signal**2
+        + state["noise_squares"] / noise**2
+        - 2 * state["products"] / (signal * noise)
+    )
+    return 10 / math.log(10) * math.sqrt(max(spread, 0.0) * count / (count - 1))
+
+
+def _of_samples(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum of squares of every sample, float64 (samples,)."""
+    rows = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
+    return np.asarray(np.einsum("ij,ij->i", rows, rows))
 
 
 metrics.register("sqnr")(Sqnr())

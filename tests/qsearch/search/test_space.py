@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchError
 from qsearch.search.space import (
     Parameter,
+    Params,
     Space,
     config_hash,
     default_space,
@@ -20,6 +22,11 @@ from qsearch.search.space import (
 )
 
 START = QConfig.recommended()
+
+
+def among(hashes: set[str]) -> Callable[[Params], bool]:
+    """Whether the configuration of a point is one of these."""
+    return lambda point: config_hash(to_qconfig(point, START).to_dict()) in hashes
 
 
 def hash_of(params: dict[str, object]) -> str:
@@ -115,20 +122,20 @@ def test_an_unseen_neighbour_is_new_and_the_same_for_the_same_seed(seed: int, in
     space = default_space()
     point = list(space.points())[index]
     seen = {config_hash(to_qconfig(point, START).to_dict())}
-    found = space.unseen_near(point, seen, START, seed)
+    found = space.unseen_near(point, among(seen), seed)
     assert found is not None
     assert config_hash(to_qconfig(found, START).to_dict()) not in seen
     assert found == space.effective(found)
-    assert found == space.unseen_near(point, seen, START, seed)
+    assert found == space.unseen_near(point, among(seen), seed)
 
 
 def test_the_last_unseen_point_is_found_and_then_none() -> None:
     space = default_space()
     hashes = [config_hash(to_qconfig(p, START).to_dict()) for p in space.points()]
     start = next(iter(space.points()))
-    last = space.unseen_near(start, set(hashes[:40] + hashes[41:]), START, 7)
+    last = space.unseen_near(start, among({*hashes[:40], *hashes[41:]}), 7)
     assert last == list(space.points())[40]
-    assert space.unseen_near(start, set(hashes), START, 7) is None
+    assert space.unseen_near(start, among(set(hashes)), 7) is None
 
 
 def test_a_start_configuration_keeps_its_other_fields() -> None:

@@ -1,0 +1,155 @@
+"""Stops a trial whose first parts show that it is worse than the best of earlier batches.
+
+After 6, 12 and 24 parts the losses of a trial are paired, part by part, with those of the incumbent
+on the same samples, and a one-sided sign-flip test asks whether the trial loses more: were both
+equally good, every difference could as well have the other sign. The p-value is the share of all
+sign patterns (above 12 parts, of 4,095 drawn by seed) whose sum is at least the one seen. A trial
+is stopped below alpha / (number of looks), so one that is as good as the incumbent is stopped with
+a probability of at most alpha (Bonferroni), and what is better with less. Parts are spread over
+the samples, so classes in order do no harm.
+
+The incumbent is the best of the batches before the trial's own. So what is stopped depends on the
+seed and the data, never on workers, kills, or the order of answers. Sources: R. A. Fisher, "The
+Design of Experiments", 1935, section 21 (the test); Birattari et al., "A racing algorithm for
+configuring metaheuristics", GECCO 2002 (racing against the incumbent).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qsearch.search.objectives import Objective
+from qsearch.store.records import Shard, Trial
+from workers.messages import EvaluationResult
+
+LOOKS: Final = (6, 12, 24)
+"""Parts after which a trial is looked at; six are the fewest that can decide at 5 %."""
+DEFAULT_ALPHA: Final = 0.05
+_EXACT_UP_TO: Final = 12
+_DRAWN: Final = 4095
+
+Sums = Mapping[str, Mapping[str, float]]
+
+
+class Incumbents(Protocol):
+    """What is known of the trials before a batch."""
+
+    def before(self, batch: int) -> Sequence[Trial]:
+        """Complete trials of earlier batches."""
+
+    def shards(self, trial: Trial) -> Sequence[Shard]:
+        """The parts of a complete trial, in order; empty where they are not known."""
+
+
+@dataclass(slots=True)
+class PairedStop:
+    """The test as an ``EarlyStop``.
+
+    Args:
+        objective: which loss is compared, and which trial is the incumbent.
+        incumbents: what there is to compare with.
+        alpha: see the module's docstring; 0 never stops.
+        parts: of a whole trial.
+        seed: of the drawn sign patterns.
+        cost_of: what the parts say about costs, in the words of a score.
+    """
+
+    objective: Objective
+    incumbents: Incumbents
+    alpha: float
+    parts: int
+    seed: int
+    cost_of: Callable[[EvaluationResult], Mapping[str, float]]
+    _losses: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+
+    def reason_to_stop(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
+        """Why to stop after these first parts; None goes on."""
+        looks = [look for look in LOOKS if look < self.parts]
+        if self.alpha <= 0 or len(parts) not in looks:
+            return None
+        mine = losses(self.objective.metric, [part.sums for part in parts])
+        if mine is None:
+            return None
+        rival = self._rival(trial, self.cost_of(parts[0]))
+        if rival is None:
+            return None
+        theirs = self._losses_of(rival)
+        if theirs is None or len(theirs) != self.parts:
+            return None
+        difference = mine - theirs[: len(mine)]
+        p = worse_by_sign_flips(difference, self.seed)
+        if p >= self.alpha / len(looks):
+            return None
+        return (
+            f"worse than trial {rival.number} on {sum(p.samples for p in parts)} samples "
+            f"(p = {p:.2g}, alpha {self.alpha:g})"
+        )
+
+    def _rival(self, trial: Trial, cost: Mapping[str, float]) -> Trial | None:
+        """The best earlier trial that breaks no limit and costs no more."""
+        mine = self.objective.costs(cost)
+        fit = []
+        for other in self.incumbents.before(trial.batch):
+            score = other.outcome.score or {}
+            cheaper = all(a <= b for a, b in zip(self.objective.costs(score), mine, strict=True))
+            if cheaper and self.objective.feasible(score):
+                fit.append(other)
+        return self.objective.best(fit)
+
+    def _losses_of(self, trial: Trial) -> NDArray[np.float64] | None:
+        if trial.number not in self._losses:
+            sums = [shard.sums for shard in self.incumbents.shards(trial)]
+            found = losses(self.objective.metric, sums)
+            if found is None:
+                return None
+            self._losses[trial.number] = found
+        return self._losses[trial.number]
+
+
+def losses(metric: str, parts: Sequence[Sums]) -> NDArray[np.float64] | None:
+    """What each part loses by a metric, less is better; None for metrics that parts do not split.
+
+    sqnr: squared error. top1: wrong answers. agreement: answers unlike the float model's.
+    """
+    keys = {
+        "sqnr": ("sqnr", "noise"),
+        "top1": ("top1", "correct"),
+        "agreement": ("agreement", "equal"),
+    }
+    if metric not in keys or not parts:
+        return None
+    name, key = keys[metric]
+    if any(name not in sums for sums in parts):
+        return None
+    values = np.asarray([sums[name][key] for sums in parts], np.float64)
+    if metric == "sqnr":
+        return values
+    return np.asarray([sums[name]["total"] for sums in parts], np.float64) - values
+
+
+def worse_by_sign_flips(differences: NDArray[np.float64], seed: int) -> float:
+    """One-sided p-value that the differences are above zero; see the module's docstring.
+
+    Args:
+        differences: shape (parts,); not finite values count as infinitely worse.
+    """
+    if not np.isfinite(differences).all():
+        return 0.0
+    count = len(differences)
+    seen = differences.sum()
+    if count <= _EXACT_UP_TO:
+        patterns = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
+        more = 0
+    else:
+        rng = np.random.default_rng(seed)
+        patterns = rng.integers(0, 2, (_DRAWN, count))
+        more = 1
+    flipped = (2 * patterns - 1) @ differences
+    # Sums of the same numbers in another order must count as equal.
+    slack = 1e-12 * np.abs(differences).sum()
+    return float((np.count_nonzero(flipped >= seen - slack) + more) / (len(patterns) + more))

@@ -1,0 +1,219 @@
+"""The search space as a file: ``--space space.yaml``, and what ``doctor --space-out`` writes.
+
+    fields:
+      weight_granularity: [channel, tensor]
+      calibrate_mode: [mse, percentile]
+      percentile: {values: [0.999, 0.9999], when: {calibrate_mode: [percentile]}}
+      smooth_alpha: {from: 0.3, to: 0.9, step: 0.2}
+    layers:
+      nbit_weight: [4, 6, 8]
+      except: [conv_0]
+
+Fields are those of QConfig, searched in the order of the file; a field that is not named stays as
+``QConfig.recommended`` has it, or takes its only value. ``layers`` lets single layers differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from compiler.errors import CompilerError, legal_names
+from compiler.qtypes.layer_choices import WEIGHT_BITS
+from compiler.qtypes.qconfig import QConfig
+from qsearch.config_file import read_config_file
+from qsearch.errors import SettingsError
+from qsearch.search.space import Parameter, Space, Value, to_qconfig, value_in
+
+MOST_CHOICES: Final = 1000
+"""Values of one field; a finer range than this gains nothing."""
+
+_SECTIONS: Final = ("fields", "layers")
+_FIELD_KEYS: Final = ("values", "when", "from", "to", "step")
+_LAYER_KEYS: Final = ("nbit_weight", "only", "except")
+_NOT_SEARCHED: Final = ("layers", "do_simulation", "debug_enabled_ops", "prerequisite_level")
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceFile:
+    """What a file asks for.
+
+    Attributes:
+        space: the fields.
+        weight_bits: choices of bits of single layers; empty where layers do not differ.
+        layers: names of the layers that may differ.
+    """
+
+    space: Space
+    weight_bits: tuple[int, ...] = ()
+    layers: tuple[str, ...] = ()
+
+
+def read_space(path: str | Path, layers: Sequence[str]) -> SpaceFile:
+    """Read a file.
+
+    Args:
+        layers: names of the model's layers that have weights.
+    Raises:
+        SettingsError: unknown section, field, layer or key; a value that the field may not have.
+    """
+    where = str(path)
+    given = read_config_file(path)
+    _check_keys(given, _SECTIONS, where)
+    rows = _mapping(given.get("fields", {}), f"{where}: fields")
+    legal = [f.name for f in fields(QConfig) if f.name not in _NOT_SEARCHED]
+    _check_keys(rows, legal, f"{where}: fields")
+    found: list[Parameter] = []
+    for name, row in rows.items():
+        place = f"{where}: {name}"
+        choices = _choices(name, row, place)
+        when: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+        if isinstance(row, Mapping) and "when" in row:
+            when = _conditions(row["when"], {p.name: p.choices for p in found}, place)
+        found.append(Parameter(name, choices, when))
+    if not found:
+        raise SettingsError("the space has no field", where=where, fix="name some under `fields:`")
+    bits, differing = _layer_section(given.get("layers"), layers, f"{where}: layers")
+    return SpaceFile(Space(tuple(found)), bits, differing)
+
+
+def write_space(
+    space: Space, weight_bits: Sequence[int] = (), layers: Sequence[str] = (), heading: str = ""
+) -> str:
+    """The text of a file that ``read_space`` reads as this space; ``layers`` as a comment."""
+    rows: dict[str, Any] = {}
+    for parameter in space.parameters:
+        rows[parameter.name] = list(parameter.choices)
+        if parameter.when:
+            when = {name: list(values) for name, values in parameter.when}
+            rows[parameter.name] = {"values": list(parameter.choices), "when": when}
+    lines = [f"# {line}" for line in heading.splitlines()]
+    lines.append("fields:")
+    for name, row in rows.items():
+        text = yaml.safe_dump({name: row}, default_flow_style=True, sort_keys=False, width=10_000)
+        lines.append(f"  {text.strip()[1:-1]}")
+    if weight_bits:
+        lines += ["layers:", f"  nbit_weight: {list(weight_bits)}"]
+        lines.append("  # all of these unless named under `only:` or `except:`")
+        lines += [f"  #   {name}" for name in layers]
+    return "\n".join(lines) + "\n"
+
+
+def fitting_start(space: Space, start: QConfig) -> QConfig:
+    """``start``, with the first choice for each field whose value the space does not have."""
+    fields_of = start.to_dict()
+    changes = {
+        p.name: p.choices[0]
+        for p in space.parameters
+        if value_in(fields_of, p.name) not in p.choices
+    }
+    return to_qconfig(changes, start) if changes else start
+
+
+def _choices(name: str, row: Any, place: str) -> tuple[Value, ...]:
+    if isinstance(row, Mapping):
+        _check_keys(row, _FIELD_KEYS, place)
+        values = row["values"] if "values" in row else _range(row, place)
+    else:
+        values = row
+    if not isinstance(values, list):
+        values = [values]
+    if not values or len(values) > MOST_CHOICES:
+        raise SettingsError(
+            f"{name} has {len(values)} values", where=place, fix=f"give it 1 to {MOST_CHOICES}"
+        )
+    kept: list[Value] = []
+    for value in values:
+        try:
+            checked = QConfig.recommended(**{name: value}).to_dict()[name]
+        except CompilerError as error:
+            raise SettingsError(error.what, where=place, fix=error.fix) from error
+        if checked not in kept or any(type(k) is not type(checked) for k in kept if k == checked):
+            kept.append(checked)
+    return tuple(kept)
+
+
+def _range(row: Mapping[str, Any], place: str) -> list[Value]:
+    try:
+        low, high, step = (row[key] for key in ("from", "to", "step"))
+        count = int(round((high - low) / step, 9)) + 1
+        if step <= 0 or count < 1:
+            raise ValueError("it has no value")
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise SettingsError(
+            f"the range {dict(row)} cannot be used: {error}",
+            where=place,
+            fix="{from: 0.1, to: 0.9, step: 0.2}, or {values: […]}",
+        ) from error
+    whole = all(isinstance(number, int) for number in (low, high, step))
+    points = [low + place_ * step for place_ in range(min(count, MOST_CHOICES + 1))]
+    return points if whole else [round(float(point), 9) for point in points]
+
+
+def _conditions(
+    when: Any, known: Mapping[str, tuple[Value, ...]], place: str
+) -> tuple[tuple[str, tuple[Value, ...]], ...]:
+    rows = _mapping(when, f"{place}: when")
+    _check_keys(rows, list(known), f"{place}: when", "conditions look at fields before this one")
+    found = []
+    for name, values in rows.items():
+        wanted = tuple(values) if isinstance(values, list) else (values,)
+        for value in wanted:
+            if value not in known[name]:
+                raise SettingsError(
+                    f"{name} is never {value!r}",
+                    where=f"{place}: when",
+                    fix=legal_names(str(value), [str(choice) for choice in known[name]]),
+                )
+        found.append((name, wanted))
+    return tuple(found)
+
+
+def _layer_section(
+    given: Any, layers: Sequence[str], place: str
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    if given is None:
+        return (), ()
+    rows = _mapping(given, place)
+    _check_keys(rows, _LAYER_KEYS, place)
+    bits = rows.get("nbit_weight")
+    low, high = WEIGHT_BITS
+    if not isinstance(bits, list) or not all(
+        isinstance(b, int) and not isinstance(b, bool) and low <= b <= high for b in bits
+    ):
+        raise SettingsError(
+            f"nbit_weight cannot be {bits!r}", where=place, fix=f"a list of {low} to {high}"
+        )
+    for key in ("only", "except"):
+        for name in rows.get(key, ()):
+            if name not in layers:
+                raise SettingsError(
+                    f"the model has no layer {name!r} with a weight",
+                    where=f"{place}: {key}",
+                    fix=legal_names(str(name), layers),
+                )
+    named = rows.get("only", layers)
+    left_out = rows.get("except", ())
+    return tuple(sorted(set(bits))), tuple(n for n in layers if n in named and n not in left_out)
+
+
+def _mapping(value: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"expected names with values, got {value!r}", where=place)
+    return value
+
+
+def _check_keys(
+    given: Mapping[str, Any], legal: Sequence[str], place: str, why: str | None = None
+) -> None:
+    for key in given:
+        if key not in legal:
+            raise SettingsError(
+                f"unknown name {str(key)!r}" + (f": {why}" if why else ""),
+                where=place,
+                fix=legal_names(str(key), legal),
+            )

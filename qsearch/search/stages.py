@@ -1,0 +1,196 @@
+"""The stages of a search, and the first of them: how much each layer suffers from fewer bits.
+
+    sensitivity   every layer alone with fewer bits, all else as the start; on a few samples
+    global        what holds for all layers: good first guesses, then the sampler
+    layers        bits per layer: programmes over the sensitivities, then the sampler around them
+
+Sensitivities are no trials: they are bounded by the layers, kept in the store, and made once. A
+search whose layers may not differ has the global stage only; the store says why the others are
+skipped. Source: leave-one-out sensitivities as in Yao et al., "HAWQ-V3", 2021, with measured
+damages in place of Hessian traces.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import log10
+from typing import Final
+
+from compiler.qtypes.qconfig import QConfig
+from qsearch.progress import Progress
+from qsearch.search.gathering import gather
+from qsearch.search.judging import Judging
+from qsearch.search.layer_space import LayerSpace
+from qsearch.search.space import layer_parameter, to_qconfig
+from qsearch.search.stage_names import SENSITIVITY, STAGES
+from qsearch.store.records import LayerFigures, Stage
+from qsearch.store.repository import Repository
+from workers.messages import EvaluationRequest, EvaluationResult
+from workers.pool.protocol import WorkerPool
+
+MOST_MEASURED: Final = 128
+"""Evaluations of the first stage; with more choices only the fewest bits of a layer are measured,
+and the noise of the others follows from the step size: four times less for every bit."""
+
+Damage = dict[str, dict[int, float]]
+
+
+@dataclass(slots=True)
+class Sensitivities:
+    """Measures layers one by one, or reads what was measured before.
+
+    Args:
+        repository, study_id: where figures are kept.
+        pool: where candidates run; must be idle.
+        judging: how candidates are judged; the first part of the samples is used.
+        layers: what layers may choose.
+        start: the configuration in which single layers are changed.
+        scales: activation ranges of ``start``.
+    """
+
+    repository: Repository
+    study_id: int
+    pool: WorkerPool
+    judging: Judging
+    layers: LayerSpace
+    start: QConfig
+    scales: tuple[float, ...] | None
+    progress: Progress
+    cpu_s: float = 0.0
+    """CPU seconds that workers spent on it in this run."""
+
+    def damages(self) -> Damage:
+        """Squared error over signal that each choice adds, by layer and bits; never negative."""
+        return self._stored() or self._measured()
+
+    def _stored(self) -> Damage | None:
+        rows = self.repository.layers_of(self.study_id, SENSITIVITY)
+        found = {
+            row.layer: {int(bits): float(d) for bits, d in row.figures["damage"].items()}
+            for row in rows
+        }
+        wanted = set(self.layers.bits)
+        names = set(self.layers.elements)
+        complete = set(found) == names and all(set(row) == wanted for row in found.values())
+        return {name: found[name] for name in self.layers.elements} if complete else None
+
+    def _measured(self) -> Damage:
+        choices = self._to_measure()
+        self.progress.phase(SENSITIVITY, len(choices) + 1)
+        tags = [(SENSITIVITY, place) for place in range(len(choices) + 1)]
+        configs = [self.start, *(self._changed(layer, bits) for layer, bits in choices)]
+        for tag, qconfig in zip(tags, configs, strict=True):
+            self.pool.submit(tag, self._request(qconfig))
+        results: dict[object, EvaluationResult] = {}
+        for answered, result in gather(self.pool, tags):
+            results[answered] = result
+            self.cpu_s += result.compile_cpu_s + result.run_cpu_s
+            self.progress.advance(1)
+        noise = [_noise(results[tag].sums["sqnr"]) for tag in tags]
+        alone = {choice: noise[place + 1] for place, choice in enumerate(choices)}
+        damage = self._filled(alone, noise[0])
+        self._keep(damage, alone, noise[0])
+        return damage
+
+    def _to_measure(self) -> list[tuple[str, int]]:
+        names, fewer = list(self.layers.elements), [b for b in self.layers.bits if b != self._full]
+        if len(names) * len(fewer) > MOST_MEASURED:
+            fewer = fewer[:1]
+        return [(name, bits) for name in names for bits in fewer]
+
+    @property
+    def _full(self) -> int:
+        return self.start.nbit_weight
+
+    def _changed(self, layer: str, bits: int) -> QConfig:
+        return to_qconfig({layer_parameter(layer): bits}, self.start)
+
+    def _request(self, qconfig: QConfig) -> EvaluationRequest:
+        first = self.judging.requests(qconfig.to_dict(), self.scales)[0]
+        return replace(first, collapse_after=None, return_outputs=False, hardware=None)
+
+    def _filled(self, alone: Mapping[tuple[str, int], float], base: float) -> Damage:
+        damage: Damage = {}
+        for name in self.layers.elements:
+            row = {
+                bits: max(alone[name, bits] - base, 0.0)
+                for bits in self.layers.bits
+                if (name, bits) in alone
+            }
+            least = min(row, default=self._full)
+            for bits in self.layers.bits:
+                if bits == self._full:
+                    row[bits] = 0.0
+                row.setdefault(bits, row.get(least, 0.0) * 4.0 ** (least - bits))
+            damage[name] = {bits: row[bits] for bits in self.layers.bits}
+        return damage
+
+    def _keep(self, damage: Damage, alone: Mapping[tuple[str, int], float], base: float) -> None:
+        rows = []
+        for place, (name, row) in enumerate(damage.items()):
+            bits = min(row)
+            after = _db(alone.get((name, bits), base))
+            before = _db(base)
+            figures = {
+                "damage": {str(choice): value for choice, value in row.items()},
+                "bits": bits,
+                "sqnr_db": after,
+                "sqnr_loss_db": None if after is None or before is None else before - after,
+                "weight_elements": self.layers.elements[name],
+            }
+            rows.append(LayerFigures(SENSITIVITY, name, place, figures))
+        self.repository.save_layers(self.study_id, rows)
+
+
+@dataclass(slots=True)
+class StageBook:
+    """Says in the store which stage stands where.
+
+    Args:
+        repository, study_id: where.
+        clock: seconds since 1970, for people.
+    """
+
+    repository: Repository
+    study_id: int
+    clock: Callable[[], float] = time.time
+
+    def plan(self, skipped: Mapping[str, str]) -> None:
+        """Note all stages that are not noted yet; ``skipped`` names those left out, and why."""
+        known = {stage.name: stage for stage in self.repository.stages_of(self.study_id)}
+        for position, name in enumerate(STAGES):
+            if name in known:
+                continue
+            reason = skipped.get(name)
+            state = "planned" if reason is None else "skipped"
+            data = None if reason is None else {"why": reason}
+            self.repository.save_stage(self.study_id, Stage(name, position, state, None, data))
+
+    def begin(self, name: str, planned: int | None = None) -> None:
+        """A stage begins, or goes on."""
+        old = self._known(name)
+        if old.state != "running":
+            started = old.started_at or self.clock()
+            new = replace(old, state="running", planned=planned, started_at=started)
+            self.repository.save_stage(self.study_id, replace(new, finished_at=None))
+
+    def end(self, name: str, data: Mapping[str, object] | None = None) -> None:
+        """A stage is over; one that never began, or was skipped, stays as it is."""
+        old = self._known(name)
+        if old.state == "running":
+            done = replace(old, state="complete", data=data or old.data, finished_at=self.clock())
+            self.repository.save_stage(self.study_id, done)
+
+    def _known(self, name: str) -> Stage:
+        known = {stage.name: stage for stage in self.repository.stages_of(self.study_id)}
+        return known.get(name) or Stage(name, STAGES.index(name), "planned")
+
+
+def _noise(state: Mapping[str, float]) -> float:
+    return state["noise"] / state["signal"] if state["signal"] else 0.0
+
+
+def _db(noise: float) -> float | None:
+    return -10.0 * log10(noise) if noise > 0 else None
