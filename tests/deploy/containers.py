@@ -207,7 +207,8 @@ class Machine:
         scratch.mkdir(parents=True, exist_ok=True)
         scratch.chmod(0o777)
         path = [str(Path(sys.executable).parent), str(postgres_programs()), os.environ["PATH"]]
-        own = {"PATH": os.pathsep.join(path), "HOME": str(scratch)}
+        code = str(Path(__file__).resolve().parents[2])
+        own = {"PATH": os.pathsep.join(path), "HOME": str(scratch), "PYTHONPATH": code}
         own["PGHOST"], own["PGPORT"] = "localhost", str(self.ports["postgres"])
         if not self.namespaces:
             own["RAY_TMPDIR"] = str(scratch)

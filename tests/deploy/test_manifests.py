@@ -43,6 +43,7 @@ def pod_specs(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
             found[name] = item["spec"]["template"]
         elif item["kind"] == "RayJob":
             cluster = item["spec"]["rayClusterSpec"]
+            found[f"{name}/submitter"] = item["spec"]["submitterPodTemplate"]
             found[f"{name}/head"] = cluster["headGroupSpec"]["template"]
             for group in cluster["workerGroupSpecs"]:
                 found[f"{name}/{group['groupName']}"] = group["template"]
@@ -129,8 +130,12 @@ def test_ray_job_is_what_the_operator_reads(overlay: str) -> None:
     assert spec["backoffLimit"] > 0
     assert cluster["authOptions"] == {"mode": "token"}
     assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    containers = [pod["spec"]["containers"] for pod in pod_specs([job]).values()]
-    assert [c[0]["name"] for c in containers] == ["ray-head", "ray-worker"]
+    containers = [pod["spec"]["containers"][0] for pod in pod_specs([job]).values()]
+    assert [c["name"] for c in containers] == ["ray-job-submitter", "ray-head", "ray-worker"]
+    if shutil.which("kubectl"):
+        assert all(":" in c["image"] for c in containers), "kustomize gives every image its tag"
+    # The sidecar that the operator adds must pass the restricted standard as well.
+    assert cluster["autoscalerOptions"]["securityContext"]["capabilities"]["drop"] == ["ALL"]
     for group in cluster["workerGroupSpecs"]:
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
         (worker,) = group["template"]["spec"]["containers"]
@@ -149,6 +154,31 @@ def test_only_rays_own_pods_reach_ray(overlay: str) -> None:
     pods = pod_specs(rendered(overlay))
     templates = [pod for name, pod in pods.items() if name.startswith("RayJob")]
     assert all(labels.items() <= pod["metadata"]["labels"].items() for pod in templates)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_search_finds_room_for_the_workers_it_asks_for(overlay: str) -> None:
+    (job,) = (item for item in rendered(overlay) if item["kind"] == "RayJob")
+    words = launch_words(job["spec"]["entrypoint"])
+    asked = int(build_parser(words).parse_args(words).workers)
+    groups = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    cpus = [g["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] for g in groups]
+    assert asked <= sum(g["replicas"] * int(cpu) for g, cpu in zip(groups, cpus))
+
+
+def test_every_node_that_reads_samples_has_them() -> None:
+    mounted = {
+        name: {
+            re.split(r":(?=/)", volume)[-1].removesuffix(":ro")
+            for volume in service.get("volumes", ())
+        }
+        for name, service in compose()["services"].items()
+    }
+    assert {"/calib", "/eval"} <= mounted["worker"] & mounted["job"]
+    (job,) = (item for item in rendered("small") if item["kind"] == "RayJob")
+    for name, pod in pod_specs([job]).items():
+        paths = {m["mountPath"] for m in pod["spec"]["containers"][0].get("volumeMounts", ())}
+        assert "/data" in paths or name.endswith("submitter")
 
 
 def launch_commands() -> dict[str, str]:
