@@ -65,7 +65,10 @@ def adaptive_avg_pool2d_infer(types: Sequence[Any], attrs: AdaptivePool2DAttrs) 
     n, c, h, w = arrange(data.shape, axes)
     if data.dtype == "bool":
         raise TypeInferenceError(f"{OP}: argument 0 (data) is {data}, numbers are needed")
-    return TensorType(restore((n, c, *_sizes(attrs, h, w)), axes), data.dtype)
+    sizes = _sizes(attrs, h, w)
+    if any(size == 0 and out != 0 for size, out in zip((h, w), sizes)):
+        raise TypeInferenceError(f"{OP}: argument 0 (data) is {data}: a mean of no elements")
+    return TensorType(restore((n, c, *sizes), axes), data.dtype)
 
 
 def _sizes(attrs: AdaptivePool2DAttrs, h: Dim, w: Dim) -> tuple[Dim, Dim]:
@@ -115,7 +118,7 @@ def _even_windows(call: Call) -> Call | None:
     assert isinstance(attrs, AdaptivePool2DAttrs)
     shape, out = call.args[0].tensor_type.concrete_shape, call.tensor_type.concrete_shape
     axes = [attrs.layout.index(letter) for letter in "HW"]
-    if any(shape[axis] % out[axis] for axis in axes):
+    if any(out[axis] == 0 or shape[axis] % out[axis] for axis in axes):
         return None
     window = tuple(shape[axis] // out[axis] for axis in axes)
     return op_call(
@@ -190,7 +193,8 @@ def _window(out: Scalar, size: int, count: int) -> tuple[Scalar, Scalar]:
 
 
 def _longest(size: int, count: int) -> int:
-    return max(-(-(k + 1) * size // count) - k * size // count for k in range(count))
+    spans = _spans(size, count)
+    return max((end - begin for begin, end in spans), default=0)
 
 
 @FLower.register(adaptive_avg_pool2d)

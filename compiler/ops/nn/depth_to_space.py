@@ -140,7 +140,7 @@ def space_to_depth_lower(
     attrs = call.attrs
     assert isinstance(attrs, SubPixelAttrs)
     image, size = Image(inputs[0], attrs.layout), attrs.block_size
-    channels = image.sizes["C"]
+    channels = max(image.sizes["C"], 1)  # of none, no element is asked for
 
     def element(at: tuple[Scalar, ...]) -> Scalar:
         by = dict(zip(attrs.layout, at))

@@ -122,8 +122,14 @@ def _normalise(
     data: Expr, axes: Sequence[int], epsilon: float, dtype: str, span: AnySpan | None
 ) -> Call:
     axes = tuple(axes)
-    mean = op_call("mean", data, axis=axes, keepdims=True, span=span)
-    var = op_call("variance", data, mean, axis=axes, keepdims=True, span=span)
+    if axes:
+        mean: Expr = op_call("mean", data, axis=axes, keepdims=True, span=span)
+        var = op_call("variance", data, mean, axis=axes, keepdims=True, span=span)
+    else:
+        # To reductions no axes are all axes; here every element is its own mean.
+        mean = data
+        centred = op_call("subtract", data, data, span=span)
+        var = op_call("multiply", centred, centred, span=span)
     eps = scalar(epsilon, dtype, span)
     deviation = op_call("sqrt", op_call("add", var, eps, span=span), span=span)
     centred = op_call("subtract", data, mean, span=span)

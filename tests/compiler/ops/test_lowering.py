@@ -292,3 +292,13 @@ def test_resizing_agrees_in_both_layouts(method: str, size: tuple[int, int]) -> 
             )
             ty = TensorType(shape, "float32")
             assert check(op, attrs, [ty], [extreme_value(ty, rng)])
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+@pytest.mark.parametrize("name", ["nn.space_to_depth", "nn.depth_to_space"])
+def test_blocks_of_no_channels_become_loops(name: str, mode: str) -> None:
+    op = get_op(name)
+    assert op.attrs_type is not None
+    empty = np.zeros((2, 0, 4, 4), np.float32)
+    attrs = op.attrs_type.make(block_size=2, mode=mode)
+    assert check(op, attrs, [TensorType(empty.shape, "float32")], [empty])

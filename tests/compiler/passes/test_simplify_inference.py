@@ -141,6 +141,17 @@ def test_layer_norm(axis: int) -> None:
     assert_body(main, y * expand(g) + expand(b), (x, g, b))
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((4,), 0), ((3, 4), 1)])
+def test_a_norm_over_no_axes_is_not_one_over_all(shape: tuple[int, ...], axis: int) -> None:
+    x, g, b = (relay.var(n, s) for n, s in (("x", shape), ("g", (4,)), ("b", (4,))))
+    mod = relay.module(relay.Function((x, g, b), op.nn.instance_norm(x, g, b, axis=axis)))
+    rng = np.random.default_rng(0)
+    values = [rng.normal(size=s).astype("float32") for s in (shape, (4,), (4,))]
+    (expected,) = compiler.evaluate(mod, values)
+    (found,) = compiler.evaluate(transform.SimplifyInference()(mod), values)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_instance_norm_reduces_all_but_batch_and_channels() -> None:
     x, g, b = relay.var("x", (2, 3, 4, 5)), relay.var("g", (3,)), relay.var("b", (3,))
     mean = op.mean(x, axis=[2, 3], keepdims=True)

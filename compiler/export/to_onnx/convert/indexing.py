@@ -40,15 +40,22 @@ def reverse(step: Step, e: Emitter) -> str:
 
 
 def _indices(value: Value, size: int, mode: str, e: Emitter) -> str:
-    """Indices brought into range the way ``mode`` says; constants in range stay as they are."""
+    """Indices brought into range the way ``mode`` says, in a dtype that ONNX takes.
+
+    onnxruntime refuses what is too large and counts what is negative from the end.
+    """
+    last = max(size - 1, 0)
     if value.data is not None:
-        data = value.data % size if mode == "wrap" else np.clip(value.data, 0, size - 1)
-        return e.writer.constant(data)
-    name = e.name(value)
+        data = value.data.astype(np.int64)
+        return e.writer.constant(data % size if mode == "wrap" else np.clip(data, 0, last))
+    name, dtype = e.name(value), value.type.dtype
+    if dtype not in ("int32", "int64"):
+        name, dtype = e.writer.cast(name, "int64"), "int64"
     if mode == "wrap":
-        return e.node("Mod", [name, e.like(size, value)], fmod=0)
+        return e.node("Mod", [name, e.writer.constant(np.asarray(size, dtype))], fmod=0)
     if mode == "clip":
-        return e.node("Clip", [name, e.like(0, value), e.like(size - 1, value)])
+        limits = (e.writer.constant(np.asarray(limit, dtype)) for limit in (0, last))
+        return e.node("Clip", [name, *limits])
     return name
 
 
@@ -68,26 +75,27 @@ def take(step: Step, e: Emitter) -> str:
 
 @FToOnnx.register("gather")
 def gather(step: Step, e: Emitter) -> str:
-    """GatherElements; constant indices outside the data are clipped, as ours are."""
+    """GatherElements of indices that are clipped, as ours are."""
     data, indices = step.args
-    names = e.args(step)
-    if indices.data is not None:
-        size = data.type.concrete_shape[step.attrs.axis]
-        names[1] = e.writer.constant(np.clip(indices.data, 0, max(size - 1, 0)))
-    return e.node("GatherElements", names, axis=step.attrs.axis)
+    inside = _indices(indices, data.type.concrete_shape[step.attrs.axis], "clip", e)
+    return e.node("GatherElements", [e.name(data), inside], axis=step.attrs.axis)
 
 
 @FToOnnx.register("gather_nd")
 def gather_nd(step: Step, e: Emitter) -> str:
-    """GatherND; ours has the index vector along the first axis."""
+    """GatherND of clipped indices; ours has the index vector along the first axis."""
     data, indices = step.args
-    rank = len(indices.type.shape)
+    batch, shape = step.attrs.batch_dims, indices.type.concrete_shape
     name = e.name(indices)
-    if rank > 1:
-        name = e.node("Transpose", [name], perm=[*range(1, rank), 0])
     if indices.type.dtype != "int64":
         name = e.writer.cast(name, "int64")
-    return e.node("GatherND", [e.name(data), name], batch_dims=step.attrs.batch_dims)
+    sizes = np.asarray(data.type.concrete_shape[batch : batch + shape[0]], np.int64)
+    last = np.maximum(sizes - 1, 0).reshape(-1, *[1] * (len(shape) - 1))
+    name = e.node("Max", [name, e.writer.constant(np.zeros((), np.int64))])
+    name = e.node("Min", [name, e.writer.constant(last)])
+    if len(shape) > 1:
+        name = e.node("Transpose", [name], perm=[*range(1, len(shape)), 0])
+    return e.node("GatherND", [e.name(data), name], batch_dims=batch)
 
 
 @FToOnnx.register("topk")

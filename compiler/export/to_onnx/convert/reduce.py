@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.export.to_onnx.ordered import largest_along, smallest_along
 
 
 def reduced_axes(step: Step) -> list[int]:
@@ -44,12 +45,27 @@ def _register(op: str, op_type: str) -> None:
 
 for _op, _op_type in {
     "mean": "ReduceMean",
-    "max": "ReduceMax",
-    "min": "ReduceMin",
     "prod": "ReduceProd",
     "logsumexp": "ReduceLogSumExp",
 }.items():
     _register(_op, _op_type)
+
+
+@FToOnnx.register("max", "min")
+def extremum(step: Step, e: Emitter) -> str:
+    """The largest or the smallest along the axes."""
+    return extremum_in(step, e, step.args[0].type.dtype)
+
+
+def extremum_in(step: Step, e: Emitter, dtype: str) -> str:
+    """``max`` or ``min`` of an argument that the emitter holds in ``dtype``."""
+    axes, data = reduced_axes(step), step.args[0]
+    if not axes:
+        return e.node("Identity", [e.name(data)])
+    along = largest_along if step.name == "max" else smallest_along
+    # Only int64 needs the shape, which may be open in a float model.
+    shape = data.type.concrete_shape if dtype == "int64" else ()
+    return along(e, e.name(data), shape, axes, bool(step.attrs.keepdims), dtype)
 
 
 @FToOnnx.register("variance")

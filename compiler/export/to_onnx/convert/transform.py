@@ -113,7 +113,9 @@ _METHODS = {
     "linear": "linear",
     "bilinear": "linear",
     "cubic": "cubic",
+    "bicubic": "cubic",
 }
+_ROUNDINGS = {"": "round_prefer_floor", "round": "round_prefer_ceil"}
 
 
 @FToOnnx.register("image.resize2d")
@@ -123,16 +125,14 @@ def resize2d(step: Step, e: Emitter) -> str:
     if attrs.layout != "NCHW":
         raise e.refuse(step, f"layout {attrs.layout}")
     method = _METHODS[attrs.method]
-    rounding = attrs.rounding_method or "round_prefer_floor"
+    rounding = attrs.rounding_method
     sizes = e.ints(step.result.type.concrete_shape)
     return e.node(
         "Resize",
         [e.name(step.args[0]), "", "", sizes],
         mode=method,
         coordinate_transformation_mode=attrs.coordinate_transformation_mode,
-        nearest_mode=(rounding if rounding != "round" else "round_prefer_floor")
-        if method == "nearest"
-        else None,
+        nearest_mode=_ROUNDINGS.get(rounding, rounding) if method == "nearest" else None,
         cubic_coeff_a=float(attrs.cubic_alpha) if method == "cubic" else None,
     )
 
@@ -146,10 +146,12 @@ def upsampling(step: Step, e: Emitter) -> str:
     method = _METHODS[attrs.method]
     sizes = e.ints(step.result.type.concrete_shape)
     coordinates = "align_corners" if attrs.align_corners else "asymmetric"
+    rounding = "round_prefer_ceil" if attrs.align_corners else "floor"
     return e.node(
         "Resize",
         [e.name(step.args[0]), "", "", sizes],
         mode=method,
         coordinate_transformation_mode=coordinates,
-        nearest_mode="floor" if method == "nearest" else None,
+        nearest_mode=rounding if method == "nearest" else None,
+        cubic_coeff_a=-0.5 if method == "cubic" else None,
     )

@@ -203,3 +203,36 @@ def test_a_trained_model_survives_the_round_trip(shared_data: Path, name: str) -
     (found,) = OrtExecutor(to_onnx(mod)).run({**inputs, **params})
     # batch norm and layer norm are fused differently; logits are of the order of 1.
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["nearest_neighbor", "bilinear", "bicubic"])
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_upsampling_by_fractions_takes_the_same_elements(method: str, align_corners: bool) -> None:
+    for height, scale in ((2, 2.5), (3, 1.6), (5, 1.2), (7, 0.7)):
+        x = relay.var("x", (1, 2, height, 4))
+        options = {"method": method, "align_corners": align_corners}
+        body = op.nn.upsampling(x, scale_h=scale, scale_w=1.5, **options)
+        assert_same(module(x, body), {"x": draw(1, 2, height, 4)})
+
+
+def test_resizing_rounds_halves_as_ours_does() -> None:
+    options = {"coordinate_transformation_mode": "half_pixel", "rounding_method": "round"}
+    x = relay.var("x", (1, 2, 8, 4))
+    assert_same(
+        module(x, op.image.resize2d(x, size=(2, 4), method="nearest_neighbor", **options)),
+        {"x": draw(1, 2, 8, 4)},
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
+def test_indices_outside_are_clipped_before_onnxruntime_sees_them(dtype: str) -> None:
+    low = 0 if dtype == "uint8" else -9
+    indices = np.asarray([[low, 1, 2, 100], [0, 3, low, 5]], dtype)
+    x = relay.var("x", (3, 4))
+    i = relay.var("i", (2, 4), dtype)
+    values = {"x": draw(3, 4), "i": indices}
+    assert_same(module((x, i), op.gather(x, i, axis=0)), values)
+    assert_same(module((x, i), op.take(x, i, axis=1)), values)
+    assert_same(module((x, i), op.gather_nd(x, i)), values)
+    long = relay.var("x", (300, 4))
+    assert_same(module((long, i), op.gather(long, i, axis=0)), {**values, "x": draw(300, 4)})

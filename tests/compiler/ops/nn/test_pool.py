@@ -155,3 +155,13 @@ def test_nhwc_pools_like_nchw() -> None:
 def test_a_window_larger_than_the_data_is_a_type_error() -> None:
     with pytest.raises(TypeInferenceError, match="window of 4"):
         relay.module(relay.op.nn.max_pool2d(relay.var("x", (1, 1, 3, 3)), pool_size=4))
+
+
+def test_adaptive_pools_of_empty_images_are_empty_and_never_means_of_nothing() -> None:
+    empty = np.zeros((1, 2, 0, 4), "float32")
+    x = relay.var("x", empty.shape)
+    mod = relay.module(relay.Function((x,), relay.op.nn.adaptive_avg_pool2d(x)))
+    (lowered,) = compiler.lower(mod, target="reference").run([empty])
+    assert lowered.shape == run("nn.adaptive_avg_pool2d", empty).shape == empty.shape
+    with pytest.raises(TypeInferenceError, match="a mean of no elements"):
+        run("nn.adaptive_avg_pool2d", empty, output_size=(2, 2))
