@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compiler.export.to_onnx.convert.reduce import extremum_in
 from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.grid_emitter import FLOAT_LIMIT, Carried, FToGrid, GridEmitter
@@ -40,7 +41,16 @@ def move(step: Step, grid: GridEmitter) -> list[Carried]:
 
 _ALL_MOVED = ("concatenate", "stack", "nn.pad", "scatter_elements")
 
-FToGrid.register(*MOVES, "nn.pad", "max", "min")(move)
+FToGrid.register(*MOVES, "nn.pad")(move)
+
+
+@FToGrid.register("max", "min")
+def extremum(step: Step, grid: GridEmitter) -> Carried:
+    """One of the elements along the axes."""
+    source, inner = grid.carried(step.args[0]), Emitter(grid.writer)
+    inner.bind(step.args[0], source.name)
+    name = extremum_in(step, inner, source.carrier)
+    return Carried(name, source.carrier, source.low, source.high)
 
 
 @FToGrid.register("image.resize2d", "nn.upsampling")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compiler.export.to_onnx.convert.reduce import extremum_in
 from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
@@ -18,8 +19,6 @@ from compiler.ops.tensor.clip import integer_bound
     "squared_difference",
     "nn.bias_add",
     "where",
-    "max",
-    "min",
     "nn.pad",
     "equal",
     "not_equal",
@@ -50,6 +49,14 @@ def extremum(step: Step, e: IntegerEmitter) -> str:
     pick = larger if step.name == "maximum" else smaller
     lhs, rhs = (e.widened(value, work) for value in step.args)
     return e.cast(pick(e, lhs, rhs, work), work, step.result.type.dtype)
+
+
+@FToInteger.register("max", "min")
+def extremum_along(step: Step, e: IntegerEmitter) -> str:
+    """The largest or the smallest along axes."""
+    work, inner = e.working_dtype(step), Emitter(e.writer)
+    inner.bind(step.args[0], e.widened(step.args[0], work))
+    return e.cast(extremum_in(step, inner, work), work, step.result.type.dtype)
 
 
 @FToInteger.register("clip")

@@ -11,7 +11,7 @@ from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Array
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.integer_rules.product import from_nchw, to_nchw
-from compiler.export.to_onnx.ordered import larger
+from compiler.export.to_onnx.ordered import larger, largest_along
 from compiler.ops.nn.avg_pool2d import window_counts
 from compiler.ops.nn.pool import padding_to_cover, pool_windows
 from compiler.ops.number_format import integer_range
@@ -111,8 +111,8 @@ def reduce_sum(step: Step, e: IntegerEmitter) -> str:
 
 @FToInteger.register("nn.global_max_pool2d")
 def global_max_pool2d(step: Step, e: IntegerEmitter) -> str:
-    """ReduceMax over the image."""
-    work = e.working_dtype(step)
-    name = e.widened(step.args[0], work)
-    largest = e.node("ReduceMax", [name], axes=_image_axes(step), keepdims=1)
+    """The largest of the image."""
+    work, data = e.working_dtype(step), step.args[0]
+    name, shape = e.widened(data, work), data.type.concrete_shape
+    largest = largest_along(e, name, shape, _image_axes(step), True, work)
     return e.cast(largest, work, step.result.type.dtype)

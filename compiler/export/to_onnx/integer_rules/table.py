@@ -39,8 +39,10 @@ def integer_softmax(step: Step, e: IntegerEmitter) -> str:
     """Gather of exponentials, their sum, and a division of numbers that are not negative."""
     data, table = step.args
     axis = step.attrs.axis % len(data.type.shape)
-    wide = e.widened(data, WORK)
-    place = e.node("Sub", [e.node("ReduceMax", [wide], axes=[axis], keepdims=1), wide])
+    # int32 holds both, and ReduceMax of onnxruntime is not right in int64 (ordered.py).
+    held = e.widened(data, "int32")
+    difference = e.node("Sub", [e.node("ReduceMax", [held], axes=[axis], keepdims=1), held])
+    place = e.writer.cast(difference, WORK)
     entry = e.cast(_entries(place, table, e), table.type.dtype, WORK)
     entry = larger(e, entry, e.scalar(0, WORK), WORK)
     total = larger(e, _summed(entry, axis, e), e.scalar(1, WORK), WORK)

@@ -347,6 +347,30 @@ def test_limits_beyond_32_bits_hold_on_long_tensors(executor: Any) -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("executor", [IntegerExecutor, GridExecutor])
+@given(seed=st.integers(0, 2**32 - 1), axis=st.sampled_from((None, 0, 1, (0, 2), -1)))
+@settings(max_examples=10, deadline=None)
+def test_extremes_along_axes_hold_beyond_32_bits(executor: Any, seed: int, axis: Any) -> None:
+    """onnxruntime's own ReduceMax and ReduceMin compare the low halves of some operands only."""
+    x = relay.var("x", (5, 9, 16), "int32")
+    wide = op.left_shift(op.cast(x, dtype="int64"), relay.const(np.int64(20)))
+    body = relay.Tuple(
+        [
+            op.cast(op.right_shift(extreme, relay.const(np.int64(20))), dtype="int32")
+            for extreme in (
+                op.max(wide, axis=axis),
+                op.min(wide, axis=axis),
+                op.max(wide, axis=axis, keepdims=True),
+                op.min(wide, axis=axis, exclude=axis is not None),
+            )
+        ]
+    )
+    mod = module([x], body)
+    values = np.random.default_rng(seed).integers(-(1 << 29), 1 << 29, (5, 9, 16), np.int32)
+    for wanted, found in zip(evaluate(mod, {"x": values}), executor(mod).run({"x": values})):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_the_core_holds_no_float_tensor() -> None:
     x = relay.var("x", (1, 2, 6, 6), "int8")
     weight = constant(np.arange(-18, 18).reshape(2, 2, 3, 3), "int8")
