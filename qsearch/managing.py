@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from qsearch.errors import SearchFailedError, SettingsError
-from qsearch.report.build import trial_row
+from qsearch.report.build import trial_details
 from qsearch.report.listing import only_study, study_row
+from qsearch.report.pareto import front_of
 from qsearch.run_folder import RunFolder
 from qsearch.search.objectives import Objective
 from qsearch.store.engine import open_engine, open_reader
@@ -87,9 +88,10 @@ def best_of(address: StudyAddress) -> dict[str, Any]:
         written = module is not None and module.is_file()
         return {
             "study": study.name,
-            **trial_row(best),
+            **trial_details(best),
             "baseline": dict(study.baseline or {}),
             "qconfig": dict(best.qconfig),
+            **(_front(repository, study, objective) if objective.minimize else {}),
             "module": str(module) if written else None,
         }
 
@@ -111,7 +113,7 @@ def trial_of(address: StudyAddress, number: int) -> dict[str, Any]:
         (trial,) = found
         failure = trial.outcome.failure
         return {
-            **trial_row(trial),
+            **trial_details(trial),
             "stage": trial.stage,
             "batch": trial.batch,
             "lost_workers": trial.lost_workers,
@@ -203,6 +205,11 @@ def export_optuna(address: StudyAddress, url: str, name: str | None = None) -> t
         target = name or study.name
         write_study(trials, space, objective, url, target)
         return target, len(trials)
+
+
+def _front(repository: Repository, study: Study, objective: Objective) -> dict[str, Any]:
+    complete = repository.trials_of(study.id, states=["complete"])
+    return {"front": front_of(complete, objective)}
 
 
 def _scores(score: Any) -> dict[str, Any]:

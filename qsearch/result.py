@@ -89,6 +89,9 @@ class SearchResult:
             lines.append(f"best      {_scores(s['best'])}  (trial {s['best']['trial']})")
             params = ", ".join(f"{k}={v}" for k, v in self._best().params.items())
             lines.append(f"          {params}")
+        for one in s.get("front", ()):
+            values = ", ".join(f"{name} {_number(one[name])}" for name in self.objective.names)
+            lines.append(f"front     {values}  (trial {one['trial']}, {one['stage']})")
         if s["emitted"]:
             equal = s["emitted"]["equal_outputs"]
             lines.append(
@@ -108,6 +111,12 @@ class SearchResult:
                 "no trial was completed", where=str(self.folder), fix="see report.json for why"
             )
         return best
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _scores(score: Mapping[str, Any] | None) -> str:

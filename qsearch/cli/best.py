@@ -35,5 +35,8 @@ def run(args: argparse.Namespace) -> int:
         for name in ("top1", "agreement", "sqnr_db"):
             if found[name] is not None:
                 print(f"{name:<10} {found[name]:.4f}")
+        for one in found.get("front", ()):
+            rest = ", ".join(f"{name} {value}" for name, value in one.items() if name != "trial")
+            print(f"front      trial {one['trial']}: {rest}")
         print(f"params     {params}\nmodule     {found['module'] or 'not written here'}")
     return 0

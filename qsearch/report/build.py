@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qsearch.choices import HARDWARE_METRICS
+from qsearch.report.intervals import intervals
 from qsearch.search.space import canonical_fields
 from qsearch.store.records import Counts, Study, Trial
 
@@ -70,12 +71,14 @@ def _best(trial: Trial) -> dict[str, Any]:
         "trial": trial.number,
         "qconfig": dict(trial.qconfig),
         **_scored(score),
+        "intervals": intervals(score, trial.outcome.samples),
     }
 
 
 def _scored(score: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Accuracies, and the cost on hardware where there is one."""
-    costs = {name: score[name] for name in HARDWARE_METRICS if name in score}
+    """Accuracies, and the costs that are known."""
+    known = ("model_bytes", "bit_operations", *HARDWARE_METRICS)
+    costs = {name: score[name] for name in known if name in score}
     return {**{name: score.get(name) for name in _SCORES}, **costs}
 
 
@@ -95,6 +98,14 @@ def trial_row(trial: Trial) -> dict[str, Any]:
         "seconds": outcome.seconds,
         "outputs_sha256": outcome.outputs_sha256,
         "error": outcome.failure.what if outcome.failure else None,
+    }
+
+
+def trial_details(trial: Trial) -> dict[str, Any]:
+    """The row with the 95 % interval of every score."""
+    return {
+        **trial_row(trial),
+        "intervals": intervals(trial.outcome.score or {}, trial.outcome.samples),
     }
 
 
@@ -136,7 +147,10 @@ def full_report(
             "the exact integer reference, equal those of the judge bit for bit",
             "wall_s, cpu_s, trials_per_min": "of the last run of the command; cpu_s is the "
             "driver's and what the workers report",
+            "intervals": "95 %, were the samples drawn anew: Wilson's for accuracies, the delta "
+            "method's for SQNR; of a pruned trial on the samples it was stopped after, which are "
+            "spread over all of them at equal distances",
             "calibration_cpu_s": "of the whole study",
         },
-        "all_trials": [trial_row(trial) for trial in trials],
+        "all_trials": [trial_details(trial) for trial in trials],
     }

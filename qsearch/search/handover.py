@@ -9,6 +9,7 @@ from typing import Any
 from qsearch.errors import NoModuleError, SearchFailedError
 from qsearch.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, summary
+from qsearch.report.pareto import front_of, hypervolume_of
 from qsearch.result import SearchResult
 from qsearch.run_folder import RunFolder
 from qsearch.search.objectives import Objective, accuracy_of, keeps_accuracy
@@ -52,6 +53,9 @@ def hand_over(
         str(folder.module) if best is not None else None,
         emitted,
     )
+    if objective.minimize:
+        short["front"] = front_of(trials, objective)
+        short["hypervolume"] = hypervolume_of(trials, objective)
     name, value = accuracy_of(score)
     before = float(baseline.get(name) or 0.0)
     report = full_report(

@@ -1,0 +1,278 @@
+"""What the search finds in how many evaluations, beside random search, NSGA-II and onnxruntime.
+
+    python -m tests.benchmarks.bench_search --out DIR [--models NAME …] [--seeds 5] [--images N]
+        [--calib N] [--json FILE]
+
+For every model, starting from QConfig.recommended(), SQNR in dB on the dev split among the
+configurations that lose at most one point of top-1:
+
+    ours 32        the best of 32 trials of the default sampler
+    random 64      the best of 64 random trials
+    onnxruntime    the best of its whole grid: calibration method x granularity x u8 or s8
+
+and with two objectives, SQNR against bytes of weights with 4, 6 or 8 bits per layer, the
+hypervolume after 64 trials of ours and 128 of NSGA-II on the raw choices of every layer, over 0 dB
+and the bytes of 8 bits. Medians over seeds. All studies of a model share one store, so equal work
+is done once; run the same command again to go on. Goals, which set the exit code: ours is above
+random, at least onnxruntime's best, and its hypervolume at least NSGA-II's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import qsearch
+from qsearch.report.pareto import hypervolume
+from qsearch.result import SearchResult
+from qsearch.search.objectives import sqnr_value
+from qsearch.store.records import Trial
+from tests.benchmarks import onnxruntime_peers as peers
+from tests.benchmarks.bench_accuracy import on_onnxruntime, outputs_of
+from tests.benchmarks.machine import machine
+from tests.benchmarks.real_models import DATA, Split, batch_of, read_split
+from tests.benchmarks.scores import score
+
+DEFAULT_MODELS = ("fashion_resnet", "fashion_vit", "fashion_outlier")
+MAX_DROP = 0.01
+OURS_TRIALS, RANDOM_TRIALS = 32, 64
+FRONT_TRIALS, NSGA_TRIALS = 64, 128
+SAME = 0.005
+"""Decibels below which two results count as a tie."""
+
+
+def spooled(split: Split, path: Path) -> Path:
+    """The split as a file that every study reads."""
+    if not path.exists():
+        np.savez(path, input=split.images, labels=split.labels)
+    return path
+
+
+class Model:
+    """The studies of one model.
+
+    Args:
+        args: of the command line.
+        name: of the model.
+    """
+
+    def __init__(self, args: argparse.Namespace, name: str) -> None:
+        self.args = args
+        self.name = name
+        self.path = args.data / f"{name}.onnx"
+        self.batch = batch_of(name)
+        self.folder = args.out / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.calib = read_split(args.data, name, "calib", args.calib, self.batch)
+        self.dev = read_split(args.data, name, "dev", args.images, self.batch)
+        self._files = {
+            "calib": spooled(self.calib, self.folder / f"calib{len(self.calib)}.npz"),
+            "eval": spooled(self.dev, self.folder / f"dev{len(self.dev)}.npz"),
+        }
+
+    def study(self, arm: str, seed: int, trials: int, **settings: Any) -> SearchResult:
+        """One study, run or resumed."""
+        study = f"{arm}-{seed}-{len(self.dev)}"
+        return qsearch.launch(
+            self.path,
+            **{name: str(path) for name, path in self._files.items()},
+            dim={"N": self.batch},
+            metric="sqnr",
+            max_drop=MAX_DROP,
+            trials=trials,
+            seed=seed,
+            pool="inline",
+            storage=f"sqlite:///{self.folder / 'studies.db'}",
+            study=study,
+            out=str(self.folder / study),
+            **settings,
+        )
+
+    def peers(self) -> list[dict[str, Any]]:
+        """onnxruntime's grid: name, SQNR and whether it keeps its accuracy; kept in a file."""
+        kept = self.folder / f"peers{len(self.dev)}.json"
+        if kept.exists():
+            found: list[dict[str, Any]] = json.loads(kept.read_text())
+            return found
+        rows = []
+        with tempfile.TemporaryDirectory(prefix="bench-search-") as folder:
+            work = Path(folder)
+            prepared = peers.prepare(self.path, work)
+            reference = outputs_of(on_onnxruntime(prepared), self.dev, 1)
+            base = score(reference, reference, self.dev.labels)
+            for peer in peers.all_peers():
+                made, _ = peers.quantize(prepared, peer, self.calib.images, work)
+                judged = score(
+                    outputs_of(on_onnxruntime(made), self.dev, 1), reference, self.dev.labels
+                )
+                kept_accuracy = judged.top1 >= base.top1 - 100 * MAX_DROP - 1e-9
+                rows.append({"name": peer.name, "sqnr_db": judged.sqnr_db, "keeps": kept_accuracy})
+        kept.write_text(json.dumps(rows))
+        return rows
+
+
+def best_db(result: SearchResult) -> float | None:
+    """SQNR of the winner; None where nothing keeps its accuracy."""
+    objective = result.objective
+    best = objective.best(result.trials)
+    if best is None or not objective.feasible(best.outcome.score or {}):
+        return None
+    return sqnr_value(best.outcome.score or {})
+
+
+def effort(trials: Sequence[Trial], samples: int) -> dict[str, float]:
+    """Evaluations of a study, and what pruning and the store saved of them."""
+    asked = len(trials) * samples
+    judged = sum(t.outcome.samples or 0 for t in trials)
+    again = [t for t in trials if t.outcome.from_store]
+    return {
+        "trials": len(trials),
+        "pruned": sum(t.state == "pruned" for t in trials),
+        "from_store": len(again),
+        "saved_by_pruning": round(1 - judged / asked, 3) if asked else 0.0,
+        "saved_by_store": round(sum(t.outcome.samples or 0 for t in again) / asked, 3),
+        "cpu_s": round(sum((t.outcome.run_cpu_s or 0.0) for t in trials if t not in again), 1),
+    }
+
+
+def volume(result: SearchResult, largest: float) -> float:
+    """Hypervolume in dB times the share of ``largest`` bytes that is saved."""
+    points = []
+    for trial in result.trials:
+        found = trial.outcome.score or {}
+        if trial.state == "complete" and result.objective.feasible(found):
+            size = found.get("model_bytes") or largest
+            points.append((sqnr_value(found), 1.0 - size / largest))
+    # The module of 8 bits everywhere spans an area too.
+    return hypervolume(points, (0.0, -1e-3))
+
+
+def measure(model: Model) -> dict[str, Any]:
+    """All arms of one model."""
+    seeds = range(model.args.seeds)
+    samples = len(model.dev)
+    rows: dict[str, list[Any]] = {"ours": [], "random": [], "ours_front": [], "nsga2_front": []}
+    efforts: dict[str, list[dict[str, float]]] = {name: [] for name in rows}
+    for seed in seeds:
+        ours = model.study("ours", seed, OURS_TRIALS)
+        drawn = model.study("random", seed, RANDOM_TRIALS, sampler="random")
+        for name, result in (("ours", ours), ("random", drawn)):
+            rows[name].append(best_db(result))
+            efforts[name].append(effort(result.trials, samples))
+        print(f"{model.name} seed {seed}: ours {rows['ours'][-1]}, random {rows['random'][-1]}")
+        sys.stdout.flush()
+    if not model.args.one_objective:
+        for seed in seeds:
+            fronts = {
+                "ours_front": model.study("front", seed, FRONT_TRIALS, minimize=["size"]),
+                "nsga2_front": model.study(
+                    "nsga2", seed, NSGA_TRIALS, minimize=["size"], sampler="nsga2", prune=0.0
+                ),
+            }
+            largest = max(
+                (t.outcome.score or {}).get("model_bytes") or 0.0
+                for t in fronts["ours_front"].trials
+            )
+            for name, result in fronts.items():
+                rows[name].append(round(volume(result, largest), 3))
+                efforts[name].append(effort(result.trials, samples))
+            print(
+                f"{model.name} seed {seed}: hypervolume ours {rows['ours_front'][-1]}, "
+                f"NSGA-II {rows['nsga2_front'][-1]}",
+                flush=True,
+            )
+    grid = [] if model.args.no_peers else model.peers()
+    return judged(model.name, rows, efforts, grid)
+
+
+def judged(
+    name: str,
+    rows: Mapping[str, list[Any]],
+    efforts: Mapping[str, list[dict[str, float]]],
+    grid: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Medians, and who wins."""
+    medians = {arm: _median(values) for arm, values in rows.items() if values}
+    kept = [row for row in grid if row["keeps"]]
+    peer = max(kept, key=lambda row: row["sqnr_db"], default=None)
+    pairs = list(zip(rows["ours"], rows["random"], strict=True))
+    found: dict[str, Any] = {
+        "model": name,
+        "medians": medians,
+        "per_seed": dict(rows),
+        "against_random": {
+            "wins": sum(_db(a) > _db(b) + SAME for a, b in pairs),
+            "ties": sum(abs(_db(a) - _db(b)) <= SAME for a, b in pairs),
+            "losses": sum(_db(a) < _db(b) - SAME for a, b in pairs),
+        },
+        "onnxruntime": peer,
+        "effort": {arm: _mean(values) for arm, values in efforts.items() if values},
+    }
+    met = _db(medians["ours"]) > _db(medians["random"])
+    met = met and (peer is None or _db(medians["ours"]) >= peer["sqnr_db"])
+    if "ours_front" in medians:
+        met = met and medians["ours_front"] >= medians["nsga2_front"]
+    found["met"] = met
+    return found
+
+
+def _db(value: float | None) -> float:
+    return -1e9 if value is None else value
+
+
+def _median(values: Sequence[float | None]) -> float:
+    return statistics.median(map(_db, values))
+
+
+def _mean(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {key: round(statistics.mean(row[key] for row in rows), 3) for key in rows[0]}
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """The lines of one model."""
+    medians = result["medians"]
+    peer = result["onnxruntime"]
+    print(f"{result['model']}: {'met' if result['met'] else 'MISSED'}")
+    print(f"  ours 32      {medians['ours']:8.2f} dB   {result['effort']['ours']}")
+    print(f"  random 64    {medians['random']:8.2f} dB   {result['effort']['random']}")
+    print(f"  by seed      {result['against_random']}")
+    if peer is not None:
+        print(f"  onnxruntime  {peer['sqnr_db']:8.2f} dB   {peer['name']}")
+    for arm, title in (("ours_front", "hypervolume"), ("nsga2_front", "NSGA-II 128")):
+        if arm in medians:
+            print(f"  {title:11} {medians[arm]:9.3f}      {result['effort'][arm]}")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Print the table; 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--out", type=Path, required=True, help="folder of stores and studies")
+    parser.add_argument("--models", nargs="+", default=DEFAULT_MODELS)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--images", type=int, help="dev images per model (all)")
+    parser.add_argument("--calib", type=int, help="calibration images per model (all)")
+    parser.add_argument("--one-objective", action="store_true", help="leave the fronts out")
+    parser.add_argument("--no-peers", action="store_true", help="leave onnxruntime out")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    results = []
+    for name in args.models:
+        results.append(measure(Model(args, name)))
+        show(results[-1])
+    if args.json is not None:
+        args.json.write_text(json.dumps({"machine": machine(), "models": results}, indent=1))
+    return 0 if all(result["met"] for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

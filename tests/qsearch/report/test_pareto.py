@@ -1,0 +1,63 @@
+"""Fronts and hypervolumes against their definitions."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qsearch.report.intervals import intervals, wilson
+from qsearch.report.pareto import front, hypervolume
+
+SMALL = st.integers(0, 4)
+
+
+@st.composite
+def point_sets(draw: st.DrawFn) -> list[tuple[float, ...]]:
+    size = draw(st.integers(1, 3))
+    return draw(st.lists(st.tuples(*[SMALL.map(float)] * size), min_size=1, max_size=6))
+
+
+@given(point_sets())
+def test_the_volume_is_that_of_the_unit_cells_below_some_point(
+    points: list[tuple[float, ...]],
+) -> None:
+    axes = len(points[0])
+    cells = sum(
+        any(all(c < p for c, p in zip(cell, point, strict=True)) for point in points)
+        for cell in product(range(4), repeat=axes)
+    )
+    assert hypervolume(points, (0.0,) * axes) == pytest.approx(cells)
+    assert hypervolume(front(points), (0.0,) * axes) == pytest.approx(cells)
+
+
+@given(point_sets())
+def test_the_front_is_what_no_other_equals_or_beats(points: list[tuple[float, ...]]) -> None:
+    kept = front(points)
+    for point in set(points):
+        beaten = any(
+            other != point and all(a >= b for a, b in zip(other, point, strict=True))
+            for other in points
+        )
+        assert (point in kept) is not beaten
+
+
+def test_points_at_or_below_the_reference_span_nothing() -> None:
+    assert hypervolume([(1.0, 0.0), (-1.0, 5.0)], (0.0, 0.0)) == 0.0
+    assert hypervolume([], (0.0,)) == 0.0
+
+
+def test_intervals_of_accuracies_are_wilsons() -> None:
+    low, high = wilson(0.9, 100)
+    assert (round(low, 4), round(high, 4)) == (0.8256, 0.9448)
+    assert wilson(1.0, 10)[1] == pytest.approx(1.0)
+    assert wilson(0.0, 10)[0] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_scores_without_a_value_have_no_interval() -> None:
+    found = intervals({"top1": None, "agreement": 0.5, "sqnr_db": 20.0}, 50)
+    assert list(found) == ["agreement"]
+    exact = intervals({"sqnr_db": 20.0, "sqnr_db_error": 0.5}, None)
+    assert exact["sqnr_db"] == pytest.approx((19.02, 20.98), abs=0.001)

@@ -1,0 +1,61 @@
+"""Bits of layers: budgets are kept, flips move one layer, raw choices for other samplers."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.qtypes.qconfig import QConfig
+from qsearch.search.layer_space import BUDGET, NO_FLIP, LayerPlan, LayerSpace
+from qsearch.search.space import layer_parameter, to_qconfig
+
+LAYERS = LayerSpace({"conv_0": 100, "conv_1": 1000, "gemm_0": 400}, (4, 6, 8))
+DAMAGE = {
+    "conv_0": {4: 9.0, 6: 1.0, 8: 0.0},
+    "conv_1": {4: 0.4, 6: 0.1, 8: 0.0},
+    "gemm_0": {4: 2.0, 6: 0.2, 8: 0.0},
+}
+PLAN = LayerPlan(LAYERS, DAMAGE)
+
+
+def bytes_of(bits: dict[str, int]) -> float:
+    return sum(LAYERS.sizes[name][chosen] for name, chosen in bits.items())
+
+
+@pytest.mark.parametrize("fraction", [1 / 32, 0.25, 0.5, 0.75, 1.0])
+def test_bits_stay_within_the_budget(fraction: float) -> None:
+    point = {BUDGET: fraction, "first_flip": NO_FLIP, "second_flip": NO_FLIP}
+    assert bytes_of(PLAN.bits_of(point)) <= 750 + fraction * 750
+
+
+def test_a_limit_of_bytes_is_what_the_largest_budget_means() -> None:
+    plan = LayerPlan(LAYERS, DAMAGE, most=1000.0)
+    assert 950 <= bytes_of(plan.bits_of({BUDGET: 1.0})) <= 1000
+    assert plan.first_points()[0][BUDGET] == 1.0
+
+
+def test_a_flip_moves_one_layer_by_one_choice_and_stays_in_range() -> None:
+    plain = PLAN.bits_of({BUDGET: 0.5})
+    up = PLAN.bits_of({BUDGET: 0.5, "first_flip": "conv_1+"})
+    assert {name for name in plain if plain[name] != up[name]} == {"conv_1"}
+    assert PLAN.bits_of({BUDGET: 1.0, "first_flip": "conv_0+"})["conv_0"] == 8
+
+
+def test_first_budgets_spread_over_the_range() -> None:
+    fractions = [point[BUDGET] for point in PLAN.first_points()]
+    assert fractions[:2] == [1.0, 0.5]
+    assert set(fractions[2:4]) == {0.25, 0.75}
+    assert len(set(fractions)) == 32
+
+
+def test_raw_parameters_make_the_same_configuration_as_the_field() -> None:
+    start = QConfig.recommended()
+    params = {layer_parameter("conv_0"): 4, layer_parameter("gemm_0"): 8}
+    assert to_qconfig(params, start).layers == {"conv_0": {"nbit_weight": 4}}
+    raw = LAYERS.raw()
+    assert [p.name for p in raw] == [layer_parameter(name) for name in LAYERS.elements]
+    assert raw[0].choices == (8, 6, 4)
+
+
+def test_a_spec_gives_the_layers_back() -> None:
+    assert LayerSpace.of_spec(LAYERS.to_dict()) == LAYERS
+    assert LayerSpace.of_spec(None) is None

@@ -1,0 +1,93 @@
+"""The search space as a file: what it may say, what it may not, and that it comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compiler.qtypes.qconfig import QConfig
+from qsearch.errors import SettingsError
+from qsearch.search.space import default_space
+from qsearch.search.space_file import fitting_start, read_space, write_space
+
+LAYERS = ("conv_0", "conv_1", "gemm_0")
+
+
+def read(tmp_path: Path, text: str):  # type: ignore[no-untyped-def]
+    path = tmp_path / "space.yaml"
+    path.write_text(text)
+    return read_space(path, LAYERS)
+
+
+def test_the_default_space_comes_back_from_its_file(tmp_path: Path) -> None:
+    text = write_space(default_space(), (4, 8), LAYERS, "a heading")
+    found = read(tmp_path, text)
+    assert found.space == default_space()
+    assert found.weight_bits == (4, 8)
+    assert found.layers == LAYERS
+
+
+def test_ranges_conditions_and_layers(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        """
+fields:
+  calibrate_mode: [mse, percentile]
+  percentile: {values: [0.999], when: {calibrate_mode: percentile}}
+  smooth_alpha: {from: 0.3, to: 0.9, step: 0.2}
+  nbit_weight: {from: 6, to: 8, step: 1}
+layers:
+  nbit_weight: [8, 4]
+  except: [conv_0]
+""",
+    )
+    choices = {p.name: p.choices for p in found.space.parameters}
+    assert choices["smooth_alpha"] == (0.3, 0.5, 0.7, 0.9)
+    assert choices["nbit_weight"] == (6, 7, 8)
+    assert found.space.parameters[1].when == (("calibrate_mode", ("percentile",)),)
+    assert (found.weight_bits, found.layers) == ((4, 8), ("conv_1", "gemm_0"))
+
+
+def test_the_start_takes_a_value_that_the_space_has(tmp_path: Path) -> None:
+    found = read(tmp_path, "fields: {calibrate_mode: [mse, max], weight_scale: [max, mse]}")
+    start = fitting_start(found.space, QConfig.recommended())
+    assert (start.calibrate_mode, start.weight_scale) == ("mse", "max")
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        ("fields: {weight_scal: [max]}", "unknown name 'weight_scal'", "weight_scale"),
+        ("fields: {weight_scale: [maxi]}", "maxi", "max"),
+        ("field: {weight_scale: [max]}", "unknown name 'field'", "fields"),
+        ("fields: {}", "no field", "fields"),
+        ("fields: {smooth_alpha: {from: 0, to: 1}}", "cannot be used", "step"),
+        ("fields: {smooth_alpha: []}", "0 values", "1 to"),
+        (
+            "fields: {percentile: {values: [0.9], when: {calibrate_mode: [max]}}}",
+            "fields before",
+            "legal",
+        ),
+        (
+            "fields: {calibrate_mode: [max], percentile: {values: [0.9], "
+            "when: {calibrate_mode: [mse]}}}",
+            "never 'mse'",
+            "max",
+        ),
+        ("fields: {rounding: [UPWARD]}\nlayers: {nbit_weight: [1]}", "[1]", "2 to 16"),
+        (
+            "fields: {rounding: [UPWARD]}\nlayers: {nbit_weight: [4], only: [conv0]}",
+            "no layer 'conv0'",
+            "conv_0",
+        ),
+    ],
+)
+def test_a_wrong_name_or_value_is_one_error_with_the_nearest(
+    tmp_path: Path, text: str, what: str, fix: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read(tmp_path, text)
+    assert what in caught.value.what
+    assert fix in str(caught.value.fix)
+    assert "space.yaml" in str(caught.value.where)
