@@ -129,7 +129,7 @@ class PassError(CompilerError):
         self.function_name = function_name
 
 
-class HardwareDescriptionError(CompilerError):
+class HDFGError(CompilerError):
     """A hardware description that names something unknown or contradicts itself.
 
     Args:

@@ -25,7 +25,7 @@ def read_hardware(hw: str) -> HDFG:
     """The description that ``--hw`` names; its groups can be compiled to command lists.
 
     Raises:
-        HardwareDescriptionError: it is wrong or not there.
+        HDFGError: it is wrong or not there.
     """
     hdfg = load_hdfg(hw)
     register_command_list(hdfg.name)
@@ -65,7 +65,7 @@ def report_without_data(
         hw: as ``--hw``.
 
     Raises:
-        HardwareDescriptionError: the description is wrong or not there.
+        HDFGError: the description is wrong or not there.
         CompilerError: the model cannot be quantized.
     """
     hdfg = read_hardware(hw)

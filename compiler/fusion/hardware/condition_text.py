@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from compiler.errors import HardwareDescriptionError
+from compiler.errors import HDFGError
 
 _WORDS = {"true": True, "false": False, "none": None}
 _FORM = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\((.*)\))?\s*", re.DOTALL)
@@ -24,13 +24,11 @@ def split_condition(text: str) -> tuple[str, list[Any]]:
     """``attr(groups, ==, 1)`` → ``("attr", ["groups", "==", 1])``.
 
     Raises:
-        HardwareDescriptionError: the text is not of this form.
+        HDFGError: the text is not of this form.
     """
     found = _FORM.fullmatch(text)
     if found is None:
-        raise HardwareDescriptionError(
-            f"{text!r} is no condition", fix="write name, or name(argument, …)"
-        )
+        raise HDFGError(f"{text!r} is no condition", fix="write name, or name(argument, …)")
     name, inside = found.groups()
     return name, [] if inside is None else _arguments(inside, text)
 
@@ -81,7 +79,7 @@ def _value(token: re.Match[str]) -> Any:
     return word
 
 
-def _malformed(text: str, why: str) -> HardwareDescriptionError:
-    return HardwareDescriptionError(
+def _malformed(text: str, why: str) -> HDFGError:
+    return HDFGError(
         f"condition {text!r} is malformed: {why}", fix="write name(argument, [list, of, them], …)"
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.errors import HardwareDescriptionError, legal_names, nearest
+from compiler.errors import HDFGError, legal_names, nearest
 from compiler.fusion.hardware.condition_text import split_condition
 from compiler.fusion.hardware.dfg import Node
 from compiler.ir.expr import Constant, Expr, Op
@@ -33,7 +33,7 @@ class Condition:
 
 ConditionMaker = Callable[[Sequence[Any], Op], Test]
 
-conditions: NamedTable[ConditionMaker] = NamedTable("condition", HardwareDescriptionError)
+conditions: NamedTable[ConditionMaker] = NamedTable("condition", HDFGError)
 """Name → function of the arguments and of the operator the condition is written for."""
 
 
@@ -41,19 +41,19 @@ def parse_condition(text: str, op: Op) -> Condition:
     """The condition that ``text`` names, for calls of ``op``.
 
     Raises:
-        HardwareDescriptionError: unknown condition, or arguments it does not take.
+        HDFGError: unknown condition, or arguments it does not take.
     """
     name, args = split_condition(text)
     try:
         return Condition(text, conditions.require(name)(args, op))
-    except HardwareDescriptionError as error:
+    except HDFGError as error:
         error.where = error.where or f"condition {text!r} of {op.name}"
         raise
 
 
 def _exactly(count: int, args: Sequence[Any], form: str) -> None:
     if len(args) != count:
-        raise HardwareDescriptionError(
+        raise HDFGError(
             f"{form.partition('(')[0]} takes {count} arguments, got {len(args)}",
             fix=f"write {form}",
         )
@@ -61,7 +61,7 @@ def _exactly(count: int, args: Sequence[Any], form: str) -> None:
 
 def _whole(value: Any, form: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise HardwareDescriptionError(f"{value!r} is no whole number", fix=f"write {form}")
+        raise HDFGError(f"{value!r} is no whole number", fix=f"write {form}")
     return value
 
 
@@ -187,17 +187,15 @@ def attr(args: Sequence[Any], op: Op) -> Test:
     names = [field for field in fields if field != "type_key"]
     if name not in names:
         fix = legal_names(str(name), names) if names else f"{op.name} has no attributes"
-        raise HardwareDescriptionError(f"{op.name} has no attribute {name!r}", fix=fix)
+        raise HDFGError(f"{op.name} has no attribute {name!r}", fix=fix)
     compare = _COMPARISONS.get(comparison)
     if compare is None:
-        raise HardwareDescriptionError(
-            f"{comparison!r} compares nothing", fix=f"one of: {' '.join(_COMPARISONS)}"
-        )
+        raise HDFGError(f"{comparison!r} compares nothing", fix=f"one of: {' '.join(_COMPARISONS)}")
     is_number = isinstance(wanted, (int, float)) and not isinstance(wanted, bool)
     if (comparison == "in" and not isinstance(wanted, list)) or (
         comparison in ("<=", ">=") and not is_number
     ):
-        raise HardwareDescriptionError(
+        raise HDFGError(
             f"attr(…, {comparison}, …) cannot compare with {wanted!r}",
             fix="give a list after in, a number after <= and >=",
         )
@@ -236,9 +234,7 @@ def dtype_in(args: Sequence[Any], op: Op) -> Test:
     wanted = _words(args)
     for dtype in wanted or [""]:
         if dtype not in DTYPES:
-            raise HardwareDescriptionError(
-                f"unknown dtype {dtype!r}", fix=legal_names(str(dtype), DTYPES)
-            )
+            raise HDFGError(f"unknown dtype {dtype!r}", fix=legal_names(str(dtype), DTYPES))
     legal = frozenset(wanted)
 
     def holds(node: Node) -> bool:
@@ -267,7 +263,7 @@ def pad_value(args: Sequence[Any], op: Op) -> Test:
     _exactly(1, args, "pad_value(0)")
     wanted = args[0]
     if isinstance(wanted, bool) or not isinstance(wanted, (int, float)):
-        raise HardwareDescriptionError(f"{wanted!r} is no number", fix="write pad_value(0)")
+        raise HDFGError(f"{wanted!r} is no number", fix="write pad_value(0)")
 
     def holds(node: Node) -> bool:
         value = node.preds[-1].ref if len(node.preds) > 1 else None
@@ -308,11 +304,11 @@ def require_op(name: object) -> Op:
     """The operator a description names.
 
     Raises:
-        HardwareDescriptionError: there is none; the nearest names are listed.
+        HDFGError: there is none; the nearest names are listed.
     """
     if not isinstance(name, str) or not has_op(name):
         close = nearest(str(name), [op.name for op in all_ops()])
-        raise HardwareDescriptionError(
+        raise HDFGError(
             f"unknown operator {name!r}",
             fix=f"did you mean {', '.join(close)}?" if close else "see python -m compiler.ops",
         )

@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path as FilePath
 from typing import Any
 
-from compiler.errors import HardwareDescriptionError, legal_names
+from compiler.errors import HDFGError, legal_names
 from compiler.fusion.hardware.hdfg import HDFG, Stage
 from compiler.fusion.hardware.limits import LIMIT_NAMES, Limits
 from compiler.fusion.hardware.positions import Path, lines_of
@@ -34,7 +34,7 @@ def load_hdfg(source: str | os.PathLike[str]) -> HDFG:
     """The description of this name (``opu``), or in this file (``eng.toml``, ``eng.json``).
 
     Raises:
-        HardwareDescriptionError: it is not there, is not TOML or JSON, or contradicts itself; the
+        HDFGError: it is not there, is not TOML or JSON, or contradicts itself; the
             message names file and line.
     """
     text, name = read_description(source)
@@ -45,7 +45,7 @@ def read_description(source: str | os.PathLike[str]) -> tuple[str, str]:
     """Text of the description ``load_hdfg`` would find, and its file's name, for ``parse_hdfg``.
 
     Raises:
-        HardwareDescriptionError: it cannot be read.
+        HDFGError: it cannot be read.
     """
     if isinstance(source, str) and source in shipped_descriptions():
         entry = files("compiler.fusion.hardware") / "descriptions" / f"{source}.toml"
@@ -56,7 +56,7 @@ def read_description(source: str | os.PathLike[str]) -> tuple[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         shipped = shipped_descriptions()
-        raise HardwareDescriptionError(
+        raise HDFGError(
             f"hardware description {os.fspath(source)!r} cannot be read: {reason}",
             where=str(path.absolute()),
             fix=f"give a .toml or .json file, or a shipped one; {legal_names(path.name, shipped)}",
@@ -67,19 +67,19 @@ def parse_hdfg(text: str, source_name: str = "<description>") -> HDFG:
     """The description in a text; JSON where the name ends in ``.json``, else TOML.
 
     Raises:
-        HardwareDescriptionError: as for ``load_hdfg``.
+        HDFGError: as for ``load_hdfg``.
     """
     is_toml = not source_name.endswith(".json")
     try:
         values = tomllib.loads(text) if is_toml else json.loads(text)
     except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as error:
         language = "TOML" if is_toml else "JSON"
-        raise HardwareDescriptionError(
+        raise HDFGError(
             f"this is not {language}: {error}", where=source_name, fix="see hardware/README.md"
         ) from error
     try:
         return hdfg_from(values)
-    except HardwareDescriptionError as error:
+    except HDFGError as error:
         lines = lines_of(text, is_toml=is_toml)
         key: Path = error.key
         while key not in lines:
@@ -93,7 +93,7 @@ def hdfg_from(values: Any) -> HDFG:
     """The description in plain values, as TOML or JSON gives them.
 
     Raises:
-        HardwareDescriptionError: something is missing, unknown or of another kind.
+        HDFGError: something is missing, unknown or of another kind.
     """
     table = _table(values, ())
     _known_keys(table, _TOP_KEYS, ())
@@ -142,7 +142,7 @@ def _stage(values: Any, path: Path) -> Stage:
             cycles_per_element=_number(table, "cycles_per_element", path, 0.0) or 0.0,
             limits=Limits(**limits),
         )
-    except HardwareDescriptionError as error:
+    except HDFGError as error:
         if error.key[: len(path)] != path:
             error.key = (*path, *error.key)
         raise
@@ -168,7 +168,7 @@ def _get(
 ) -> Any:
     if name not in table:
         if required:
-            raise HardwareDescriptionError(
+            raise HDFGError(
                 f"{name!r} is missing", key=path, where=_shown(path), fix=f"add {name} = …"
             )
         return default
@@ -196,13 +196,11 @@ def _table(value: Any, path: Path) -> dict[str, Any]:
 def _known_keys(table: Mapping[str, Any], legal: tuple[str, ...], path: Path) -> None:
     for key in table:
         if key not in legal:
-            raise HardwareDescriptionError(
-                f"unknown key {key!r}", key=(*path, key), fix=legal_names(key, legal)
-            )
+            raise HDFGError(f"unknown key {key!r}", key=(*path, key), fix=legal_names(key, legal))
 
 
-def _wrong(value: Any, wanted: str, path: Path) -> HardwareDescriptionError:
-    return HardwareDescriptionError(
+def _wrong(value: Any, wanted: str, path: Path) -> HDFGError:
+    return HDFGError(
         f"{_shown(path)} must be {wanted}, got {value!r}", key=path, fix=f"write {wanted}"
     )
 

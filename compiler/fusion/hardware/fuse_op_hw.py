@@ -42,7 +42,7 @@ class FuseOpHW(ModulePass):
         matcher: "greedy" as in the seed note, or "optimal".
 
     Raises:
-        HardwareDescriptionError: the description is wrong or cannot be found.
+        HDFGError: the description is wrong or cannot be found.
         CompilerError: unknown matcher.
     """
 

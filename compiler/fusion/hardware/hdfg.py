@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from compiler.errors import HardwareDescriptionError, legal_names
+from compiler.errors import HDFGError, legal_names
 from compiler.fusion.hardware.conditions import Condition, parse_condition, require_op
 from compiler.fusion.hardware.dfg import Node
 from compiler.fusion.hardware.limits import Limits
@@ -50,7 +50,7 @@ class Stage:
         limits: what a call must not exceed.
 
     Raises:
-        HardwareDescriptionError: an unknown operator or condition, or a value of the wrong kind.
+        HDFGError: an unknown operator or condition, or a value of the wrong kind.
     """
 
     name: str
@@ -62,11 +62,11 @@ class Stage:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise HardwareDescriptionError(
+            raise HDFGError(
                 f"{self.name!r} cannot name a unit", key=("name",), fix="letters, digits and _"
             )
         if self.max_uses is not None and self.max_uses < 1:
-            raise HardwareDescriptionError(
+            raise HDFGError(
                 f"unit {self.name!r}: max_uses must be at least 1, got {self.max_uses}",
                 key=("max_uses",),
                 fix='leave the unit out, or write max_uses = "unbounded"',
@@ -89,9 +89,7 @@ def _conditions(op_name: str, given: Accepts, stage: str) -> tuple[Condition, ..
     try:
         op = require_op(op_name)
         if op_name in MARKERS:
-            raise HardwareDescriptionError(
-                f"{op_name} ends a group; no unit can take it", fix="leave it out"
-            )
+            raise HDFGError(f"{op_name} ends a group; no unit can take it", fix="leave it out")
         single = given is None or isinstance(given, (str, Condition)) or callable(given)
         several: Any = (() if given is None else (given,)) if single else given
         return tuple(
@@ -102,7 +100,7 @@ def _conditions(op_name: str, given: Accepts, stage: str) -> tuple[Condition, ..
             else Condition(getattr(item, "__name__", "predicate"), item)
             for item in several
         )
-    except HardwareDescriptionError as error:
+    except HDFGError as error:
         error.key = error.key or ("accepts", op_name)
         error.where = error.where or f"unit {stage!r}"
         raise
@@ -123,7 +121,7 @@ class HDFG:
         bytes_per_cycle: what the accelerator's memory port moves; None leaves memory out of cycles.
 
     Raises:
-        HardwareDescriptionError: a unit is named twice, unknown or unreachable.
+        HDFGError: a unit is named twice, unknown or unreachable.
     """
 
     name: str
@@ -140,7 +138,7 @@ class HDFG:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise HardwareDescriptionError(
+            raise HDFGError(
                 f"{self.name!r} cannot name a description: it begins the symbols of its functions",
                 key=("name",),
                 fix="letters, digits and _",
@@ -152,12 +150,10 @@ class HDFG:
         successors: dict[Stage, list[Stage]] = {stage: [] for stage in self.stages}
         for place, link in enumerate(self.links):
             if len(link) != 2:
-                raise HardwareDescriptionError(
-                    f"a link has two ends, got {list(link)}", key=("links", place)
-                )
+                raise HDFGError(f"a link has two ends, got {list(link)}", key=("links", place))
             start, end = (_known(by_name, n, ("links", place), f"link {list(link)}") for n in link)
             if end in successors[start]:
-                raise HardwareDescriptionError(
+                raise HDFGError(
                     f"link {list(link)} is there twice", key=("links", place), fix="remove one"
                 )
             successors[start].append(end)
@@ -192,7 +188,7 @@ class HDFG:
         """The unit of this name.
 
         Raises:
-            HardwareDescriptionError: there is none.
+            HDFGError: there is none.
         """
         return _known({stage.name: stage for stage in self.stages}, name, (), self.name)
 
@@ -200,12 +196,12 @@ class HDFG:
         by_name: dict[str, Stage] = {}
         for place, stage in enumerate(self.stages):
             if stage.name in by_name:
-                raise HardwareDescriptionError(
+                raise HDFGError(
                     f"two units are named {stage.name!r}", key=("stages", place, "name")
                 )
             by_name[stage.name] = stage
         if not by_name:
-            raise HardwareDescriptionError(
+            raise HDFGError(
                 f"description {self.name!r} has no unit", key=("stages",), fix="add [[stages]]"
             )
         return by_name
@@ -219,7 +215,7 @@ class HDFG:
                     stack.append(after)
         for place, stage in enumerate(self.stages):
             if stage not in reached:
-                raise HardwareDescriptionError(
+                raise HDFGError(
                     f"no path leads from root {root.name!r} to unit {stage.name!r}",
                     key=("stages", place, "name"),
                     fix=f'add a link such as ["{root.name}", "{stage.name}"]',
@@ -245,7 +241,7 @@ def _known(
     by_name: Mapping[str, Stage], name: str, key: tuple[str | int, ...], where: str
 ) -> Stage:
     if name not in by_name:
-        raise HardwareDescriptionError(
+        raise HDFGError(
             f"unknown unit {name!r}", key=key, where=where, fix=legal_names(str(name), by_name)
         )
     return by_name[name]
@@ -254,6 +250,6 @@ def _known(
 def _check_free_op(op_name: str, place: int) -> None:
     try:
         require_op(op_name)
-    except HardwareDescriptionError as error:
+    except HDFGError as error:
         error.key, error.where = ("free_ops", place), "free_ops"
         raise

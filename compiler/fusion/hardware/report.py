@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.errors import HardwareDescriptionError
+from compiler.errors import HDFGError
 from compiler.fusion.hardware.conditions import bytes_of
 from compiler.fusion.hardware.cost import HardwareCost, hardware_cost
 from compiler.fusion.hardware.description import load_hdfg, shipped_descriptions
@@ -109,7 +109,7 @@ def hw_report(
         matcher: how groups are drawn where there are none.
 
     Raises:
-        HardwareDescriptionError: no description was given and the module names none that ships.
+        HDFGError: no description was given and the module names none that ships.
         DynamicShapeError: a size is not known.
     """
     described = _described(mod, hdfg)
@@ -128,7 +128,7 @@ def _described(mod: IRModule, hdfg: HDFG | str | None) -> HDFG:
         return load_hdfg(hdfg) if isinstance(hdfg, str) else hdfg
     named = {function.get_attr("Compiler") for function in group_functions(mod)}
     if len(named) != 1 or not named <= set(shipped_descriptions()):
-        raise HardwareDescriptionError(
+        raise HDFGError(
             f"the groups of the module name {sorted(named) or 'no description'}",
             fix=f"pass the description; shipped: {', '.join(shipped_descriptions())}",
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler import relay
-from compiler.errors import DynamicShapeError, HardwareDescriptionError
+from compiler.errors import DynamicShapeError, HDFGError
 from compiler.fusion.hardware.cost import hardware_cost, work_of
 from compiler.fusion.hardware.description import load_hdfg
 from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
@@ -94,7 +94,7 @@ def test_the_report_of_a_fused_module_finds_the_shipped_description() -> None:
         ("sigmoid", "no unit of opu takes sigmoid"),
     ]
     assert report.groups[0].inputs == (("float32[1x4x8x8]", X_BYTES),)
-    with pytest.raises(HardwareDescriptionError, match="'eng'") as caught:
+    with pytest.raises(HDFGError, match="'eng'") as caught:
         hw_report(FuseOpHW(engine())(network()))
     assert "opu_q" in (caught.value.fix or "")
 

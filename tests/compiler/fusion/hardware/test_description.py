@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import HardwareDescriptionError
+from compiler.errors import HDFGError
 from compiler.fusion.hardware.description import load_hdfg, parse_hdfg, shipped_descriptions
 
 OPU_LINKS = """concat→add_pre, add_pre→mul_pre, mul_pre→pad, pad→ipa, ipa→mul, mul→add, add→compare,
@@ -172,7 +172,7 @@ def test_a_mistake_is_told_with_file_line_and_nearest_name(
     assert written in SMALL
     path = tmp_path / "eng.toml"
     path.write_text(SMALL.replace(written, instead, 1))
-    with pytest.raises(HardwareDescriptionError) as caught:
+    with pytest.raises(HDFGError) as caught:
         load_hdfg(path)
     shown = str(caught.value)
     assert message in shown
@@ -187,7 +187,7 @@ def _line_of(text: str, part: str) -> int:
 def test_text_that_is_not_toml_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "eng.toml"
     path.write_text(SMALL.replace('name = "act"', "name = act"))
-    with pytest.raises(HardwareDescriptionError, match="not TOML") as caught:
+    with pytest.raises(HDFGError, match="not TOML") as caught:
         load_hdfg(path)
     assert "line 15" in str(caught.value)
     assert str(path) in str(caught.value)
@@ -203,7 +203,7 @@ def test_json_has_the_same_keys_and_the_same_errors(tmp_path: Path) -> None:
     assert hdfg.stage("act").max_uses is None
     values["links"][1][1] = "pol"
     path.write_text(json.dumps(values, indent=1))
-    with pytest.raises(HardwareDescriptionError, match="unknown unit 'pol'") as caught:
+    with pytest.raises(HDFGError, match="unknown unit 'pol'") as caught:
         load_hdfg(path)
     text = path.read_text()
     # The line of the pair, which begins above its second name.
@@ -211,10 +211,10 @@ def test_json_has_the_same_keys_and_the_same_errors(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_names_the_shipped_descriptions(tmp_path: Path) -> None:
-    with pytest.raises(HardwareDescriptionError, match="cannot be read") as caught:
+    with pytest.raises(HDFGError, match="cannot be read") as caught:
         load_hdfg("opu_k")
     assert "did you mean 'opu" in (caught.value.fix or "")
-    with pytest.raises(HardwareDescriptionError, match="cannot be read"):
+    with pytest.raises(HDFGError, match="cannot be read"):
         load_hdfg(tmp_path)
 
 
