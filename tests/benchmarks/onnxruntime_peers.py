@@ -22,7 +22,7 @@ from onnxruntime.quantization import (
     QuantType,
     quantize_static,
 )
-from onnxruntime.quantization.calibrate import EntropyCalibrater
+from onnxruntime.quantization.calibrate import CalibraterBase, EntropyCalibrater
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 METHODS = ("MinMax", "Entropy", "Entropy512", "Percentile")
@@ -32,17 +32,19 @@ is the same method given 512 bins."""
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One configuration: calibration method, weight granularity, activation type."""
+    """Calibration method, weight granularity, type and zero points of activations."""
 
     method: str
     per_channel: bool
     unsigned: bool
+    symmetric: bool = False
 
     @property
     def name(self) -> str:
         """As tables show it."""
         granularity = "per-channel" if self.per_channel else "per-tensor"
-        return f"{self.method}, {granularity}, {'u8' if self.unsigned else 's8'}"
+        scheme = f"{'u8' if self.unsigned else 's8'}{', symmetric' if self.symmetric else ''}"
+        return f"{self.method}, {granularity}, {scheme}"
 
 
 def all_peers(methods: tuple[str, ...] = METHODS) -> list[Peer]:
@@ -51,11 +53,12 @@ def all_peers(methods: tuple[str, ...] = METHODS) -> list[Peer]:
 
 
 class Reader(CalibrationDataReader):  # type: ignore[misc]
-    """Images one by one, as calibration asks for them."""
+    """Images batch by batch, as calibration asks for them."""
 
-    def __init__(self, name: str, images: NDArray[np.float32]) -> None:
+    def __init__(self, name: str, images: NDArray[np.float32], batch: int = 1) -> None:
         self._name = name
         self._images = images
+        self._batch = batch
         self.rewind()
 
     def get_next(self) -> dict[str, NDArray[np.float32]] | None:
@@ -64,7 +67,8 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]
 
     def rewind(self) -> None:
         """Start over."""
-        self._waiting = iter([self._images[i : i + 1] for i in range(len(self._images))])
+        starts = range(0, len(self._images), self._batch)
+        self._waiting = iter([self._images[i : i + self._batch] for i in starts])
 
 
 def prepare(model: Path, folder: Path) -> Path:
@@ -75,16 +79,16 @@ def prepare(model: Path, folder: Path) -> Path:
 
 
 def quantize(
-    prepared: Path, peer: Peer, images: NDArray[np.float32], folder: Path
+    prepared: Path, peer: Peer, images: NDArray[np.float32], folder: Path, batch: int = 1
 ) -> tuple[Path, float]:
     """The quantized model, QDQ, and the CPU seconds it took."""
-    target = folder / f"{prepared.stem}.{peer.method}.{peer.per_channel}.{peer.unsigned}.onnx"
-    session = onnxruntime.InferenceSession(str(prepared), providers=["CPUExecutionProvider"])
-    reader = Reader(session.get_inputs()[0].name, images)
+    target = folder / f"{prepared.stem}.{peer.name.replace(', ', '.')}.onnx"
+    reader = Reader(session(prepared).get_inputs()[0].name, images, batch)
     begin = time.process_time()
     logging.disable(logging.WARNING)
     bins = 512 if peer.method == "Entropy512" else None
-    with _bins(bins), redirect_stdout(io.StringIO()):  # it prints one line per step and tensor
+    # It prints one line per step and tensor.
+    with _one_thread(), _bins(bins), redirect_stdout(io.StringIO()):
         quantize_static(
             str(prepared),
             str(target),
@@ -94,6 +98,7 @@ def quantize(
             activation_type=QuantType.QUInt8 if peer.unsigned else QuantType.QInt8,
             weight_type=QuantType.QInt8,
             calibrate_method=getattr(CalibrationMethod, peer.method.removesuffix("512")),
+            extra_options={"ActivationSymmetric": peer.symmetric},
         )
     logging.disable(logging.NOTSET)
     return target, time.process_time() - begin
@@ -105,6 +110,26 @@ def session(model: Path) -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Calibrate on one thread, as all else is measured: threads that wait burn CPU time."""
+    original = CalibraterBase.create_inference_session
+
+    def on_one(self: Any) -> None:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        self.infer_session = onnxruntime.InferenceSession(
+            self.augmented_model_path, options, providers=self.execution_providers
+        )
+
+    CalibraterBase.create_inference_session = on_one
+    try:
+        yield
+    finally:
+        CalibraterBase.create_inference_session = original
 
 
 @contextmanager

@@ -228,7 +228,5 @@ def adaptive_avg_pool2d_lower(
     axes = tuple(loops.values())
     raxes = [("i", rows), ("j", columns)]
     zero = literal(0, acc)
-    pooled = b.reduce_into(
-        shape, axes, axes, "sum", zero, raxes, body, dtype=data.dtype, post=post
-    )
+    pooled = b.reduce_into(shape, axes, axes, "sum", zero, raxes, body, dtype=data.dtype, post=post)
     return [pooled]
