@@ -68,9 +68,10 @@ def examine(
     scales = activation_scales(stats, qconfig)
     whole = qconfig.with_overrides(partition_conversions="disabled")
     candidate = final = build_candidate(mod, whole, scales, channels)
-    if qconfig.bias_correction:
-        # Corrected biases make up for all layers at once: parts are examined without them.
-        bare = whole.with_overrides(bias_correction=False)
+    if qconfig.bias_correction or not qconfig.round_for_shift:
+        # Corrected biases make up for all layers at once, and a floor stands in front of its point
+        # in the simulation: parts are examined without them.
+        bare = whole.with_overrides(bias_correction=False, round_for_shift=True)
         candidate = build_candidate(mod, bare, scales, channels)
     network = _Network(candidate.simulated["main"], quantize_points(candidate.simulated), executor)
     reference, sums = _through(network, samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
@@ -26,6 +27,8 @@ class QuantizeContext:
         stopped: an nn.global_avg_pool2d has ended quantization.
         channel_ranges: data of each weighted operator in visiting order, where the QConfig asks
             for them.
+        truncated: simulated_quantize call → what shifts without rounding lose there
+            (``lost_by_truncation``), once realised.
         report: what stays float and why, and the scales chosen.
     """
 
@@ -37,6 +40,7 @@ class QuantizeContext:
     narrow_moves: frozenset[Expr] = frozenset()
     stopped: bool = False
     channel_ranges: tuple[ChannelRanges, ...] = ()
+    truncated: dict[Expr, Any] = field(default_factory=dict)
     report: QuantizeReport = field(default_factory=QuantizeReport)
 
     def check_to_skip(self, call: Call) -> bool:

@@ -27,6 +27,7 @@ from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._realize import QuantizeRealize
 from compiler.quantize._recognize import recognized
 from compiler.quantize._rescaling import rescaled
+from compiler.quantize._truncation import truncating
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +35,8 @@ class Candidate:
     """What one QConfig makes of a module.
 
     Attributes:
-        simulated: float32 arithmetic with bound simulated_quantize points.
+        simulated: float32 arithmetic with bound simulated_quantize points; without
+            round_for_shift, points truncate where the integers do.
         integer: realised and folded; None with do_simulation.
         partitioned: ``integer`` cut by partition_conversions; None where that is "disabled".
         context: the run.
@@ -103,4 +105,4 @@ def build_candidate(
     with PassContext.current().inner(opt_level=3, required_pass=REQUIRED):
         integer = Sequential([QuantizeRealize(run), "FoldConstant"], name="realize")(simulated)
     cut = None if qconfig.partition_conversions == "disabled" else partitioned(integer, qconfig)
-    return Candidate(simulated, integer, cut, run, run.report)
+    return Candidate(truncating(simulated, run), integer, cut, run, run.report)

@@ -83,7 +83,6 @@ def random_qconfig(rng: np.random.Generator, layers: Sequence[str] = ()) -> QCon
     # Corrections are finer than 8-bit biases, so QConfig refuses the two together.
     bias_mode = pick("weight", "accumulator", "accumulator")
     corrected = bias_mode == "accumulator" and pick(False, False, True)
-    requantization = pick("fixed_point", "fixed_point", "power_of_two")
     return QConfig.recommended(
         bias_mode=bias_mode,
         bias_correction=corrected,
@@ -101,10 +100,8 @@ def random_qconfig(rng: np.random.Generator, layers: Sequence[str] = ()) -> QCon
         layers={
             name: {"nbit_input": pick(None, 4, 11)} for name in layers if pick(False, False, True)
         },
-        requantization=requantization,
-        # Where every requantization is a shift, shifts that truncate are another function than the
-        # simulation, which rounds: tens of points of top-1 apart.
-        round_for_shift=requantization == "power_of_two" or pick(True, True, False),
+        requantization=pick("fixed_point", "fixed_point", "power_of_two"),
+        round_for_shift=pick(True, True, False),
         keep_output_wide=pick(True, False),
         avg_pool_round=pick(True, True, False),
         equalize=pick(False, False, True),

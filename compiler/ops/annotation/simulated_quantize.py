@@ -48,7 +48,7 @@ from compiler.ops.rules.realize import (
     integers,
     with_zero_point,
 )
-from compiler.ops.rules.requantize import requantize
+from compiler.ops.rules.requantize import lost_by_truncation, requantize
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.unary import round_half_away
 from compiler.qtypes.context import QuantizeContext
@@ -200,6 +200,9 @@ def simulated_quantize_realize(
     low, high = float(constants[1].data), float(constants[2].data)
     narrow = attrs.kind == QAnnotateKind.INPUT
     if isinstance(data, QRealizeIntExpr):
+        lost = lost_by_truncation(data, scale, ctx.qconfig)
+        if lost is not None:
+            ctx.truncated[ref_call] = lost
         result = requantize(data, scale, low, high, rank, ctx.qconfig)
         return with_zero_point(result, ctx.qconfig) if narrow else result
     if isinstance(data, TempExpr):

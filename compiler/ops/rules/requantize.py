@@ -87,6 +87,26 @@ def _at_another_scale(
     return integers(data, out, dtype, low, high, table=table, zero_point=shift)
 
 
+def lost_by_truncation(value: QRealizeIntExpr, out: DomScale, qconfig: QConfig) -> DomScale | None:
+    """What to subtract from the real values so that rounding them gives what ``requantize`` gives.
+
+    A shift by n without half added is a floor: floor(d / 2^n) = round((d - (2^n - 1) / 2) / 2^n),
+    and the argument is never halfway between two integers.
+
+    Returns:
+        (scale after - scale before) / 2, per channel as the value's scale, where bits are shifted
+        out; None where ``requantize`` rounds.
+    """
+    if qconfig.round_for_shift or (value.table is not None and not out.is_vector):
+        return None
+    step = _Step(value, out, qconfig)
+    if step.same or step.shifts is None or not (step.shifts > 0).any():
+        return None
+    lost = np.where(step.shifts > 0, (out.values - value.dom_scale.data) / np.float32(2), 0)
+    trailing = out.trailing if value.trailing is None else value.trailing
+    return DomScale(as_scale(lost), trailing)
+
+
 def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIntExpr:
     """A value with one scale per channel at the largest of its scales; others as they are.
 

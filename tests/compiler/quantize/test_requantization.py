@@ -181,3 +181,40 @@ def test_a_chosen_scale_is_a_power_of_two_at_most_twice_as_large(value: float) -
     assert np.frexp(scale)[0] == 0.5
     assert value <= scale < 2 * value
     assert float(chosen_scale(value, QConfig())) == np.float32(value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"requantization": "power_of_two"},
+        {"requantization": "power_of_two", "activation_scheme": "asymmetric", "nbit_input": 6},
+        {"calibrate_mode": "global_scale", "global_scale": 4.0, "weight_scale": "power2"},
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_simulation_truncates_where_shifts_do(seed: int, change: dict[str, Any]) -> None:
+    rng = np.random.default_rng(seed)
+    op, nn = relay.op, relay.op.nn
+    x = relay.var("x", (2, 3, 7, 7))
+    a = nn.relu(op.add(nn.conv2d(x, const(rng, 4, 3, 3, 3)), const(rng, 4, 1, 1)))
+    b = op.add(a, nn.conv2d(a, const(rng, 4, 4, 3, 3), padding=(1, 1, 1, 1)))
+    result = nn.dense(nn.batch_flatten(b), const(rng, 5, 100))
+    mod = prerequisite_optimize(relay.module(relay.Function([x], result)), None, 3)
+    data = batches(rng)
+    found = {}
+    for rounds in (True, False):
+        config = QConfig.recommended(round_for_shift=rounds, **change)
+        made = candidate_of(mod, config, data)
+        assert made.integer is not None
+        assert operators(made.integer)["right_shift"] > 0
+        pairs = [
+            [ReferenceExecutor(m).run(batch)[0] for m in (made.integer, made.simulated)]
+            for batch in data
+        ]
+        for integers, simulated in pairs:
+            spread = np.abs(simulated).max()
+            if not rounds:  # a floor has no ties, so float arithmetic finds the same integers
+                np.testing.assert_allclose(integers, simulated, atol=1e-5 * spread, rtol=0)
+        found[rounds] = pairs[0][1], made.cost
+    assert np.abs(found[True][0] - found[False][0]).max() > 0
+    assert found[True][1] == found[False][1]
