@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator
@@ -90,10 +91,13 @@ def create_app(options: DashboardOptions) -> FastAPI:
                 starter=starter,
                 exports=Path(exports),
             )
+            # The first reading of a long study takes longest: it is done before somebody asks.
+            reading = asyncio.create_task(asyncio.to_thread(app.state.shared.snapshots.warm))
             try:
                 yield
             finally:
                 live.end()
+                await reading
                 sources.close()
 
     app = FastAPI(

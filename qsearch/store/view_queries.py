@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from qsearch.store.database import Database
 from qsearch.store.models import EventRow, TrialRow
-from qsearch.store.records import FINISHED, TrialState
+from qsearch.store.records import FINISHED, Trial, TrialState
 
 _COLUMNS = (
     TrialRow.number,
@@ -50,6 +50,27 @@ class TrialPoint:
     finished_at: float | None
     error: str | None
 
+    @classmethod
+    def of(cls, trial: Trial) -> TrialPoint:
+        """The same of a whole trial."""
+        outcome = trial.outcome
+        return cls(
+            number=trial.number,
+            state=outcome.state,
+            stage=trial.stage,
+            params=trial.params,
+            score=outcome.score,
+            objective_values=outcome.objective_values,
+            samples=outcome.samples,
+            seconds=outcome.seconds,
+            cpu_s=_cpu_s(outcome.compile_cpu_s, outcome.run_cpu_s),
+            attempts=outcome.attempts,
+            lost_workers=trial.lost_workers,
+            from_store=outcome.from_store,
+            finished_at=trial.finished_at,
+            error=None if outcome.failure is None else outcome.failure.what,
+        )
+
     @property
     def finished(self) -> bool:
         """Whether nothing of it will change any more."""
@@ -71,7 +92,6 @@ class ViewQueries(Database):
 
 
 def _point_of(row: Any) -> TrialPoint:
-    spent = (row.compile_cpu_s, row.run_cpu_s)
     return TrialPoint(
         number=row.number,
         state=row.state,
@@ -81,10 +101,16 @@ def _point_of(row: Any) -> TrialPoint:
         objective_values=None if row.objective_values is None else tuple(row.objective_values),
         samples=row.samples,
         seconds=row.seconds,
-        cpu_s=None if spent == (None, None) else sum(x or 0.0 for x in spent),
+        cpu_s=_cpu_s(row.compile_cpu_s, row.run_cpu_s),
         attempts=row.attempts,
         lost_workers=row.lost_workers,
         from_store=bool(row.from_store),
         finished_at=row.finished_at,
         error=row.error_what,
     )
+
+
+def _cpu_s(compiling: float | None, running: float | None) -> float | None:
+    if compiling is None and running is None:
+        return None
+    return (compiling or 0.0) + (running or 0.0)

@@ -289,6 +289,11 @@ def test_pages_look_right_and_can_be_used_by_all(
         page.goto(dashboard.url + path)
         page.locator(ready).first.wait_for()
         page.wait_for_load_state()
+        # Plots are drawn when they come near the window.
+        for index in range(page.locator(".canvas").count()):
+            page.locator(".canvas").nth(index).scroll_into_view_if_needed()
+            page.locator(".canvas").nth(index).locator("svg").wait_for()
+        page.evaluate("scrollTo(0, 0)")
         overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert overflow <= 0, f"{name} is {overflow} pixels too wide at {width}"
         page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)

@@ -61,11 +61,9 @@ def get_trial(study: SnapshotDep, number: Number) -> TrialDetail:
         raise NotFoundError(f"there is no trial {number}", where=study.study.name)
     (trial,) = found
     outcome, failure = trial.outcome, trial.outcome.failure
-    # The page may have caught up with the store before the snapshot did.
-    fresh = study.repository.points_of(study.study.id, number)[0]
     best = study.best
     return TrialDetail(
-        **TrialRow.of(fresh).model_dump(),
+        **TrialRow.of(TrialPoint.of(trial)).model_dump(),
         batch=trial.batch,
         qconfig=dict(trial.qconfig),
         config_hash=trial.config_hash,

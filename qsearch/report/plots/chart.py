@@ -145,11 +145,13 @@ class Chart:
             f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{title}{escape(short)}</text>'
         )
 
-    def marks(self, marks: Sequence[Mark], x: Axis, y: Axis, kind: str, shape: str) -> None:
-        """Points of one series."""
+    def marks(
+        self, marks: Sequence[Mark], x: Axis, y: Axis, kind: str, shape: str, *, many: bool
+    ) -> None:
+        """Points of one series; ``many`` makes them one path."""
         if not marks:
             return
-        if len(marks) > SINGLE:
+        if many:
             places = "".join(f"M{x.at(m.x):.1f} {y.at(m.y):.1f}h0" for m in marks)
             trials = ",".join(str(m.trial) for m in marks)
             self.parts.append(f'<path class="many {kind}" data-trials="{trials}" d="{places}"/>')

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any, Final
 
 from qsearch.report.measures import Measure
-from qsearch.report.plots.chart import Chart, Mark, axis, nothing
+from qsearch.report.plots.chart import SINGLE, Chart, Mark, axis, nothing
 from qsearch.store.view_queries import TrialPoint
 
 LINES: Final = 250
@@ -77,7 +77,7 @@ def slices(points: Sequence[TrialPoint], parameter: str, measure: Measure, width
         )
         for p, value, shown in known
     ]
-    chart.marks(marks, x, y, "complete", "circle")
+    chart.marks(marks, x, y, "complete", "circle", many=len(marks) > SINGLE)
     return chart.svg()
 
 

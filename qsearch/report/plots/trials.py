@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from qsearch.report.measures import Measure, Measures, pareto
-from qsearch.report.plots.chart import Axis, Chart, Mark, nothing
+from qsearch.report.plots.chart import SINGLE, Axis, Chart, Mark, nothing
 from qsearch.store.records import Study
 from qsearch.store.view_queries import TrialPoint
 
@@ -110,7 +110,7 @@ def _add_marks(
             for p, px, py in places
             if p.state == state
         ]
-        chart.marks(marks, x, y, state, shape)
+        chart.marks(marks, x, y, state, shape, many=len(places) > SINGLE)
 
 
 def _title(

@@ -76,7 +76,7 @@ export class TrialsTable {
     const measures = this.study.measures.filter((each) => !["seconds", "cpu_s"].includes(each.name));
     return [
       { name: "number", words: "Trial", show: (row) => link(`/studies/${this.key}/trials/${row.number}`, `#${row.number}`) },
-      { name: "state", words: "State", show: (row) => chip(this.study.best?.number === row.number ? "best" : row.state, this.study.best?.number === row.number ? "best" : row.state) },
+      { name: "state", words: "State", show: (row) => this.stateOf(row) },
       ...(this.study.stages.length > 1 ? [{ name: "stage", words: "Stage", show: (row) => row.stage }] : []),
       ...measures.map((each) => ({
         name: each.name, words: each.words, num: true,
@@ -88,6 +88,11 @@ export class TrialsTable {
       })),
       { name: null, words: "Reason", show: (row) => row.error ?? "" },
     ];
+  }
+
+  stateOf(row) {
+    if (this.study.best?.number === row.number) return chip("best");
+    return row.state === "complete" ? h("span", { class: "soft" }, "complete") : chip(row.state);
   }
 
   drawHead(columns) {
