@@ -17,6 +17,7 @@ from compiler.ir.pass_infra import Pass, PassContext, Sequential
 from compiler.lowering.lower_te import LowerTE
 from compiler.passes.canonicalize_cast import CanonicalizeCast
 from compiler.passes.eliminate_common_subexpr import EliminateCommonSubexpr
+from compiler.passes.eta_expand import EtaExpand
 from compiler.passes.fold_constant import FoldConstant
 from compiler.passes.simplify_inference import SimplifyInference
 from compiler.runtime.lowered_module import LoweredModule
@@ -34,6 +35,7 @@ BEFORE_LOWERING: tuple[Pass, ...] = (
     CanonicalizeCast(),
     FoldConstant(),
     FuseOps(),
+    EtaExpand(),
 )
 """What ``lower`` runs on the graph before PlanDevices and LowerTE."""
 

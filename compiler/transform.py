@@ -31,6 +31,7 @@ from compiler.passes.canonicalize_cast import CanonicalizeCast
 from compiler.passes.canonicalize_ops import CanonicalizeOps
 from compiler.passes.dead_code_elimination import DeadCodeElimination
 from compiler.passes.eliminate_common_subexpr import EliminateCommonSubexpr
+from compiler.passes.eta_expand import EtaExpand
 from compiler.passes.fold_constant import FoldConstant
 from compiler.passes.fold_scale_axis import (
     BackwardFoldScaleAxis,
@@ -60,6 +61,7 @@ __all__ = [
     "DeadCodeElimination",
     "DumpDir",
     "EliminateCommonSubexpr",
+    "EtaExpand",
     "FoldConstant",
     "FoldScaleAxis",
     "ForwardFoldScaleAxis",

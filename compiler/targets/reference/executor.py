@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CompilerError, EvaluationError
 from compiler.ir.adt import Constructor, Pattern, PatternConstructor, PatternTuple, PatternVar
-from compiler.ir.expr import Expr, Function, Op, Var, describe
+from compiler.ir.expr import Expr, Function, GlobalVar, Op, Var, describe
 from compiler.ir.infer_type import infer_module
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
@@ -219,6 +219,8 @@ class _Machine:
     def _call_value(self, callee: Any, args: list[Any], step: Step, slots: list[Any]) -> None:
         if isinstance(callee, Closure):
             self._enter_function(callee.plan, callee.captured, args, step, slots)
+        elif isinstance(callee, GlobalVar):
+            self._enter_function(self._plan_of(callee.name_hint), (), args, step, slots)
         elif isinstance(callee, Op):
             attrs = callee.attrs_type.make() if callee.attrs_type else None
             value = evaluate_op(callee, attrs, args, step.node.checked_type)

@@ -101,7 +101,7 @@ class Plan:
         function: what it was made from.
         params: slots of the parameters.
         captures: (slot in the plan of the enclosing function, slot here), one per captured value.
-        constants: (slot, array), put in place before the first step.
+        constants: (slot, array or named thing), put in place before the first step.
         body: the steps.
         slots: node → slot; ``nodes`` is the inverse.
     """
@@ -121,8 +121,10 @@ class Plan:
             held = len(self.nodes)
             self.slots[node] = held
             self.nodes.append(node)
-            if isinstance(node, (Constant, Op)):
-                self.constants.append((held, node.data if isinstance(node, Constant) else node))
+            if isinstance(node, Constant):
+                self.constants.append((held, node.data))
+            elif isinstance(node, (Op, GlobalVar, Constructor)):
+                self.constants.append((held, node))
         return held
 
 

@@ -1,0 +1,110 @@
+"""EtaExpand: a kernel that is passed around as a value becomes a closure that calls it.
+
+    before                                          after
+    %0 = if (%c) { fn (%p, Primitive=1) {…} }       %0 = if (%c) { fn (%p) { fn (%p, …) {…}(%p) } }
+         else { fn (%p, Primitive=1) {…} };              else { fn (%p) { fn (%p, …) {…}(%p) } };
+    %0(%x)                                          %0(%x)
+
+LowerTE replaces *calls* of primitive functions; one that is the branch of an If, a field, an
+argument or a result has no call. Where a kernel, its global name or the Let variable that stands
+for it is the callee of a call or the value of a Let, nothing changes.
+Not handled: constructors, which Relay's pass of this name expands as well.
+Source: Relay EtaExpand; spec/compiler.md section 5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Expr, Function, GlobalVar, Let, Var
+from compiler.ir.lowered_function import LoweredFunction
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
+from compiler.ir.rebuild import with_operands
+from compiler.ir.ty import FuncType
+
+_MARKS = ("Primitive", "Compiler", "Extern")
+
+
+@register_pass("EtaExpand", opt_level=0, required=("InferType",))
+@dataclass(frozen=True, slots=True)
+class EtaExpand(FunctionPass):
+    """Give every kernel that is used as a value a function that calls it."""
+
+    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
+        """The function with closures around such kernels, itself where there are none."""
+        if _is_kernel(fn):
+            return fn
+        kernels = _kernels(fn, mod)
+        if not kernels:
+            return fn
+        return _expanded(fn, kernels)
+
+
+def _is_kernel(expr: object) -> bool:
+    if isinstance(expr, LoweredFunction):
+        return True
+    return isinstance(expr, Function) and any(expr.has_nonzero_attr(mark) for mark in _MARKS)
+
+
+def _kernels(fn: Function, mod: IRModule) -> set[Expr]:
+    """Literals, global names and Let variables of ``fn`` that mean a kernel."""
+    found: set[Expr] = set()
+    for node in _outside_kernels(fn):
+        if _is_kernel(node) or (
+            isinstance(node, GlobalVar) and node.name_hint in mod and _is_kernel(mod[node])
+        ):
+            found.add(node)
+    # A variable may be bound to another one: outer bindings come first.
+    lets = [node for node in _outside_kernels(fn) if isinstance(node, Let)]
+    for let in reversed(lets):
+        if let.value in found:
+            found.add(let.var)
+    return found
+
+
+def _outside_kernels(fn: Function) -> Iterator[Expr]:
+    """Post-order of ``fn``; kernels are met, what is inside them is not."""
+    inside: set[Expr] = set()
+    nodes = list(post_order(fn))
+    for node in reversed(nodes):
+        if _is_kernel(node) or node in inside:
+            inside.update(node.operands())
+    return (node for node in nodes if node not in inside)
+
+
+def _expanded(fn: Function, kernels: set[Expr]) -> Function:
+    new: dict[Expr, Expr] = {}
+    closures: dict[Expr, Function] = {}
+    for node in _outside_kernels(fn):
+        if node in kernels:
+            new[node] = node
+            continue
+        operands = []
+        for place, operand in enumerate(node.operands()):
+            if operand in kernels and not _stands_for_a_call(node, place):
+                if operand not in closures:
+                    closures[operand] = _closure(operand)
+                operands.append(closures[operand])
+            else:
+                operands.append(new.get(operand, operand))
+        new[node] = with_operands(node, operands)
+    result = new[fn]
+    assert isinstance(result, Function)
+    return result
+
+
+def _stands_for_a_call(node: Expr, place: int) -> bool:
+    """True for a callee, and for the two parts of a Let that bind."""
+    if isinstance(node, Call):
+        return place == 0
+    return isinstance(node, Let) and place < 2
+
+
+def _closure(kernel: Expr) -> Function:
+    ty = kernel.checked_type
+    assert isinstance(ty, FuncType)
+    params = tuple(Var(f"p{i}", arg) for i, arg in enumerate(ty.arg_types))
+    return Function(params, Call(kernel, params, span=kernel.span), ty.ret_type, span=kernel.span)
