@@ -82,7 +82,7 @@ def _expanded(fn: Function, kernels: set[Expr]) -> Function:
         if node in kernels:
             new[node] = node
             continue
-        operands = []
+        operands: list[Expr] = []
         for place, operand in enumerate(node.operands()):
             if operand in kernels and not _stands_for_a_call(node, place):
                 if operand not in closures:
