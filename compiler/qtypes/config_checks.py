@@ -102,6 +102,19 @@ def _dtype_input(name: str, value: Any) -> str:
     return _word(("int8", "int16", "int32"), name, value)
 
 
+_CALIBRATE_MODES = ["global_scale", "kl_divergence", "percentile", "max", "mse"]
+
+
+def allow_calibrate_mode(name: str) -> None:
+    """``QConfig.calibrate_mode`` may be ``name``; the table of modes says so for each entry."""
+    if name not in _CALIBRATE_MODES:
+        _CALIBRATE_MODES.append(name)
+
+
+def _calibrate_mode(name: str, value: Any) -> str:
+    return _word(tuple(_CALIBRATE_MODES), name, value)
+
+
 CHECKS: dict[str, Check] = {
     "nbit_input": partial(_integer, 2, 16),
     "nbit_weight": partial(_integer, 2, 16),
@@ -109,7 +122,7 @@ CHECKS: dict[str, Check] = {
     "dtype_input": _dtype_input,
     "dtype_weight": partial(_word, ("int8", "int16", "int32")),
     "dtype_activation": partial(_word, ("int16", "int32")),
-    "calibrate_mode": partial(_word, ("global_scale", "kl_divergence", "percentile", "max", "mse")),
+    "calibrate_mode": _calibrate_mode,
     "global_scale": partial(_number, math.inf),
     "weight_scale": partial(_word, ("power2", "max", "mse")),
     "skip_dense_layer": _flag,

@@ -193,8 +193,10 @@ class Machine:
             lines.append(shlex.join(["mount", "--bind", str(self._source(mount)), str(target)]))
             if mount.read_only:
                 lines.append(shlex.join(["mount", "-o", "remount,bind,ro", str(target)]))
-        scratch = str(self.root / "tmp" / name)
-        lines.append(shlex.join(["mount", "--bind", scratch, "/tmp"]))
+        Path("/tmp/ray").mkdir(exist_ok=True)
+        own_ray = self.root / "tmp" / name / "ray"
+        own_ray.mkdir(parents=True, exist_ok=True)
+        lines.append(shlex.join(["mount", "--bind", str(own_ray), "/tmp/ray"]))
         become = ["setpriv", "--reuid", user, "--clear-groups"] if user else []
         lines.append(shlex.join(["exec", *become, *told]))
         space = ["ip", "netns", "exec", f"{self._tag}-{name}"]

@@ -1,8 +1,8 @@
 """The calibrate_mode table, and the scales that a mode gives to all quantize points of a module.
 
 A mode answers with S, the real-valued range [-S, S] that one tensor is quantized over. To add one:
-write a file beside this one with a function under ``@calibrate_modes.register(name)``, import it in
-``activation_scales.py`` and allow the name in qtypes/config_checks.py.
+write a function under ``@calibrate_modes.register(name)``, in a module of your own or in a file
+beside this one that ``activation_scales.py`` imports.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from compiler.named_table import NamedTable
+from compiler.qtypes.config_checks import allow_calibrate_mode
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._calibrate.stats import TensorStats
@@ -19,7 +20,16 @@ from compiler.quantize._calibrate.stats import TensorStats
 CalibrateMode = Callable[[TensorStats, QConfig, int], np.float32]
 """``mode(stats, qconfig, nbit) -> S >= 0`` in the units of the tensor; nbit of the point's kind."""
 
-calibrate_modes: NamedTable[CalibrateMode] = NamedTable("calibrate_mode", ConfigValueError)
+
+class _CalibrateModes(NamedTable[CalibrateMode]):
+    """A registered name is one that ``QConfig.calibrate_mode`` takes."""
+
+    def register(self, name: str) -> Callable[[CalibrateMode], CalibrateMode]:
+        allow_calibrate_mode(name)
+        return super().register(name)
+
+
+calibrate_modes: NamedTable[CalibrateMode] = _CalibrateModes("calibrate_mode", ConfigValueError)
 
 TwoSidedMode = Callable[[TensorStats, QConfig, int], tuple[float, float]]
 """``mode(stats, qconfig, nbit) -> (low, high)`` with low <= 0 <= high, for tensors that have a zero
