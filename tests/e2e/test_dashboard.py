@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,27 +17,11 @@ import pytest
 
 from qsearch.store.engine import open_reader
 from qsearch.store.repository import Repository
+from tests.e2e.browser import NEEDS_CHROMIUM, playwright, serious, started, watched_page
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-axe = pytest.importorskip("axe_core_python.sync_playwright", reason="needs axe-core-python")
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-QUIET = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 TRIALS = 14
-WAIT_MS = 60_000
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)"),
-]
+pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
 
 
 class Dashboard:
@@ -96,8 +79,8 @@ def dashboard(runs: Path) -> Iterator[Dashboard]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+    with playwright.sync_playwright() as manager:
+        found = started(manager)
         yield found
         found.close()
 
@@ -105,14 +88,10 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     """A page whose errors are collected."""
-    context = browser.new_context(viewport={"width": 1400, "height": 900})
-    context.set_default_timeout(WAIT_MS)
-    opened = context.new_page()
-    opened.errors = []
-    opened.on("console", lambda m: opened.errors.append(m.text) if m.type == "error" else None)
-    opened.on("pageerror", lambda e: opened.errors.append(str(e)))
+    opened, opened_errors = watched_page(browser)
+    opened.errors = opened_errors
     yield opened
-    context.close()
+    opened.context.close()
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +124,6 @@ def stored(runs: Path) -> Repository:
 
 def percent(value: float) -> str:
     return f"{100 * value:.2f} %"
-
-
-def check_access(page: Any) -> None:
-    """axe finds nothing serious."""
-    result = axe.Axe().run(page)
-    found = result.response if hasattr(result, "response") else result
-    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    told = [(v["id"], [n["html"][:160] for n in v["nodes"][:3]]) for v in bad]
-    assert not told, told
 
 
 def test_a_live_search_moves_on_the_page_and_survives_the_servers_death(
@@ -271,13 +241,12 @@ def test_pages_look_right_and_can_be_used_by_all(
     dashboard: Dashboard, finished: None, browser: Any, pictures: Path, width: int, scheme: str
 ) -> None:
     key = key_of(dashboard)
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+    page, errors = watched_page(
+        browser,
+        viewport={"width": width, "height": 900},
+        color_scheme=scheme,
+        reduced_motion="reduce",
     )
-    context.set_default_timeout(WAIT_MS)
-    page = context.new_page()
-    errors: list[str] = []
-    page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
     places = {
         "studies": ("/", "tr[data-study]"),
         "study": (f"/studies/{key}", ".canvas svg"),
@@ -297,6 +266,6 @@ def test_pages_look_right_and_can_be_used_by_all(
         overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert overflow <= 0, f"{name} is {overflow} pixels too wide at {width}"
         page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
-        check_access(page)
+        assert serious(page) == []
     assert errors == []
-    context.close()
+    page.context.close()
