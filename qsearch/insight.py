@@ -18,6 +18,8 @@ from compiler.quantize import (
     mark,
     second_stats,
 )
+from compiler.quantize._calibrate.clipping import clipping_note, heavily_clipped
+from compiler.quantize._calibrate.stats import CalibrationStats
 from compiler.runtime.artifact import load_qmod
 from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
@@ -37,6 +39,7 @@ class ModelInsight:
         qconfig: the configuration examined.
         calib, evaluation: the data, described.
         insight: the figures.
+        warnings: ranges that cut off much, in sentences.
     """
 
     model: str
@@ -44,6 +47,7 @@ class ModelInsight:
     calib: str
     evaluation: str
     insight: Insight
+    warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; a ratio without noise is None."""
@@ -52,6 +56,7 @@ class ModelInsight:
             "qconfig": self.qconfig.to_dict(),
             "calib": self.calib,
             "eval": self.evaluation,
+            "warnings": list(self.warnings),
             **self.insight.to_dict(),
         }
 
@@ -71,6 +76,8 @@ class ModelInsight:
             "configuration": "recommended"
             + "".join(f", {name}={value}" for name, value in changed.items()),
         }
+        if self.warnings:
+            facts["to be looked at"] = "; ".join(self.warnings)
         mode = self.qconfig.calibrate_mode
         return insight_page(f"Insight: {self.model}", facts, self.insight, mode)
 
@@ -124,8 +131,18 @@ def insight_of(
             batch.inputs
             for batch in model_batches(open_dataset(judged.ref, inputs), part, inputs, samples)
         ]
+        warnings = _clipped(stats, config)
         found = examine(module, config, stats, batches, channels=channels, progress=progress)
-    return ModelInsight(source.name, config, measured.described, judged.described, found)
+    return ModelInsight(
+        source.name, config, measured.described, judged.described, found, warnings
+    )
+
+
+def _clipped(stats: CalibrationStats, config: QConfig) -> tuple[str, ...]:
+    if config.calibrate_mode == "global_scale":
+        return ()
+    ranges = activation_scales(stats, config)
+    return clipping_note(heavily_clipped(stats, ranges), config.calibrate_mode)
 
 
 def _configuration(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:

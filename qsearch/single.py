@@ -31,7 +31,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     second_stats,
 )
-from compiler.quantize._calibrate.clipping import Clipping, heavily_clipped
+from compiler.quantize._calibrate.clipping import clipping_note, heavily_clipped
 from compiler.runtime.artifact import QModule
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
@@ -94,7 +94,8 @@ def quantize_once(
                 first = activation_scales(stats, config)
                 stats = second_stats(module, config, first, batches, channels)
             scales = [float(scale) for scale in activation_scales(stats, config)]
-            _warn_of_clipping(heavily_clipped(stats, scales), config)
+            for note in clipping_note(heavily_clipped(stats, scales), config.calibrate_mode):
+                log.warning("%s", note)
         elif not measured:
             scales = []
         shipped, float_ops = build_winner(module, config, scales, channels)
@@ -112,18 +113,6 @@ def quantize_once(
             },
             samples=samples_of(shipped, data, inputs),
             proof=recorded_proof(shipped),
-        )
-
-
-def _warn_of_clipping(found: Sequence[Clipping], config: QConfig) -> None:
-    """Name the tensor that loses most to its range."""
-    if found:
-        log.warning(
-            "calibrate_mode=%s cuts off much of %d tensors; worst %s; calibrate_mode=mse keeps "
-            "large values that matter",
-            config.calibrate_mode,
-            len(found),
-            found[0],
         )
 
 

@@ -14,10 +14,11 @@ from typing import Any
 from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.module import IRModule
-from compiler.ir.span import AnySpan, SequentialSpan
+from compiler.ir.span import ONNX, AnySpan, SequentialSpan
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import MARKER_OPS, CallRecord, float_calls
 from compiler.quantize._candidate import build_candidate, mark
+from compiler.quantize._diagnosis_notes import notes_of
 from compiler.quantize._flow import integer_dtypes
 from compiler.quantize._partition_conversions import partition_conversions
 
@@ -58,11 +59,13 @@ class Diagnosis:
         fully_integral: this configuration gives a module that computes on integers only.
         operators: one entry per call of the float graph.
         obstacles: errors that stopped the build, or the verdict of the fully_integral check.
+        notes: what is known of signs and ranges of activations before calibration.
     """
 
     fully_integral: bool
     operators: tuple[OperatorDiagnosis, ...]
     obstacles: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def integer_count(self) -> int:
@@ -109,6 +112,7 @@ class Diagnosis:
             "float": self.float_count,
             "causes": self.causes(),
             "obstacles": list(self.obstacles),
+            "notes": list(self.notes),
             "operators": [{**asdict(e), "onnx_nodes": list(e.onnx_nodes)} for e in self.operators],
         }
 
@@ -131,7 +135,7 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
     records, obstacles = _built(mod, plain, run.report.calls)
     # Annotation keeps the order of the calls that the report is about.
     operators = _operators(list(float_calls(annotated["main"])), records, plain)
-    return Diagnosis(not obstacles, operators, obstacles)
+    return Diagnosis(not obstacles, operators, obstacles, notes_of(annotated, plain))
 
 
 def _built(
@@ -208,7 +212,7 @@ def onnx_nodes(span: AnySpan | None) -> tuple[str, ...]:
     """Names of the ONNX nodes that a span points to."""
     spans = span.spans if isinstance(span, SequentialSpan) else () if span is None else (span,)
     names = (s.source_name for s in spans)
-    return tuple(n.removeprefix("onnx:") for n in names if n.startswith("onnx:"))
+    return tuple(n.removeprefix(ONNX) for n in names if n.startswith(ONNX))
 
 
 def _advice(

@@ -71,6 +71,8 @@ def _print(found: ModelDiagnosis, *, summary: bool) -> None:
         nodes = f": {_nodes(cause['onnx_nodes'])}" if cause["onnx_nodes"] else ""
         print(f"  {cause['count']} x {cause['op']} ({cause['reason']}){more}{nodes}")
         print(f"    {cause['advice']}")
+    for note in diagnosis.notes:
+        print(note)
     if diagnosis.fully_integral:
         print("fully integral: yes")
         return

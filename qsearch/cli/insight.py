@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
         if output is not None:
             agreement = f"{100 * output.agreement:.2f} %"
             print(f"{name}: SQNR {decibels(output.output_db)} dB, agreement {agreement}")
+    for warning in found.warnings:
+        print(f"note: {warning}")
     if args.out is not None:
         print(args.out)
     return 0

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._calibrate.activation_scales import activation_scales
 from compiler.quantize._calibrate.channel_stats import ChannelStats
+from compiler.quantize._calibrate.clipping import clipping_note, heavily_clipped
 from compiler.quantize._calibrate.input_grams import InputGrams
 from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
 from qsearch.progress import Progress
@@ -142,6 +143,24 @@ class Calibrator:
                 self._keep(SCALES, key, stored, spent)
             self._scales[key] = tuple(float(scale) for scale in stored["scales"])
         return self._scales[key]
+
+    def clipping_of(self, qconfig: QConfig) -> tuple[str, ...]:
+        """What the ranges of ``scales_for`` cut off, where it is much, in sentences.
+
+        Nothing is measured for it; of a second calibration no statistics are kept.
+        """
+        if qconfig.calibrate_mode == "global_scale" or qconfig.calibrate_passes == 2:
+            return ()
+        variant, _ = stored_keys(self.key, qconfig)
+        statistics = self._stats.get(variant)
+        if statistics is None:
+            arrays = self._stored(STATISTICS, variant)
+            if arrays is None:
+                return ()
+            statistics = self._stats[variant] = CalibrationStats.from_arrays(arrays)
+        scales = self.scales_for(qconfig)
+        assert scales is not None
+        return clipping_note(heavily_clipped(statistics, scales), qconfig.calibrate_mode)
 
     def _second_scales(self, qconfig: QConfig) -> tuple[float, ...] | None:
         """Ranges on the network that ``qconfig`` quantizes with those of the float network."""

@@ -30,16 +30,19 @@ def hand_over(
     costs: Costs,
     emitted: Mapping[str, Any] | None,
     float_ops: Sequence[str],
+    clipped: Sequence[str],
     interrupted: bool,
 ) -> SearchResult:
     """Write ``report.json`` and say how the study stands.
 
     Args:
         emitted: what the final check of the winner found; None if it did not take place.
+        clipped: what the winner's ranges cut off, in sentences.
     Raises:
         SearchFailedError: no trial was completed (the report is written all the same).
     """
     trials = repository.trials_of(study.id)
+    warnings = (*prepared.warnings, *clipped)
     objective = Objective.of(prepared.spec)
     best = objective.best(trials)
     score = emitted or (best.outcome.score if best is not None else None) or {}
@@ -65,7 +68,7 @@ def hand_over(
         costs,
         settings=settings.to_dict(),
         data={"calib": prepared.calib.described, "eval": prepared.evaluation.described},
-        warnings=prepared.warnings,
+        warnings=warnings,
         target={
             "measure": name,
             "max_drop": str(settings.max_drop),
@@ -88,7 +91,7 @@ def hand_over(
         trials=tuple(trials),
         space=prepared.space,
         objective=objective,
-        warnings=prepared.warnings,
+        warnings=warnings,
     )
 
 

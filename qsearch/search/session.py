@@ -313,11 +313,13 @@ class Session:
         best = self._objective.best(trials)
         emitted: dict[str, Any] | None = None
         float_ops: tuple[str, ...] = ()
+        clipped: tuple[str, ...] = ()
         if best is not None:
             qconfig = QConfig.from_dict(best.qconfig)
             scales = self._calibrator.scales_for(qconfig)
             channels = self._calibrator.channels_for(qconfig)
             module, float_ops = build_winner(self._prepared.module, qconfig, scales, channels)
+            clipped = self._calibrator.clipping_of(qconfig)
             emitted = self._checked(best)
             digest = None if emitted is None else emitted.get("outputs_sha256")
             write_winner(self._folder, module, qconfig, self._prepared, digest)
@@ -331,6 +333,7 @@ class Session:
             costs=self._costs(trials),
             emitted=emitted,
             float_ops=float_ops,
+            clipped=clipped,
             interrupted=interrupted,
         )
 

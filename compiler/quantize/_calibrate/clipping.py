@@ -40,6 +40,17 @@ class Clipping:
         )
 
 
+def clipping_note(found: Sequence[Clipping], calibrate_mode: str) -> tuple[str, ...]:
+    """One sentence for users that names the worst and what helps; nothing without any."""
+    if not found:
+        return ()
+    count = "a tensor" if len(found) == 1 else f"{len(found)} tensors"
+    return (
+        f"calibrate_mode={calibrate_mode} cuts off much of {count}; worst {found[0]}; "
+        "calibrate_mode=mse keeps large values that matter",
+    )
+
+
 def heavily_clipped(
     stats: CalibrationStats, ranges: Sequence[float] | NDArray[np.float32], much: float = MUCH
 ) -> list[Clipping]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from compiler import relay
 from compiler.quantize import QConfig, activation_scales, calibration_stats, mark
-from compiler.quantize._calibrate.clipping import heavily_clipped
+from compiler.quantize._calibrate.clipping import Clipping, clipping_note, heavily_clipped
 from compiler.quantize._calibrate.stats import CalibrationStats
 
 op = relay.op
@@ -42,3 +42,12 @@ def test_a_range_up_to_the_largest_value_cuts_off_nothing() -> None:
     stats = statistics(np.random.default_rng(1).standard_normal((2, 3, 16, 16)))
     for mode in ("max", "percentile", "mse"):
         assert heavily_clipped(stats, ranges(stats, mode)) == []
+
+
+def test_the_note_names_mode_tensor_and_remedy() -> None:
+    assert clipping_note([], "kl_divergence") == ()
+    found = [Clipping("%3 nn.softmax", 0.076, 0.51), Clipping("%9", 0.02, 0.8)]
+    (note,) = clipping_note(found, "kl_divergence")
+    assert "calibrate_mode=kl_divergence cuts off much of 2 tensors" in note
+    assert "%3 nn.softmax: its range ends at 51% of max|x|" in note
+    assert "calibrate_mode=mse" in note

@@ -94,3 +94,31 @@ def test_a_dimension_that_is_not_given_names_its_option(tmp_path: Path, capfd: O
     path = model_with_an_island(tmp_path / "m.onnx")
     assert run(["doctor", "--model", str(path)]) == 2
     assert "--dim width=" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("scheme", "says"),
+    [
+        ("symmetric", "activation_scheme=unsigned uses"),
+        ("unsigned", "the others symmetric"),
+        ("asymmetric", "may get a zero point"),
+    ],
+)
+def test_signs_of_activations_are_told_before_there_is_data(
+    scheme: str, says: str, capfd: Output
+) -> None:
+    words = ["doctor", "--model", "digits", "--summary", "--qconfig", f"activation_scheme={scheme}"]
+    assert run(words) == 0
+    shown = capfd.readouterr().out
+    assert f"activation_scheme={scheme}: " in shown
+    assert "are never negative" in shown
+    assert says in shown
+
+
+def test_divergence_at_few_bits_is_warned_of(capfd: Output) -> None:
+    words = ["doctor", "--model", "digits", "--json", "--qconfig"]
+    assert run([*words, "calibrate_mode=kl_divergence,nbit_input=6"]) == 0
+    notes = json.loads(capfd.readouterr().out)["notes"]
+    assert any("nbit_input=6 may keep hardly anything" in note for note in notes)
+    assert run([*words, "calibrate_mode=mse,nbit_input=6"]) == 0
+    assert len(json.loads(capfd.readouterr().out)["notes"]) == 1
