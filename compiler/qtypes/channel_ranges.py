@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+_FITS: Final = 8
+
+
+class Fits:
+    """The last few weights that were fitted to the data of one operator.
+
+    Configurations that differ in what has no part in it (ranges of activations, other layers) share
+    a fit, and fitting costs more than all else about a candidate.
+    """
+
+    def __init__(self) -> None:
+        self._levels: dict[bytes, NDArray[np.int8 | np.int32]] = {}
+
+    def get(self, key: bytes, make: Callable[[], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Whole numbers below 2^31 that are known under ``key``, or made now."""
+        levels = self._levels.pop(key, None)
+        if levels is None:
+            made = make()
+            narrow = np.abs(made).max(initial=0) <= np.iinfo(np.int8).max
+            levels = made.astype(np.int8 if narrow else np.int32)
+        self._levels[key] = levels  # the one that was used last stands last
+        while len(self._levels) > _FITS:
+            self._levels.pop(next(iter(self._levels)), None)
+        return levels.astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,6 +45,7 @@ class InputGram:
         count: positions.
         unit: float64 (groups, taps): what a step of each tap stands for.
         channels: int64 (groups, taps): the channel of the data that each tap reads.
+        fits: weights that were fitted to these products.
     """
 
     products: NDArray[np.int64]
@@ -25,6 +53,7 @@ class InputGram:
     count: int
     unit: NDArray[np.float64]
     channels: NDArray[np.int64]
+    fits: Fits = field(default_factory=Fits)
 
     def matrix(self, centred: bool) -> NDArray[np.float64]:
         """The mean products in real units, float64 (groups, taps, taps).

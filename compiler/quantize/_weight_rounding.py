@@ -7,11 +7,12 @@ w' = scale * integers, which the point leaves as they are, so simulation, realiz
 executor follow without a rule of their own. Scales stay. The integers come from
 ``_reconstruction.py`` and the products that calibration has measured on the float network; with
 ``bias_correction``, which makes up for the mean error anyway, from deviations from the mean.
-Operators without FQInputColumns keep the nearest levels.
+Operators without FQInputColumns keep the nearest levels. Fits are kept with the products.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -77,8 +78,11 @@ def _rounded(point: Call, rule: InputColumns, gram: InputGram, centred: bool) ->
     rank, axis = held.data.ndim, point.attrs.axis  # type: ignore[union-attr]
     trailing = None if axis is None else rank - axis % rank - 1
     along = along_axis(scale.data, trailing, "float64").data
-    rows = rule.rows(held.data / along)
-    found = reconstructed(_cut(rows, gram), gram.matrix(centred), int(high.data))
+    rows, limit = rule.rows(held.data / along), int(high.data)
+    key = hashlib.sha256(rows.tobytes() + gram.unit.tobytes() + b"%d %d" % (limit, centred))
+    found = gram.fits.get(
+        key.digest(), lambda: reconstructed(_cut(rows, gram), gram.matrix(centred), limit)
+    )
     data = (rule.weight(_joined(found, rows.shape)) * along).astype(np.float32)
     return point.with_fields(args=(Constant(data, span=held.span), *point.args[1:]))
 

@@ -12,7 +12,7 @@ MAX_TAPS, as if what one block reads had nothing to do with another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +23,7 @@ from compiler.ir.expr import Expr, Function, Tuple
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
-from compiler.qtypes.channel_ranges import ChannelRanges, InputGram
+from compiler.qtypes.channel_ranges import ChannelRanges, Fits, InputGram
 from compiler.quantize._calibrate.weighted_calls import weighted_calls
 
 MAX_TAPS: Final = 1536
@@ -45,11 +45,16 @@ class InputGrams:
         products: int64 (groups * blocks, taps of a block, taps of a block) of each operator.
         sums: int64 (groups * blocks, taps of a block) of each operator.
         counts: positions of each operator, int64.
+        fits: weights that were fitted to the products of each operator.
     """
 
     products: tuple[NDArray[np.int64], ...]
     sums: tuple[NDArray[np.int64], ...]
     counts: NDArray[np.int64]
+    fits: tuple[Fits, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fits", tuple(Fits() for _ in self.products))
 
     def merge(self, other: InputGrams) -> InputGrams:
         """Products of both shards together; exact, commutative and associative.
@@ -192,6 +197,7 @@ def with_grams(
                 int(grams.counts[index]),
                 units_of(one)[channels],
                 channels,
+                grams.fits[index],
             )
         found.append(ChannelRanges(one.largest, one.mean, gram))
     return found

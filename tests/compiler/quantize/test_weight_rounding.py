@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler import evaluate, relay
+from compiler import assert_structural_equal, evaluate, relay
 from compiler.errors import CalibrationError
 from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.ir.expr import Call
@@ -126,6 +126,36 @@ def test_shards_in_any_order_and_of_any_size_give_the_same_bits() -> None:
     assert again.grams is not None
     for one, other in zip(again.grams.products, whole.grams.products, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_candidates_that_share_weights_and_data_share_their_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(2)
+    mod, data, fitted = network(rng), batches(rng), []
+    channels = measured(mod, data)
+
+    def counted(*args: Any) -> Any:
+        fitted.append(args)
+        return reconstructed(*args)
+
+    monkeypatch.setattr("compiler.quantize._weight_rounding.reconstructed", counted)
+    first = ADAPTIVE.with_overrides(calibrate_mode="global_scale", global_scale=4.0)
+    others = [
+        first.with_overrides(**change)
+        for change in ({"global_scale": 8.0}, {"bias_correction": True}, {"nbit_weight": 6})
+    ]
+    build_candidate(mod, first, None, channels)
+    counts = [len(fitted)]
+    for config in [*others, first]:
+        shared = build_candidate(mod, config, None, channels)
+        counts.append(len(fitted) - sum(counts))
+        alone = build_candidate(mod, config, None, measured(mod, data))
+        del fitted[sum(counts) :]
+        assert shared.integer is not None
+        assert alone.integer is not None
+        assert_structural_equal(shared.integer, alone.integer)
+    assert counts == [4, 0, 4, 4, 0]
 
 
 @settings(max_examples=30, deadline=None)
