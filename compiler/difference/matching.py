@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from compiler.ir.expr import Call, Expr, Op, describe
-from compiler.ir.span import AnySpan, Span
+from compiler.ir.span import ONNX, AnySpan, Span
 
 BY_NODE = "onnx node"
 BY_PLACE = "position"
@@ -54,8 +54,8 @@ def onnx_name(span: AnySpan | None) -> str | None:
     if span is None:
         return None
     spans = (span,) if isinstance(span, Span) else span.spans
-    names = [s.source_name.removeprefix("onnx:") for s in spans]
-    from_onnx = all(s.source_name.startswith("onnx:") for s in spans)
+    names = [s.source_name.removeprefix(ONNX) for s in spans]
+    from_onnx = all(s.source_name.startswith(ONNX) for s in spans)
     return "+".join(names) if from_onnx and names else None
 
 
@@ -78,7 +78,7 @@ def match_steps(a: Sequence[Step], b: Sequence[Step]) -> list[Match]:
         other = last_a.get(name)
         if other is not None and name not in matched_nodes and other.shape == last.shape:
             take(other, last, BY_NODE)
-    # A module read back from a .qmod has no ONNX names; then only the place is left to go by.
+    # A module that was never in ONNX has no such names; then only the place is left to go by.
     all_named = bool(last_a) and any(step.onnx_name for step in b)
     left_a = [s for s in a if s.index not in taken_a and not (all_named and s.onnx_name)]
     left_b = [s for s in b if s.index not in taken_b and not (all_named and s.onnx_name)]

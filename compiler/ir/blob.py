@@ -11,21 +11,19 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CompilerError
-from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Function
+from compiler.ir.call_spans import restore_spans, spans_of
 from compiler.ir.garbage import collector_rests
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
-from compiler.ir.span import AnySpan, SequentialSpan, Span, join_spans
 
 MAGIC = b"qsearch-module-2"
 ALIGNMENT = 64
@@ -58,7 +56,7 @@ class ModuleBlob:
             padding = -little.nbytes % ALIGNMENT
             chunks += [little.tobytes(), bytes(padding)]
             at += little.nbytes + padding
-        listed = json.dumps({"arrays": index, **_spans_of(mod)}, separators=(",", ":")).encode()
+        listed = json.dumps({"arrays": index, **spans_of(mod)}, separators=(",", ":")).encode()
         head = MAGIC + _LENGTHS.pack(len(source), len(listed), at)
         return ModuleBlob(b"".join([head, source, listed, *chunks]))
 
@@ -77,7 +75,8 @@ class ModuleBlob:
             flat = np.frombuffer(self.data, little, count, start + offset)
             arrays[key] = flat.reshape(shape).astype(dtype, copy=False)
         mod = parse(source, external_data=arrays)
-        _restore_spans(mod, index)
+        if not restore_spans(mod, index):
+            raise CompilerError("the packed module lists other calls than it holds")
         return infer_module(mod)
 
     @property
@@ -99,35 +98,3 @@ class ModuleBlob:
         source = self.data[at : at + text_bytes].decode()
         at += text_bytes
         return source, json.loads(self.data[at : at + index_bytes]), at + index_bytes
-
-
-def _calls(mod: IRModule) -> list[Call]:
-    """Calls in an order that text keeps: functions by name, each in post-order."""
-    return [
-        node
-        for function in mod.functions.values()
-        if isinstance(function, Function)
-        for node in post_order(function)
-        if isinstance(node, Call)
-    ]
-
-
-def _spans_of(mod: IRModule) -> dict[str, Any]:
-    """Distinct spans, and the number of each call's, -1 for none."""
-    numbers: dict[AnySpan, int] = {}
-    calls = [
-        -1 if call.span is None else numbers.setdefault(call.span, len(numbers))
-        for call in _calls(mod)
-    ]
-    spans = [
-        [astuple(part) for part in (span.spans if isinstance(span, SequentialSpan) else (span,))]
-        for span in numbers
-    ]
-    return {"spans": spans, "calls": calls}
-
-
-def _restore_spans(mod: IRModule, index: dict[str, Any]) -> None:
-    """Give freshly parsed calls, which nobody else holds yet, the spans of the packed ones."""
-    spans = [join_spans(Span(*part) for part in parts) for parts in index["spans"]]
-    for call, number in zip(_calls(mod), index["calls"], strict=True):
-        object.__setattr__(call, "span", None if number < 0 else spans[number])

@@ -11,6 +11,9 @@ MAX_JOINED_SPANS = 8
 # Source name of text that came from no file: its spans help errors and are not printed.
 ANONYMOUS = "<text>"
 
+ONNX = "onnx:"
+"""How the source name of a node of an ONNX graph begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -23,8 +26,8 @@ class Span:
     end_column: int = 0
 
     def __str__(self) -> str:
-        if self.source_name.startswith("onnx:"):
-            return f"ONNX node {self.source_name.removeprefix('onnx:')!r}"
+        if self.source_name.startswith(ONNX):
+            return f"ONNX node {self.source_name.removeprefix(ONNX)!r}"
         return f"{self.source_name}:{self.line}:{self.column}"
 
 

@@ -14,15 +14,13 @@ from compiler.errors import legal_names
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, is_op_call
 from compiler.ir.module import IRModule
-from compiler.ir.span import SequentialSpan
+from compiler.ir.span import ONNX, SequentialSpan
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import ConfigValueError
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.layer_choices import LayerChoice, LayerChoices
-
-_ONNX = "onnx:"
 
 
 def layer_names(mod: IRModule) -> tuple[str, ...]:
@@ -109,7 +107,7 @@ def has_weight(layer: Expr) -> bool:
 def _onnx_name(call: Call) -> str:
     span = call.span
     spans = span.spans if isinstance(span, SequentialSpan) else () if span is None else (span,)
-    names = [s.source_name.removeprefix(_ONNX) for s in spans if s.source_name.startswith(_ONNX)]
+    names = [s.source_name.removeprefix(ONNX) for s in spans if s.source_name.startswith(ONNX)]
     return names[0] if names else ""
 
 

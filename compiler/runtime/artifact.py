@@ -3,6 +3,7 @@
 manifest.json     format version, sha256 of every member
 module.relay      text with types; holds ``def @quantized_main`` when it is partitioned
 tensors/*.npy     its constants
+spans.json        the ONNX nodes that its calls came from, where there are any
 qconfig.json      the QConfig it was made with
 provenance.json   hashes of model and data, versions, seed; no time, host or path
 samples/*.npy     a few inputs with their outputs
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import ArtifactError, CompilerError, EvaluationError, legal_names
+from compiler.ir.call_spans import restore_spans, spans_of
 from compiler.ir.expr import Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -38,6 +40,8 @@ from compiler.runtime.npy import array_of, npy_bytes
 Array = NDArray[Any]
 Sample = tuple[dict[str, Array], list[Array]]
 """Inputs by name, and the outputs the exact reference gave."""
+
+SPANS = "spans.json"
 
 # Named as text: the runtime has no knowledge of targets, and may not import them (import layers).
 EXECUTOR_FACTORIES = {
@@ -185,10 +189,13 @@ def save_qmod(
         ArtifactError: the file cannot be written.
     """
     tensors: dict[str, Array] = {}
-    # Spans say where a module was read from, which must not show in its bytes.
+    # Places in texts say where a module was read from, which must not show in its bytes.
     shown = text(module, external_data=tensors, show_spans=False)
     members = {"module.relay": shown.encode()}
     members.update({f"tensors/{key}.npy": npy_bytes(array) for key, array in tensors.items()})
+    spans = spans_of(module, onnx_only=True)
+    if spans["spans"]:
+        members[SPANS] = json_bytes(spans)
     members["qconfig.json"] = json_bytes({} if qconfig is None else qconfig.to_dict())
     members["provenance.json"] = json_bytes(dict(provenance or {}))
     if proof is not None:
@@ -223,6 +230,9 @@ def load_qmod(path: str | os.PathLike[str]) -> QModule:
     try:
         source = members["module.relay"].decode()
         parsed = parse(source, source_name="module.relay", external_data=tensors)
+        if SPANS in members:
+            # For people only: a list that does not fit the module says nothing about it.
+            restore_spans(parsed, read_json(members[SPANS], SPANS), keep_others=True)
         module = infer_module(parsed)
         values = read_json(members["qconfig.json"], "qconfig.json")
         qconfig = QConfig.from_dict(values) if values else None

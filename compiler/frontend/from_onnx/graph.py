@@ -29,7 +29,7 @@ from compiler.frontend.from_onnx.values import (
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.op import has_op
-from compiler.ir.span import Span
+from compiler.ir.span import ONNX, Span
 from compiler.ir.ty import TensorType, is_dynamic
 from compiler.ops.evaluate import evaluate_call
 
@@ -106,7 +106,7 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
     pending = deque((_node_name(proto, index), proto) for index, proto in enumerate(graph.node))
     while pending:
         name, proto = pending.popleft()
-        node = OnnxNode(proto, _opset(proto, opsets), Span("onnx:" + name, 0, 0, 0, 0), values)
+        node = OnnxNode(proto, _opset(proto, opsets), Span(ONNX + name, 0, 0, 0, 0), values)
         if failed.intersection(proto.input):
             failed.update(proto.output)
             continue
@@ -223,7 +223,7 @@ def _outputs(graph: onnx.GraphProto, values: GraphValues) -> Expr:
         raise OnnxImportError("the graph has no outputs", fix="export the model again")
     # A bare parameter as result would alias an input of the model.
     results = [
-        typed_call("copy", (r,), None, Span("onnx:output"))
+        typed_call("copy", (r,), None, Span(ONNX + "output"))
         if isinstance(r, Var) and has_op("copy")
         else r
         for r in results

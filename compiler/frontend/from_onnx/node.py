@@ -19,7 +19,7 @@ from compiler.frontend.from_onnx.values import (
     typed_tuple,
 )
 from compiler.ir.expr import Constant, Expr, Op
-from compiler.ir.span import Span
+from compiler.ir.span import ONNX, Span
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType
 
@@ -53,7 +53,7 @@ class OnnxNode:
     @property
     def label(self) -> str:
         """Operator and name, for messages."""
-        return f"{self.op_type} {self.span.source_name.removeprefix('onnx:')!r}"
+        return f"{self.op_type} {self.span.source_name.removeprefix(ONNX)!r}"
 
     def error(self, what: str, fix: str | None = None) -> OnnxImportError:
         """An OnnxImportError that names this node."""

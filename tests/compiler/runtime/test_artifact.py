@@ -13,7 +13,9 @@ import pytest
 from compiler import quantize, relay, structural_equal
 from compiler.errors import ArtifactError, EvaluationError
 from compiler.ir.module import IRModule
+from compiler.ir.span import SequentialSpan, Span
 from compiler.pipeline import evaluate
+from compiler.runtime.archive import write_archive
 from compiler.runtime.artifact import QModule, load_qmod, save_qmod
 from compiler.runtime.npy import npy_bytes
 
@@ -92,6 +94,55 @@ def test_the_text_shows_types_and_no_place_it_was_read_from(saved: Path) -> None
         text = archive.read("module.relay").decode()
     assert "ty=Tensor[(1, 3, 3, 3), int32]" in text
     assert "span=" not in text
+
+
+def onnx_module() -> IRModule:
+    """Calls that came from one ONNX node, from two, and from a place in a text."""
+    x = relay.var("x", (2, 3))
+    first = op.exp(x).with_fields(span=Span("onnx:Exp_0"))
+    second = op.tanh(first).with_fields(span=SequentialSpan((Span("onnx:a"), Span("onnx:b/*"))))
+    third = op.negative(second).with_fields(span=Span("/home/of/somebody.relay", 3, 3, 1, 9))
+    return relay.module(relay.Function((x,), third))
+
+
+def test_calls_keep_the_onnx_nodes_they_came_from(tmp_path: Path) -> None:
+    path, again = tmp_path / "m.qmod", tmp_path / "again.qmod"
+    save_qmod(path, onnx_module())
+    found = load_qmod(path)
+    third = found.main.body
+    (second,) = third.args
+    assert str(second.span) == "ONNX node 'a'; ONNX node 'b/*'"
+    assert str(second.args[0].span) == "ONNX node 'Exp_0'"
+    assert str(third.span).startswith("module.relay:")
+    found.save(again)
+    assert again.read_bytes() == path.read_bytes()
+    assert b"somebody" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        {},
+        {"spans": [], "calls": [0, 0, 0]},
+        {"spans": [], "calls": [-1]},
+        {"spans": [[["onnx:a", 0, 0, 0]]], "calls": [0, 0, 0]},
+        {"spans": [[["onnx:a", 0, 0, 0, "0"]]], "calls": [0, 0, 0]},
+        {"spans": [["onnx:a"]], "calls": [0, 0, True]},
+        {"spans": "onnx:a", "calls": 3},
+    ],
+)
+def test_a_list_of_onnx_nodes_that_does_not_fit_names_nothing(
+    listed: object, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.qmod"
+    save_qmod(path, onnx_module())
+    with zipfile.ZipFile(path) as archive:
+        members = {n: archive.read(n) for n in archive.namelist() if n != "manifest.json"}
+    members["spans.json"] = json.dumps(listed).encode()
+    write_archive(path, members)
+    found = load_qmod(path)
+    assert str(found.main.body.args[0].span).startswith("module.relay:")
+    assert structural_equal(found.module, onnx_module())
 
 
 def test_a_batch_is_run_sample_by_sample(saved: Path) -> None:

@@ -1,0 +1,92 @@
+"""Spans of the calls of a module as plain values, for forms in which a module's text travels.
+
+Text does not say where its nodes came from. Calls in post-order are the same before and after
+``parse(text(mod))``, so a list in that order does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import Any
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Function
+from compiler.ir.module import IRModule
+from compiler.ir.span import ONNX, AnySpan, SequentialSpan, Span, join_spans
+
+FIELDS = (str, int, int, int, int)
+"""Of a Span, in order."""
+
+
+def spans_of(mod: IRModule, *, onnx_only: bool = False) -> dict[str, Any]:
+    """``{"spans": distinct ones, "calls": the number of each call's, -1 for none}``, for JSON.
+
+    Args:
+        mod: the module.
+        onnx_only: leave out places in texts, which depend on where a file lies.
+    """
+    numbers: dict[AnySpan, int] = {}
+    calls = []
+    for call in _calls(mod):
+        span = _onnx_part(call.span) if onnx_only else call.span
+        calls.append(-1 if span is None else numbers.setdefault(span, len(numbers)))
+    return {"spans": [[astuple(part) for part in _parts(span)] for span in numbers], "calls": calls}
+
+
+def restore_spans(mod: IRModule, index: Any, *, keep_others: bool = False) -> bool:
+    """Give freshly parsed calls, which nobody else holds yet, the spans that ``spans_of`` listed.
+
+    Args:
+        mod: the parsed module.
+        index: what ``spans_of`` gave.
+        keep_others: calls that had no span keep their place in the text.
+
+    Returns:
+        False, and changes nothing, when the values are not those of such a module.
+    """
+    calls = _calls(mod)
+    if not _is_index(index) or len(index["calls"]) != len(calls):
+        return False
+    spans = [join_spans(Span(*part) for part in parts) for parts in index["spans"]]
+    for call, number in zip(calls, index["calls"], strict=True):
+        if number >= 0 or not keep_others:
+            object.__setattr__(call, "span", spans[number] if number >= 0 else None)
+    return True
+
+
+def _calls(mod: IRModule) -> list[Call]:
+    """Calls in an order that text keeps: functions by name, each in post-order."""
+    return [
+        node
+        for function in mod.functions.values()
+        if isinstance(function, Function)
+        for node in post_order(function)
+        if isinstance(node, Call)
+    ]
+
+
+def _parts(span: AnySpan) -> tuple[Span, ...]:
+    return span.spans if isinstance(span, SequentialSpan) else (span,)
+
+
+def _onnx_part(span: AnySpan | None) -> AnySpan | None:
+    if span is None:
+        return None
+    return join_spans(part for part in _parts(span) if part.source_name.startswith(ONNX))
+
+
+def _is_index(index: Any) -> bool:
+    """True for values of the right kinds; a file may hold anything."""
+    if not isinstance(index, dict) or set(index) < {"spans", "calls"}:
+        return False
+    spans, calls = index["spans"], index["calls"]
+    if not isinstance(spans, list) or not isinstance(calls, list):
+        return False
+    return all(type(n) is int and -1 <= n < len(spans) for n in calls) and all(
+        isinstance(parts, list)
+        and all(
+            isinstance(part, list) and tuple(type(value) for value in part) == FIELDS
+            for part in parts
+        )
+        for parts in spans
+    )
