@@ -55,6 +55,9 @@ class FuseOps(FunctionPass):
     Args:
         fuse_opt_level: 0 makes a kernel of every operator; -1 takes the level of the PassContext.
         max_depth: most nodes of one kernel, 1 to 10 000; 0 takes ``relay.FuseOps.max_depth``.
+        link_params: constants stay inside kernels; False takes ``relay.FuseOps.link_params``.
+        max_args: most parameters and results of one kernel; 0 takes ``relay.FuseOps.max_args``,
+            where 0 sets no limit.
 
     Raises:
         CompilerError: a limit out of range.
@@ -62,6 +65,8 @@ class FuseOps(FunctionPass):
 
     fuse_opt_level: int = -1
     max_depth: int = 0
+    link_params: bool = False
+    max_args: int = 0
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         if fn.has_nonzero_attr("Primitive"):
@@ -82,10 +87,10 @@ class FuseOps(FunctionPass):
             raise CompilerError(
                 f"FuseOps: max_depth is {max_depth}", fix=f"give a number from 1 to {_DEEPEST}"
             )
-        max_args = ctx.get_config(MAX_ARGS)
+        max_args = self.max_args or ctx.get_config(MAX_ARGS)
         if max_args < 0:
             raise CompilerError(f"FuseOps: max_args is {max_args}", fix="0 sets no limit")
-        return Limits(max_depth, max_args, ctx.get_config(LINK_PARAMS))
+        return Limits(max_depth, max_args, self.link_params or ctx.get_config(LINK_PARAMS))
 
 
 def fuse_report(mod: IRModule) -> str:

@@ -189,7 +189,7 @@ class TECompiler:
                     f"relay.ext.{entry.compiler}, known={known}",
                     fix=f"did you mean {', '.join(close)}?"
                     if close
-                    else "register one with compiler.targets.external_codegen.external_codegen",
+                    else f"compiler.register_external({entry.compiler!r}, function)",
                     span=entry.key.source.span,
                 )
             generate = external_codegen.require(entry.compiler)

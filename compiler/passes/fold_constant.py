@@ -45,7 +45,7 @@ from compiler.ops.rules.simplify import FFoldFromType
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
 MAX_RESULT_BYTES = 64 * 2**20
-_DEVICE_MARK = "annotation.on_device"
+_DEVICE_MARK = "on_device"
 
 
 @register_pass("FoldConstant", opt_level=2, required=("InferType",))

@@ -24,6 +24,19 @@ ExternalCodegen = Callable[[Function, Target], ExternalModule | None]
 external_codegen: NamedTable[ExternalCodegen] = NamedTable("external code generator", LoweringError)
 """Name of the compiler → its code generator."""
 
+
+def register_external(name: str, codegen: ExternalCodegen) -> None:
+    """``external_codegen.register`` for a code generator that is there already.
+
+    Args:
+        name: the ``Compiler`` attribute of its functions, such as that of a hardware description.
+        codegen: function and target to a runtime module, or None when it is compiled elsewhere.
+    Raises:
+        LoweringError: the name is taken.
+    """
+    external_codegen.register(name)(codegen)
+
+
 external_support: NamedTable[Callable[[Call], bool]] = NamedTable(
     "external code generator", LoweringError
 )

@@ -10,7 +10,7 @@ from typing import Final
 IDENTITIES: Final = (
     "annotation.stop_fusion",
     "annotation.cast_hint",
-    "annotation.on_device",
+    "on_device",
     "device_copy",
     "copy",
     "round",

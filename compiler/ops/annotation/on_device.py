@@ -1,4 +1,4 @@
-"""annotation.on_device: the identity; says where a value, or the body making it, is computed."""
+"""on_device: the identity; says where a value, or the body making it, is computed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OnDeviceAttrs(OpAttrs):
 
 
 on_device = register_op(
-    "annotation.on_device",
+    "on_device",
     arg_names=("body",),
     attrs_type=OnDeviceAttrs,
     rel=identity_rel,

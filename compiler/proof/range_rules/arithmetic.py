@@ -138,7 +138,7 @@ def cast(step: Step, ctx: RangeContext) -> Interval:
 @FRange.register(
     "annotation.stop_fusion",
     "annotation.cast_hint",
-    "annotation.on_device",
+    "on_device",
     "device_copy",
     "copy",
     "round",

@@ -228,6 +228,16 @@ def test_link_params_takes_constants_into_the_kernel() -> None:
     body = op.take(op.concatenate([x, x], axis=-1), indices)
     assert kernels(fused(body)) == [(["concatenate", "take"], 2)]
     assert kernels(fused(body, link_params=True)) == [(["concatenate", "take"], 1)]
+    assert kernels(FuseOps(link_params=True)(relay.module(body))) == [(["concatenate", "take"], 1)]
+
+
+def test_limits_are_options_of_the_pass_as_well() -> None:
+    x = relay.var("x", (2, 3))
+    body = op.add(op.add(op.add(x, relay.var("a", (2, 3))), relay.var("b", (2, 3))), 1.0)
+    mod = relay.module(body)
+    assert [params for _, params in kernels(FuseOps()(mod))] == [3]
+    assert len(kernels(FuseOps(max_args=3)(mod))) == len(kernels(fused(body, max_args=3))) == 2
+    assert len(kernels(FuseOps(max_depth=2)(mod))) == len(kernels(fused(body, max_depth=2)))
 
 
 def test_a_shared_scalar_is_written_into_every_kernel() -> None:

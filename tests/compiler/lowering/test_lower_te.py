@@ -122,7 +122,7 @@ def test_a_call_without_a_device_names_the_pass_that_gives_one() -> None:
 
 def test_kernels_are_lowered_for_the_device_they_are_on() -> None:
     other = VirtualDevice("reference", 0, "reference")
-    on = op.annotation.on_device(op.exp(X), virtual_device=other)
+    on = op.on_device(op.exp(X), virtual_device=other)
     mod = LowerTE(mod_name="m")(PlanDevices("c")(FuseOps()(relay.module(op.tanh(on)))))
     targets = {name: fn.attrs["target"] for name, fn in prim_funcs(mod).items()}
     assert targets == {"m_fused_exp": "reference", "m_fused_tanh": "c"}

@@ -31,7 +31,7 @@ UNCONDITIONAL = {
     "ones",
     "annotation.cast_hint",
     "annotation.stop_fusion",
-    "annotation.on_device",
+    "on_device",
     "device_copy",
     "debug",
 }

@@ -99,8 +99,8 @@ def test_marks_of_the_quantizer_are_ordinary_operators() -> None:
 
 
 def test_a_device_mark_stays_but_counts_as_what_it_marks() -> None:
-    assert unchanged(op.annotation.on_device(c))
-    np.testing.assert_array_equal(folded(op.add(op.annotation.on_device(c), c2)), c.data + 2)
+    assert unchanged(op.on_device(c))
+    np.testing.assert_array_equal(folded(op.add(op.on_device(c), c2)), c.data + 2)
 
 
 def test_a_let_of_a_constant_goes_away() -> None:

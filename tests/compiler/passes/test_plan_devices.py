@@ -24,7 +24,7 @@ X = np.linspace(-1, 1, 4, dtype="float32")
 
 
 def on(body: Expr, device: VirtualDevice) -> Expr:
-    return op.annotation.on_device(body, virtual_device=device)
+    return op.on_device(body, virtual_device=device)
 
 
 def planned(body: Expr | relay.IRModule, config: CompilationConfig | str = "c") -> relay.IRModule:
@@ -45,7 +45,7 @@ def devices(mod: relay.IRModule) -> dict[str, VirtualDevice]:
         for node, device in found.items()
         if isinstance(node, Call)
         and isinstance(node.op, Op)
-        and node.op.name not in ("device_copy", "annotation.on_device")
+        and node.op.name not in ("device_copy", "on_device")
     }
 
 

@@ -11,7 +11,7 @@ from compiler.ops.rules.numpy_compute import FNumpyCompute
 
 
 @FToOnnx.register(
-    "annotation.cast_hint", "annotation.stop_fusion", "annotation.on_device", "device_copy", "debug"
+    "annotation.cast_hint", "annotation.stop_fusion", "on_device", "device_copy", "debug"
 )
 def pass_through(step: Step, e: Emitter) -> str:
     """The value itself."""
