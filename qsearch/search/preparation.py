@@ -18,7 +18,13 @@ from compiler.fusion.hardware.description import parse_hdfg, read_description
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import given_points, mark, measured_points, prerequisite_optimize
+from compiler.quantize import (
+    given_points,
+    mark,
+    measured_points,
+    prerequisite_optimize,
+    ungiven_weights,
+)
 from qsearch.choices import HARDWARE_METRICS
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
@@ -236,7 +242,7 @@ def _note_given_points(module: IRModule, source: ModelSource) -> None:
     if not note:
         return
     annotated, _ = mark(module, QConfig.recommended(partition_conversions="disabled"))
-    if not measured_points(annotated):
+    if not measured_points(annotated) and not ungiven_weights(annotated):
         raise SettingsError(
             f"{source.name}: {note}; it leaves nothing to search for",
             fix="write its integer module with `qsearch compile`, or search the float model",

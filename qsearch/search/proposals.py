@@ -71,6 +71,7 @@ class _Asking:
     distributions: Distributions = field(init=False)
     asked: dict[str, optuna.Trial] = field(default_factory=dict)
     told: int = 0
+    complete: int = 0
 
     def __post_init__(self) -> None:
         self.distributions = distributions_of(self.space)
@@ -80,8 +81,9 @@ class Proposer:
     """Proposes batch after batch; equal histories and seeds give equal proposals.
 
     The global stage of the default sampler tries good guesses first; then half of a batch changes
-    one value of the best trial so far, and the sampler proposes the others. Once ``WARM_UP`` trials
-    are over, batches of the stage "layers" come in between, where there is a plan for them.
+    one value of the best trial so far, and the sampler proposes the others. What was seen to change
+    nothing is changed last. Once ``WARM_UP`` trials are over, batches of the stage "layers" come in
+    between, where there is a plan for them.
 
     Args:
         space: what may be proposed.
@@ -119,6 +121,8 @@ class Proposer:
         self._waits = waits
         self._seen: set[str] = set()
         self._best: Trial | None = None
+        self._idle: set[str] = set()
+        self._by_outputs: dict[str, Trial] = {}
         with quiet_optuna():
             self._global = _Asking(new_study(objective), space, dict, GLOBAL)
             self._layers = (
@@ -152,6 +156,18 @@ class Proposer:
                 self._tell(asking, trial)
                 if not of_layers and trial.state == "complete":
                     self._best = self.objective.best(filter(None, (self._best, trial)))
+                    self._note_idle(trial)
+
+    def _note_idle(self, trial: Trial) -> None:
+        """Two trials that differ in one value and have equal outputs: it changes nothing here."""
+        digest = trial.outcome.outputs_sha256
+        if digest is None:
+            return
+        twin = self._by_outputs.setdefault(digest, trial)
+        names = {*trial.params, *twin.params}
+        differing = [n for n in names if trial.params.get(n) != twin.params.get(n)]
+        if len(differing) == 1:
+            self._idle.add(differing[0])
 
     def stage_of(self, batch: int) -> str:
         """The stage a batch belongs to. Where layers count as much as all else, two of three."""
@@ -164,12 +180,16 @@ class Proposer:
         """The proposals of batch number ``batch``; fewer than a batch when the space ends."""
         if self._enumerate:
             return self._enumerated()
+        askings = [self._global]
+        if self._layers is not None:
+            askings.insert(0 if self.stage_of(batch) == LAYERS else 1, self._layers)
+        # A stage that has nothing new leaves its turn to the other.
+        return next(filter(None, (self._asked_of(asking, batch) for asking in askings)), [])
+
+    def _asked_of(self, asking: _Asking, batch: int) -> list[Proposal]:
         seen = set(self._seen)
         proposals: list[Proposal] = []
-        stage = self.stage_of(batch)
-        asking = self._layers if stage == LAYERS else self._global
-        assert asking is not None
-        place = self._place_of(batch)
+        place = asking.told if self.needs_history else batch * self.batch_size
         with quiet_optuna():
             sampler = sampler_beyond(self._sampler, batch * self.batch_size)
             asking.study.sampler = make_sampler(sampler, self._seed, batch)
@@ -186,8 +206,9 @@ class Proposer:
 
     def _tell(self, asking: _Asking, trial: Trial) -> None:
         asked = asking.asked.pop(trial.config_hash, None)
-        frozen = frozen_trial(trial, asking.distributions, self.objective, asking.told)
-        asking.told += frozen.state == TrialState.COMPLETE
+        frozen = frozen_trial(trial, asking.distributions, self.objective, asking.complete)
+        asking.told += 1
+        asking.complete += frozen.state == TrialState.COMPLETE
         if asked is None:
             asking.study.add_trial(frozen)
         elif GENERATION in frozen.system_attrs and self._sampler == "nsga2":
@@ -198,13 +219,6 @@ class Proposer:
             for name, amount in frozen.constraints.items():
                 asked.set_constraint(name, amount)
             asking.study.tell(asked, frozen.values, state=frozen.state)
-
-    def _place_of(self, batch: int) -> int:
-        """How many trials of its stage come before a batch."""
-        stage = self.stage_of(batch)
-        if self._layers is None:
-            return batch * self.batch_size
-        return sum(self.stage_of(before) == stage for before in range(batch)) * self.batch_size
 
     def _given(
         self, asking: _Asking, batch: int, place: int, slot: int, seen: set[str]
@@ -221,7 +235,7 @@ class Proposer:
         if self._sampler != "tpe" or slot % 2 or self._best is None:
             return None
         seed = batch_seed(self._seed, batch, self.batch_size + slot)
-        return self.space.neighbour(self._best.params, seen, self.start, seed)
+        return self.space.neighbour(self._best.params, seen, self.start, seed, self._idle)
 
     def _of_layers(self, point: Params) -> Params:
         """A point of the plan, on top of what is best for all layers so far."""

@@ -151,23 +151,31 @@ class Space:
         return count
 
     def neighbour(
-        self, params: Mapping[str, Value], seen: Collection[str], start: QConfig, seed: int
+        self,
+        params: Mapping[str, Value],
+        seen: Collection[str],
+        start: QConfig,
+        seed: int,
+        idle: Collection[str] = (),
     ) -> Params | None:
-        """A random one of the points that differ from ``params`` in one value and are unseen.
+        """A point that differs from ``params`` in one value and is unseen; None where all are seen.
 
-        What becomes active only by the change takes a random value. None where all are seen.
+        The last parameters change first: the first ones are worth most, so a good point has them
+        right. What becomes active only by the change takes a random value.
+
+        Args:
+            idle: parameters that seem to change nothing; they are changed after all others.
         """
         rng = np.random.default_rng(seed)
         here = self.effective(params)
         changes = [
             (parameter.name, choice)
-            for parameter in self.parameters
+            for parameter in reversed(self.parameters)
             if parameter.active(here)
             for choice in parameter.choices
             if choice != here[parameter.name]
         ]
-        for place in rng.permutation(len(changes)):
-            name, choice = changes[int(place)]
+        for name, choice in sorted(changes, key=lambda change: change[0] in idle):
             point = self._filled({**here, name: choice}, rng)
             if config_hash(to_qconfig(point, start).to_dict()) not in seen:
                 return point
@@ -277,10 +285,21 @@ def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
 
 
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True}
+_ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
+_ADAPTIVE: Final[Params] = {
+    **_ASYMMETRIC,
+    "weight_rounding": "adaptive",
+    "bias_correction": False,
+}
 _GOOD_GUESSES: Final[tuple[Params, ...]] = (
-    {**_FINE, "activation_scheme": "asymmetric", "weight_rounding": "adaptive"},
-    {**_FINE, "activation_scheme": "asymmetric", "smooth_alpha": 0.75},
+    {**_ASYMMETRIC, "smooth_alpha": 0.75},
+    {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"},
+    {**_ADAPTIVE, "bias_correction": True},
+    {**_ADAPTIVE, "smooth_alpha": 0.75},
+    _ASYMMETRIC,
 )
+"""Most hopeful first, by SQNR on the dev splits of ../shared/data: outliers in activations need
+smoothing, other networks gain most from adaptive rounding."""
 
 
 def first_points(space: Space, start: QConfig) -> list[Params]:

@@ -73,17 +73,16 @@ class Model:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.calib = read_split(args.data, name, "calib", args.calib, self.batch)
         self.dev = read_split(args.data, name, "dev", args.images, self.batch)
-        self._files = {
-            "calib": spooled(self.calib, self.folder / f"calib{len(self.calib)}.npz"),
-            "eval": spooled(self.dev, self.folder / f"dev{len(self.dev)}.npz"),
-        }
+        self._calib = spooled(self.calib, self.folder / f"calib{len(self.calib)}.npz")
+        self._eval = spooled(self.dev, self.folder / f"dev{len(self.dev)}.npz")
 
     def study(self, arm: str, seed: int, trials: int, **settings: Any) -> SearchResult:
         """One study, run or resumed."""
         study = f"{arm}-{seed}-{len(self.dev)}"
         return qsearch.launch(
             self.path,
-            **{name: str(path) for name, path in self._files.items()},
+            calib=str(self._calib),
+            eval=str(self._eval),
             dim={"N": self.batch},
             metric="sqnr",
             max_drop=MAX_DROP,

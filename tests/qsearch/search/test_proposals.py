@@ -8,9 +8,10 @@ import pytest
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.choices import SAMPLERS
+from qsearch.search.layer_space import LayerPlan, LayerSpace
 from qsearch.search.objectives import Objective
 from qsearch.search.proposals import Proposal, Proposer, replica
-from qsearch.search.samplers import sampler_names
+from qsearch.search.samplers import sampler_beyond, sampler_names
 from qsearch.search.space import Parameter, Space, default_space
 from qsearch.store.records import Outcome, Trial, TrialState
 
@@ -24,17 +25,29 @@ SMALL = Space(
 )
 
 
+LAYERS = LayerSpace({f"conv_{n}": 100 * (n + 1) for n in range(8)}, (4, 6, 8))
+PLAN = LayerPlan(
+    LAYERS, {name: {4: 4.0 - n / 4, 6: 1.0 + n / 9, 8: 0.0} for n, name in enumerate(LAYERS.sizes)}
+)
+
+
 def proposer(
-    sampler: str = "tpe", space: Space | None = None, every: bool = False, seed: int = 5
+    sampler: str = "tpe",
+    space: Space | None = None,
+    every: bool = False,
+    seed: int = 5,
+    plan: LayerPlan | None = None,
+    objective: Objective | None = None,
 ) -> Proposer:
     return Proposer(
         space or default_space(),
         START,
-        Objective("sqnr"),
+        objective or Objective("sqnr"),
         sampler=sampler,
         seed=seed,
         batch_size=4,
         enumerate_all=every,
+        plan=plan,
     )
 
 
@@ -50,7 +63,11 @@ def ended(proposal: Proposal, number: int, state: TrialState = "complete") -> Tr
         qconfig=proposal.qconfig.to_dict(),
         config_hash=proposal.config_hash,
         work_hash=proposal.config_hash,
-        outcome=Outcome(state=state, score={"agreement": 0.5, "sqnr_db": 20 + 10 * noise}),
+        outcome=Outcome(
+            state=state,
+            score={"agreement": 0.5, "sqnr_db": 20 + 10 * noise, "model_bytes": 1e3 * noise},
+        ),
+        stage=proposal.stage,
         created_at=0.0,
         started_at=0.0,
         finished_at=0.0,
@@ -77,11 +94,61 @@ def test_the_first_proposal_is_the_recommended_configuration() -> None:
     assert proposer().propose(0)[0].qconfig == START
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "grid"])
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random", "grid"])
 def test_a_restarted_search_proposes_what_an_unbroken_one_does(sampler: str) -> None:
     unbroken = play(8, sampler=sampler)
     assert play(8, restart_every=1, sampler=sampler) == unbroken
     assert play(8, restart_every=3, sampler=sampler) == unbroken
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
+def test_a_restart_changes_nothing_with_several_objectives_and_layers(sampler: str) -> None:
+    plan = PLAN if sampler == "tpe" else None
+    options = {"sampler": sampler, "plan": plan, "objective": Objective("sqnr", ("size",))}
+    unbroken = play(12, **options)
+    assert play(12, restart_every=1, **options) == unbroken
+    assert play(12, restart_every=5, **options) == unbroken
+    assert len(set(unbroken)) == 48
+
+
+def test_layers_differ_once_the_global_stage_is_warm() -> None:
+    current = proposer(plan=PLAN)
+    trials: list[Trial] = []
+    for batch in range(6):
+        new = [ended(p, len(trials) + i) for i, p in enumerate(current.propose(batch))]
+        current.add_history(new)
+        trials += new
+    assert [t.stage for t in trials[::4]] == ["global"] * 3 + ["layers"] * 2 + ["global"]
+    in_global = [t for t in trials if t.stage == "global"]
+    best = max(in_global[:12], key=lambda t: (t.outcome.score or {})["sqnr_db"] or 0.0)
+    for trial in (t for t in trials if t.stage == "layers"):
+        assert {n: v for n, v in trial.params.items() if n in best.params} == best.params
+        assert trial.qconfig["layers"] == {
+            name: {"nbit_weight": bits}
+            for name, bits in PLAN.bits_of(trial.params).items()
+            if bits != 8
+        }
+
+
+def test_after_the_guesses_half_of_a_batch_changes_one_value_of_the_best() -> None:
+    current = proposer()
+    trials: list[Trial] = []
+    for batch in range(2):
+        trials += [ended(p, len(trials) + i) for i, p in enumerate(current.propose(batch))]
+        current.add_history(trials[4 * batch :])
+    best = max(trials, key=lambda t: (t.outcome.score or {})["sqnr_db"] or 0.0)
+    near = current.propose(2)[0].params
+    changed = {n for n in near if near[n] != best.params.get(n)}
+    # One value, and what became active by it.
+    space = default_space()
+    depends = {p.name for p in space.parameters if {name for name, _ in p.when} & changed}
+    assert len(changed - depends) == 1
+
+
+def test_tpe_gives_way_to_nsga2_beyond_two_thousand_trials() -> None:
+    assert sampler_beyond("tpe", 1999) == "tpe"
+    assert sampler_beyond("tpe", 2000) == "nsga2"
+    assert sampler_beyond("random", 9999) == "random"
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
