@@ -1,0 +1,114 @@
+"""Stages of a real search: what the store says of them, and that they come out the same twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qsearch
+from qsearch.result import SearchResult
+from qsearch.search.stages import MOST_MEASURED
+from qsearch.store.engine import open_engine
+from qsearch.store.repository import Repository
+
+TRIALS = 16
+
+
+def search(folder: Path, **settings: Any) -> SearchResult:
+    return qsearch.launch("digits", out=str(folder), pool="inline", metric="sqnr", **settings)
+
+
+def story(result: SearchResult) -> list[Any]:
+    return [(t.number, t.stage, t.state, t.config_hash, t.outcome.score) for t in result.trials]
+
+
+@pytest.fixture(scope="module")
+def two_objectives(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+    """A search for accuracy and size."""
+    folder = tmp_path_factory.mktemp("stages") / "first"
+    return search(folder, trials=TRIALS, minimize=["size"], seed=3)
+
+
+def test_all_stages_and_sensitivities_are_in_the_store(two_objectives: SearchResult) -> None:
+    repository = Repository(open_engine(f"sqlite:///{two_objectives.folder / 'study.db'}"))
+    try:
+        study = repository.studies()[0]
+        stages = {stage.name: stage for stage in repository.stages_of(study.id)}
+        layers = repository.layers_of(study.id, "sensitivity")
+    finally:
+        repository.close()
+    assert [(s.name, s.state) for s in stages.values()] == [
+        ("sensitivity", "complete"),
+        ("global", "complete"),
+        ("layers", "complete"),
+    ]
+    assert [row.layer for row in layers] == ["conv_0", "conv_1", "conv_2", "gemm_0"]
+    for row in layers:
+        damage = {int(bits): value for bits, value in row.figures["damage"].items()}
+        assert damage[4] > damage[8] == 0.0
+    assert len(layers) < MOST_MEASURED
+
+
+def test_the_front_has_modules_smaller_than_eight_bits(two_objectives: SearchResult) -> None:
+    front = two_objectives.summary["front"]
+    sizes, decibels = [one["size"] for one in front], [one["sqnr"] for one in front]
+    assert sizes == sorted(sizes, reverse=True)
+    assert decibels == sorted(decibels, reverse=True)
+    assert "layers" in {one["stage"] for one in front}
+    assert two_objectives.summary["hypervolume"]["value"] > 0
+    (worst, largest) = two_objectives.summary["hypervolume"]["reference"]
+    assert min(decibels) >= worst
+    assert max(sizes) <= -largest
+
+
+def test_a_search_in_two_runs_is_that_of_one_to_the_last_byte(
+    two_objectives: SearchResult, tmp_path: Path
+) -> None:
+    search(tmp_path / "run", trials=TRIALS - 3, minimize=["size"], seed=3)
+    longer = search(tmp_path / "run", trials=TRIALS, minimize=["size"], seed=3)
+    assert story(longer) == story(two_objectives)
+    for name in ("best.qmod", "qconfig.json"):
+        assert (longer.folder / name).read_bytes() == (two_objectives.folder / name).read_bytes()
+
+
+def test_pruned_trials_say_who_was_better(two_objectives: SearchResult) -> None:
+    stopped = [t for t in two_objectives.trials if t.state == "pruned" and not t.outcome.collapsed]
+    assert stopped
+    for trial in stopped:
+        assert trial.outcome.failure is not None
+        assert trial.outcome.failure.what.startswith("worse than trial ")
+        assert 0 < (trial.outcome.samples or 0) < 400
+
+
+def test_a_space_of_ones_own_under_a_limit_of_bytes(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text(
+        "fields:\n  weight_scale: [mse, max]\n  calibrate_mode: [mse]\n"
+        "layers:\n  nbit_weight: [4, 6, 8]\n  except: [conv_0]\n"
+    )
+    result = search(tmp_path / "run", trials=8, space=str(space), max_size=8000)
+    assert {t.qconfig["calibrate_mode"] for t in result.trials} == {"mse"}
+    # Two points for all layers; the other trials are those of the layers.
+    assert [t.stage for t in result.trials] == ["global"] * 2 + ["layers"] * 6
+    assert "conv_0" not in {name for t in result.trials for name in t.qconfig["layers"]}
+    # Close to the limit: the programme fills the budget.
+    assert 7000 < result.summary["best"]["model_bytes"] <= 8000
+
+
+def test_patience_ends_a_search_without_layers_whose_stages_say_why_they_are_skipped(
+    tmp_path: Path,
+) -> None:
+    result = search(tmp_path / "run", trials=60, patience=3)
+    best = result.objective.best(result.trials)
+    assert best is not None
+    assert result.summary["stopped"] == "nothing better in 3 trials"
+    assert best.number + 3 < len(result.trials) < 60
+    repository = Repository(open_engine(f"sqlite:///{result.folder / 'study.db'}"))
+    try:
+        stages = repository.stages_of(repository.studies()[0].id)
+    finally:
+        repository.close()
+    assert [s.state for s in stages] == ["skipped", "complete", "skipped"]
+    assert "--minimize" in (stages[0].data or {})["why"]
