@@ -104,6 +104,13 @@ class SearchResult:
             lines.append("target    missed: no trial stayed within --max-drop")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the lines of ``text``."""
+        from compiler.ir.notebook import html_table
+
+        rows = [(line[:10].strip(), line[10:]) for line in self.text().splitlines()]
+        return html_table("qsearch", (), rows)
+
     def _best(self) -> Trial:
         best = self.objective.best(self.trials)
         if best is None:

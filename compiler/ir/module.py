@@ -171,3 +171,9 @@ class IRModule:
 
     def __repr__(self) -> str:
         return f"<IRModule {', '.join('@' + n for n in sorted(self._functions))}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from compiler.ir.notebook import module_table
+
+        return module_table(self)

@@ -27,6 +27,7 @@ from compiler.ir.call_spans import restore_spans, spans_of
 from compiler.ir.expr import Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.notebook import html_table, module_table
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
 from compiler.ir.ty import Any as AnyDim
@@ -151,6 +152,13 @@ class QModule:
     def text(self, show_types: bool = True) -> str:
         """Relay text of the module."""
         return text(self.module, show_types)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the functions, and what they were made with."""
+        shown = module_table(self.module, "QModule")
+        if self.qconfig is None:
+            return shown
+        return shown + html_table("QConfig", (), self.qconfig.to_dict().items())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file; see ``save_qmod``."""

@@ -19,6 +19,7 @@ def test_a_search_is_stored_and_listed_and_its_work_is_shared(
     two = qsearch.launch("digits", out=tmp_path / "two", **options)
     assert two.summary["trials"]["from_store"] == 3
     assert [t.outcome.score for t in one.trials] == [t.outcome.score for t in two.trials]
+    assert "<td>study</td><td>one (3 complete" in one._repr_html_()
     rows = api.status(None, storage=storage_url)
     assert [(row["study"], row["state"], row["trials"]) for row in rows] == [
         ("one", "complete", "3/3"),
