@@ -24,6 +24,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import FuncType
+from compiler.ops.lowered.call_lowered import get_call_lowered_props
 
 _MARKS = ("Primitive", "Compiler", "Extern")
 
@@ -99,7 +100,8 @@ def _expanded(fn: Function, kernels: set[Expr]) -> Function:
 def _stands_for_a_call(node: Expr, place: int) -> bool:
     """True for a callee, and for the two parts of a Let that bind."""
     if isinstance(node, Call):
-        return place == 0
+        # Operands of a call of an operator: the operator, then its arguments.
+        return place == (1 if get_call_lowered_props(node) is not None else 0)
     return isinstance(node, Let) and place < 2
 
 

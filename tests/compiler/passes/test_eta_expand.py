@@ -56,3 +56,11 @@ def test_called_kernels_stay_as_they_are() -> None:
     )
     assert transform.EtaExpand()(fused)["main"] is fused["main"]
     assert_structural_equal(transform.EtaExpand()(fused), fused)
+
+
+def test_what_is_lowered_already_is_lowered_to_itself() -> None:
+    lowered = lower(parse(BRANCHES), target="reference").mod
+    assert transform.EtaExpand()(lowered)["main"] is lowered["main"]
+    assert_structural_equal(lower(lowered, target="reference").mod, lowered)
+    inputs = {"x": np.ones((2, 5), np.float32), "c": True}
+    np.testing.assert_array_equal(evaluate(lowered, inputs), evaluate(parse(BRANCHES), inputs))
