@@ -105,8 +105,10 @@ def dashboard_beside(settings: Settings, wanted: bool = True) -> Iterator[None]:
         # Others on this machine see command lines, not environments.
         environment["QSEARCH_STORAGE"] = settings.storage
         words = []
-    command = [sys.executable, "-m", "qsearch", "dashboard", *words, "--port", str(_free_port())]
-    process = subprocess.Popen(command, stdout=sys.stderr.fileno(), env=environment)
+    port = str(_free_port())
+    command = [sys.executable, "-m", "qsearch", "dashboard", *words, "--port", port]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    print(f"dashboard  http://127.0.0.1:{port}/", file=sys.stderr, flush=True)
     try:
         yield
     finally:
@@ -115,14 +117,14 @@ def dashboard_beside(settings: Settings, wanted: bool = True) -> Iterator[None]:
 
 
 def _free_port() -> int:
-    """The usual port, or 0 where another process has it."""
+    """The usual port, or any where another process has it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", DEFAULT_PORT))
         except OSError:
-            return 0
-    return DEFAULT_PORT
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def report(

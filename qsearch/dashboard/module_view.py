@@ -21,6 +21,7 @@ from qsearch.dashboard.inspection import InspectionError
 from qsearch.export import export_file
 
 MAX_BOXES: Final = 4000
+_ONNX: Final = "ONNX node "
 MAX_TEXT: Final = 8 << 20
 ORDER: Final = ("quantize_inputs", "quantized_main", "dequantize_outputs", "main")
 """Functions of a partitioned module as data flows through them."""
@@ -159,5 +160,5 @@ def _detail(
         shown["range"] = f"{value['low']} … {value['high']} ({value['dtype']}), proved"
     span = detail.get("span", "")
     if span:
-        shown["at"] = span
+        shown["source" if span.startswith(_ONNX) else "at"] = span.replace(_ONNX, "")
     return shown

@@ -55,6 +55,12 @@ def test_wheel_ships_models_migrations_and_kernels(wheel: Path) -> None:
         "qsearch/models/digits_dev.npz",
         "qsearch/models/NOTICE",
         "qsearch/report/insight/page.html",
+        "qsearch/report/report.html",
+        "qsearch/report/plots/plots.css",
+        *(
+            f"qsearch/dashboard/static/{name}"
+            for name in ("index.html", "style.css", "favicon.svg", "js/app.js", "js/pages/study.js")
+        ),
         *(f"compiler/fusion/hardware/descriptions/{name}.toml" for name in ("npu", "opu", "opu_q")),
         "qsearch/store/migrations/env.py",
         "compiler/py.typed",
@@ -62,6 +68,9 @@ def test_wheel_ships_models_migrations_and_kernels(wheel: Path) -> None:
         assert wanted in names
     tracked_c = {p.relative_to(ROOT).as_posix() for p in (ROOT / "compiler").rglob("*.c")}
     assert tracked_c <= names
+    static = ROOT / "qsearch" / "dashboard" / "static"
+    files = [path for path in static.rglob("*") if path.is_file()]
+    assert {path.relative_to(ROOT).as_posix() for path in files} <= names
     assert not any(name.startswith("tests/") for name in names)
 
 

@@ -1,0 +1,178 @@
+"""The module of a real search through the API: drawing, text, proof, files, ranges."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import qsearch
+from qsearch.dashboard.app import DashboardOptions
+from qsearch.dashboard.security import Policy
+from tests.qsearch.dashboard.server import Client, served
+
+DIGITS = Path(qsearch.__file__).parent / "models"
+BYTES = {"Content-Type": "application/octet-stream"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    qsearch.launch("digits", trials=3, pool="inline", out=str(root / "digits"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def searched(runs: Path) -> Iterator[Client]:
+    with served(DashboardOptions(root=runs, allow_launch=True)) as client:
+        yield client
+
+
+def test_the_drawing_has_three_partitions_in_the_order_of_the_data(searched):
+    drawn = searched.get(f"{searched.study}/module/graph").json()
+    parts = [frame["part"] for frame in drawn["frames"]]
+    assert parts == ["prefix", "integer main", "suffix", "whole"]
+    main = drawn["frames"][1]
+    (conv, *_) = (box for box in main["boxes"] if "nn.conv2d" in box["title"])
+    assert conv["kind"] == "accumulator"
+    assert "proved" in conv["detail"]["range"]
+    assert len(main["edges"]) >= len(main["boxes"]) - 1
+
+
+@pytest.mark.parametrize("groups", ["fused", "opu_q"])
+def test_groups_are_boxes_whose_rows_are_operators(searched, groups):
+    drawn = searched.get(f"{searched.study}/module/graph", params={"groups": groups}).json()
+    rows = [row for frame in drawn["frames"] for box in frame["boxes"] for row in box["rows"]]
+    convolutions = [row for row in rows if "nn.conv2d" in row["title"]]
+    assert len(convolutions) == 3
+    assert all("nn.conv2d(" in row["detail"]["text"] for row in convolutions)
+    assert all("int32" in row["detail"]["type"] for row in convolutions)
+
+
+def test_the_text_is_the_modules(searched, runs):
+    found = searched.get(f"{searched.study}/module/text").json()
+    assert "def @quantized_main" in found["text"]
+    module = qsearch.load(runs / "digits" / "best.qmod")
+    assert found["qconfig"] == module.qconfig.to_dict()
+
+
+def test_the_proof_is_derived_again(searched):
+    found = searched.get(f"{searched.study}/module/proof").json()
+    assert found["derived"]["verdict"] == found["recorded"] == "proved"
+
+
+def test_downloads_are_the_files(searched, runs):
+    for name in ("best.qmod", "qconfig.json", "report.json"):
+        answer = searched.get(f"{searched.study}/files/{name}")
+        assert answer.content == (runs / "digits" / name).read_bytes()
+        assert "attachment" in answer.headers["content-disposition"]
+    with zipfile.ZipFile(io.BytesIO(searched.get(f"{searched.study}/export/onnx").content)) as z:
+        onnx.checker.check_model(onnx.load_from_string(z.read(z.namelist()[0])))
+    with zipfile.ZipFile(io.BytesIO(searched.get(f"{searched.study}/export/c").content)) as z:
+        assert "main.c" in z.namelist()
+
+
+def test_ranges_hold_what_was_calibrated(searched):
+    found = searched.get(f"{searched.study}/trials/0/histograms").json()
+    calibrated = np.load(DIGITS / "digits_calib.npz")
+    inputs = calibrated[calibrated.files[0]]
+    first = found["points"][0]
+    assert first["low"] == pytest.approx(float(inputs.min()))
+    assert first["high"] == pytest.approx(float(inputs.max()))
+    assert sum(first["counts"]) == first["values"]
+    assert first["threshold_high"] > first["threshold_low"]
+    assert first["svg"].startswith("<svg")
+
+
+def test_artefacts_are_found_by_their_hash_only(searched, runs):
+    files = [p.name for p in (runs / "digits" / "artifacts").rglob("*") if p.is_file()]
+    answer = searched.get(f"{searched.study}/artifacts/{files[0]}")
+    assert answer.status_code == 200
+    assert searched.get(f"{searched.study}/artifacts/{'0' * 64}").status_code == 404
+
+
+def uploaded(client: Client, kind: str, data: bytes) -> Any:
+    return client.post(f"/api/v1/uploads?kind={kind}", content=data, headers=BYTES)
+
+
+def test_an_uploaded_model_is_searched(searched, runs):
+    model = uploaded(searched, "onnx", (DIGITS / "digits_cnn.onnx").read_bytes()).json()
+    assert model["about"]["inputs"][0]["shape"][1:] == [1, 8, 8]
+    data = uploaded(searched, "npz", (DIGITS / "digits_dev.npz").read_bytes()).json()
+    assert {"labels"} <= {array["name"] for array in data["about"]["arrays"]}
+    wish = {"model": model["upload"], "name": "mine", "eval": data["upload"], "trials": 1}
+    answer = searched.post("/api/v1/studies", json=wish)
+    assert answer.status_code == 201
+    assert searched.post("/api/v1/studies", json=wish).status_code == 409
+    deadline = time.monotonic() + 240
+    while not (runs / "mine" / "best.qmod").is_file():
+        assert time.monotonic() < deadline, (runs / "mine" / "launch.log").read_text()
+        time.sleep(0.5)
+    names = {s["name"] for s in searched.get("/api/v1/studies").json()["studies"]}
+    assert names == {"digits", "mine"}
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "x" * 65])
+def test_a_search_is_not_named_like_a_path(searched, name):
+    wish = {"model": "digits", "name": name}
+    assert searched.post("/api/v1/studies", json=wish).status_code == 422
+
+
+def test_uploads_that_are_something_else_are_refused(searched, runs):
+    external = onnx.load(DIGITS / "digits_cnn.onnx")
+    tensor = external.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "../../etc/passwd"
+    pickled = io.BytesIO()
+    np.savez(pickled, x=np.array([{}], dtype=object))
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            header, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)}
+        )
+        archive.writestr("x.npy", header.getvalue() + b"\0" * (32 << 20))
+    for kind, data in (
+        ("onnx", b"not a model"),
+        ("onnx", external.SerializeToString()),
+        ("npz", b"PK nothing"),
+        ("npz", pickled.getvalue()),
+        ("npz", bomb.getvalue()),
+    ):
+        answer = uploaded(searched, kind, data)
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["what"]
+    assert not list((runs / ".uploads").glob(".part-*"))
+    wish = {"model": "0" * 64, "name": "other"}
+    assert searched.post("/api/v1/studies", json=wish).status_code == 400
+
+
+def test_a_search_shows_itself_while_it_runs(tmp_path):
+    words = ["launch", "--model", "digits", "--trials", "1", "--pool", "inline", "--json", "-q"]
+    done = subprocess.run(
+        [sys.executable, "-m", "qsearch", *words, "-o", str(tmp_path / "run"), "--dashboard"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "dashboard  http://127.0.0.1:" in done.stderr
+    assert json.loads(done.stdout)["study"] == "run"
+
+
+def test_policy_limits_reach_the_routes(runs):
+    options = DashboardOptions(root=runs, allow_launch=True, policy=Policy(max_upload_bytes=1000))
+    with served(options) as client:
+        assert uploaded(client, "onnx", b"x" * 1001).status_code == 413
