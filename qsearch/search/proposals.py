@@ -70,6 +70,7 @@ class _Asking:
     stage: str
     distributions: Distributions = field(init=False)
     asked: dict[str, optuna.Trial] = field(default_factory=dict)
+    history: list[FrozenTrial] = field(default_factory=list)
     told: int = 0
     complete: int = 0
 
@@ -192,6 +193,11 @@ class Proposer:
         place = asking.told if self.needs_history else batch * self.batch_size
         with quiet_optuna():
             sampler = sampler_beyond(self._sampler, batch * self.batch_size)
+            if sampler == "nsga2":
+                # What it keeps in a study about generations would differ after a restart.
+                asking.asked.clear()
+                asking.study = new_study(self.objective)
+                asking.study.add_trials(asking.history)
             asking.study.sampler = make_sampler(sampler, self._seed, batch)
             for slot in range(self.batch_size):
                 given = self._given(asking, batch, place + slot, slot, seen)
@@ -209,11 +215,8 @@ class Proposer:
         frozen = frozen_trial(trial, asking.distributions, self.objective, asking.complete)
         asking.told += 1
         asking.complete += frozen.state == TrialState.COMPLETE
+        asking.history.append(frozen)
         if asked is None:
-            asking.study.add_trial(frozen)
-        elif GENERATION in frozen.system_attrs and self._sampler == "nsga2":
-            # The generation a trial counts for must not depend on who asked for it.
-            asking.study.tell(asked, state=TrialState.FAIL)
             asking.study.add_trial(frozen)
         else:
             for name, amount in frozen.constraints.items():

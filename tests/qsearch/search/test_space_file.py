@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from compiler.qtypes.qconfig import QConfig
+from qsearch import api
 from qsearch.errors import SettingsError
 from qsearch.search.space import default_space
 from qsearch.search.space_file import fitting_start, read_space, write_space
@@ -91,3 +92,12 @@ def test_a_wrong_name_or_value_is_one_error_with_the_nearest(
     assert what in caught.value.what
     assert fix in str(caught.value.fix)
     assert "space.yaml" in str(caught.value.where)
+
+
+def test_doctor_writes_the_space_that_launch_searches(tmp_path: Path) -> None:
+    path = tmp_path / "space.yaml"
+    api.doctor("digits", space_out=path)
+    found = read_space(path, ("conv_0", "conv_1", "conv_2", "gemm_0"))
+    assert found.space == default_space()
+    assert found.weight_bits == (4, 6, 8)
+    assert "conv_1" in path.read_text()
