@@ -27,7 +27,7 @@ from compiler.quantize._cost import LayerCost, ModuleCost, module_cost
 from compiler.quantize._diagnosis import Diagnosis, OperatorDiagnosis, diagnose
 from compiler.quantize._equalization import equalize
 from compiler.quantize._flow import quantize
-from compiler.quantize._given_points import GivenPoints, given_points
+from compiler.quantize._given_points import GivenPoints, given_points, ungiven_weights
 from compiler.quantize._layers import layer_names
 from compiler.quantize._partition import QuantizePartition, partition
 from compiler.quantize._partition_conversions import (
@@ -106,4 +106,5 @@ __all__ = [
     "register_realize_function",
     "second_stats",
     "smooth",
+    "ungiven_weights",
 ]

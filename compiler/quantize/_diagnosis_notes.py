@@ -1,4 +1,4 @@
-"""What a diagnosis can say of activations before any data: their signs, and ranges that may clip."""
+"""What a diagnosis says of activations before any data: their signs, and ranges that may clip."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.module import IRModule
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.rules.never_negative import never_negative
 from compiler.ops.rules.zero_point import may_have_zero_point
 from compiler.qtypes.kind import QAnnotateKind
@@ -17,7 +17,7 @@ _FULL_BITS = 8
 
 
 def notes_of(annotated: IRModule, qconfig: QConfig) -> tuple[str, ...]:
-    """Sentences for users, the signs first.
+    """Sentences for users, the signs first; points that the model brought along are decided.
 
     Args:
         annotated: result of ``mark``.
@@ -44,7 +44,9 @@ def _signs(nodes: Sequence[Expr], scheme: str) -> str:
     points = [
         node
         for node in nodes
-        if isinstance(node, Call) and quantize_kind(node) == QAnnotateKind.INPUT
+        if isinstance(node, Call)
+        and quantize_kind(node) == QAnnotateKind.INPUT
+        and not is_given(node)
     ]
     if not points:
         return ""

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant
 from compiler.ir.module import IRModule
-from compiler.ops.annotation.attach_simulated_quantize import is_given
+from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.rules.realize import integer_limits
+from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._calibrate.weight_grid import range_on_grid
+from compiler.quantize._calibrate.weighted_calls import weighted_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,25 @@ def given_points(mod: IRModule, dtype: str = "int8") -> GivenPoints:
         low, high = (bound.data for bound in point.args[2:] if isinstance(bound, Constant))
         beyond += bool(float(low) < lowest or float(high) > highest)
     return GivenPoints(len(points), beyond)
+
+
+def ungiven_weights(annotated: IRModule, nbit: int = 8) -> int:
+    """Weights of convolutions and matrix products that lie on no grid of ``nbit`` bits.
+
+    Args:
+        annotated: result of ``mark``.
+    """
+    found = 0
+    for call, _ in weighted_calls(annotated["main"]):
+        point = call.args[1]
+        if quantize_kind(point) != QAnnotateKind.WEIGHT:
+            continue
+        assert isinstance(point, Call)
+        held = point.args[0]
+        if isinstance(held, Constant):
+            axes = (None, *range(held.data.ndim))
+            found += all(range_on_grid(held.data, nbit, axis) is None for axis in axes)
+    return found
 
 
 def for_given_points(mod: IRModule, qconfig: QConfig) -> QConfig:

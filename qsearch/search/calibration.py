@@ -60,6 +60,7 @@ class Calibrator:
         dataset, samples: calibration inputs.
         percentiles: fractions whose order statistics the study may ask for.
         grams: channel statistics hold products of what weights read, for adaptive rounding.
+        leaves_ranges: False where the model brings all ranges along, so that there are none.
     """
 
     repository: Repository
@@ -76,6 +77,7 @@ class Calibrator:
     worker_cpu_s: float = 0.0
     """CPU seconds that workers spent on it in this run."""
     grams: bool = False
+    leaves_ranges: bool = True
     _stats: dict[str, CalibrationStats] = field(default_factory=dict)
     _scales: dict[str, tuple[float, ...]] = field(default_factory=dict)
     _channels: ChannelStats | None = None
@@ -129,6 +131,8 @@ class Calibrator:
         """
         if qconfig.calibrate_mode == "global_scale":
             return None
+        if not self.leaves_ranges:
+            return ()
         if qconfig.calibrate_passes == 2:
             return self._second_scales(qconfig)
         variant, key = stored_keys(self.key, qconfig)
@@ -150,6 +154,8 @@ class Calibrator:
         Nothing is measured for it; of a second calibration no statistics are kept.
         """
         if qconfig.calibrate_mode == "global_scale" or qconfig.calibrate_passes == 2:
+            return ()
+        if not self.leaves_ranges:
             return ()
         variant, _ = stored_keys(self.key, qconfig)
         statistics = self._stats.get(variant)

@@ -232,6 +232,17 @@ def _warnings(calib: PreparedData, eval_given: Any, has_labels: bool) -> tuple[s
     return tuple(found)
 
 
+def leaves_ranges(module: IRModule) -> bool:
+    """False for a model that brings the ranges of all its activations along."""
+    if given_points(module).count == 0:
+        return True
+    return bool(measured_points(_annotated(module)))
+
+
+def _annotated(module: IRModule) -> IRModule:
+    return mark(module, QConfig.recommended(partition_conversions="disabled"))[0]
+
+
 def _note_given_points(module: IRModule, source: ModelSource) -> None:
     """Say what becomes of a model that is quantized already.
 
@@ -241,8 +252,7 @@ def _note_given_points(module: IRModule, source: ModelSource) -> None:
     note = given_points(module).note
     if not note:
         return
-    annotated, _ = mark(module, QConfig.recommended(partition_conversions="disabled"))
-    if not measured_points(annotated) and not ungiven_weights(annotated):
+    if not leaves_ranges(module) and not ungiven_weights(_annotated(module)):
         raise SettingsError(
             f"{source.name}: {note}; it leaves nothing to search for",
             fix="write its integer module with `qsearch compile`, or search the float model",

@@ -30,7 +30,7 @@ from qsearch.search.judging import JUDGE_OF_FLAG, Judging, costs_of
 from qsearch.search.layer_space import LayerPlan
 from qsearch.search.ledger import Ledger
 from qsearch.search.objectives import Objective, keeps_accuracy
-from qsearch.search.preparation import ON_HARDWARE, PreparedStudy
+from qsearch.search.preparation import ON_HARDWARE, PreparedStudy, leaves_ranges
 from qsearch.search.proposals import Proposer
 from qsearch.search.pruning import PairedStop
 from qsearch.search.scoring import metric_names, score_of
@@ -165,6 +165,7 @@ class Session:
             percentiles=percentiles,
             progress=self._progress,
             grams=prepared.space.asks_for_grams or prepared.start.needs_grams,
+            leaves_ranges=leaves_ranges(prepared.module),
         )
 
     def _make_judging(self, reference: tuple[Any, ...]) -> Judging:

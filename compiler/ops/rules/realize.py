@@ -263,10 +263,12 @@ def require_fits(bound: int, dtype: str, ref_call: Call) -> None:
     """
     limit = integer_limits(dtype)[1]
     if bound > limit:
+        fewer = (-(-bound // limit) - 1).bit_length()
+        wider = ' or dtype_activation="int32",' if bits(dtype) < 32 else ""
         raise IntegerOverflowError(
             f"{describe(ref_call)}: |sum| can reach {bound}, more than {dtype} holds ({limit})",
             where=None if ref_call.checked_type_or_none is None else f"{ref_call.checked_type}",
-            fix="use fewer bits (nbit_input, nbit_weight, or those of this layer in layers) or a "
-            "wider dtype_activation, or leave the layer in float",
+            fix=f"use at least {fewer} bits fewer in the two factors together (nbit_input, "
+            f"nbit_weight, or those of this layer in layers),{wider} or leave the layer in float",
             span=ref_call.span,
         )

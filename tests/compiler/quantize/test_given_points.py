@@ -33,6 +33,7 @@ from compiler.quantize import (
     mark,
     measured_points,
     prerequisite_optimize,
+    ungiven_weights,
 )
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.ort.session import OrtExecutor
@@ -89,6 +90,7 @@ def test_their_integers_scales_and_answers_are_kept(theirs: onnx.ModelProto) -> 
     config = QConfig.recommended(calibrate_mode="max", weight_scale="mse", rounding="TONEAREST")
     annotated, _ = mark(mod, config)
     assert measured_points(annotated) == []
+    assert ungiven_weights(annotated) == 0
     module = build_candidate(mod, config, []).partitioned
     assert module is not None
     assert [str(finding) for finding in derive_static(module).findings] == []

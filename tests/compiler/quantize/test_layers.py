@@ -222,8 +222,9 @@ def test_sums_of_wide_inputs_that_int32_cannot_hold_are_refused_with_node_and_bo
     config = QConfig.recommended(
         activation_scheme="symmetric", layers={"dense_0": {"nbit_input": 16}}
     )
-    with pytest.raises(IntegerOverflowError, match=r"nn\.dense.*17045131264"):
+    with pytest.raises(IntegerOverflowError, match=r"nn\.dense.*17045131264") as caught:
         build_candidate(mod, config, [1.0])
+    assert "use at least 3 bits fewer" in str(caught.value)
     fewer = config.with_overrides(layers={"dense_0": {"nbit_input": 16, "nbit_weight": 4}})
     assert build_candidate(mod, fewer, [1.0]).partitioned is not None
 
