@@ -26,6 +26,7 @@ def insight_page(title: str, facts: Mapping[str, str], insight: Insight, mode: s
         mode: the calibrate_mode in use.
     """
     measured = [point for point in insight.points if point.thresholds]
+    names = {layer.index: layer_name(layer) for layer in insight.layers}
     said = dict(facts)
     said["simulated"] = _output(insight.simulated)
     if insight.integer is not None:
@@ -45,14 +46,15 @@ def insight_page(title: str, facts: Mapping[str, str], insight: Insight, mode: s
         + markers([_range_row(p, mode) for p in measured], "Ranges by method", "", top=RANGE_TOP),
         "SATURATED": bars(
             [
-                Row(point_name(p), (100 * p.saturated,), f"{100 * p.saturated:.3g}")
+                Row(point_name(p, names), (100 * p.saturated,), f"{100 * p.saturated:.3g}")
                 for p in insight.points
+                if p.saturated > 0
             ],
             "Percent of values cut off",
             "%",
         ),
         "LAYERS": _table(layer_rows(insight.layers)),
-        "POINTS": _table(point_rows(insight.points)),
+        "POINTS": _table(point_rows(insight.points, names)),
     }
     page = files("qsearch.report.insight").joinpath("page.html").read_text(encoding="utf-8")
     parts = page.split("@@")
@@ -75,12 +77,12 @@ def layer_rows(layers: Iterable[LayerInsight]) -> list[dict[str, Any]]:
     ]
 
 
-def point_rows(points: Iterable[PointInsight]) -> list[dict[str, Any]]:
-    """The quantize points as rows of a table."""
+def point_rows(points: Iterable[PointInsight], names: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The quantize points as rows of a table; ``names`` of layers by their index."""
     return [
         {
             "": point.index,
-            "point": point_name(point),
+            "point": point_name(point, names),
             "kind": point.kind,
             "min": f"{point.minimum:.4g}",
             "max": f"{point.maximum:.4g}",
@@ -103,14 +105,14 @@ def layer_name(layer: LayerInsight) -> str:
     return layer.onnx_nodes[0] if layer.onnx_nodes else f"{layer.op} {layer.index}"
 
 
-def point_name(point: PointInsight) -> str:
-    """What makes the tensor: an ONNX node, an operator, an input, or the weight of a layer."""
+def point_name(point: PointInsight, names: Mapping[int, str]) -> str:
+    """What makes the tensor: an ONNX node, an operator, an input, or the layer of a constant."""
     if point.onnx_nodes:
         return point.onnx_nodes[0]
     if point.op:
         return f"{point.op} ({point.index})"
     if point.kind == "weight":
-        return f"constant of layer {point.layers[0]}" if point.layers else "constant"
+        return f"constant of {names[point.layers[0]]}" if point.layers else "constant"
     return "model input"
 
 
@@ -121,7 +123,7 @@ def decibels(value: float | None) -> str:
 
 def _sqnr_row(point: PointInsight) -> Row:
     note = decibels(point.upstream_db)
-    return Row(point_name(point), (point.local_db, point.upstream_db), note)
+    return Row(point_name(point, {}), (point.local_db, point.upstream_db), note)
 
 
 def _range_row(point: PointInsight, mode: str) -> Row:
@@ -132,7 +134,7 @@ def _range_row(point: PointInsight, mode: str) -> Row:
     )
     chosen = MODES.index(mode) if mode in MODES else None
     note = "" if chosen is None or values[chosen] is None else f"{values[chosen]:.2f}"
-    return Row(point_name(point), values, note, chosen)
+    return Row(point_name(point, {}), values, note, chosen)
 
 
 def _output(output: OutputInsight) -> str:

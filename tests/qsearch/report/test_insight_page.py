@@ -140,3 +140,12 @@ def test_plots_are_well_formed_and_stay_inside() -> None:
 def test_nothing_to_draw_is_still_a_plot(values: tuple[float | None, ...]) -> None:
     rows = [Row("a", values)] if values else []
     ET.fromstring(markers(rows, "m", "dB"))
+
+
+def test_constants_are_called_after_their_layer_and_only_cut_values_are_drawn() -> None:
+    text = page()
+    assert "constant of conv_0" in text
+    whole = insight()
+    kept = replace(whole, points=(whole.points[0], replace(whole.points[1], saturated=0.0)))
+    shown = insight_page("Insight: m", {}, kept, "percentile")
+    assert shown.count("constant of conv_0") == text.count("constant of conv_0") - 2  # label, title
