@@ -9,7 +9,7 @@ else.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -22,6 +22,7 @@ from compiler.drawing.kernels import (
 )
 from compiler.drawing.wording import Wording, box_title, type_text
 from compiler.ir.adt import Match
+from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Op, Tuple, Var
 from compiler.ir.module import IRModule
 from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, tensor_fields
@@ -234,22 +235,16 @@ def _scope_post_order(root: Expr, let_values: dict[Expr, Expr]) -> Iterator[Expr
 
     ``let_values`` is filled with the value of every let variable before a use of it is yielded.
     """
-    done: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False)]
-    while stack:
-        node, operands_pushed = stack.pop()
-        if node in done:
-            continue
-        if operands_pushed or isinstance(node, Function):
-            done.add(node)
-            yield node
-            continue
-        stack.append((node, True))
+
+    def operands(node: Expr) -> Sequence[Expr]:
+        if isinstance(node, Function):
+            return ()
         if isinstance(node, Let):
             let_values[node.var] = node.value
-            stack.extend([(node.body, False), (node.value, False)])
-        else:
-            stack.extend((arg, False) for arg in reversed(shown_operands(node)))
+            return (node.value, node.body)
+        return shown_operands(node)
+
+    return post_order(root, operands)
 
 
 def _operand_labels(node: Expr) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import methodcaller
 
 from compiler.errors import BindError
 from compiler.ir.adt import Match, binders_of, pattern_vars
@@ -28,8 +29,15 @@ __all__ = [
 ]
 
 
-def post_order(root: Expr) -> Iterator[Expr]:
-    """Yield every node reachable from ``root`` once, operands before users, in visiting order."""
+def post_order(
+    root: Expr, operands: Callable[[Expr], Sequence[Expr]] = methodcaller("operands")
+) -> Iterator[Expr]:
+    """Yield every node reachable from ``root`` once, operands before users, in visiting order.
+
+    Args:
+        root: where to begin; it is yielded last.
+        operands: asked once of every node; () does not enter it.
+    """
     done: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(root, False)]
     while stack:
@@ -41,7 +49,7 @@ def post_order(root: Expr) -> Iterator[Expr]:
             yield node
         else:
             stack.append((node, True))
-            stack.extend((arg, False) for arg in reversed(node.operands()) if arg not in done)
+            stack.extend((arg, False) for arg in reversed(operands(node)) if arg not in done)
 
 
 def post_order_visit(root: Expr, visit: Callable[[Expr], None]) -> None:

@@ -140,10 +140,6 @@ class GridEmitter(Emitter):
             self._carried[value] = held
         return held
 
-    def is_carried(self, value: Value) -> bool:
-        """True for integer values that are in the graph already."""
-        return value in self._carried
-
     def as_float(self, carried: Carried) -> str:
         """The tensor as float32.
 

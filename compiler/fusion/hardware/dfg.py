@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from compiler.ir.analysis import post_order
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -108,19 +109,7 @@ class Creator:
 
 def scope_post_order(root: Expr) -> Iterator[Expr]:
     """Nodes of one scope, operands before users; a function literal is yielded, not entered."""
-    done: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False)]
-    while stack:
-        node, operands_pushed = stack.pop()
-        if node in done:
-            continue
-        operands = () if isinstance(node, Function) else node.operands()
-        if operands_pushed or not operands:
-            done.add(node)
-            yield node
-        else:
-            stack.append((node, True))
-            stack.extend((arg, False) for arg in reversed(operands) if arg not in done)
+    return post_order(root, lambda node: () if isinstance(node, Function) else node.operands())
 
 
 def _link(node: Node, node_of: dict[Expr, Node]) -> None:

@@ -19,6 +19,7 @@ from compiler.ir.adt import (
     RefCreate,
     RefRead,
     RefWrite,
+    pattern_vars,
 )
 from compiler.ir.expr import (
     Call,
@@ -36,7 +37,7 @@ from compiler.ir.expr import (
 )
 from compiler.ops.lowered.call_lowered import get_call_lowered_props
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.targets.reference.scopes import Scope, ScopeMap, pattern_vars
+from compiler.targets.reference.scopes import Scope, ScopeMap
 
 # Stages of a node on the stack of a block under construction.
 _OPEN, _BIND, _EMIT = 0, 1, 2

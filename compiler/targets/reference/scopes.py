@@ -10,13 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compiler.ir.adt import (
-    Match,
-    Pattern,
-    PatternConstructor,
-    PatternTuple,
-    PatternVar,
-)
+from compiler.ir.adt import Match, pattern_vars
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Constant, Expr, Function, GlobalVar, If, Let, Op, Var
 
@@ -28,7 +22,6 @@ class Scope:
     construct: Expr
     parent: Scope | None
     depth: int
-    is_function: bool
 
 
 class ScopeMap:
@@ -53,7 +46,7 @@ class ScopeMap:
         self._find_outer_uses(order)
 
     def _assign_owners(self, order: list[Expr]) -> None:
-        outside = Scope(self.root, None, 0, True)
+        outside = Scope(self.root, None, 0)
         self.owner[self.root] = outside
         for node in reversed(order):
             scope = self.owner.get(node)
@@ -74,10 +67,7 @@ class ScopeMap:
         elif isinstance(node, Match):
             count = len(node.clauses)
         if count:
-            function = isinstance(node, Function)
-            self.inside[node] = [
-                Scope(node, scope, scope.depth + 1, function) for _ in range(count)
-            ]
+            self.inside[node] = [Scope(node, scope, scope.depth + 1) for _ in range(count)]
 
     def _bind(self, order: list[Expr]) -> None:
         """Variables belong to the scope that binds them, wherever they are used."""
@@ -129,19 +119,6 @@ class ScopeMap:
                     scope = scope.parent
         for construct, nodes in found.items():
             self.used_inside[construct] = sorted(nodes, key=position.__getitem__)
-
-
-def pattern_vars(pattern: Pattern) -> list[Var]:
-    """Variables a pattern binds, left to right."""
-    found: list[Var] = []
-    stack = [pattern]
-    while stack:
-        top = stack.pop()
-        if isinstance(top, PatternVar):
-            found.append(top.var)
-        elif isinstance(top, (PatternConstructor, PatternTuple)):
-            stack.extend(reversed(top.patterns))
-    return found
 
 
 def _meet(a: Scope, b: Scope) -> Scope:

@@ -14,7 +14,6 @@ from compiler.frontend.from_onnx.convert.window import Window
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.ir.expr import Expr
 
-SPATIAL_AXES = 3
 Pool = Callable[[Expr, Window], Expr]
 
 
