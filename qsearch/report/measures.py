@@ -25,6 +25,8 @@ _COSTS: Final = (
     "bit_operations",
 )
 """Beginnings of names of which less is better."""
+_UNCERTAIN: Final = "_error"
+"""End of the names of standard errors, which are no measures of their own."""
 _UNITS: Final[Mapping[str, str]] = {
     "top1": "%",
     "top5": "%",
@@ -143,7 +145,8 @@ class Measures:
         for trial in trials:
             timed = timed or trial.seconds is not None
             for name, value in (trial.score or {}).items():
-                if name != KEEPS_ACCURACY and (value is not None or name == "sqnr_db"):
+                told = name != KEEPS_ACCURACY and not name.endswith(_UNCERTAIN)
+                if told and (value is not None or name == "sqnr_db"):
                     names[name] = None
         if timed:
             names.update(dict.fromkeys(("cpu_s", "seconds")))

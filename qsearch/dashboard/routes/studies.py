@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -25,12 +26,14 @@ from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import study_key
 from qsearch.dashboard.state import SharedDep, SnapshotDep
 from qsearch.store.records import DriverRecord, Stage
+from qsearch.store.view_queries import TrialPoint
 
 router = APIRouter(prefix="/api/v1/studies", tags=["studies"])
 
 LISTENING_S: Final = 60.0
 """A driver whose heart was silent for longer is not counted on."""
 SPARK_POINTS: Final = 60
+_FIGURE: Final = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 _FAILED: Final = ("failed", "infeasible", "pruned")
 
 
@@ -59,9 +62,6 @@ def get_study(study: SnapshotDep, found: SharedDep) -> StudyDetail:
     row, repository = study.study, study.repository
     spec = row.spec
     stages = repository.stages_of(row.id)
-    names: dict[str, None] = {}
-    for point in study.points:
-        names.update(dict.fromkeys(point.params))
     drivers = repository.drivers_of(row.id)
     return StudyDetail(
         **_summary(study),
@@ -74,7 +74,7 @@ def get_study(study: SnapshotDep, found: SharedDep) -> StudyDetail:
         accuracy_floor=study.measures.floor,
         emitted=None if row.emitted is None else dict(row.emitted),
         measures=[MeasureOut.of(measure) for measure in study.measures.all],
-        parameters=list(names),
+        parameters=study.derive("parameters", lambda: _parameters(study)),
         stages=_stages(study, stages),
         drivers=[
             DriverOut(
@@ -95,15 +95,21 @@ def get_study(study: SnapshotDep, found: SharedDep) -> StudyDetail:
 @router.get("/{key}/failures")
 def list_failures(study: SnapshotDep) -> list[FailureOut]:
     """Why trials did not complete, the most frequent reason first."""
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str], list[TrialPoint]] = {}
     for point in study.points:
         if point.state in _FAILED:
-            reason = without_passwords(point.error or "collapsed on the first samples")
-            groups.setdefault((point.state, reason), []).append(point.number)
+            # Reasons that differ in their figures only are one reason.
+            kind = _FIGURE.sub("#", point.error or "")
+            groups.setdefault((point.state, kind), []).append(point)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     return [
-        FailureOut(state=state, what=what, count=len(numbers), trials=numbers[:20])
-        for (state, what), numbers in ordered
+        FailureOut(
+            state=state,
+            what=without_passwords(points[0].error or "collapsed on the first samples"),
+            count=len(points),
+            trials=[point.number for point in points[:20]],
+        )
+        for (state, _), points in ordered
     ]
 
 
@@ -170,6 +176,15 @@ def _stages(study: Snapshot, stages: Sequence[Stage]) -> list[StageOut]:
     for point in study.points:
         ended[point.stage] = ended.get(point.stage, 0) + point.finished
     return [StageOut.of(stage, ended.get(stage.name, 0)) for stage in stages]
+
+
+def _parameters(study: Snapshot) -> list[str]:
+    """Names of the searched parameters, those that were tried with most values first."""
+    values: dict[str, set[str]] = {}
+    for point in study.points:
+        for name, value in point.params.items():
+            values.setdefault(name, set()).add(str(value))
+    return sorted(values, key=lambda name: -len(values[name]))
 
 
 def _spark(study: Snapshot) -> list[float]:

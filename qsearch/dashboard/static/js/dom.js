@@ -32,6 +32,10 @@ export function card(title, { wide = false, acts = [], id } = {}, ...body) {
   return h("section", { class: wide ? "card wide" : "card", id, "aria-label": title }, head, ...body);
 }
 
+export function scroller(label, table) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
+}
+
 export function select(label, options, value, onchange) {
   const element = h("select", { "aria-label": label, onchange: () => onchange(element.value) },
     options.map(([key, words]) => h("option", { value: key, selected: key === value }, words)));

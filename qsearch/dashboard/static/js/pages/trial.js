@@ -1,7 +1,7 @@
 // One trial: scores, configuration, shards, layers, ranges, logs; beside another one if asked.
 
 import { get, query } from "../api.js";
-import { card, chip, h, link, problem, replace, select } from "../dom.js";
+import { card, chip, h, link, problem, replace, scroller, select } from "../dom.js";
 import { bytes, duration, measure, number, plain } from "../format.js";
 import { Plot, svgOf } from "../plot.js";
 import { go } from "../router.js";
@@ -60,10 +60,10 @@ function scores(study, trial, second) {
     h("td", { class: "num" }, value(trial.score, each)),
     second ? h("td", { class: "num" }, value(second.score, each)) : null,
     h("td", { class: "num soft" }, value(study.baseline, each))));
-  return card("Scores", {}, shown.length ? h("table", {}, h("thead", {}, h("tr", {}, h("td", {}),
+  return card("Scores", {}, shown.length ? scroller("Scores", h("table", {}, h("thead", {}, h("tr", {}, h("td", {}),
     h("th", { scope: "col", class: "num" }, `Trial ${trial.number}`),
     second ? h("th", { scope: "col", class: "num" }, `Trial ${second.number}`) : null,
-    h("th", { scope: "col", class: "num" }, "Float model"))), h("tbody", {}, body))
+    h("th", { scope: "col", class: "num" }, "Float model"))), h("tbody", {}, body)))
     : h("p", { class: "soft" }, "No score yet."));
 }
 
@@ -72,8 +72,8 @@ function facts(trial, second) {
     ["CPU time", (t) => (t.from_store ? "none: known from the store" : duration(t.cpu_s))],
     ["Peak memory of a worker", (t) => bytes(t.peak_rss_bytes)],
     ["Outputs", (t) => t.outputs_sha256?.slice(0, 16) ?? "–"], ["Configuration", (t) => t.config_hash.slice(0, 16)]];
-  return card("What it took", {}, h("table", {}, h("tbody", {}, rows.map(([words, of]) => h("tr", {}, h("th", { scope: "row" }, words),
-    h("td", { class: "num" }, of(trial)), second ? h("td", { class: "num" }, of(second)) : null)))));
+  return card("What it took", {}, scroller("What it took", h("table", {}, h("tbody", {}, rows.map(([words, of]) => h("tr", {}, h("th", { scope: "row" }, words),
+    h("td", { class: "num" }, of(trial)), second ? h("td", { class: "num" }, of(second)) : null))))));
 }
 
 function configuration(study, trial, second) {
@@ -86,14 +86,14 @@ function configuration(study, trial, second) {
   const table = (chosen) => h("table", {}, h("thead", {}, h("tr", {}, h("td", {}), h("th", { scope: "col" }, `Trial ${trial.number}`),
     second ? h("th", { scope: "col" }, `Trial ${second.number}`) : null)), h("tbody", {}, chosen.map(row)));
   const moved = rest.filter(differs);
-  return card("Configuration", {}, table([...searched, ...moved]),
-    h("details", {}, h("summary", {}, `All ${names.length} fields`), table(rest.filter((name) => !moved.includes(name)))));
+  return card("Configuration", {}, scroller("Searched fields", table([...searched, ...moved])),
+    h("details", {}, h("summary", {}, `All ${names.length} fields`), scroller("Other fields", table(rest.filter((name) => !moved.includes(name))))));
 }
 
 function shards(study, trial) {
   if (!trial.shards.length) return null;
   const shown = study.measures.filter((each) => trial.shards.some((shard) => each.name in shard.score && (shard.score[each.name] !== null || each.name === "sqnr_db")));
-  return card("Scores by shard", {}, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Scores by shard" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Shard"),
+  return card("Scores by shard", {}, scroller("Scores by shard", h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Shard"),
     h("th", { scope: "col", class: "num" }, "Samples"), shown.map((each) => h("th", { scope: "col", class: "num" }, each.words)),
     h("th", { scope: "col", class: "num" }, "CPU"))),
   h("tbody", {}, trial.shards.map((shard) => h("tr", {}, h("td", {}, `${shard.shard + 1} of ${shard.shards}`),
