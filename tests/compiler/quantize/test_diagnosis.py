@@ -6,12 +6,23 @@ import json
 from typing import Any
 
 import numpy as np
+import pytest
 
 from compiler import relay
+from compiler.errors import NotFullyIntegralError
 from compiler.ir.expr import Expr, Function
 from compiler.ir.module import IRModule
 from compiler.ir.span import SequentialSpan, Span
-from compiler.quantize import Diagnosis, QConfig, diagnose, prerequisite_optimize
+from compiler.quantize import (
+    Diagnosis,
+    QConfig,
+    activation_scales,
+    build_candidate,
+    calibration_stats,
+    diagnose,
+    mark,
+    prerequisite_optimize,
+)
 from compiler.quantize._diagnosis import onnx_nodes
 from compiler.testing import models
 
@@ -127,3 +138,41 @@ def test_names_of_onnx_nodes_come_from_spans() -> None:
     assert onnx_nodes(None) == ()
     assert onnx_nodes(text) == ()
     assert onnx_nodes(SequentialSpan((node, text, Span("onnx:Add_2")))) == ("Conv_1", "Add_2")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"integer_tables": False},
+        {"skip_conv_layers": [0]},
+        {"activation_scheme": "asymmetric", "calibrate_mode": "kl_divergence"},
+    ],
+)
+@pytest.mark.parametrize(
+    "network",
+    [models.mlp, models.residual_net, models.mobile_net, models.branches, models.attention],
+    ids=lambda network: network.__name__,
+)
+def test_what_is_said_without_data_is_what_a_calibrated_build_does(
+    network: Any, change: dict[str, Any]
+) -> None:
+    mod = prerequisite_optimize(*network(), 3)
+    config = QConfig.recommended(partition_conversions="enabled", **change)
+    said = diagnose(mod, config)
+    rng = np.random.default_rng(0)
+    types = {p.name_hint: p.tensor_type for p in mod["main"].params}
+    data = [{n: rng.normal(0, 1, t.concrete_shape).astype(t.dtype) for n, t in types.items()}]
+    annotated, _ = mark(mod, config)
+    stats = calibration_stats(annotated, data, (config.percentile,))
+    made = build_candidate(mod, config, activation_scales(stats, config))
+    assert [(e.op, e.status, e.reason) for e in said.operators] == [
+        (call.op, call.status, call.reason) for call in made.report.calls
+    ]
+    assert all(bool(e.reason and e.advice) == (e.status == "float") for e in said.operators)
+    whole = config.with_overrides(partition_conversions="fully_integral")
+    if said.fully_integral:
+        assert build_candidate(mod, whole, activation_scales(stats, config)).partitioned
+    else:
+        with pytest.raises(NotFullyIntegralError):
+            build_candidate(mod, whole, activation_scales(stats, config))
