@@ -28,7 +28,9 @@ def write_study(
     with quiet_optuna():
         try:
             study = optuna.create_study(
-                storage=url, study_name=name, direction=optuna.study.StudyDirection.MAXIMIZE
+                storage=url,
+                study_name=name,
+                directions=["maximize"] + ["minimize"] * len(objective.minimize),
             )
         except optuna.exceptions.DuplicatedStudyError as error:
             raise SettingsError(
@@ -42,5 +44,13 @@ def write_study(
                 where=url,
                 fix="for example sqlite:///optuna.db, a file of its own",
             ) from error
-        study.set_metric_names([objective.metric])
-        study.add_trials([frozen_trial(trial, known, objective) for trial in trials])
+        study.set_metric_names(list(objective.names))
+        study.add_trials([_as_shown(frozen_trial(trial, known, objective)) for trial in trials])
+
+
+def _as_shown(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
+    """Costs as they are: samplers see their negatives."""
+    if trial.values is not None:
+        metric, *costs = trial.values
+        trial.values = [metric, *(-cost for cost in costs)]
+    return trial

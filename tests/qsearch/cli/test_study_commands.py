@@ -7,8 +7,10 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 import optuna
+import optuna_dashboard
 import pytest
 
 import qsearch
@@ -104,6 +106,36 @@ def test_a_study_goes_to_optuna_and_opens_there(
     assert run(["export-optuna", str(searched), url]) == 2
     assert "has a study 'one' already" in capsys.readouterr().err
     asked(capsys, "export-optuna", searched, url, "--name", "again")
+
+
+def test_an_exported_study_opens_in_optuna_dashboard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, url = tmp_path / "two", f"sqlite:///{tmp_path / 'optuna.db'}"
+    options: dict[str, Any] = {"pool": "inline", "sampler": "random", "minimize": ["size"]}
+    result = qsearch.launch("digits", out=folder, trials=4, **options)
+    asked(capsys, "export-optuna", folder, url)
+    application = optuna_dashboard.wsgi(url)
+    (study,) = answered(application, "/api/studies")["study_summaries"]
+    assert study["study_name"] == "two"
+    assert study["directions"] == ["maximize", "minimize"]
+    assert optuna.load_study(study_name="two", storage=url).metric_names == ["top1", "size"]
+    shown = answered(application, f"/api/studies/{study['study_id']}")
+    assert [trial["values"] for trial in shown["trials"]] == [
+        [trial.outcome.score["top1"], trial.outcome.score["model_bytes"]]
+        for trial in result.trials
+        if trial.outcome.score is not None
+    ]
+
+
+def answered(application: Any, path: str) -> Any:
+    """What a WSGI application says to GET."""
+    environ: dict[str, Any] = {"PATH_INFO": path}
+    setup_testing_defaults(environ)
+    status: list[str] = []
+    body = b"".join(application(environ, lambda line, headers, *_: status.append(line)))
+    assert status == ["200 OK"], body
+    return json.loads(body)
 
 
 def test_stop_pause_and_resume_are_left_for_the_drivers(
