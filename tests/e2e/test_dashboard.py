@@ -158,6 +158,28 @@ def test_a_live_search_moves_on_the_page_and_survives_the_servers_death(
     repository.close()
 
 
+def test_a_search_is_paused_resumed_and_stopped_from_the_page(tmp_path: Path, browser: Any) -> None:
+    words = ["launch", "--model", "digits", "-o", str(tmp_path / "long"), "-q", "--pool", "inline"]
+    search = subprocess.Popen(
+        [sys.executable, "-m", "qsearch", *words, "--trials", "100000"], stdout=subprocess.DEVNULL
+    )
+    page, errors = watched_page(browser)
+    server = Dashboard(tmp_path)
+    server.start()
+    try:
+        page.goto(server.url)
+        page.locator("tr[data-study] a").first.click()
+        for button, state in (("Pause", "paused"), ("Resume", "running"), ("Stop", "stopped")):
+            page.get_by_role("button", name=button).click()
+            page.locator(f".head .chip.{state}").wait_for()
+        assert search.wait(timeout=120) in (0, 1)
+        assert errors == []
+    finally:
+        search.kill()
+        server.kill()
+        page.context.close()
+
+
 def test_the_table_shows_what_the_store_holds(
     dashboard: Dashboard, finished: None, runs: Path, page: Any
 ) -> None:

@@ -177,6 +177,14 @@ class Chart:
         self.parts.append(f'<path class="level {kind}" d="M{self.left:g} {at:.1f}H{right:g}"/>')
         self.text(right - 2, at - 4 if at > self.top + 14 else at + 12, words, "end halo soft")
 
+    def legend(self, series: Sequence[tuple[str, str]]) -> None:
+        """Class and shape of every series, below the plot on the left."""
+        x, y = self.left, self.height - 5.0
+        for kind, shape in series:
+            self.parts.append(f'<g class="mark {kind}">{drawn(shape, x + 4, y - 4)}</g>')
+            self.text(x + 12, y, kind, "soft")
+            x += 24 + _LETTER * len(kind)
+
     def svg(self) -> str:
         """The whole element."""
         return (

@@ -111,6 +111,9 @@ def _add_marks(
             if p.state == state
         ]
         chart.marks(marks, x, y, state, shape, many=len(places) > SINGLE)
+    present = {p.state for p, _, _ in places}
+    if len(present) > 1:
+        chart.legend([(state, shape) for state, shape in SHAPES.items() if state in present])
 
 
 def _title(
