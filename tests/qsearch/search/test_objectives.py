@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qsearch.search.objectives import Objective, keeps_accuracy
+from qsearch.search.objectives import Objective, keeps_accuracy, weighs_accuracy
 from qsearch.settings import MaxDrop
 
 
@@ -59,3 +59,43 @@ def test_a_cost_on_hardware_is_minimised_among_what_keeps_its_accuracy() -> None
         objective.rank(lost, 0),
     ]
     assert ranked == sorted(ranked, reverse=True)
+
+
+def test_a_cost_is_shown_as_it_is_and_not_as_its_negative() -> None:
+    score = {"hw_traffic": 15580.0, "keeps_accuracy": 1.0, "sqnr_db": 31.256}
+    assert Objective("hw_traffic").described(score) == "hw_traffic 15,580"
+    both = Objective("sqnr", ("hw_traffic",))
+    assert both.described(score) == "sqnr 31.26 dB, hw_traffic 15,580"
+    assert both.values(score) == (31.256, -15580.0)
+
+
+def test_what_breaks_a_limit_ranks_behind_what_breaks_none() -> None:
+    objective = Objective("sqnr", max_size=1000.0)
+    fits = {"sqnr_db": 20.0, "model_bytes": 1000.0, "keeps_accuracy": 1.0}
+    ranked = [
+        objective.rank(fits, 3),
+        objective.rank({**fits, "sqnr_db": 40.0, "model_bytes": 1100.0}, 2),
+        objective.rank({**fits, "sqnr_db": 50.0, "model_bytes": 1500.0}, 1),
+        objective.rank({**fits, "sqnr_db": 60.0, "keeps_accuracy": 0.0}, 0),
+    ]
+    assert ranked == sorted(ranked, reverse=True)
+    assert [objective.feasible(fits), objective.feasible({**fits, "model_bytes": 1e6})] == [
+        True,
+        False,
+    ]
+    assert objective.violations(fits) == {"max_drop": 0.0, "max_size": 0.0}
+
+
+def test_max_drop_decides_only_where_accuracy_is_not_what_is_maximised() -> None:
+    assert weighs_accuracy("sqnr", (), has_labels=True)
+    assert not weighs_accuracy("sqnr", (), has_labels=False)
+    assert not weighs_accuracy("top1", (), has_labels=True)
+    assert weighs_accuracy("top1", ("size",), has_labels=True)
+    assert weighs_accuracy("hw_cycles", (), has_labels=False)
+    assert weighs_accuracy("size", (), has_labels=False)
+
+
+def test_a_spec_gives_its_objective_back() -> None:
+    spec = {"metric": "sqnr", "minimize": ["size"], "max_size": 5000}
+    assert Objective.of(spec) == Objective("sqnr", ("size",), 5000.0)
+    assert Objective.of({"metric": "top1"}).names == ("top1",)
