@@ -21,7 +21,7 @@ from compiler.ir.analysis import free_vars, post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import rebuilt
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.qtypes.qconfig import QConfig
@@ -107,14 +107,14 @@ class _Network:
     def without(self, kept: Collection[Expr]) -> dict[Expr, Expr]:
         """Every node over a graph in which points outside ``kept`` hand on what they read."""
         points = set(self.points)
-        new: dict[Expr, Expr] = {}
-        for node in post_order(self.main.body):
+
+        def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
             if node in points and node not in kept:
                 assert isinstance(node, Call)
-                new[node] = new[node.args[0]]
-            else:
-                new[node] = with_operands(node, [new[child] for child in node.operands()])
-        return new
+                return new[node.args[0]]
+            return None
+
+        return rebuilt(post_order(self.main.body), made)
 
     def run_with(self, kept: Collection[Expr]) -> Executor:
         """The network quantized at these points only."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from compiler.errors import MutatorError
@@ -45,6 +45,25 @@ def substitute(root: Expr, mapping: Mapping[Any, Expr]) -> Expr:
             stack.append((node, True))
             stack.extend((child, False) for child in reversed(operands) if child not in done)
     return done[root]
+
+
+def rebuilt(
+    order: Iterable[Expr], made: Callable[[Expr, Mapping[Expr, Expr]], Expr | None]
+) -> dict[Expr, Expr]:
+    """New node of every node.
+
+    Args:
+        order: operands before users, such as ``post_order`` gives.
+        made: what a node becomes, from the node and the new forms of those before it; None keeps
+            it, over its new operands.
+    """
+    new: dict[Expr, Expr] = {}
+    for node in order:
+        given = made(node, new)
+        if given is None:
+            given = with_operands(node, [new[child] for child in node.operands()])
+        new[node] = given
+    return new
 
 
 def fresh_copy(node: Expr) -> Expr:

@@ -15,7 +15,7 @@ Not handled: constants per channel; a formula of more than 96 words.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, Op
 from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import rebuilt
 from compiler.ir.span import AnySpan, join_spans
 from compiler.ir.ty import TensorType
 from compiler.ops.op_call import op_call
@@ -50,15 +50,16 @@ class OutlineFormulas(FunctionPass):
         outlined = finder.outlined(fn.body)
         if not outlined:
             return fn
-        new: dict[Expr, Expr] = {}
-        for node in post_order(fn.body):
-            found = finder.found[node] if node in outlined else None
-            if found is None:
-                new[node] = with_operands(node, [new[child] for child in node.operands()])
-            else:
-                text, span = " ".join(found.words), _span_of(node, found.source)
-                new[node] = op_call("unary_formula", new[found.source], formula=text, span=span)
-        result = infer_expr(fn.with_fields(body=new[fn.body]), mod)
+
+        def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+            if node not in outlined:
+                return None
+            found = finder.found[node]
+            text, span = " ".join(found.words), _span_of(node, found.source)
+            return op_call("unary_formula", new[found.source], formula=text, span=span)
+
+        new_body = rebuilt(post_order(fn.body), made)[fn.body]
+        result = infer_expr(fn.with_fields(body=new_body), mod)
         assert isinstance(result, Function)
         return result
 

@@ -16,6 +16,7 @@ Not handled: axes in the middle, computed gamma or beta.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import rebuilt
 from compiler.ops.op_call import op_call
 
 
@@ -42,30 +43,11 @@ class RecoverLayerNorm(FunctionPass):
         found = {n: norm for n in nodes if (norm := _layer_norm(n)) is not None}
         if not found:
             return fn
-        new: dict[Expr, Expr] = {}
-        for node in nodes:
-            norm = found.get(node)
-            if norm is None:
-                new[node] = with_operands(node, [new[child] for child in node.operands()])
-                continue
-            gamma, beta = norm.gamma, norm.beta
-            shape = norm.data.tensor_type.concrete_shape
-            data = new[norm.data]
-            if norm.joined:
-                data = op_call("reshape", data, newshape=(*shape[: norm.axis], norm.size))
-            made = op_call(
-                "nn.layer_norm",
-                data,
-                Constant(np.ones(norm.size, np.float32) if gamma is None else gamma),
-                Constant(np.zeros(norm.size, np.float32) if beta is None else beta),
-                axis=norm.axis,
-                epsilon=norm.epsilon,
-                scale=gamma is not None,
-                center=beta is not None,
-                span=node.span,
-            )
-            new[node] = op_call("reshape", made, newshape=shape) if norm.joined else made
-        result = infer_expr(fn.with_fields(body=new[fn.body]), mod)
+
+        def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+            return _call(found[node], new, node) if node in found else None
+
+        result = infer_expr(fn.with_fields(body=rebuilt(nodes, made)[fn.body]), mod)
         assert isinstance(result, Function)
         return result
 
@@ -79,6 +61,26 @@ class _Norm:
     joined: bool = False
     gamma: NDArray[Any] | None = None
     beta: NDArray[Any] | None = None
+
+
+def _call(norm: _Norm, new: Mapping[Expr, Expr], node: Expr) -> Expr:
+    gamma, beta = norm.gamma, norm.beta
+    shape = norm.data.tensor_type.concrete_shape
+    data = new[norm.data]
+    if norm.joined:
+        data = op_call("reshape", data, newshape=(*shape[: norm.axis], norm.size))
+    made = op_call(
+        "nn.layer_norm",
+        data,
+        Constant(np.ones(norm.size, np.float32) if gamma is None else gamma),
+        Constant(np.zeros(norm.size, np.float32) if beta is None else beta),
+        axis=norm.axis,
+        epsilon=norm.epsilon,
+        scale=gamma is not None,
+        center=beta is not None,
+        span=node.span,
+    )
+    return op_call("reshape", made, newshape=shape) if norm.joined else made
 
 
 def _layer_norm(node: Expr) -> _Norm | None:

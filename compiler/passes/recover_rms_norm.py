@@ -14,6 +14,7 @@ another function than an addend.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import rebuilt
 from compiler.ops.op_call import op_call
 
 _SMALL = 1e-3
@@ -41,20 +42,11 @@ class RecoverRmsNorm(FunctionPass):
         found = {n: norm for n in nodes if (norm := _rms_norm(n)) is not None}
         if not found:
             return fn
-        new: dict[Expr, Expr] = {}
-        for node in nodes:
-            norm = found.get(node)
-            if norm is None:
-                new[node] = with_operands(node, [new[child] for child in node.operands()])
-                continue
-            made: Expr = op_call(
-                "nn.rms_norm", new[norm.data], axis=norm.axis, epsilon=norm.epsilon, span=node.span
-            )
-            if norm.summands > 1:
-                factor = np.asarray(norm.summands**-0.5, np.float32)
-                made = op_call("multiply", made, Constant(factor), span=node.span)
-            new[node] = made
-        result = infer_expr(fn.with_fields(body=new[fn.body]), mod)
+
+        def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+            return _call(found[node], new, node) if node in found else None
+
+        result = infer_expr(fn.with_fields(body=rebuilt(nodes, made)[fn.body]), mod)
         assert isinstance(result, Function)
         return result
 
@@ -65,6 +57,16 @@ class _Norm:
     axis: int
     epsilon: float
     summands: int
+
+
+def _call(norm: _Norm, new: Mapping[Expr, Expr], node: Expr) -> Expr:
+    made: Expr = op_call(
+        "nn.rms_norm", new[norm.data], axis=norm.axis, epsilon=norm.epsilon, span=node.span
+    )
+    if norm.summands > 1:
+        factor = np.asarray(norm.summands**-0.5, np.float32)
+        made = op_call("multiply", made, Constant(factor), span=node.span)
+    return made
 
 
 def _rms_norm(node: Expr) -> _Norm | None:
