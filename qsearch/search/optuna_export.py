@@ -25,12 +25,13 @@ def write_study(
         SettingsError: the name is taken, or the storage cannot be used.
     """
     known = distributions_of(space)
+    costs = [optuna.study.StudyDirection.MINIMIZE] * len(objective.minimize)
     with quiet_optuna():
         try:
             study = optuna.create_study(
                 storage=url,
                 study_name=name,
-                directions=["maximize"] + ["minimize"] * len(objective.minimize),
+                directions=[optuna.study.StudyDirection.MAXIMIZE, *costs],
             )
         except optuna.exceptions.DuplicatedStudyError as error:
             raise SettingsError(
