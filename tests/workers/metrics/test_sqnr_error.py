@@ -1,0 +1,35 @@
+"""The standard error of an SQNR against the spread of resampled ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from workers.metrics.registry import merge_sums
+from workers.metrics.sqnr import Sqnr, standard_error_db
+
+
+def test_the_error_is_that_of_the_bootstrap_and_merges() -> None:
+    rng = np.random.default_rng(0)
+    wanted = rng.normal(size=(400, 10))
+    found = wanted + rng.normal(size=(400, 10)) * rng.lognormal(-2, 0.7, (400, 1))
+    metric, shards = Sqnr(), []
+    for rows in np.array_split(np.arange(400), 3):
+        state = metric.init()
+        metric.update(state, [found[rows]], [wanted[rows]], None)
+        shards.append({"sqnr": state})
+    error = standard_error_db(merge_sums(shards)["sqnr"])
+    signal, noise = (wanted**2).sum(1), ((found - wanted) ** 2).sum(1)
+    drawn = rng.integers(0, 400, (2000, 400))
+    resampled = 10 * np.log10(signal[drawn].sum(1) / noise[drawn].sum(1))
+    assert error == pytest.approx(resampled.std(), rel=0.1)
+
+
+def test_one_sample_or_equal_outputs_have_no_error() -> None:
+    metric = Sqnr()
+    one = metric.init()
+    metric.update(one, [np.ones((1, 4))], [np.zeros((1, 4)) + 2], None)
+    assert standard_error_db(one) is None
+    equal = metric.init()
+    metric.update(equal, [np.ones((5, 4))], [np.ones((5, 4))], None)
+    assert standard_error_db(equal) is None
