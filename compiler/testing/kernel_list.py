@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Let, Op, Var
 from compiler.ir.module import IRModule
@@ -13,18 +15,39 @@ Kernel = tuple[list[str], int]
 def kernels(mod: IRModule, function: str = "main") -> list[Kernel]:
     """The primitive functions that ``function`` calls, in order of execution.
 
+    Other global functions are followed where they are called, except into themselves.
+
     Args:
         mod: after FuseOps.
-        function: the global function whose calls are listed.
+        function: the global function that is listed.
     """
-    called = (node for node in _walk(mod[function]) if isinstance(node, Call))
-    bound = {node.var: node.value for node in _walk(mod[function]) if isinstance(node, Let)}
     found: list[Kernel] = []
-    for call in called:
-        callee = _definition(call.op, mod, bound)
-        if isinstance(callee, Function) and callee.has_nonzero_attr("Primitive"):
+    running = [(function, _callees(mod, function))]
+    while running:
+        callee = next(running[-1][1], None)
+        if callee is None:
+            running.pop()
+        elif isinstance(callee, Function):
             found.append((_operators(callee), len(callee.params)))
+        elif all(callee != name for name, _ in running):
+            running.append((callee, _callees(mod, callee)))
     return found
+
+
+def _callees(mod: IRModule, name: str) -> Iterator[Function | str]:
+    """Kernels, and names of other global functions, as one function calls them."""
+    nodes = _walk(mod[name])
+    bound = {node.var: node.value for node in nodes if isinstance(node, Let)}
+    for call in nodes:
+        if not isinstance(call, Call):
+            continue
+        callee = _definition(call.op, mod, bound)
+        if not isinstance(callee, Function):
+            continue
+        if callee.has_nonzero_attr("Primitive"):
+            yield callee
+        elif isinstance(call.op, GlobalVar):
+            yield call.op.name_hint
 
 
 def _definition(callee: Expr, mod: IRModule, bound: dict[Var, Expr]) -> object:

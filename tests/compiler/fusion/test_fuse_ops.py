@@ -387,3 +387,13 @@ def test_kernels_keep_the_span_of_their_result() -> None:
     mod = FuseOps()(compiler.parse(C14, source_name="c14.relay"))
     calls = [n for n in post_order(mod["main"]) if isinstance(n, relay.Call)]
     assert all(call.span is not None for call in calls)
+
+
+def test_kernels_of_called_functions_are_listed_where_they_are_called() -> None:
+    mod = compiler.parse(
+        '#[version = "0.0.5"]\n'
+        "def @half(%y: Tensor[(4), float32]) -> Tensor[(4), float32] { exp(multiply(%y, 0.5f)) }\n"
+        "def @main(%x: Tensor[(4), float32]) { let %a = @half(tanh(%x)); @half(%a) }"
+    )
+    once = [["multiply", "exp"]]
+    assert names(FuseOps()(mod)) == [["tanh"], *once, *once]
