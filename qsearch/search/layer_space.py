@@ -42,13 +42,8 @@ class LayerSpace:
     elements: Mapping[str, int]
     bits: tuple[int, ...]
 
-    @staticmethod
-    def of_spec(row: Mapping[str, Any] | None) -> LayerSpace | None:
-        """What ``to_dict`` wrote into a study's spec; None where layers do not differ."""
-        return None if not row else LayerSpace(dict(row["elements"]), tuple(row["bits"]))
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Plain values, for the study's row."""
         return {"elements": dict(self.elements), "bits": list(self.bits)}
 
     @cached_property

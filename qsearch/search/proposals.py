@@ -162,7 +162,7 @@ class Proposer:
     def _note_idle(self, trial: Trial) -> None:
         """Two trials that differ in one value and have equal outputs: it changes nothing here."""
         digest = trial.outcome.outputs_sha256
-        if digest is None:
+        if digest is None or self._sampler != "tpe":
             return
         twin = self._by_outputs.setdefault(digest, trial)
         names = {*trial.params, *twin.params}
@@ -215,7 +215,8 @@ class Proposer:
         frozen = frozen_trial(trial, asking.distributions, self.objective, asking.complete)
         asking.told += 1
         asking.complete += frozen.state == TrialState.COMPLETE
-        asking.history.append(frozen)
+        if self._sampler in ("tpe", "nsga2"):  # who reads it; the others need no more memory
+            asking.history.append(frozen)
         if asked is None:
             asking.study.add_trial(frozen)
         else:

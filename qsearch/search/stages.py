@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import log10
 from typing import Final
 
@@ -156,6 +156,7 @@ class StageBook:
     repository: Repository
     study_id: int
     clock: Callable[[], float] = time.time
+    _running: set[str] = field(default_factory=set)
 
     def plan(self, skipped: Mapping[str, str]) -> None:
         """Note all stages that are not noted yet; ``skipped`` names those left out, and why."""
@@ -169,7 +170,10 @@ class StageBook:
             self.repository.save_stage(self.study_id, Stage(name, position, state, None, data))
 
     def begin(self, name: str, planned: int | None = None) -> None:
-        """A stage begins, or goes on."""
+        """A stage begins, or goes on; asked again, it costs nothing."""
+        if name in self._running:
+            return
+        self._running.add(name)
         old = self._known(name)
         if old.state != "running":
             started = old.started_at or self.clock()
@@ -178,6 +182,7 @@ class StageBook:
 
     def end(self, name: str, data: Mapping[str, object] | None = None) -> None:
         """A stage is over; one that never began, or was skipped, stays as it is."""
+        self._running.discard(name)
         old = self._known(name)
         if old.state == "running":
             done = replace(old, state="complete", data=data or old.data, finished_at=self.clock())

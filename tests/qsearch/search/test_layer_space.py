@@ -54,8 +54,3 @@ def test_raw_parameters_make_the_same_configuration_as_the_field() -> None:
     raw = LAYERS.raw()
     assert [p.name for p in raw] == [layer_parameter(name) for name in LAYERS.elements]
     assert raw[0].choices == (8, 6, 4)
-
-
-def test_a_spec_gives_the_layers_back() -> None:
-    assert LayerSpace.of_spec(LAYERS.to_dict()) == LAYERS
-    assert LayerSpace.of_spec(None) is None
