@@ -94,7 +94,8 @@ class Loop:
         self.float_cpu_s.append(end - middle)
         self._elsewhere += end - begin
         line += f"   ours: {spent(trial):6.2f} s ({trial.state}, {trial.outcome.samples} images)"
-        print(f"{line}   float pass: {end - middle:.2f} s", flush=True)
+        line += f"   float pass: {end - middle:.2f} s   all of ours so far: {self.ours_cpu_s:.1f} s"
+        print(line, flush=True)
 
     def _run_one(self, peer: peers.Peer) -> str:
         """Calibrate, quantize, score."""
