@@ -1,4 +1,4 @@
-"""The SLURM script with stand-ins for srun and scontrol: what it starts, where, with which token."""
+"""The SLURM script with stand-ins for srun and scontrol: what starts where, with which token."""
 
 from __future__ import annotations
 
