@@ -96,7 +96,7 @@ function shards(study, trial) {
   return card("Scores by shard", {}, scroller("Scores by shard", h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Shard"),
     h("th", { scope: "col", class: "num" }, "Samples"), shown.map((each) => h("th", { scope: "col", class: "num" }, each.words)),
     h("th", { scope: "col", class: "num" }, "CPU"))),
-  h("tbody", {}, trial.shards.map((shard) => h("tr", {}, h("td", {}, `${shard.shard + 1} of ${shard.shards}`),
+  h("tbody", {}, trial.shards.map((shard) => h("tr", {}, h("td", {}, `${shard.shard + 1}/${shard.shards}`),
     h("td", { class: "num" }, shard.samples), shown.map((each) => h("td", { class: "num" }, measure(shard.score[each.name], each))),
     h("td", { class: "num" }, duration(shard.cpu_s))))))));
 }
