@@ -26,6 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import qsearch
 from qsearch.errors import StoreError
 from qsearch.store.engine import open_reader
 from qsearch.store.records import Trial
@@ -46,11 +49,12 @@ class Search:
     options: tuple[str, ...] = ("--pool", "process", "--workers", "2")
     seen: dict[int, Trial] = field(default_factory=dict)
     kept_story: list[Any] | None = None
+    data: tuple[str, ...] = ()
 
     def start(self, *more: str, limit_bytes: int | None = None) -> subprocess.Popen[str]:
         """A process that searches; its files may not grow beyond ``limit_bytes``."""
         words = ["launch", "--model", "digits", "-o", str(self.folder), "--study", "digits"]
-        words += ["--trials", str(self.trials), "-q", *self.options, *more]
+        words += ["--trials", str(self.trials), "-q", *self.options, *self.data, *more]
         if self.storage:
             words += ["--storage", self.storage]
 
@@ -150,7 +154,7 @@ def kill_workers(search: Search, kills: int, rng: random.Random) -> dict[str, An
 
 
 def kill_node(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
-    """kill -9 of a Ray node that holds one of two workers."""
+    """kill -9 of a Ray node that holds one of two workers, which are always at a trial."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ["PYTHONPATH"] = os.getcwd()
     from ray.cluster_utils import Cluster
@@ -256,6 +260,18 @@ SCENARIOS: dict[str, Callable[[Search, int, random.Random], dict[str, Any]]] = {
 }
 
 
+LONG_TRIALS = ("node",)
+"""Where the kill has to meet a trial at work."""
+
+
+def many_images(folder: Path) -> tuple[str, ...]:
+    """Options that judge on 8 times as many images."""
+    path = folder / "many.npz"
+    with np.load(Path(qsearch.__path__[0]) / "models" / "digits_dev.npz") as dev:
+        np.savez(path, **{name: np.concatenate([array] * 8) for name, array in dev.items()})
+    return ("--eval", str(path))
+
+
 def children(pid: int) -> list[int]:
     """Living processes below a process."""
     found: list[int] = []
@@ -279,11 +295,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(words)
     folder = Path(tempfile.mkdtemp(prefix="qsearch-faults-"))
-    unbroken = Search(folder / "unbroken", options.trials)
-    unbroken.finish()
-    story, module = unbroken.story(), unbroken.module()
+    undisturbed: dict[tuple[str, ...], Search] = {}
     for name in options.only.split(","):
-        search = Search(folder / name, options.trials)
+        data = many_images(folder) if name in LONG_TRIALS else ()
+        if data not in undisturbed:
+            unbroken = Search(folder / f"unbroken-{name}", options.trials, data=data)
+            unbroken.finish()
+            undisturbed[data] = unbroken
+        story, module = undisturbed[data].story(), undisturbed[data].module()
+        search = Search(folder / name, options.trials, data=data)
         begin = time.monotonic()
         found = SCENARIOS[name](search, options.kills, random.Random(options.seed))
         assert search.module() == module, f"{name}: another module won"
