@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,12 +73,9 @@ def test_nobody_without_the_token_joins_the_cluster(stack: Stack, told: dict[str
     none = {"RAY_AUTH_MODE": "disabled"}
     command = ["ray", "status", "--address", "head:6379"]
     # From a node of the cluster, where the network keeps nobody out.
+    run = partial(stack.machine.run, "worker-2", command)
     with ThreadPoolExecutor() as threads:
-        done = list(
-            threads.map(
-                lambda env: stack.machine.run("worker-2", command, env), (right, wrong, none)
-            )
-        )
+        done = list(threads.map(run, (right, wrong, none)))
     assert [d.returncode for d in done] == [0, 1, 1], [d.stderr for d in done]
     assert "Active:" in done[0].stdout
     assert all("oken" in d.stderr and "Active:" not in d.stdout for d in done[1:])
