@@ -98,13 +98,10 @@ class LayerPlan:
 
     def bits_of(self, point: Mapping[str, Value]) -> dict[str, int]:
         """Bits of every layer at a point."""
-        sizes = self.layers.sizes
-        least = sum(min(row.values()) for row in sizes.values())
-        largest = sum(max(row.values()) for row in sizes.values())
-        if self.most is not None:
-            largest = max(least, min(largest, self.most))
-        budget = least + float(point[BUDGET] or 0.0) * (largest - least)
-        bits = allocate_bits(self.damage, sizes, budget)
+        fraction = float(point[BUDGET] or 0.0)
+        if fraction not in self._solved:
+            self._solved[fraction] = self._allocated(fraction)
+        bits = dict(self._solved[fraction])
         for name in FLIPS:
             flip = str(point.get(name, NO_FLIP))
             if flip != NO_FLIP:
@@ -113,6 +110,19 @@ class LayerPlan:
                 place = choices.index(bits[layer]) + step
                 bits[layer] = choices[min(max(place, 0), len(choices) - 1)]
         return bits
+
+    @cached_property
+    def _solved(self) -> dict[float, dict[str, int]]:
+        """Programmes solved so far: looking for an unseen point asks for all of them."""
+        return {}
+
+    def _allocated(self, fraction: float) -> dict[str, int]:
+        sizes = self.layers.sizes
+        least = sum(min(row.values()) for row in sizes.values())
+        largest = sum(max(row.values()) for row in sizes.values())
+        if self.most is not None:
+            largest = max(least, min(largest, self.most))
+        return allocate_bits(self.damage, sizes, least + fraction * (largest - least))
 
     def params_of(self, point: Mapping[str, Value]) -> Params:
         """The point as values of the raw parameters; choices equal to no choice are kept too."""
