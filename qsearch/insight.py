@@ -133,9 +133,7 @@ def insight_of(
         ]
         warnings = _clipped(stats, config)
         found = examine(module, config, stats, batches, channels=channels, progress=progress)
-    return ModelInsight(
-        source.name, config, measured.described, judged.described, found, warnings
-    )
+    return ModelInsight(source.name, config, measured.described, judged.described, found, warnings)
 
 
 def _clipped(stats: CalibrationStats, config: QConfig) -> tuple[str, ...]:

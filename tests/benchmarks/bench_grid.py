@@ -128,8 +128,7 @@ def main() -> int:
     missed = [
         row["model"]
         for row in rows
-        if row["outputs_differing"]
-        or (row["model"] == GOAL_MODEL and row["grid"] > GOAL_RATIO)
+        if row["outputs_differing"] or (row["model"] == GOAL_MODEL and row["grid"] > GOAL_RATIO)
     ]
     if missed:
         print(f"goal missed: {', '.join(missed)}", file=sys.stderr)

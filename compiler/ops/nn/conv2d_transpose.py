@@ -347,6 +347,4 @@ def conv2d_transpose_lower(
     geometry = (attrs.strides, attrs.dilation, attrs.padding)
     out = (out_types[0].concrete_shape, out_types[0].dtype)
     data, kernel = inputs
-    return [
-        transposed_convolution_loops(b, data, kernel, layouts, geometry, attrs.groups, out)
-    ]
+    return [transposed_convolution_loops(b, data, kernel, layouts, geometry, attrs.groups, out)]

@@ -86,6 +86,4 @@ def upsampling_lower(
     coordinates = "align_corners" if attrs.align_corners else "asymmetric"
     rounding = "round" if attrs.align_corners else "floor"
     size = (shape["H"], shape["W"])
-    return [
-        resample_loops(b, inputs[0], attrs.layout, size, attrs.method, coordinates, rounding)
-    ]
+    return [resample_loops(b, inputs[0], attrs.layout, size, attrs.method, coordinates, rounding)]

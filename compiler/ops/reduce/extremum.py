@@ -37,9 +37,7 @@ _register("min", np.min)
 
 
 def _extremum(combiner: Combiner) -> LowerRule:
-    def rule(
-        call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-    ) -> list[TensorView]:
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
         (data,) = inputs
         attrs = call.attrs
         assert isinstance(attrs, ReduceAttrs)
@@ -47,9 +45,7 @@ def _extremum(combiner: Combiner) -> LowerRule:
         if not axes:
             return [data]
         init = lowest(data.dtype) if combiner == "max" else highest(data.dtype)
-        return [
-            reduce_axes(b, data.shape, axes, combiner, init, data.at, keepdims=attrs.keepdims)
-        ]
+        return [reduce_axes(b, data.shape, axes, combiner, init, data.at, keepdims=attrs.keepdims)]
 
     return rule
 

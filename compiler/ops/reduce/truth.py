@@ -40,9 +40,7 @@ _register("any", np.any)
 def _truth(combiner: Combiner) -> LowerRule:
     """``all`` is the smallest truth value, ``any`` the largest."""
 
-    def rule(
-        call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-    ) -> list[TensorView]:
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
         (data,) = inputs
         attrs = call.attrs
         assert isinstance(attrs, ReduceAttrs)
@@ -50,9 +48,7 @@ def _truth(combiner: Combiner) -> LowerRule:
         if not axes:
             return [data]
         init = BoolImm(combiner == "min")
-        return [
-            reduce_axes(b, data.shape, axes, combiner, init, data.at, keepdims=attrs.keepdims)
-        ]
+        return [reduce_axes(b, data.shape, axes, combiner, init, data.at, keepdims=attrs.keepdims)]
 
     return rule
 

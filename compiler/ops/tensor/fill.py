@@ -94,9 +94,7 @@ def full_numpy(attrs: InitOpAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 def _filled(value: int) -> LowerRule:
-    def rule(
-        call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-    ) -> list[TensorView]:
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
         held = literal(value, str(storage_dtype(out_types[0].dtype)))
         return [TensorView.of(out_types[0].concrete_shape, lambda at: held)]
 

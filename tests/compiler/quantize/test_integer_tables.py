@@ -278,9 +278,7 @@ def test_networks_are_integers_from_end_to_end_and_close_to_the_float_ones(
     assert all(call.status == "integer" for call in made.report.calls)
     assert not [claim for claim in derive_static(made.partitioned).claims if not claim.holds]
     signal = noise = 0.0
-    grid = OrtExecutor(
-        to_grid_onnx(made.partitioned), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
-    )
+    grid = OrtExecutor(to_grid_onnx(made.partitioned), disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
     whole = OrtExecutor(to_integer_onnx(made.partitioned))
     for batch in images(6, shape, seed=2):
         wanted = evaluate(mod, batch)[0]
@@ -418,9 +416,7 @@ def test_random_chains_of_operators_are_integers_and_exact_on_the_grid(
     mod = prerequisite_optimize(mod, None, 3)
     data = images(3, (1, 4, 6, 6), seed)
     made = candidate(mod, QConfig.recommended(calibrate_mode="max"), data)
-    grid = OrtExecutor(
-        to_grid_onnx(made.partitioned), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
-    )
+    grid = OrtExecutor(to_grid_onnx(made.partitioned), disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
     for batch in data:
         np.testing.assert_array_equal(grid.run(batch)[0], evaluate(made.partitioned, batch)[0])
 
@@ -448,9 +444,7 @@ def test_random_configurations_are_integers_and_exact_on_the_grid(
 ) -> None:
     data = images(3, NETWORKS[name][1])
     made = candidate(built(name), QConfig.recommended(**fields), data)
-    grid = OrtExecutor(
-        to_grid_onnx(made.partitioned), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
-    )
+    grid = OrtExecutor(to_grid_onnx(made.partitioned), disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
     for batch in data:
         # Inputs far outside the calibrated range reach every clip.
         inputs = {"x": batch["x"] * np.float32(reach)}

@@ -1,4 +1,4 @@
-"""Operators that a network of integers goes through: reference, exact ONNX and grid, bit for bit."""
+"""Operators that integers go through: reference, exact ONNX and grid, bit for bit."""
 
 from __future__ import annotations
 
