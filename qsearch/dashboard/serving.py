@@ -39,6 +39,8 @@ def serve(options: DashboardOptions, port: int) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        # Whoever follows the address below before the server is ready waits in the queue.
+        listener.listen()
     except OSError as error:
         listener.close()
         raise SettingsError(
