@@ -71,7 +71,7 @@ class Machine:
         namespaces: whether containers have addresses of their own.
     """
 
-    namespaces: bool = os.geteuid() == 0 and shutil.which("ip") is not None
+    namespaces: bool = field(default_factory=lambda: _may_make_namespaces())
     root: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="qs-", dir="/var/tmp")))
     ports: dict[str, int] = field(default_factory=dict)
     _addresses: dict[str, str] = field(default_factory=dict)
@@ -181,6 +181,7 @@ class Machine:
             for mount in mounts:
                 link = self.root / mount.target.strip("/")
                 if not link.exists():
+                    link.parent.mkdir(parents=True, exist_ok=True)
                     link.symlink_to(self._source(mount))
             return told
         lines = [f"mount -t tmpfs -o size={shm_size[:-1]} tmpfs /dev/shm"]
@@ -243,6 +244,17 @@ class Machine:
         volume = self.root / "volumes" / mount.source
         volume.mkdir(parents=True, exist_ok=True)
         return volume
+
+
+def _may_make_namespaces() -> bool:
+    """Whether this process is root, and of a kind that may make networks of its own."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    name = f"q{os.getpid()}-try"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
+    if made.returncode == 0:
+        _ip(f"netns del {name}")
+    return made.returncode == 0
 
 
 def listeners(pids: Sequence[int]) -> set[tuple[str, str, int]]:

@@ -47,7 +47,8 @@ def stack(told: dict[str, str]) -> Iterator[Stack]:
 def test_a_search_completes_though_a_worker_is_killed(stack: Stack, told: dict[str, str]) -> None:
     found = search(stack, told["QSEARCH_TOKEN"], TRIALS, kill_after=2, limit_s=240)
     assert found["trials"] == TRIALS
-    assert found["starts"]["worker-1"] == 2
+    # Where containers share an address, the first new start may meet the ports of the dead one.
+    assert found["starts"]["worker-1"] >= 2
     assert found["starts"]["job"] == 1
 
 
