@@ -199,7 +199,7 @@ def test_completions_know_every_command_and_flag(
 def test_bash_completes_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
     script = asked(capsys, "completion", "bash")
     ask = 'COMP_WORDS=(qsearch {}); COMP_CWORD={}; _qsearch; echo "${{COMPREPLY[@]}}"'
-    for words, place, wanted in (("la", 1, "launch"), ("launch --max", 2, "--max-drop")):
+    for words, place, wanted in (("la", 1, "launch"), ("launch --max-d", 2, "--max-drop")):
         done = subprocess.run(
             ["bash", "-c", f"{script}\n{ask.format(words, place)}"],
             text=True,

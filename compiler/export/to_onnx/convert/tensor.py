@@ -141,6 +141,8 @@ def clip(step: Step, e: Emitter) -> str:
         info = np.iinfo(data.type.dtype)
         low = math.trunc(min(max(low, info.min), info.max))
         high = math.trunc(min(max(high, info.min), info.max))
+    # Where bounds are crossed Relay lets the lower win, ONNX the upper.
+    high = max(low, high)
     rounding = data.producer
     if rounding is not None and rounding.name == "round" and data.type.dtype == "float32":
         whole = low.is_integer() and high.is_integer()

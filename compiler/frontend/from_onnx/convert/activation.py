@@ -23,7 +23,8 @@ def clip_attributes(node: OnnxNode) -> Expr:
     """Clip before opset 11: bounds are attributes."""
     low = node.attr("min", -math.inf)
     high = node.attr("max", math.inf)
-    return node.call("clip", node.arg(0), a_min=float(low), a_max=float(high))
+    # Where bounds are crossed ONNX lets the upper win, Relay the lower.
+    return node.call("clip", node.arg(0), a_min=float(min(low, high)), a_max=float(high))
 
 
 @from_onnx("Clip", since=11)
@@ -35,7 +36,7 @@ def clip(node: OnnxNode) -> Expr:
     if not computed and is_float(data.tensor_type.dtype):
         low = -math.inf if bounds[0] is None else float(bounds[0].reshape(()))
         high = math.inf if bounds[1] is None else float(bounds[1].reshape(()))
-        return node.call("clip", data, a_min=low, a_max=high)
+        return node.call("clip", data, a_min=min(low, high), a_max=high)
     if node.has_input(1):
         data = node.call("maximum", data, node.arg(1))
     if node.has_input(2):

@@ -169,6 +169,19 @@ def test_identity_quantization_writes_nothing() -> None:
     assert [n.op_type for n in to_onnx(mod).graph.node] == ["Exp", "Identity"]
 
 
+def test_crossed_bounds_of_clip_mean_the_same_in_both_languages() -> None:
+    x = relay.var("x", (7,))
+    mod = module(x, op.clip(x, a_min=2.5, a_max=1.0))
+    inputs = {"x": np.linspace(-3, 3, 7, dtype="float32")}
+    assert_same(mod, inputs)
+    model = to_onnx(module(x, op.clip(x, a_min=1.0, a_max=2.5)))
+    low, high = model.graph.node[0].input[1:]
+    model.graph.node[0].input[1:] = [high, low]
+    again, params = load(model.SerializeToString())
+    found = evaluate(again, {**inputs, **params})
+    np.testing.assert_array_equal(found[0], OrtExecutor(model).run(inputs)[0])
+
+
 def test_a_tuple_result_gives_one_output_per_field() -> None:
     x = relay.var("x", (3,))
     middle = op.exp(x)
