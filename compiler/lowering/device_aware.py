@@ -14,6 +14,7 @@ Source: spec/compiler.md section 5.2; Relay's DeviceAwareExprVisitor and -Mutato
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from compiler.ir.adt import Constructor
@@ -31,16 +32,16 @@ _OPEN, _CLOSE, _ENTER, _LEAVE = range(4)
 Step = tuple[int, Any]
 
 
-class _RegionWalk(LexicalOnDeviceMixin):
+class _RegionWalk(LexicalOnDeviceMixin, ABC):
     """The explicit stack that visitor and mutator share."""
 
+    @abstractmethod
     def _done(self, expr: Expr) -> bool:
         """True when a node needs no (further) handling."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _close(self, expr: Expr) -> None:
         """Handle a node whose dataflow children have been handled."""
-        raise NotImplementedError
 
     def _walk(self, root: Expr) -> None:
         tokens: list[Token] = []

@@ -23,13 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
-from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ir.rebuild import rebuilt
 from compiler.ops.op_call import op_call
+from compiler.passes.recovered_calls import with_recovered_calls
 
 
 @register_pass("RecoverLayerNorm", opt_level=0, required=("InferType",))
@@ -39,17 +37,7 @@ class RecoverLayerNorm(FunctionPass):
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function with nn.layer_norm, itself when there is none."""
-        nodes = list(post_order(fn.body))
-        found = {n: norm for n in nodes if (norm := _layer_norm(n)) is not None}
-        if not found:
-            return fn
-
-        def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
-            return _call(found[node], new, node) if node in found else None
-
-        result = infer_expr(fn.with_fields(body=rebuilt(nodes, made)[fn.body]), mod)
-        assert isinstance(result, Function)
-        return result
+        return with_recovered_calls(fn, mod, _layer_norm, _call)
 
 
 @dataclass(slots=True)
