@@ -87,8 +87,8 @@ def main(words: list[str]) -> int:
         return EXIT_BAD_FILE
     except MemoryError:
         told = {
-            "what": "reading it needs more memory than is allowed",
-            "where": f"{limit >> 20} MiB",
+            "what": "the file cannot be read within the limits",
+            "where": f"memory: {limit >> 20} MiB",
             "fix": "use the qsearch command on it, where no limit applies",
         }
         print(json.dumps(told))

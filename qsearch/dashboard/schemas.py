@@ -167,23 +167,10 @@ class TrialRow(Out):
     @classmethod
     def of(cls, point: TrialPoint) -> TrialRow:
         """From the snapshot."""
-        values = point.objective_values
-        return cls(
-            number=point.number,
-            state=point.state,
-            stage=point.stage,
-            score=None if point.score is None else dict(point.score),
-            params=dict(point.params),
-            objective_values=None if values is None else list(values),
-            samples=point.samples,
-            seconds=point.seconds,
-            cpu_s=point.cpu_s,
-            attempts=point.attempts,
-            lost_workers=point.lost_workers,
-            from_store=point.from_store,
-            finished_at=point.finished_at,
-            error=None if point.error is None else without_passwords(point.error),
-        )
+        row = cls.model_validate(point, from_attributes=True)
+        if row.error is not None:
+            row.error = without_passwords(row.error)
+        return row
 
 
 class TrialsPage(Out):
