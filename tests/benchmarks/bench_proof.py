@@ -2,10 +2,11 @@
 
     python -m tests.benchmarks.bench_proof [--data ../shared/data] [--models NAME …] [--configs 50]
 
-For every model: that many random QConfigs, calibrated on random inputs; each module is proved
-(dtypes, ranges, random, extreme and real inputs on both executors). The goal: not one differing
-element and not one refuted module; the command exits 1 where it is missed. Modules that are not
-fully integral, because an operator has no integer form yet, are counted apart.
+For every model: that many random QConfigs, in which every field takes part, calibrated on random
+inputs; each module is proved (dtypes, ranges, random, extreme and real inputs on both executors).
+The goal: not one differing element and not one refuted module; the command exits 1 where it is
+missed. Modules that are not fully integral, because an operator has no integer form yet, are
+counted apart.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive, derive_static
 from compiler.qtypes.errors import IntegerOverflowError
+from compiler.testing.emitted import random_qconfig
 
 MODELS = (
     "digits_cnn",
@@ -38,27 +40,7 @@ MODELS = (
     "fashion_vit",
     "efficientnet_lite0",
 )
-FIELDS: dict[str, tuple[Any, ...]] = {
-    "calibrate_mode": ("global_scale", "max", "percentile", "mse", "kl_divergence"),
-    "global_scale": (2.0, 8.0, 16.0),
-    "percentile": (0.999, 0.99999),
-    "weight_scale": ("power2", "max", "mse"),
-    "weight_granularity": ("tensor", "channel"),
-    "rounding": ("UPWARD", "TONEAREST"),
-    "nbit_weight": (4, 6, 8),
-    "nbit_input": (5, 8),
-    "bias_mode": ("weight", "accumulator"),
-    "keep_output_wide": (False, True),
-    "avg_pool_round": (False, True),
-    "round_for_shift": (False, True),
-}
 SAMPLES = 2
-
-
-def random_config(rng: np.random.Generator) -> quantize.QConfig:
-    """A fully integral configuration, every field drawn on its own."""
-    drawn = {name: values[rng.integers(len(values))] for name, values in FIELDS.items()}
-    return quantize.QConfig.recommended(**drawn)
 
 
 def random_batch(mod: IRModule, rng: np.random.Generator) -> dict[str, Any]:
@@ -76,15 +58,17 @@ def measure(path: Path, configs: int) -> dict[str, Any]:
     row |= {"refuted": 0, "elements": 0, "differing": 0}
     ranges_s: list[float] = []
     proof_s: list[float] = []
+    layers = quantize.layer_names(mod)
     for _ in range(configs):
-        config = random_config(rng)
-        annotated, _ = quantize.mark(mod, config)
+        config = random_qconfig(rng, layers)
         batches = [random_batch(mod, rng) for _ in range(SAMPLES)]
+        channels = quantize.channel_stats(mod, batches, grams=config.needs_grams)
+        annotated, _ = quantize.mark(mod, config, channels)
         stats = quantize.calibration_stats(annotated, batches, (config.percentile,))
         scales = quantize.activation_scales(stats, config)
         row["configs"] += 1
         try:
-            module = quantize.build_candidate(mod, config, scales).partitioned
+            module = quantize.build_candidate(mod, config, scales, channels).partitioned
         except NotFullyIntegralError:
             row["not_integral"] += 1
             continue
