@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 from pathlib import Path
 
 import pytest
 
-COMPILER = Path(__file__).resolve().parents[2] / "compiler"
+import compiler
+from tests.package_readme import PackageReadme
+
+README = PackageReadme(compiler)
+COMPILER = README.folder
 READMES = sorted(COMPILER.rglob("README.md"))
 
 
 def test_the_examples_print_what_they_say() -> None:
-    found = doctest.testfile(str(COMPILER / "README.md"), module_relative=False)
-    assert found.attempted > 0
-    assert found.failed == 0
+    assert README.run_examples() > 0
 
 
 def test_every_package_is_named_in_the_readme() -> None:
-    text = (COMPILER / "README.md").read_text("utf-8")
     packages = {path.parent.name for path in COMPILER.glob("*/__init__.py")}
-    assert {name for name in packages if f"`{name}/`" not in text} == set()
+    assert {name for name in packages if f"`{name}/`" not in README.text} == set()
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: str(path.relative_to(COMPILER)))

@@ -1,12 +1,9 @@
+"""The operator that the README of the operators adds."""
+
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-
 import compiler.ops
+from tests.package_readme import PackageReadme
 
 USE = """
 import compiler
@@ -23,11 +20,6 @@ print(lowered.run([np.array([-2, 0.25, 2], np.float32)])[0].tolist())
 
 
 def test_the_operator_of_the_readme_works_as_printed() -> None:
-    readme = Path(compiler.ops.__path__[0], "README.md").read_text(encoding="utf-8")
-    block = re.search(r"   ```python\n(.*?)   ```", readme, re.DOTALL)
-    assert block is not None
-    code = textwrap.dedent(block.group(1)) + USE
-    # A process of its own: operators of this one must not leak into other tests.
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    readme = PackageReadme(compiler.ops)
     clipped = "[-0.5, 0.25, 0.5]"
-    assert done.stdout.split("\n")[:3] == [clipped, "True", clipped]
+    assert readme.run(readme.block("python") + USE).splitlines() == [clipped, "True", clipped]
