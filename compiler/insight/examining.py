@@ -6,8 +6,7 @@ with the points of one layer left in it shows what that layer alone costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,27 +14,22 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError, OnnxExportError
 from compiler.insight.layers import Layer, find_layers
-from compiler.insight.measuring import OutputSums, PointSums, results_of
+from compiler.insight.measuring import OutputSums, PointSums
+from compiler.insight.network import Batch, ExecutorFactory, Network, run_on, through
 from compiler.insight.records import Insight, LayerInsight, OutputInsight, PointInsight
-from compiler.ir.analysis import free_vars, post_order
-from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple
-from compiler.ir.infer_type import infer_module
+from compiler.ir.expr import Call, Expr, Op
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import rebuilt
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.qtypes.qconfig import QConfig
-from compiler.qtypes.report import CallRecord, call_places
-from compiler.quantize import Candidate, activation_scales, build_candidate, quantize_points
+from compiler.qtypes.report import CallRecord, QuantizeReport, call_places
+from compiler.quantize import Candidate, activation_scales, build_candidate
 from compiler.quantize._calibrate.channel_stats import ChannelStats
 from compiler.quantize._calibrate.collect_stats import float_executor
 from compiler.quantize._calibrate.modes import calibrate_modes
 from compiler.quantize._calibrate.stats import CalibrationStats
 from compiler.quantize._diagnosis import onnx_nodes
 from compiler.runtime.executor import Executor
-
-Batch = Mapping[str, NDArray[Any]]
-ExecutorFactory = Callable[[IRModule], Executor]
 
 
 def examine(
@@ -66,20 +60,13 @@ def examine(
     if not samples:
         raise CalibrationError("there is no sample to examine", fix="give one sample or more")
     scales = activation_scales(stats, qconfig)
+    network, report = Network.of(mod, qconfig, scales, channels, executor)
     whole = qconfig.with_overrides(partition_conversions="disabled")
-    candidate = final = build_candidate(mod, whole, scales, channels)
-    if qconfig.bias_correction or not qconfig.round_for_shift:
-        # Corrected biases make up for all layers at once, and a floor stands in front of its point
-        # in the simulation: parts are examined without them.
-        bare = whole.with_overrides(bias_correction=False, round_for_shift=True)
-        candidate = build_candidate(mod, bare, scales, channels)
-    network = _Network(candidate.simulated["main"], quantize_points(candidate.simulated), executor)
-    reference, sums = _through(network, samples)
+    final = build_candidate(mod, whole, scales, channels)
+    reference, sums = through(network, samples)
     layers = find_layers(network.main.body, network.points)
     # Annotation keeps the order of the float graph's calls, which the report is in.
-    calls = {
-        call: candidate.report.calls[place] for call, place in call_places(network.main).items()
-    }
+    calls = {call: report.calls[place] for call, place in call_places(network.main).items()}
     found = []
     for index, layer in enumerate(layers):
         progress(index, len(layers))
@@ -89,81 +76,18 @@ def examine(
     progress(len(layers), len(layers))
     return Insight(
         samples=len(samples),
-        points=_points(network, sums, layers, candidate, _thresholds(stats, qconfig)),
+        points=_points(network, sums, layers, report, _thresholds(stats, qconfig)),
         layers=tuple(found),
         simulated=_compared(executor(final.simulated), samples, reference),
         integer=_integer(final, samples, reference),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Network:
-    """A simulated function, from which modules with fewer points are made."""
-
-    main: Function
-    points: list[Call]
-    executor: ExecutorFactory
-
-    def without(self, kept: Collection[Expr]) -> dict[Expr, Expr]:
-        """Every node over a graph in which points outside ``kept`` hand on what they read."""
-        points = set(self.points)
-
-        def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
-            if node in points and node not in kept:
-                assert isinstance(node, Call)
-                return new[node.args[0]]
-            return None
-
-        return rebuilt(post_order(self.main.body), made)
-
-    def run_with(self, kept: Collection[Expr]) -> Executor:
-        """The network quantized at these points only."""
-        return self.returning([self.without(kept)[self.main.body]])
-
-    def returning(self, results: Sequence[Expr]) -> Executor:
-        """A module that returns these nodes; the first may be a tuple, which is flattened."""
-        body, *more = results
-        if more:
-            body = Tuple((*results_of(body, self.main.body.checked_type), *more))
-        used = set(free_vars(body))
-        params = tuple(param for param in self.main.params if param in used)
-        return self.executor(infer_module(IRModule.from_expr(Function(params, body))))
-
-
-def _through(
-    network: _Network, samples: Sequence[Batch]
-) -> tuple[list[list[NDArray[Any]]], list[PointSums]]:
-    """The float outputs of every sample, and the sums of every point over all samples."""
-    sums = [PointSums(point) for point in network.points]
-    measured = []
-    for place, point in enumerate(network.points):
-        data = point.args[0]
-        if isinstance(data, Constant):
-            sums[place].add(data.data, None)
-        else:
-            measured.append(place)
-    plain = network.without(())
-    tensors = [plain[network.points[place]] for place in measured]
-    distinct = list(dict.fromkeys(tensors))
-    column = {tensor: index for index, tensor in enumerate(distinct)}
-    body = network.main.body
-    exact = network.returning([plain[body], *distinct])
-    simulated = network.returning([body, *(network.points[place] for place in measured)])
-    count = len(results_of(body, body.checked_type))
-    reference = []
-    for batch in samples:
-        floats, rounded = _run(exact, batch), _run(simulated, batch)
-        reference.append(floats[:count])
-        for place, tensor, value in zip(measured, tensors, rounded[count:], strict=True):
-            sums[place].add(floats[count + column[tensor]], value)
-    return reference, sums
-
-
 def _points(
-    network: _Network,
+    network: Network,
     sums: Sequence[PointSums],
     layers: Sequence[Layer],
-    candidate: Candidate,
+    report: QuantizeReport,
     thresholds: Sequence[Mapping[str, float]],
 ) -> tuple[PointInsight, ...]:
     readers: list[list[int]] = [[] for _ in network.points]
@@ -187,7 +111,7 @@ def _points(
                 layers=tuple(readers[place]),
                 minimum=total.minimum,
                 maximum=total.maximum,
-                range_s=float(np.max(candidate.report.points[place].range_s)),
+                range_s=float(np.max(report.points[place].range_s)),
                 levels=total.levels,
                 scale_min=float(scale.min()),
                 scale_max=float(scale.max()),
@@ -261,10 +185,5 @@ def _compared(
 ) -> OutputInsight:
     sums = OutputSums()
     for batch, wanted in zip(samples, reference, strict=True):
-        sums.add(wanted, _run(run, batch))
+        sums.add(wanted, run_on(run, batch))
     return sums.result()
-
-
-def _run(run: Executor, batch: Batch) -> list[NDArray[Any]]:
-    """A network cut down may read fewer inputs than the model has."""
-    return run.run({name: batch[name] for name in run.input_names})

@@ -50,17 +50,24 @@ class PointSums:
         """Fraction of the values beyond the clip bounds by more than rounding."""
         return self._saturated / self._count if self._count else 0.0
 
-    def add(self, exact: NDArray[Any], simulated: NDArray[Any] | None) -> None:
+    def add(
+        self,
+        exact: NDArray[Any],
+        simulated: NDArray[Any] | None,
+        held: NDArray[Any] | None = None,
+    ) -> None:
         """Count one tensor.
 
         Args:
             exact: of the float network.
             simulated: the point's result in the simulated module; None for a constant.
+            held: the constant that the point reads, where it may be rounded already.
         """
         ty = self._point.checked_type
         assert isinstance(self._point.op, Op)
         rule = FNumpyCompute.require(self._point.op)
-        (local,) = rule(self._point.attrs, [exact, *self._bounds], ty)
+        read = exact if held is None else held
+        (local,) = rule(self._point.attrs, [read, *self._bounds], ty)
         self.minimum = min(self.minimum, float(exact.min(initial=math.inf)))
         self.maximum = max(self.maximum, float(exact.max(initial=-math.inf)))
         units = exact / self._spread

@@ -1,0 +1,105 @@
+"""layer_sqnr: what the layers of one configuration read, against the float model.
+
+Two runs per sample, whatever the number of layers, so any trial of a search can be looked at.
+What a layer alone costs at the outputs, which takes a network per layer, is ``examine``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from compiler.errors import CalibrationError
+from compiler.insight.layers import Layer, find_layers
+from compiler.insight.measuring import OutputSums, PointSums
+from compiler.insight.network import Batch, ExecutorFactory, Network, Scales, run_on, through
+from compiler.insight.records import OutputInsight
+from compiler.ir.module import IRModule
+from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.report import call_places
+from compiler.quantize import build_candidate
+from compiler.quantize._calibrate.channel_stats import ChannelStats
+from compiler.quantize._calibrate.collect_stats import float_executor
+from compiler.quantize._diagnosis import onnx_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSqnr:
+    """Signal-to-quantization-noise ratios in dB of what one operator reads; the worst of several.
+
+    Attributes:
+        name: what ``QConfig.layers`` calls it, its ONNX node, or the operator and its place.
+        op: operator.
+        weights_db: of its constants; None where it has none, or nothing is lost.
+        alone_db: of its inputs, were only they quantized; None as above.
+        upstream_db: of its inputs with all before them quantized too; None as above.
+    """
+
+    name: str
+    op: str
+    weights_db: float | None
+    alone_db: float | None
+    upstream_db: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+def layer_sqnr(
+    mod: IRModule,
+    qconfig: QConfig,
+    activation_scales: Scales,
+    batches: Iterable[Batch],
+    *,
+    channels: ChannelStats | None = None,
+    executor: ExecutorFactory = float_executor,
+) -> tuple[tuple[LayerSqnr, ...], OutputInsight]:
+    """The layers in visiting order, and the outputs of the whole.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+        qconfig: the configuration; float parts are allowed whatever it says.
+        activation_scales: as for ``build_candidate``.
+        batches: inputs of ``main`` by name, one run each; all are held in memory.
+        channels: statistics of single channels, where ``qconfig.needs_channels``.
+        executor: makes what runs float modules.
+    Raises:
+        CalibrationError: no batch, or ranges that do not belong to the module.
+        IntegerOverflowError: the configuration cannot be realised.
+    """
+    samples = list(batches)
+    if not samples:
+        raise CalibrationError("there is no sample to examine", fix="give one sample or more")
+    network, report = Network.of(mod, qconfig, activation_scales, channels, executor)
+    reference, sums = through(network, samples)
+    calls = {call: report.calls[place] for call, place in call_places(network.main).items()}
+    found = []
+    for index, layer in enumerate(find_layers(network.main.body, network.points)):
+        record = None if layer.call is None else calls[layer.call]
+        nodes = () if layer.call is None else onnx_nodes(layer.call.span)
+        name = (record.layer if record else "") or (nodes[0] if nodes else f"{layer.op} {index}")
+        found.append(_figures(name, layer, network, sums))
+    whole = qconfig.with_overrides(partition_conversions="disabled")
+    simulated = executor(build_candidate(mod, whole, activation_scales, channels).simulated)
+    outputs = OutputSums()
+    for batch, wanted in zip(samples, reference, strict=True):
+        outputs.add(wanted, run_on(simulated, batch))
+    return tuple(found), outputs.result()
+
+
+def _figures(name: str, layer: Layer, network: Network, sums: Sequence[PointSums]) -> LayerSqnr:
+    weights, alone, upstream = [], [], []
+    for place in layer.points:
+        total = sums[place]
+        if network.points[place] in network.floats:
+            weights.append(total.local.db)
+        else:
+            alone.append(total.local.db)
+            upstream.append(total.upstream.db)
+    return LayerSqnr(name, layer.op, _worst(weights), _worst(alone), _worst(upstream))
+
+
+def _worst(ratios: Sequence[float | None]) -> float | None:
+    return min((ratio for ratio in ratios if ratio is not None), default=None)

@@ -1,0 +1,134 @@
+"""A simulated network taken apart: quantized at some of its points only, looked at inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.insight.measuring import PointSums, results_of
+from compiler.ir.analysis import free_vars, post_order
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import rebuilt
+from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.report import QuantizeReport
+from compiler.quantize import build_candidate, quantize_points
+from compiler.quantize._calibrate.channel_stats import ChannelStats
+from compiler.runtime.executor import Executor
+
+Batch = Mapping[str, NDArray[Any]]
+Scales = Sequence[float] | NDArray[Any] | None
+ExecutorFactory = Callable[[IRModule], Executor]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A simulated function, from which modules with fewer points are made.
+
+    Attributes:
+        main: simulated with bound scales.
+        points: its quantize points in binding order.
+        floats: the float model's constant of every point that reads one; what the point reads
+            itself may be rounded already.
+        executor: makes what runs float modules.
+    """
+
+    main: Function
+    points: list[Call]
+    floats: Mapping[Expr, Constant]
+    executor: ExecutorFactory
+
+    @staticmethod
+    def of(
+        mod: IRModule,
+        qconfig: QConfig,
+        activation_scales: Scales,
+        channels: ChannelStats | None,
+        executor: ExecutorFactory,
+    ) -> tuple[Network, QuantizeReport]:
+        """The network of a configuration, and what annotation says of its calls.
+
+        Corrected biases make up for all layers at once, and a floor stands in front of its point
+        in the simulation: parts are examined without them.
+        """
+        bare = qconfig.with_overrides(
+            partition_conversions="disabled", bias_correction=False, round_for_shift=True
+        )
+        candidate = build_candidate(mod, bare, activation_scales, channels)
+        points = quantize_points(candidate.simulated)
+        exact = points
+        if bare.weight_rounding != "nearest":
+            nearest = bare.with_overrides(weight_rounding="nearest")
+            plain = build_candidate(mod, nearest, activation_scales, channels)
+            exact = quantize_points(plain.simulated)
+        floats: dict[Expr, Constant] = {
+            point: same.args[0]
+            for point, same in zip(points, exact, strict=True)
+            if isinstance(same.args[0], Constant)
+        }
+        return Network(candidate.simulated["main"], points, floats, executor), candidate.report
+
+    def without(self, kept: Collection[Expr]) -> dict[Expr, Expr]:
+        """Every node over a graph in which points outside ``kept`` hand on what they read."""
+        points = set(self.points)
+
+        def made(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
+            if node in points and node not in kept:
+                assert isinstance(node, Call)
+                return self.floats.get(node) or new[node.args[0]]
+            return None
+
+        return rebuilt(post_order(self.main.body), made)
+
+    def run_with(self, kept: Collection[Expr]) -> Executor:
+        """The network quantized at these points only."""
+        return self.returning([self.without(kept)[self.main.body]])
+
+    def returning(self, results: Sequence[Expr]) -> Executor:
+        """A module that returns these nodes; the first may be a tuple, which is flattened."""
+        body, *more = results
+        if more:
+            body = Tuple((*results_of(body, self.main.body.checked_type), *more))
+        used = set(free_vars(body))
+        params = tuple(param for param in self.main.params if param in used)
+        return self.executor(infer_module(IRModule.from_expr(Function(params, body))))
+
+
+def through(
+    network: Network, samples: Sequence[Batch]
+) -> tuple[list[list[NDArray[Any]]], list[PointSums]]:
+    """The float outputs of every sample, and the sums of every point over all samples."""
+    sums = [PointSums(point) for point in network.points]
+    measured = []
+    for place, point in enumerate(network.points):
+        known = network.floats.get(point)
+        if known is not None:
+            held = point.args[0]
+            assert isinstance(held, Constant)
+            sums[place].add(known.data, None, held.data)
+        else:
+            measured.append(place)
+    plain = network.without(())
+    tensors = [plain[network.points[place]] for place in measured]
+    distinct = list(dict.fromkeys(tensors))
+    column = {tensor: index for index, tensor in enumerate(distinct)}
+    body = network.main.body
+    exact = network.returning([plain[body], *distinct])
+    simulated = network.returning([body, *(network.points[place] for place in measured)])
+    count = len(results_of(body, body.checked_type))
+    reference = []
+    for batch in samples:
+        floats, rounded = run_on(exact, batch), run_on(simulated, batch)
+        reference.append(floats[:count])
+        for place, tensor, value in zip(measured, tensors, rounded[count:], strict=True):
+            sums[place].add(floats[count + column[tensor]], value)
+    return reference, sums
+
+
+def run_on(run: Executor, batch: Batch) -> list[NDArray[Any]]:
+    """A network cut down may read fewer inputs than the model has."""
+    return run.run({name: batch[name] for name in run.input_names})
