@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qsearch.errors import SearchFailedError
 from qsearch.search.objectives import Objective
-from qsearch.search.proposals import replica
+from qsearch.search.replica import replica
 from qsearch.search.space import Params, Space
 from qsearch.store.records import Trial
 

@@ -14,7 +14,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import create_trial
 
-from qsearch.search.proposals import quiet_optuna
+from qsearch.search.replica import quiet_optuna
 
 LEAST: Final = 8
 """Trials below which nothing is said."""

@@ -8,7 +8,7 @@ import optuna
 
 from qsearch.errors import SettingsError
 from qsearch.search.objectives import Objective
-from qsearch.search.proposals import distributions_of, frozen_trial, quiet_optuna
+from qsearch.search.replica import distributions_of, frozen_trial, quiet_optuna
 from qsearch.search.space import Space
 from qsearch.store.records import Trial
 

@@ -1,29 +1,25 @@
-"""From the trials of earlier batches to the next batch: Optuna's replica, duplicates, grids."""
+"""From the trials of earlier batches to the next batch: stages, duplicates, grids."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.layer_space import PLAN_NAMES, LayerPlan
 from qsearch.search.objectives import Objective
-from qsearch.search.samplers import (
-    GENERATION,
-    HISTORY_FREE,
-    POPULATION,
-    batch_seed,
-    make_sampler,
-    sampler_beyond,
+from qsearch.search.replica import (
+    Distributions,
+    distributions_of,
+    frozen_trial,
+    new_study,
+    quiet_optuna,
 )
+from qsearch.search.samplers import HISTORY_FREE, batch_seed, make_sampler, sampler_beyond
 from qsearch.search.space import (
     Params,
     Space,
@@ -34,15 +30,6 @@ from qsearch.search.space import (
 )
 from qsearch.search.stage_names import GLOBAL, LAYERS
 from qsearch.store.records import Trial
-
-Distributions = dict[str, BaseDistribution]
-
-_STATES = {
-    "complete": TrialState.COMPLETE,
-    "pruned": TrialState.PRUNED,
-    "infeasible": TrialState.PRUNED,  # so that the sampler learns to stay away
-    "failed": TrialState.FAIL,
-}
 
 WARM_UP: Final = 12
 """Trials of the global stage before layers differ: what holds for all layers decides most."""
@@ -147,7 +134,7 @@ class Proposer:
         self._seen.update(trial.config_hash for trial in trials)
 
     def add_history(self, trials: Iterable[Trial]) -> None:
-        """Tell how the trials of a batch ended, in order of their numbers."""
+        """Tell how the trials of batches ended, in order of their numbers."""
         with quiet_optuna():
             for trial in trials:
                 self._seen.add(trial.config_hash)
@@ -286,72 +273,3 @@ class Proposer:
         qconfig = to_qconfig(fields, self.start)
         shown = {n: v for n, v in params.items() if asking.stage == GLOBAL or not is_of_layer(n)}
         return Proposal(shown, qconfig, config_hash(qconfig.to_dict()), asking.stage)
-
-
-def distributions_of(space: Space) -> Distributions:
-    """What Optuna samples from: the parameters with a choice, by name."""
-    choosing = [p for p in space.parameters if len(p.choices) > 1]
-    return {p.name: CategoricalDistribution(p.choices) for p in choosing}
-
-
-def frozen_trial(
-    trial: Trial, distributions: Distributions, objective: Objective, before: int = 0
-) -> FrozenTrial:
-    """A finished trial of the store as Optuna's record of it.
-
-    With several objectives, which Optuna's PRUNED does not know, a stopped trial counts with what
-    it reached and a broken constraint.
-
-    Args:
-        before: complete trials before it, which decide its generation.
-    """
-    params = {name: value for name, value in trial.params.items() if name in distributions}
-    state = _STATES[trial.state]
-    score = trial.outcome.score
-    broken = objective.violations(score or {}) if score is not None else {}
-    if len(objective.names) > 1 and state == TrialState.PRUNED:
-        state = TrialState.FAIL if score is None else TrialState.COMPLETE
-        broken["stopped"] = 1.0
-    complete = state == TrialState.COMPLETE
-    return create_trial(
-        state=state,
-        values=list(objective.values(score or {})) if complete else None,
-        params=params,
-        distributions={name: distributions[name] for name in params},
-        user_attrs={
-            "number": trial.number,
-            "state": trial.state,
-            "score": dict(score) if score is not None else None,
-            "config_hash": trial.config_hash,
-        },
-        system_attrs={GENERATION: before // POPULATION},
-        constraints=broken if complete else None,
-    )
-
-
-def new_study(objective: Objective) -> optuna.Study:
-    """An empty in-memory study that maximises every objective; costs are negative."""
-    return optuna.create_study(directions=["maximize"] * len(objective.names))
-
-
-def replica(trials: Sequence[Trial], space: Space, objective: Objective) -> optuna.Study:
-    """An in-memory Optuna study that holds the finished trials, for plots and analysis."""
-    with quiet_optuna():
-        study = new_study(objective)
-        known = distributions_of(space)
-        study.add_trials([frozen_trial(t, known, objective) for t in trials if t.finished])
-    return study
-
-
-@contextlib.contextmanager
-def quiet_optuna() -> Iterator[None]:
-    """Keep Optuna's log lines and experimental warnings off the user's terminal."""
-    logger = logging.getLogger("optuna")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        logger.setLevel(level)

@@ -66,9 +66,12 @@ class TrialQueue:
 
     def tell(self) -> None:
         """Tell the proposer the batches that ended, in order."""
+        ended: list[Trial] = []
         while self._told < self._next_batch and self.ledger.batch_ended(self._told):
-            self.proposer.add_history(self.ledger.batch(self._told))
+            ended += self.ledger.batch(self._told)
             self._told += 1
+        if ended:
+            self.proposer.add_history(ended)
 
     def fill(self, *, running: int, reserve: int) -> bool:
         """Store the next batches; whether there were any.

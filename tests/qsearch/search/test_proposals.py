@@ -10,7 +10,7 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.choices import SAMPLERS
 from qsearch.search.layer_space import LayerPlan, LayerSpace
 from qsearch.search.objectives import Objective
-from qsearch.search.proposals import Proposal, Proposer, replica
+from qsearch.search.proposals import Proposal, Proposer
 from qsearch.search.samplers import sampler_beyond, sampler_names
 from qsearch.search.space import Parameter, Space, default_space
 from qsearch.store.records import Outcome, Trial, TrialState
@@ -171,13 +171,3 @@ def test_other_seeds_propose_other_trials() -> None:
 
 def test_the_names_the_settings_allow_are_those_that_are_registered() -> None:
     assert sampler_names() == tuple(sorted(SAMPLERS))
-
-
-def test_the_replica_holds_every_finished_trial_with_its_score() -> None:
-    proposals = proposer().propose(0)
-    states: list[TrialState] = ["complete", "infeasible", "waiting", "failed"]
-    trials = [ended(p, i, states[i]) for i, p in enumerate(proposals)]
-    study = replica(trials, default_space(), Objective("sqnr"))
-    assert [t.user_attrs["number"] for t in study.trials] == [0, 1, 3]
-    assert study.best_trial.user_attrs["number"] == 0
-    assert study.best_value == (trials[0].outcome.score or {})["sqnr_db"]
