@@ -17,6 +17,7 @@ from compiler.ir.parser import MissingVersionWarning, parse
 from compiler.ir.pass_context import Instrument
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.printer import text
+from compiler.text_output import show
 from compiler.transform import InferType
 
 EXIT_BAD_INPUT = 2
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CompilerError, OSError) as error:
         print(error, file=sys.stderr)
         return EXIT_BAD_INPUT
-    print(result, end="" if result.endswith("\n") else "\n")
+    show(result)
     if options.stats:
         print(statistics(timing, counting), file=sys.stderr)
     return 0

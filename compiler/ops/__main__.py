@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from compiler.ir.op import OpPattern, all_ops, rule_tables
+from compiler.text_output import show
 
 _LETTERS = {
     OpPattern.ELEMWISE: "E",
@@ -47,7 +48,7 @@ def matrix(substring: str = "") -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the first argument, if any, filters names."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    print(matrix(given[0] if given else ""))
+    show(matrix(given[0] if given else ""))
     return 0
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,20 @@ def test_bad_input_is_one_message_and_exit_code_two(
     said = capsys.readouterr().err
     assert part in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("program", ["compiler.opt", "compiler.ops"])
+def test_a_reader_that_leaves_early_is_no_error(program: str, tmp_path: Path) -> None:
+    path = tmp_path / "f.relay"
+    path.write_text(SOURCE)
+    arguments = [str(path)] if program == "compiler.opt" else []
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", program, *arguments], stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    assert (done.returncode, b"BrokenPipe" in done.stderr) == (0, False)
 
 
 def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,12 +65,15 @@ class HardwareReport:
     def summary(self) -> str:
         """The text without the list of groups: chains by how often they occur."""
         chains = Counter(" > ".join(_folded(group.stages)) for group in self.groups)
-        lines = [f"{len(self.groups)} groups on {self.hardware}"]
+        lines = [self._title()]
         lines += [f"  {count} x {chain}" for chain, count in chains.most_common()]
         return "\n".join([*lines, *self._host_lines(), *self._cost_lines()])
 
+    def _title(self) -> str:
+        return f"{_counted(len(self.groups), 'group')} on {self.hardware}"
+
     def _group_lines(self) -> list[str]:
-        lines = [f"{len(self.groups)} groups on {self.hardware}"]
+        lines = [self._title()]
         for group in self.groups:
             inputs = ", ".join(f"{ty} {_bytes(size)}" for ty, size in group.inputs)
             units = " > ".join(_folded(group.stages))
@@ -81,7 +84,8 @@ class HardwareReport:
     def _host_lines(self) -> list[str]:
         if not self.host:
             return ["nothing stays on the host"]
-        lines = [f"{len(self.host)} operators stay on the host"]
+        stay = "stays" if len(self.host) == 1 else "stay"
+        lines = [f"{_counted(len(self.host), 'operator')} {stay} on the host"]
         same = Counter((h.op, h.reason) for h in self.host)
         for (op, reason), count in same.items():
             first = next(h for h in self.host if (h.op, h.reason) == (op, reason))
@@ -160,6 +164,10 @@ def _folded(stages: tuple[str, ...]) -> list[str]:
         else:
             words.append((stage, 1))
     return [name if count == 1 else f"{name} x{count}" for name, count in words]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _bytes(size: int | None) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
+from onnxruntime.capi import onnxruntime_pybind11_state
 
 from compiler.errors import CodegenError, EvaluationError, legal_names
 
@@ -21,6 +22,17 @@ _NUMPY_TYPES = {
 
 # 3 = errors only: a warning per folded node would drown the service's own log.
 _LOG_SEVERITY = 3
+
+
+ORT_ERRORS: tuple[type[Exception], ...] = (
+    RuntimeError,
+    *(
+        error
+        for error in vars(onnxruntime_pybind11_state).values()
+        if isinstance(error, type) and issubclass(error, Exception)
+    ),
+)
+"""What onnxruntime raises: its classes, one a status code, share no base but Exception."""
 
 
 class OrtExecutor:
@@ -57,8 +69,7 @@ class OrtExecutor:
                 providers=["CPUExecutionProvider"],
                 disabled_optimizers=list(disabled_optimizers),
             )
-        # onnxruntime's exception classes share no public base besides Exception.
-        except Exception as error:
+        except ORT_ERRORS as error:
             raise CodegenError(
                 f"onnxruntime {onnxruntime.__version__} refuses the model: {error}",
                 fix="check it with onnx.checker; the exporter may lack a form for one operator",
@@ -92,7 +103,7 @@ class OrtExecutor:
         self._check(inputs)
         try:
             results = self._session.run(None, {n: np.asarray(inputs[n]) for n in self._dtypes})
-        except Exception as error:
+        except ORT_ERRORS as error:
             raise EvaluationError(f"onnxruntime failed: {error}") from error
         return [np.asarray(r) for r in results]
 

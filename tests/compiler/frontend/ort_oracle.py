@@ -13,6 +13,7 @@ import compiler
 from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
+from compiler.targets.ort.session import ORT_ERRORS
 
 LARGEST_INPUT = 1_000_000
 # Two right answers of a deep float32 network differ by the order of their sums.
@@ -65,7 +66,6 @@ def _run(path: Path, feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]] | Non
         )
         names = {info.name for info in session.get_inputs()}
         results = session.run(None, {k: v for k, v in feeds.items() if k in names})
-    # onnxruntime's exception classes share no public base besides Exception.
-    except Exception:
+    except ORT_ERRORS:
         return None
     return results if all(isinstance(r, np.ndarray) for r in results) else None

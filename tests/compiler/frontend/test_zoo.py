@@ -68,10 +68,7 @@ def test_a_large_architecture_keeps_its_text_and_its_results(name: str) -> None:
 @pytest.mark.shared
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_model_keeps_its_text_and_its_results(name: str, shared_data: Path) -> None:
-    path = shared_data / f"{name}.onnx"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not among the shared data")
-    check_model(onnx.load(path))
+    check_model(onnx.load(shared_data / f"{name}.onnx"))
 
 
 def check_architecture(name: str) -> None:

@@ -65,9 +65,8 @@ def test_targets_are_checked_before_anything_is_done() -> None:
     assert compiler.lower(network(), target=Target("reference")).target == "reference"
 
 
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
 def test_evaluate_takes_a_compiled_executor() -> None:
-    if find_compiler() is None:
-        pytest.skip("no C compiler on this machine")
     want = compiler.evaluate(network(), [X])
     got: list[Any] = compiler.evaluate(network(), [X], executor="c")
     np.testing.assert_allclose(got[0], want[0], rtol=1e-4, atol=1e-6)

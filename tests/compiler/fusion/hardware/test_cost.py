@@ -99,6 +99,15 @@ def test_the_report_of_a_fused_module_finds_the_shipped_description() -> None:
     assert "opu_q" in (caught.value.fix or "")
 
 
+def test_one_is_written_in_the_singular() -> None:
+    x = relay.var("x", (1, 4, 8, 8))
+    one = str(hw_report(relay.module(relay.op.sigmoid(nn.relu(x))), "opu"))
+    assert one.splitlines()[0] == "1 group on opu"
+    assert "1 operator stays on the host" in one
+    none = hw_report(relay.module(relay.op.tanh(relay.op.sigmoid(x))), "opu").summary()
+    assert none.splitlines()[:2] == ["0 groups on opu", "2 operators stay on the host"]
+
+
 def test_reasons_name_unit_and_condition() -> None:
     x = relay.var("x", (1, 4, 8, 8))
     (line,) = hw_report(relay.module(relay.op.add(x, x)), "opu").host
