@@ -1,5 +1,5 @@
 """The Python API: launch, load, quantize, and what the other commands call. CLI and dashboard go
-no deeper than this file.
+no deeper than this file; what is about one model lies in ``modules``, about studies in ``studies``.
 
     import qsearch
     result = qsearch.launch("m.onnx", calib=arrays, eval=arrays, trials=16)
@@ -11,28 +11,77 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from qsearch.modules import (
+    compile_model,
+    diff,
+    doctor,
+    draw,
+    export,
+    insight,
+    load,
+    quantize,
+    run_module,
+    show_hardware,
+    show_text,
+    verify,
+)
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.result import SearchResult
 from qsearch.search.control import Callback, Control
 from qsearch.settings import Resolved, resolve
-from qsearch.watching import dashboard as dashboard
-from qsearch.watching import dashboard_beside as dashboard_beside
-from qsearch.watching import report as report
+from qsearch.studies import (
+    best,
+    check_store,
+    compare,
+    delete,
+    export_optuna,
+    migrate_store,
+    status,
+    stop,
+    trial,
+    trials,
+)
+from qsearch.watching import (
+    dashboard,
+    dashboard_beside,
+    report,
+)
 
-if TYPE_CHECKING:
-    from compiler.difference import Difference
-    from compiler.qtypes.qconfig import QConfig
-    from compiler.runtime.artifact import QModule
-    from qsearch.diagnosis import ModelDiagnosis
-    from qsearch.export import ExportedFiles
-    from qsearch.insight import ModelInsight
-    from qsearch.managing import StudyAddress
-    from qsearch.store.records import CommandKind
-    from qsearch.verification import Verification
+__all__ = [
+    "best",
+    "check_store",
+    "compare",
+    "compile_model",
+    "dashboard",
+    "dashboard_beside",
+    "delete",
+    "diff",
+    "doctor",
+    "draw",
+    "export",
+    "export_optuna",
+    "insight",
+    "launch",
+    "launch_async",
+    "launch_resolved",
+    "load",
+    "migrate_store",
+    "plan_launch",
+    "quantize",
+    "report",
+    "run_module",
+    "show_hardware",
+    "show_text",
+    "status",
+    "stop",
+    "trial",
+    "trials",
+    "verify",
+]
 
 PathLike = str | os.PathLike[str]
 
@@ -131,6 +180,13 @@ def launch_resolved(
     )
 
 
+def plan_launch(resolved: Resolved) -> dict[str, Any]:
+    """What ``launch`` would do, found out without writing or running anything."""
+    from qsearch.search.launching import plan
+
+    return plan(resolved)
+
+
 def _paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Functions and classes among the settings as import paths, which every worker can follow."""
     from qsearch.import_path import path_of
@@ -143,392 +199,3 @@ def _paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("passes") is not None and not isinstance(found["passes"], str):
         found["passes"] = [path_of(one, "pass", in_this_process=True) for one in found["passes"]]
     return found
-
-
-def plan_launch(resolved: Resolved) -> dict[str, Any]:
-    """What ``launch`` would do, found out without writing or running anything."""
-    from qsearch.search.launching import plan
-
-    return plan(resolved)
-
-
-def load(path: PathLike) -> QModule:
-    """A module written by ``launch``, ``compile`` or ``QModule.save``.
-
-    Raises:
-        ArtifactError: the file is missing, damaged, or no .qmod.
-    """
-    from compiler.runtime.artifact import load_qmod
-
-    return load_qmod(path)
-
-
-def quantize(
-    model: PathLike,
-    calib: Any = None,
-    qconfig: QConfig | Mapping[str, Any] | str | None = None,
-    *,
-    preprocess: str | None = None,
-    dim: Mapping[str, int] | Sequence[str] = (),
-    seed: int = 0,
-) -> QModule:
-    """Quantize with one configuration, without a search, in this process.
-
-    Args:
-        calib: as for ``launch``; None is synthetic inputs, and not needed for global_scale.
-        qconfig: a QConfig is taken as it is; a mapping, ``"k=v,k=[v]"`` or the path of a
-            qconfig.json changes ``QConfig.recommended()``, which is also what None means.
-        dim: sizes of named dimensions.
-        seed: of synthetic inputs.
-    Raises:
-        CompilerError: the model, data or configuration cannot be used.
-    """
-    from qsearch.single import quantize_once
-
-    return quantize_once(model, calib, qconfig, preprocess=preprocess, dim=dim, seed=seed)
-
-
-def compile_model(
-    model: PathLike,
-    calib: Any,
-    qconfig: QConfig | Mapping[str, Any] | str | None,
-    **options: Any,
-) -> QModule:
-    """What ``qsearch compile`` does: ``quantize`` under the name of the command."""
-    return quantize(model, calib, qconfig, **options)
-
-
-def doctor(
-    model: PathLike,
-    qconfig: QConfig | Mapping[str, Any] | str | None = None,
-    *,
-    dim: Mapping[str, int] | Sequence[str] = (),
-    hw: str | None = None,
-    space_out: PathLike | None = None,
-) -> ModelDiagnosis:
-    """Which operators of a model will be integer, which not, why, and what to do; needs no data.
-
-    Args:
-        qconfig: as for ``quantize``.
-        dim: sizes of named dimensions.
-        hw: an accelerator (opu_q, npu, a file) that the quantized model's groups are drawn for.
-        space_out: file to write what ``launch`` would search, for ``space``.
-    Raises:
-        CompilerError: the model or configuration cannot be used; operators that cannot be imported
-            are all named in one message.
-    """
-    from qsearch.diagnosis import diagnose_model
-
-    return diagnose_model(model, qconfig, dim, hw, space_out)
-
-
-def insight(
-    model: PathLike,
-    calib: Any = None,
-    eval: Any = None,
-    qconfig: QConfig | Mapping[str, Any] | str | None = None,
-    *,
-    samples: int = 16,
-    preprocess: str | None = None,
-    dim: Mapping[str, int] | Sequence[str] = (),
-    seed: int = 0,
-    progress: Callable[[int, int], None] = lambda _done, _of: None,
-) -> ModelInsight:
-    """What every layer and every quantize point of one configuration costs.
-
-    Args:
-        calib: as for ``quantize``.
-        eval: data to examine on; None takes the calibration data.
-        qconfig: as for ``quantize``; the path of a .qmod means the configuration in it.
-        samples: how many of the data are examined.
-        dim: sizes of named dimensions.
-        seed: of synthetic inputs.
-        progress: called with (layers done, layers).
-    Raises:
-        CompilerError: the model, data or configuration cannot be used.
-    """
-    from qsearch.insight import insight_of
-
-    return insight_of(
-        model,
-        calib,
-        eval,
-        qconfig,
-        samples=samples,
-        preprocess=preprocess,
-        dim=dim,
-        seed=seed,
-        progress=progress,
-    )
-
-
-def run_module(path: PathLike, data: Any, *, preprocess: str | None = None) -> dict[str, Any]:
-    """Run a .qmod on data, sample after sample, by the exact integer reference.
-
-    Returns:
-        ``top1`` (None without labels), ``n``, ``outputs_sha256`` over the little-endian float32
-        outputs, and the time it took.
-    """
-    from qsearch.single import run_on_data
-
-    return run_on_data(load(path), data, preprocess=preprocess)
-
-
-def verify(path: PathLike, eval: Any = None, *, preprocess: str | None = None) -> Verification:
-    """Derive again that a .qmod is integers only and cannot overflow, and test what it says.
-
-    Args:
-        path: a .qmod, or a run folder that holds one.
-        eval: data on which two independent executors are compared and the module is scored; the
-            samples in the file serve without it.
-        preprocess: how an image becomes the input; the run folder's own where there is one.
-    Raises:
-        ArtifactError: the file cannot be read at all.
-        DataError: the data does not fit the module.
-    """
-    from qsearch.verification import verify_file
-
-    return verify_file(Path(path), eval, preprocess)
-
-
-def export(
-    path: PathLike, format: str = "c", out: PathLike = ".", *, name: str | None = None
-) -> ExportedFiles:
-    """Write a .qmod in a form that runs without qsearch.
-
-    Args:
-        path: a .qmod, or a run folder that holds one.
-        format: "c", C99 source whose main.c checks itself; "onnx", exact integers; "grid", the same
-            integers on float32 tensors; "float", a module that is not on integers.
-        out: folder for the files; made if it is missing.
-        name: base of the file names and C symbols; that of the module without it.
-    Raises:
-        SettingsError: unknown format.
-        CodegenError: something in the module has no C form.
-        OnnxExportError: something in the module has no such ONNX form.
-    """
-    from qsearch.export import export_file
-
-    return export_file(Path(path), format, Path(out), name)
-
-
-def show_text(path: PathLike, *, after: str | None = None, dim: Sequence[str] = ()) -> str:
-    """IR text of an .onnx model or a .qmod, after some passes if they are named."""
-    from qsearch.single import text_of
-
-    return text_of(Path(path), after, dim)
-
-
-def draw(
-    path: PathLike, format: str = "html", *, after: str | None = None, dim: Sequence[str] = ()
-) -> str:
-    """A drawing of what ``show_text`` would print: "dot", "svg", or "html" to click through."""
-    from qsearch.single import drawing_of
-
-    return drawing_of(Path(path), format, after, dim)
-
-
-def show_hardware(
-    path: PathLike,
-    hw: str,
-    format: str = "text",
-    *,
-    matcher: str | None = None,
-    after: str | None = None,
-    dim: Sequence[str] = (),
-) -> str:
-    """The groups of a model on an accelerator: "text", "json", or a drawing.
-
-    Args:
-        path: .onnx (norms are folded first), .qmod or .relay.
-        hw: a shipped description (opu, opu_q, npu) or the path of a TOML or JSON file.
-        matcher: "greedy" (None) or "optimal".
-        after: passes to run first, as text.
-    Raises:
-        CompilerError: the file or the description cannot be used.
-    """
-    from qsearch.hardware import show_hardware as shown
-
-    return shown(Path(path), hw, matcher or "greedy", format, after, dim)
-
-
-def diff(
-    a: PathLike,
-    b: PathLike,
-    data: Any = None,
-    *,
-    samples: int = 4,
-    rtol: float = 0.0,
-    atol: float = 0.0,
-    preprocess: str | None = None,
-    dim: Mapping[str, int] | Sequence[str] = (),
-) -> Difference:
-    """Run two modules on the same inputs; which node differs first, and how far each is off.
-
-    Args:
-        a: .onnx, .qmod or .relay, taken as right.
-        b: the one that is judged.
-        data: as for ``launch``; None is synthetic inputs.
-        samples: how many of the data are used.
-        rtol: |a-b| <= atol + rtol·|a| counts as equal; zero asks for the same bits.
-        atol: see ``rtol``.
-    Raises:
-        CompilerError: a file or the data cannot be used, or inputs and outputs do not match.
-    """
-    from qsearch.comparison import compare
-
-    return compare(
-        Path(a),
-        Path(b),
-        data,
-        samples=samples,
-        rtol=rtol,
-        atol=atol,
-        preprocess=preprocess,
-        dim=dim,
-    )
-
-
-def status(
-    folder: PathLike | None, *, storage: str | None = None, study: str | None = None
-) -> list[dict[str, Any]]:
-    """One row per study of a run folder or storage."""
-    from qsearch.report.listing import study_rows
-
-    return study_rows(_storage(folder, storage), study)
-
-
-def trials(
-    folder: PathLike | None,
-    *,
-    storage: str | None = None,
-    study: str | None = None,
-    states: Iterable[str] | None = None,
-    stage: str | None = None,
-    least: Mapping[str, float] | None = None,
-    sort: str | None = None,
-    limit: int | None = None,
-) -> list[dict[str, Any]]:
-    """One row per trial of a study, by number or as ``sort`` says.
-
-    Args:
-        states, stage: only these.
-        least: metric name → least value.
-        sort: column; ``-`` before it puts the greatest first.
-        limit: rows at most.
-    """
-    from qsearch.report.listing import TrialFilter, trial_rows
-
-    wanted = TrialFilter(tuple(states or ()), stage, dict(least or {}), sort, limit)
-    return trial_rows(_storage(folder, storage), study, wanted)
-
-
-def best(
-    folder: PathLike | None, *, storage: str | None = None, study: str | None = None
-) -> dict[str, Any]:
-    """The winner of a study: scores, parameters, whole configuration, module.
-
-    Raises:
-        SearchFailedError: no trial was completed.
-    """
-    from qsearch.managing import best_of
-
-    return best_of(_address(folder, storage, study))
-
-
-def trial(
-    folder: PathLike | None, number: int, *, storage: str | None = None, study: str | None = None
-) -> dict[str, Any]:
-    """All that is known of one trial: its row, configuration, failure, shards and logs."""
-    from qsearch.managing import trial_of
-
-    return trial_of(_address(folder, storage, study), number)
-
-
-def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[dict[str, Any]]:
-    """One row per study beside one another; run folders, or names in ``storage``."""
-    from qsearch.managing import StudyAddress, compared
-
-    if storage is None:
-        return compared([StudyAddress(Path(folder)) for folder in studies])
-    return compared([StudyAddress(None, storage, str(name)) for name in studies])
-
-
-def stop(
-    folder: PathLike | None,
-    *,
-    storage: str | None = None,
-    study: str | None = None,
-    kind: CommandKind = "stop",
-) -> tuple[str, int]:
-    """Ask every driver of a study to stop in good order, to pause, or to resume.
-
-    Returns:
-        The study's name, and how many drivers are listening.
-    """
-    from qsearch.managing import command
-
-    return command(_address(folder, storage, study), kind)
-
-
-def delete(
-    folder: PathLike | None,
-    *,
-    storage: str | None = None,
-    study: str | None = None,
-    force: bool = False,
-) -> str:
-    """Forget a study with all its trials; of a run folder also the files. The study's name.
-
-    Raises:
-        SettingsError: it is being searched, and ``force`` was not said.
-    """
-    from qsearch.managing import delete as delete_study
-
-    return delete_study(_address(folder, storage, study), even_if_running=force)
-
-
-def export_optuna(
-    folder: PathLike | None,
-    url: str,
-    *,
-    storage: str | None = None,
-    study: str | None = None,
-    name: str | None = None,
-) -> tuple[str, int]:
-    """Write a study into an Optuna storage; its name there, and how many trials.
-
-    Raises:
-        SettingsError: the name is taken there, or the storage cannot be used.
-    """
-    from qsearch.managing import export_optuna as write
-
-    return write(_address(folder, storage, study), url, name)
-
-
-def migrate_store(folder: PathLike | None, *, storage: str | None = None) -> tuple[str, str]:
-    """Bring a store of an older version to the schema this version needs; both schemas.
-
-    Raises:
-        StoreError: there is no such store, or it is of a newer version.
-    """
-    from qsearch.store.engine import migrate
-
-    return migrate(_storage(folder, storage))
-
-
-def check_store(folder: PathLike | None, *, storage: str | None = None) -> tuple[str | None, str]:
-    """The schema of a store (None: it holds no study), and the one this version needs."""
-    from qsearch.store.engine import schema_version
-
-    return schema_version(_storage(folder, storage))
-
-
-def _address(folder: PathLike | None, storage: str | None, study: str | None) -> StudyAddress:
-    from qsearch.managing import StudyAddress
-
-    return StudyAddress(None if folder is None else Path(folder), storage, study)
-
-
-def _storage(folder: PathLike | None, storage: str | None) -> str:
-    return _address(folder, storage, None).url
