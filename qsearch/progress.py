@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol, TextIO
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TextIO
+
+TRIALS: Final = "trials"
 
 
 class Progress(Protocol):
@@ -40,8 +43,45 @@ class SilentProgress:
         """Nothing."""
 
 
+@dataclass(slots=True)
+class _Phase:
+    """Steps in all, done, and done before we looked; monotonic seconds of start and last line."""
+
+    name: str
+    total: int = 0
+    done: int = 0
+    before: int = 0
+    start: float = 0.0
+    last: float = 0.0
+    visits: int = 0
+
+    @property
+    def here(self) -> int:
+        """Steps that were seen to be done."""
+        return self.done - self.before
+
+
+@dataclass(slots=True)
+class _Phases:
+    """The phases so far, by name, and the one that is on."""
+
+    known: dict[str, _Phase] = field(default_factory=dict)
+    on: _Phase = field(default_factory=lambda: _Phase(""))
+
+    def enter(self, name: str, total: int, done: int, now: float) -> _Phase:
+        """The phase of this name: new, going on where it was left, or started over."""
+        phase = self.on = self.known.setdefault(name, _Phase(name))
+        if phase.visits == 0 or done < phase.done:
+            phase.before, phase.start, phase.last = done, now, now
+        phase.total, phase.done = total, done
+        phase.visits += 1
+        return phase
+
+
 class PlainProgress:
     """Lines for logs and pipes: a phase's first and last step, and one every few seconds.
+
+    Of a phase that comes back only what takes long is told.
 
     Args:
         stream: where the lines go.
@@ -58,30 +98,28 @@ class PlainProgress:
         self._stream = stream
         self._every_s = every_s
         self._clock = clock
-        self._name = ""
-        self._total = self._done = self._before = 0
-        self._start = self._last = 0.0
+        self._phases = _Phases()
 
     def phase(self, name: str, total: int, done: int = 0) -> None:
-        """Print that the phase begins."""
-        self._name, self._total, self._done, self._before = name, total, done, done
-        self._start = self._last = self._clock()
-        self.message(f"{name}: {done}/{total}")
+        """Print that the phase begins, the first time."""
+        phase = self._phases.enter(name, total, done, self._clock())
+        if phase.visits == 1:
+            self.message(f"{name}: {done}/{total}")
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """Print a line if the phase is over or the last line is old enough."""
-        self._done += steps
-        now = self._clock()
-        if self._done < self._total and now - self._last < self._every_s:
+        phase, now = self._phases.on, self._clock()
+        phase.done += steps
+        over = phase.done >= phase.total and (phase.visits == 1 or phase.name == TRIALS)
+        if not over and now - phase.last < self._every_s:
             return
-        self._last = now
-        elapsed = now - self._start
-        parts = [f"{self._name}: {self._done}/{self._total}", f"{elapsed:.0f} s"]
-        here = self._done - self._before
-        if here and self._done < self._total:
-            parts.append(f"ETA {elapsed / here * (self._total - self._done):.0f} s")
-        if self._name == TRIALS and elapsed > 0:
-            parts.append(f"{60 * here / elapsed:.1f} trials/min")
+        phase.last = now
+        elapsed = now - phase.start
+        parts = [f"{phase.name}: {phase.done}/{phase.total}", f"{elapsed:.0f} s"]
+        if phase.here and phase.done < phase.total:
+            parts.append(f"ETA {elapsed / phase.here * (phase.total - phase.done):.0f} s")
+        if phase.name == TRIALS and elapsed > 0:
+            parts.append(f"{60 * phase.here / elapsed:.1f} trials/min")
         if note:
             parts.append(note)
         self.message(", ".join(parts))
@@ -92,9 +130,6 @@ class PlainProgress:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-TRIALS = "trials"
 
 
 class BarProgress:
@@ -123,26 +158,36 @@ class BarProgress:
             console=Console(stderr=True),
         )
         self._bars.start()
-        self._task: int | None = None
-        self._name = ""
-        self._start = 0.0
-        self._done = 0
+        self._phases = _Phases()
 
     def phase(self, name: str, total: int, done: int = 0) -> None:
-        """Add a bar."""
-        self._name, self._start, self._done = name, time.monotonic(), 0
-        self._task = int(self._bars.add_task(name, total=total, completed=done, rate="", note=""))
-
-    def advance(self, steps: int = 1, note: str = "") -> None:
-        """Move the newest bar."""
+        """Add a bar, or go on with the one of this name."""
         from rich.progress import TaskID
 
-        if self._task is None:
+        phase = self._phases.enter(name, total, done, time.monotonic())
+        if phase.visits == 1:
+            self._bars.add_task(name, total=total, completed=done, rate="", note="")
+        elif done == 0:
+            self._bars.reset(TaskID(self._task), total=total)
+        else:
+            self._bars.update(TaskID(self._task), total=total, completed=done)
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        """Move the bar of the phase that is on."""
+        from rich.progress import TaskID
+
+        phase = self._phases.on
+        if not phase.visits:
             return
-        self._done += steps
-        elapsed = time.monotonic() - self._start
-        rate = f"{60 * self._done / elapsed:.1f}/min" if self._name == TRIALS and elapsed else ""
+        phase.done += steps
+        elapsed = time.monotonic() - phase.start
+        rate = f"{60 * phase.here / elapsed:.1f}/min" if phase.name == TRIALS and elapsed else ""
         self._bars.update(TaskID(self._task), advance=steps, rate=rate, note=note)
+
+    @property
+    def _task(self) -> int:
+        """Bars are numbered in the order in which phases first came."""
+        return list(self._phases.known).index(self._phases.on.name)
 
     def message(self, text: str) -> None:
         """Print above the bars."""

@@ -37,16 +37,63 @@ def test_the_rate_of_a_resumed_phase_counts_what_was_done_now() -> None:
     ]
 
 
+def test_a_phase_that_comes_back_is_not_told_again() -> None:
+    now = [0.0]
+    out = io.StringIO()
+    progress = PlainProgress(out, every_s=5, clock=lambda: now[0])
+    progress.phase("calibration", 2)
+    progress.advance(2)
+    progress.phase(TRIALS, 8)
+    for done in range(0, 6, 2):
+        progress.phase("calibration", 2)  # of another kind of graph
+        now[0] += 1
+        progress.advance(2)
+        progress.phase(TRIALS, 8, done)
+        now[0] += 2
+        progress.advance(2)
+    progress.advance(2)
+    assert out.getvalue().splitlines() == [
+        "calibration: 0/2",
+        "calibration: 2/2, 0 s",
+        "trials: 0/8",
+        "trials: 4/8, 6 s, ETA 6 s, 40.0 trials/min",
+        "trials: 8/8, 9 s, 53.3 trials/min",
+    ]
+
+
+def test_what_comes_back_and_takes_long_is_told() -> None:
+    now = [0.0]
+    out = io.StringIO()
+    progress = PlainProgress(out, every_s=5, clock=lambda: now[0])
+    for _ in range(2):
+        progress.phase("calibration", 4)
+        for _ in range(4):
+            now[0] += 3
+            progress.advance(1)
+    assert out.getvalue().splitlines()[3:] == [
+        "calibration: 2/4, 6 s, ETA 6 s",
+        "calibration: 4/4, 12 s",
+    ]
+
+
 def test_bars_go_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     progress = BarProgress()
     progress.phase("calibration", 2)
     progress.advance(2)
     progress.phase(TRIALS, 2)
     progress.advance(1, "best top1 0.9")
+    progress.phase("calibration", 4)
+    progress.advance(4)
+    progress.phase(TRIALS, 2, 1)
+    progress.advance(1, "best top1 0.95")
     progress.message("a [word] in brackets")
     progress.close()
     out, err = capfd.readouterr()
     assert out == ""
+    *_, last = err.split("in brackets")
+    assert [last.count(name) for name in ("calibration", TRIALS)] == [1, 1]
+    assert last.count("2/2") == 1
+    assert last.count("4/4") == 1
     assert "calibration" in err
     assert "a [word] in brackets" in err
 
