@@ -1,4 +1,4 @@
-"""The README of the passes runs, and its table names every pass."""
+"""The pass that the README of the passes adds, and its table."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ print(run_passes(text, "PowerToMultiply{largest=4}").count("multiply"))
 """
 
 README = PackageReadme(compiler.passes)
-
-
-def test_the_examples_run() -> None:
-    assert README.run_examples() > 5
 
 
 def test_the_table_lists_every_pass_of_the_folder() -> None:
