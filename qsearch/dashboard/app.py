@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 
 from compiler.errors import CompilerError
 from qsearch import __version__
@@ -46,6 +47,8 @@ _STATUS: Final[tuple[tuple[type[CompilerError], int], ...]] = (
     (RunFolderError, 409),
     (StoreError, 503),
 )
+_AS_THEY_ARE: Final = ("application/octet-stream", "text/event-stream", "image/png")
+"""Answers that are sent uncompressed: downloads tell their size, and events go out at once."""
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": ErrorOut} for status in (400, 401, 403, 404, 409, 413, 415, 422, 503)
 }
@@ -113,6 +116,10 @@ def create_app(options: DashboardOptions) -> FastAPI:
         responses=_ERRORS,
     )
     app.state.live = live
+    app.add_middleware(
+        GZipMiddleware, minimum_size=1024, compresslevel=4, exclude_content_types=_AS_THEY_ARE
+    )
+    # Added last, so it is asked first.
     app.add_middleware(Guard, policy=options.policy)
     for part in (studies, trials, events, commands, artifacts, uploads):
         app.include_router(part.router)

@@ -32,8 +32,8 @@ def histograms_of(statistics: Path, scales: Path | None) -> dict[str, Any]:
     Raises:
         DataError: a file is larger than any that a search writes.
     """
-    stats = CalibrationStats.from_arrays(_arrays(statistics))
-    chosen = None if scales is None else _arrays(scales)["scales"]
+    stats = CalibrationStats.from_arrays(arrays_of(statistics))
+    chosen = None if scales is None else arrays_of(scales)["scales"]
     points: list[dict[str, Any]] = []
     for point, (tensor, kind) in enumerate(zip(stats.point_tensor, stats.point_kind)):
         if len(points) == MAX_POINTS:
@@ -80,7 +80,12 @@ def _thinned(hist: NDArray[np.int64], low: float, high: float) -> list[int]:
     return [int(n) for n in np.bincount(place, weights=hist, minlength=BINS)]
 
 
-def _arrays(file: Path) -> dict[str, NDArray[Any]]:
+def arrays_of(file: Path) -> dict[str, NDArray[Any]]:
+    """Named arrays of a stored file.
+
+    Raises:
+        DataError: it is larger than any that a search writes.
+    """
     if file.stat().st_size > MAX_FILE_BYTES:
         raise DataError("the statistics are larger than a page can show", where=file.name)
     with np.load(file, allow_pickle=False) as archive:

@@ -7,6 +7,7 @@ what everybody else sees. Answers are kept by the content that was read.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -24,6 +25,10 @@ MEMORY_BYTES: Final = 4 << 30
 TIME_S: Final = 120.0
 MAX_ANSWER_BYTES: Final = 64 << 20
 KEPT_BYTES: Final = 128 << 20
+MAX_SAID_BYTES: Final = 8192
+"""Of what such a process says before it fails, for the log."""
+
+log = logging.getLogger("qsearch.dashboard.inspection")
 
 
 class InspectionError(SearchError):
@@ -72,13 +77,13 @@ class Inspection:
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         words = {"file": str(file.absolute()), "memory_bytes": self.memory_bytes, **options}
         command = [sys.executable, "-m", "qsearch.dashboard.inspector", task, json.dumps(words)]
-        with tempfile.TemporaryFile() as out:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as complaints:
             try:
                 done = subprocess.run(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
-                    stderr=subprocess.DEVNULL,
+                    stderr=complaints,
                     timeout=self.time_s,
                     env=environment,
                     check=False,
@@ -92,12 +97,17 @@ class Inspection:
             size = out.seek(0, os.SEEK_END)
             out.seek(0)
             answer = out.read(MAX_ANSWER_BYTES + 1)
+            end = complaints.seek(0, os.SEEK_END)
+            complaints.seek(max(0, end - MAX_SAID_BYTES))
+            said = complaints.read().decode(errors="replace")
         if size > MAX_ANSWER_BYTES:
             raise InspectionError("there is more in it than a page can show", where=file.name)
         if done.returncode == 2:
             told = json.loads(answer)
             raise InspectionError(told["what"], where=told["where"], fix=told["fix"])
         if done.returncode != 0:
+            log.warning("%s of %s ended with %d", task, file.name, done.returncode)
+            log.info("%s", said)
             raise InspectionError(
                 "the file cannot be read within the limits",
                 where=f"{file.name}: {self.memory_bytes >> 20} MiB, {self.time_s:g} s",

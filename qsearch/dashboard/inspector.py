@@ -7,6 +7,7 @@ file that cannot be used.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any, Final
 from compiler.errors import CompilerError
 
 EXIT_BAD_FILE: Final = 2
+NICE: Final = 5
 
 
 def module(options: dict[str, Any]) -> dict[str, Any]:
@@ -54,6 +56,22 @@ def histograms(options: dict[str, Any]) -> dict[str, Any]:
     return histograms_of(Path(options["file"]), None if scales is None else Path(scales))
 
 
+def layers(options: dict[str, Any]) -> dict[str, Any]:
+    """SQNR of what every layer of a stored module reads under a configuration."""
+    from qsearch.dashboard.layers import layers_of
+
+    def path(name: str) -> Path | None:
+        return None if options[name] is None else Path(options[name])
+
+    return layers_of(
+        Path(options["file"]),
+        options["qconfig"],
+        Path(options["inputs"]),
+        path("scales"),
+        path("channels"),
+    )
+
+
 def onnx(options: dict[str, Any]) -> dict[str, Any]:
     """What an uploaded model says of itself."""
     from qsearch.dashboard.uploaded import about_onnx
@@ -69,7 +87,7 @@ def npz(options: dict[str, Any]) -> dict[str, Any]:
 
 
 TASKS: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
-    task.__name__: task for task in (module, text, proof, export, histograms, onnx, npz)
+    task.__name__: task for task in (module, text, proof, export, histograms, layers, onnx, npz)
 }
 
 
@@ -79,6 +97,8 @@ def main(words: list[str]) -> int:
     limit = int(options["memory_bytes"])
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A search on this machine goes first.
+    os.nice(NICE)
     try:
         answer = task(options)
     except CompilerError as error:

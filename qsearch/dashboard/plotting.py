@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from compiler.errors import legal_names
-from compiler.qtypes.qconfig import QConfig
 from qsearch.dashboard.snapshots import Snapshot
-from qsearch.dashboard.sources import NotFoundError
-from qsearch.dashboard.state import Shared
 from qsearch.errors import SettingsError
 from qsearch.report.measures import Measure
 from qsearch.report.plots import layers, parameters, trials
-from qsearch.search.calibration import SCALES, STATISTICS, stored_keys
 from qsearch.search.importances import importances
 
 
@@ -28,14 +22,6 @@ class PlotName(Enum):
     PARALLEL = "parallel"
     SLICE = "slice"
     LAYERS = "layers"
-
-
-@dataclass(frozen=True, slots=True)
-class StatisticsFiles:
-    """Stored statistics of a trial's calibration, and its ranges where they are stored."""
-
-    statistics: Path
-    scales: str | None
 
 
 def plot(study: Snapshot, name: PlotName, width: int, x: str | None, y: str | None) -> str:
@@ -110,35 +96,3 @@ def _measure(study: Snapshot, name: str | None, default: Measure) -> Measure:
         legal = [measure.name for measure in study.measures.all]
         raise SettingsError(f"no measure {name!r}", where="x, y", fix=legal_names(name, legal))
     return found
-
-
-def statistics_files(found: Shared, study: Snapshot, number: int) -> StatisticsFiles:
-    """Where the statistics of a trial lie.
-
-    Raises:
-        NotFoundError: they are not on this machine, or the trial has none.
-    """
-    (trial,) = study.repository.trials_by_number(study.study.id, [study.point(number).number])
-    store = found.sources.artifacts(study.source, study.study)
-    spec = study.study.spec
-    files = {
-        (each.kind, each.key): each.sha256
-        for each in study.repository.artifacts_of(study.study.id)
-        if store is not None and store.has(each.sha256)
-    }
-    key = {
-        "module": spec.get("module_sha256"),
-        "calib": spec.get("calib_sha256"),
-        "code": study.study.code_version,
-        "percentiles": spec.get("percentiles"),
-    }
-    variant, scales = stored_keys(key, QConfig.from_dict(trial.qconfig))
-    statistics, chosen = files.get((STATISTICS, variant)), files.get((SCALES, scales))
-    if store is None or statistics is None:
-        raise NotFoundError(
-            "no statistics of this trial are on this machine",
-            where=f"trial {number}",
-            fix="start the dashboard on the folder of its run folders: qsearch dashboard DIR",
-        )
-    path = None if chosen is None else str(store.path(chosen).absolute())
-    return StatisticsFiles(store.path(statistics), path)

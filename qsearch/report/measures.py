@@ -9,7 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from qsearch.search.objectives import KEEPS_ACCURACY, SQNR_CEILING_DB, Objective
+from qsearch.search.objectives import (
+    KEEPS_ACCURACY,
+    SQNR_CEILING_DB,
+    Objective,
+    score_key,
+)
 from qsearch.settings import parse_max_drop
 from qsearch.store.records import Study
 
@@ -25,6 +30,8 @@ _COSTS: Final = (
     "bit_operations",
 )
 """Beginnings of names of which less is better."""
+_COSTS_FIRST: Final = ("hw_traffic", "hw_cycles", "hw_groups", "latency_ms", "model_bytes")
+"""Costs that are drawn before others."""
 _UNCERTAIN: Final = "_error"
 """End of the names of standard errors, which are no measures of their own."""
 _UNITS: Final[Mapping[str, str]] = {
@@ -128,6 +135,7 @@ class Measures:
         all: every measure that some trial has, the primary one first.
         floor: least value of ``accuracy`` that still counts as kept; None without a baseline.
         accuracy: the measure that ``--max-drop`` looks at.
+        varying: names of those of which trials have different values.
     """
 
     objective: Objective
@@ -135,28 +143,37 @@ class Measures:
     all: tuple[Measure, ...]
     accuracy: Measure
     floor: float | None
+    varying: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, study: Study, trials: Iterable[Scored]) -> Measures:
         """Of a study and its trials so far."""
         objective = Objective.of(study.spec)
         names: dict[str, None] = {_OF_METRIC.get(objective.metric, objective.metric): None}
+        first: dict[str, float | None] = {}
+        varying: set[str] = set()
         timed = False
         for trial in trials:
             timed = timed or trial.seconds is not None
             for name, value in (trial.score or {}).items():
-                told = name != KEEPS_ACCURACY and not name.endswith(_UNCERTAIN)
-                if told and (value is not None or name == "sqnr_db"):
+                if name not in first:
+                    first[name] = value
+                elif value != first[name]:
+                    varying.add(name)
+                told = name not in names and (value is not None or name == "sqnr_db")
+                if told and name != KEEPS_ACCURACY and not name.endswith(_UNCERTAIN):
                     names[name] = None
         if timed:
-            names.update(dict.fromkeys(("cpu_s", "seconds")))
+            timings = ("cpu_s", "seconds")
+            names.update(dict.fromkeys(timings))
+            varying.update(timings)
         measures = tuple(measure_of(name) for name in names)
         baseline = study.baseline or {}
         name = "top1" if baseline.get("top1") is not None else "agreement"
         floor = None
         if baseline.get(name) is not None and study.spec.get("max_drop") is not None:
             floor = parse_max_drop(study.spec["max_drop"]).floor(float(baseline[name]))
-        return cls(objective, measures[0], measures, measure_of(name), floor)
+        return cls(objective, measures[0], measures, measure_of(name), floor, frozenset(varying))
 
     def named(self, name: str | None) -> Measure | None:
         """The measure of this name; None where there is none."""
@@ -164,13 +181,22 @@ class Measures:
 
     @property
     def cost(self) -> Measure | None:
-        """The cost that accuracy is drawn against: the hardware's, or what a trial takes to run."""
-        wanted = ("hw_traffic", "hw_cycles", "hw_groups", "latency_ms", "model_bytes")
+        """The cost that accuracy is drawn against.
+
+        That which the search minimises, or else the first in which its trials differ: the
+        hardware's, the model's, what a trial takes to run.
+        """
+        asked = [score_key(name) for name in self.objective.minimize]
+        wanted = [*asked, *_COSTS_FIRST]
         costs = [m for m in self.all if m.smaller_is_better and m.name != "seconds"]
-        ordered = sorted(
-            costs, key=lambda m: wanted.index(m.name) if m.name in wanted else len(wanted)
+        return min(
+            costs,
+            key=lambda m: (
+                m.name not in self.varying and m.name not in asked,
+                wanted.index(m.name) if m.name in wanted else len(wanted),
+            ),
+            default=None,
         )
-        return ordered[0] if ordered else None
 
     def best(self, trials: Sequence[Any]) -> Any:
         """The winner among trials; None where none is complete."""

@@ -27,6 +27,7 @@ from qsearch.search.finalize import build_winner, check_winner
 from qsearch.search.handover import hand_over
 from qsearch.search.incumbents import StoredIncumbents
 from qsearch.search.judging import JUDGE_OF_FLAG, Judging, costs_of
+from qsearch.search.kept_inputs import INPUTS, kept_inputs
 from qsearch.search.layer_space import LayerPlan
 from qsearch.search.ledger import Ledger
 from qsearch.search.objectives import Objective, keeps_accuracy
@@ -119,6 +120,7 @@ class Session:
         log.info("study %s, spec %s", self._study.name, self._prepared.spec_hash[:12])
         try:
             self._keep_float_module()
+            self._keep_inputs()
             self._search()
         except KeyboardInterrupt:
             interrupted = True
@@ -281,6 +283,16 @@ class Session:
         self._repository.save_artifact(
             self._study.id,
             StoredArtifact(FLOAT_MODULE, blob.sha256, kept.sha256, kept.bytes, 0.0),
+        )
+
+    def _keep_inputs(self) -> None:
+        prepared = self._prepared
+        if self._repository.artifacts_of(self._study.id, INPUTS):
+            return
+        kept = self._artifacts.put_arrays(kept_inputs(prepared.calib, prepared.inputs))
+        self._repository.save_artifact(
+            self._study.id,
+            StoredArtifact(INPUTS, prepared.calib.sha256, kept.sha256, kept.bytes, 0.0),
         )
 
     def _check_winner(self, judging: Judging) -> None:

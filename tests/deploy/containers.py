@@ -26,6 +26,8 @@ from pathlib import Path
 from tests.deploy.compose_file import Mount
 
 PORTS = {"postgres": 5432, "head": 6379, "dashboard": 8090}
+RAY_FOLDER = Path("/tmp/ray")
+"""Where Ray works inside the image; every container has its own there."""
 
 
 @dataclass
@@ -72,7 +74,7 @@ class Machine:
     """
 
     namespaces: bool = field(default_factory=lambda: _may_make_namespaces())
-    root: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="qs-", dir="/var/tmp")))
+    root: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="qs-")))
     ports: dict[str, int] = field(default_factory=dict)
     _addresses: dict[str, str] = field(default_factory=dict)
     _containers: list[Container] = field(default_factory=list)
@@ -194,10 +196,10 @@ class Machine:
             lines.append(shlex.join(["mount", "--bind", str(self._source(mount)), str(target)]))
             if mount.read_only:
                 lines.append(shlex.join(["mount", "-o", "remount,bind,ro", str(target)]))
-        Path("/tmp/ray").mkdir(exist_ok=True)
+        RAY_FOLDER.mkdir(exist_ok=True)
         own_ray = self.root / "tmp" / name / "ray"
         own_ray.mkdir(parents=True, exist_ok=True)
-        lines.append(shlex.join(["mount", "--bind", str(own_ray), "/tmp/ray"]))
+        lines.append(shlex.join(["mount", "--bind", str(own_ray), str(RAY_FOLDER)]))
         become = ["setpriv", "--reuid", user, "--clear-groups"] if user else []
         lines.append(shlex.join(["exec", *become, *told]))
         space = ["ip", "netns", "exec", f"{self._tag}-{name}"]

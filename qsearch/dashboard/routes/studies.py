@@ -105,7 +105,7 @@ def list_failures(study: SnapshotDep) -> list[FailureOut]:
     return [
         FailureOut(
             state=state,
-            what=without_passwords(points[0].error or "collapsed on the first samples"),
+            what=without_passwords(_reason(points) or "collapsed on the first samples"),
             count=len(points),
             trials=[point.number for point in points[:20]],
         )
@@ -200,6 +200,12 @@ def _spark(study: Snapshot) -> list[float]:
         return best
     step = (len(best) - 1) / (SPARK_POINTS - 1)
     return [best[round(index * step)] for index in range(SPARK_POINTS)]
+
+
+def _reason(points: Sequence[TrialPoint]) -> str:
+    """What they have in common; figures that differ are left out."""
+    texts = {point.error or "" for point in points}
+    return texts.pop() if len(texts) == 1 else _FIGURE.sub("…", texts.pop())
 
 
 def _numbers(values: object) -> dict[str, float | None]:

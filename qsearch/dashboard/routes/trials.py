@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
 from compiler.errors import legal_names
-from qsearch.dashboard import plotting
+from qsearch.dashboard.measurements import measurements, missing
 from qsearch.dashboard.schemas import LogOut, ShardOut, TrialDetail, TrialRow, TrialsPage
 from qsearch.dashboard.security import without_passwords
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
-from qsearch.dashboard.state import SharedDep, SnapshotDep
+from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep
 from qsearch.errors import SettingsError
+from qsearch.report.plots import layers
 from qsearch.search.scoring import score_of
 from qsearch.store.view_queries import TrialPoint
 
@@ -95,9 +97,55 @@ def get_trial(study: SnapshotDep, number: Number) -> TrialDetail:
 @router.get("/{number}/histograms")
 def get_histograms(study: SnapshotDep, number: Number, found: SharedDep) -> Response:
     """Ranges of what was calibrated, with the thresholds that this trial chose."""
-    files = plotting.statistics_files(found, study, number)
-    answer = found.inspection.ask("histograms", files.statistics, scales=files.scales)
+    files = measurements(found, study, number)
+    if files.statistics is None:
+        raise missing("statistics", number)
+    scales = None if files.scales is None else str(files.scales)
+    answer = found.inspection.ask("histograms", files.statistics, scales=scales)
     return Response(answer, media_type="application/json")
+
+
+@router.get("/{number}/layers")
+def get_layers(study: SnapshotDep, number: Number, found: SharedDep) -> Response:
+    """SQNR of what every layer reads under this trial's configuration, on a few stored inputs.
+
+    ``null`` stands for nothing lost, or nothing of the kind that the layer reads.
+    """
+    return Response(_layers(study, number, found), media_type="application/json")
+
+
+@router.get(
+    "/{number}/layers.svg",
+    response_class=Response,
+    responses={200: {"content": {"image/svg+xml": {}}}},
+)
+def get_layers_plot(
+    study: SnapshotDep,
+    number: Number,
+    found: SharedDep,
+    width: Annotated[int, Query(ge=240, le=1600)] = 640,
+) -> Response:
+    """The same as SVG."""
+    told = json.loads(_layers(study, number, found))
+    svg = layers.decibels(told["layers"], told["output_db"], width)
+    return Response(svg, media_type="image/svg+xml")
+
+
+def _layers(study: Snapshot, number: int, found: Shared) -> bytes:
+    files = measurements(found, study, number)
+    if files.module is None or files.inputs is None:
+        raise missing("model or inputs", number)
+    ranges = files.qconfig.calibrate_mode != "global_scale"
+    if ranges and files.scales is None:
+        raise missing("ranges", number)
+    return found.inspection.ask(
+        "layers",
+        files.module,
+        qconfig=files.qconfig.to_dict(),
+        inputs=str(files.inputs),
+        scales=str(files.scales) if ranges else None,
+        channels=str(files.channels) if files.qconfig.needs_channels else None,
+    )
 
 
 def _chosen(

@@ -179,11 +179,15 @@ class Chart:
 
     def legend(self, series: Sequence[tuple[str, str]]) -> None:
         """Class and shape of every series, below the plot on the left."""
-        x, y = self.left, self.height - 5.0
-        for kind, shape in series:
+        self.named([(kind, shape, kind) for kind, shape in series], self.left)
+
+    def named(self, series: Sequence[tuple[str, str, str]], x: float) -> None:
+        """Class, shape and words of every series, below the plot from ``x`` on."""
+        y = self.height - 5.0
+        for kind, shape, words in series:
             self.parts.append(f'<g class="mark {kind}">{drawn(shape, x + 4, y - 4)}</g>')
-            self.text(x + 12, y, kind, "soft")
-            x += 24 + _LETTER * len(kind)
+            self.text(x + 12, y, words, "soft")
+            x += 24 + _LETTER * len(words)
 
     def svg(self) -> str:
         """The whole element."""

@@ -94,6 +94,21 @@ def test_ranges_hold_what_was_calibrated(searched):
     assert first["svg"].startswith("<svg")
 
 
+def test_layers_of_any_trial_are_measured_on_the_inputs_that_were_kept(searched):
+    found = searched.get(f"{searched.study}/trials/1/layers").json()
+    layers = {layer["name"]: layer for layer in found["layers"]}
+    assert {"conv_0", "conv_1", "conv_2", "gemm_0"} <= set(layers)
+    assert found["samples"] == 8
+    assert all(layers[name]["weights_db"] > 20 for name in ("conv_0", "gemm_0"))
+    assert layers["conv_0"]["alone_db"] == layers["conv_0"]["upstream_db"]
+    assert layers["gemm_0"]["upstream_db"] < layers["gemm_0"]["alone_db"]
+    drawn = searched.get(f"{searched.study}/trials/1/layers.svg?width=400").text
+    assert 'data-layer="gemm_0"' in drawn
+    assert f"{found['output_db']:.1f}" in drawn
+    missing = searched.get(f"{searched.study}/trials/99/layers")
+    assert missing.status_code == 404
+
+
 def test_artefacts_are_found_by_their_hash_only(searched, runs):
     files = [p.name for p in (runs / "digits" / "artifacts").rglob("*") if p.is_file()]
     answer = searched.get(f"{searched.study}/artifacts/{files[0]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.snapshots import FRESH_S
 from qsearch.report.measures import Measures, measure_of, pareto
-from qsearch.store.records import Ended, Outcome
+from qsearch.report.plots import layers
+from qsearch.store.records import Ended, Failure, LayerFigures, Outcome
 from tests.qsearch.dashboard.server import served
 from tests.qsearch.dashboard.stores import new_trial
 
@@ -109,6 +111,50 @@ def test_measures_tell_costs_from_gains(repository):
     assert measures.cost.name == "hw_traffic"
     assert measures.cost.smaller_is_better
     assert not measures.primary.smaller_is_better
+
+
+def test_the_cost_that_is_drawn_is_one_that_varies(repository):
+    study = repository.study("digits")
+    points = repository.points_of(study.id)
+    same = [
+        replace(p, score=None if p.score is None else {**p.score, "hw_traffic": 7.0})
+        for p in points
+    ]
+    assert Measures.of(study, same).cost.name == "cpu_s"
+    asked = replace(study, spec={**study.spec, "minimize": ["hw_traffic"]})
+    assert Measures.of(asked, same).cost.name == "hw_traffic"
+
+
+def test_bars_of_layers_say_what_was_measured():
+    figures = [{"bits": 4, "sqnr_db": 9.0 + i, "sqnr_loss_db": 20.0 - i} for i in range(3)]
+    found = [LayerFigures("sensitivity", f"conv_{i}", i, each) for i, each in enumerate(figures)]
+    assert layers.figures_of(found) == ["sqnr_loss_db", "sqnr_db"]
+    svg = layers.bars(found, "sqnr_loss_db", "sensitivity", 640)
+    assert "SQNR lost by the outputs (dB), this layer alone at 4 bits" in svg
+
+
+def test_reasons_that_differ_in_figures_are_one_without_them(client, repository):
+    study = repository.study("digits")
+    trials = repository.add_trials(study.id, [new_trial(30), new_trial(31)])
+    for trial, other in zip(trials, (2, 7), strict=True):
+        told = Failure(f"worse than trial {other} on 756 samples (p = 0.00{other})")
+        ended = Outcome("pruned", {"top1": 0.5}, 756, failure=told)
+        repository.finish_trials(study.id, [Ended(trial, ended, (), None)])
+    time.sleep(FRESH_S)
+    found = client.get(f"{client.study}/failures").json()
+    (reason,) = [each for each in found if each["what"].startswith("worse than")]
+    assert reason["what"] == "worse than trial … on … samples (p = …)"
+    assert reason["trials"] == [30, 31]
+
+
+def test_answers_are_compressed_for_those_who_ask(client):
+    path = f"{client.study}/plots/history.svg"
+    small = client.get(path, headers={"Accept-Encoding": "gzip"})
+    plain = client.get(path, headers={"Accept-Encoding": "identity"})
+    assert small.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert small.text == plain.text
+    assert 2 * int(small.headers["content-length"]) < int(plain.headers["content-length"])
 
 
 def test_an_empty_folder_shows_no_study(tmp_path: Path):

@@ -24,8 +24,9 @@ export async function studyPage(page, key) {
   page.show(head, tiles, h("div", { class: "grid" }, charts.map((chart) => chart.card), stages, failures,
     card("Trials", { wide: true, id: "trials" }, table.element)));
   draw();
-  charts.forEach((chart) => chart.plot.update(study.version));
+  // Words and numbers first: plots of many trials take the server longer.
   await Promise.all([table.refresh(study), drawFailures()]);
+  charts.forEach((chart) => chart.plot.update(study.version));
 
   let plotted = study.version;
   let plottedAt = performance.now();
@@ -132,7 +133,7 @@ function tilesOf(study, trialPath) {
     h("div", { class: "tile full" }, h("div", { class: "name" }, "Progress"),
       h("div", { class: "big", "data-tile": "progress" }, `${study.finished} / ${study.target_trials}`),
       h("div", { class: "meter", "aria-hidden": "true" }, bar),
-      h("div", { class: "note" }, goes ? `${study.rate_per_min.toFixed(1)} trials/min · ${duration((60 * left) / study.rate_per_min)} left`
+      h("div", { class: "note" }, goes && left <= 0 ? "writing the winner" : goes ? `${study.rate_per_min.toFixed(1)} trials/min · ${duration((60 * left) / study.rate_per_min)} left`
         : study.rate_per_min ? `${study.rate_per_min.toFixed(1)} trials/min` : "no rate yet")),
     tile("Complete", String(study.counts.complete ?? 0),
       others.length ? others.map(([state, count]) => `${count} ${state}`).join(", ") : "no other trials", "complete"),
@@ -155,7 +156,8 @@ function stagesOf(study) {
   return h("table", {}, h("thead", {}, h("tr", {}, ["Stage", "State"].map((words) => h("th", { scope: "col" }, words)),
     h("th", { scope: "col", class: "num" }, "Trials"), h("th", { scope: "col", class: "num" }, "Took"))),
   h("tbody", {}, study.stages.map((stage) => h("tr", {}, h("td", {}, stage.name), h("td", {}, chip(stage.state)),
-    h("td", { class: "num" }, stage.planned === null ? stage.finished : `${stage.finished} / ${stage.planned}`),
+    h("td", { class: "num" }, stage.name === "sensitivity" ? (stage.planned ? `${stage.planned} layers` : "–")
+      : stage.planned === null ? stage.finished : `${stage.finished} / ${stage.planned}`),
     h("td", { class: "num" }, stage.started_at ? duration((stage.finished_at ?? Date.now() / 1000) - stage.started_at) : "–")))));
 }
 

@@ -18,11 +18,13 @@ export async function trialPage(page, key, text) {
   page.crumbs([study.name, `/studies/${key}`], [`trial ${here}`]);
   const ranges = card("Ranges seen in calibration", { wide: true }, h("p", { class: "soft small" }, "Reading the statistics…"));
   const layers = layersCard(key, study);
+  const ratios = ratiosCard(key, trial, second);
   page.show(heading(key, study, trial, second),
     h("div", { class: "grid" }, failure(trial), scores(study, trial, second), facts(trial, second),
-      configuration(study, trial, second), shards(study, trial), layers?.card, ranges, logs(trial)));
-  layers?.plot.update(study.version);
-  page.onleave(() => layers?.plot.close());
+      configuration(study, trial, second), shards(study, trial), ratios?.card, layers?.card, ranges, logs(trial)));
+  const drawings = [...(ratios?.plots ?? []), ...(layers ? [layers.plot] : [])];
+  drawings.forEach((plot) => plot.update(study.version));
+  page.onleave(() => drawings.forEach((plot) => plot.close()));
   drawRanges(ranges, key, here);
   if (["waiting", "running"].includes(trial.state)) {
     const timer = setTimeout(() => page.current() && go(location.pathname + location.search), AGAIN_MS);
@@ -101,12 +103,21 @@ function shards(study, trial) {
     h("td", { class: "num" }, duration(shard.cpu_s))))))));
 }
 
+function ratiosCard(key, trial, second) {
+  const shown = [trial, second].filter((each) => each && each.score);
+  if (!shown.length) return null;
+  const plots = shown.map((each) => new Plot(() => `/studies/${key}/trials/${each.number}/layers.svg`));
+  const parts = plots.map((plot, i) => [shown.length > 1 ? h("h3", {}, `Trial ${shown[i].number}`) : null, plot.element]);
+  return { plots, card: card("SQNR layer by layer", { wide: true, id: "ratios" },
+    h("p", { class: "soft small" }, "Against the float model, measured now on the first calibration inputs. The further to the right, the less is lost; the figure is that of the inputs as they arrive."), parts) };
+}
+
 function layersCard(key, study) {
   if (!study.layer_kinds.length) return null;
   const kind = { y: study.layer_kinds.includes("sensitivity") ? "sensitivity" : study.layer_kinds[0] };
   const plot = new Plot(() => `/studies/${key}/plots/layers.svg?${query(kind)}`);
   const acts = [select("Kind of figures", study.layer_kinds.map((each) => [each, each]), kind.y, (value) => { kind.y = value; plot.draw(); })];
-  return { plot, card: card("Layers of the study", { wide: true, acts }, plot.element) };
+  return { plot, card: card("Sensitivity of the layers, of the whole study", { wide: true, acts }, plot.element) };
 }
 
 async function drawRanges(box, key, here) {

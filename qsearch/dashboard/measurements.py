@@ -1,0 +1,79 @@
+"""Which stored files a trial was made from: module, statistics, ranges, inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from compiler.qtypes.qconfig import QConfig
+from qsearch.dashboard.snapshots import Snapshot
+from qsearch.dashboard.sources import NotFoundError
+from qsearch.dashboard.state import Shared
+from qsearch.search.calibration import CHANNELS, SCALES, STATISTICS, stored_keys
+from qsearch.search.kept_inputs import INPUTS
+from qsearch.search.session import FLOAT_MODULE
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Files on this machine; None for what is not there.
+
+    Attributes:
+        qconfig: of the trial.
+        module: the float module, packed.
+        statistics: of its calibration.
+        scales: ranges that its configuration chose.
+        channels: statistics of single channels.
+        inputs: the first calibration inputs.
+    """
+
+    qconfig: QConfig
+    module: Path | None
+    statistics: Path | None
+    scales: Path | None
+    channels: Path | None
+    inputs: Path | None
+
+
+def measurements(found: Shared, study: Snapshot, number: int) -> Measurements:
+    """The files of a trial.
+
+    Raises:
+        NotFoundError: there is no such trial.
+    """
+    (trial,) = study.repository.trials_by_number(study.study.id, [study.point(number).number])
+    qconfig = QConfig.from_dict(trial.qconfig)
+    store = found.sources.artifacts(study.source, study.study)
+    spec = study.study.spec
+    files: dict[str, dict[str, Path]] = {}
+    for each in study.repository.artifacts_of(study.study.id):
+        if store is not None and store.has(each.sha256):
+            files.setdefault(each.kind, {})[each.key] = store.path(each.sha256).absolute()
+    key = {
+        "module": spec.get("module_sha256"),
+        "calib": spec.get("calib_sha256"),
+        "code": study.study.code_version,
+        "percentiles": spec.get("percentiles"),
+    }
+    variant, scales = stored_keys(key, qconfig)
+
+    def any_of(kind: str) -> Path | None:
+        return next(iter(files.get(kind, {}).values()), None)
+
+    return Measurements(
+        qconfig,
+        module=any_of(FLOAT_MODULE),
+        statistics=files.get(STATISTICS, {}).get(variant),
+        scales=files.get(SCALES, {}).get(scales),
+        channels=any_of(CHANNELS),
+        inputs=any_of(INPUTS),
+    )
+
+
+def missing(what: str, number: int) -> NotFoundError:
+    """The error for a trial some of whose files are elsewhere."""
+    return NotFoundError(
+        f"no {what} of this trial on this machine",
+        where=f"trial {number}",
+        fix="start the dashboard on the folder of its run folders: qsearch dashboard DIR",
+    )
