@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 from workers.errors import WorkerError
 from workers.messages import Handle
-from workers.pool.jobs import DEFAULT_RUNNER, JobQueue, RunnerFactory, load_factory
-from workers.pool.protocol import Finished, Loss
+from workers.pool.jobs import DEFAULT_RUNNER, RunnerFactory, load_factory
+from workers.pool.protocol import Finished
+from workers.pool.queued import QueuedPool
 from workers.worker import RequestRunner, answer
 
 
-class LocalPool:
+class LocalPool(QueuedPool):
     """The pool "inline": for tests, small models and debuggers. See ``WorkerPool``.
 
     Args:
@@ -20,10 +20,9 @@ class LocalPool:
     """
 
     def __init__(self, runner: RunnerFactory | str = DEFAULT_RUNNER) -> None:
+        super().__init__(max_attempts=1)
         self._factory = load_factory(runner) if isinstance(runner, str) else runner
         self._runner: RequestRunner | None = None
-        self._jobs = JobQueue(max_attempts=1)
-        self._values: dict[str, Any] = {}
 
     @property
     def num_workers(self) -> int:
@@ -31,21 +30,9 @@ class LocalPool:
         return 1
 
     @property
-    def pending(self) -> int:
-        """Requests queued."""
-        return len(self._jobs) + self._jobs.unreported
-
-    def put(self, value: Any) -> Handle:
-        """See ``WorkerPool.put``."""
-        from workers.large_values import content_key
-
-        handle = Handle(content_key(value))
-        self._values[handle.key] = value
-        return handle
-
-    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
-        """See ``WorkerPool.submit``."""
-        self._jobs.add(tag, request, group, lost)
+    def running(self) -> int:
+        """0: a request runs while its result is asked for."""
+        return 0
 
     def next_finished(self, timeout_s: float | None = None) -> Finished | None:
         """Run the next request and return how it ended; the timeout cannot interrupt it."""
@@ -58,18 +45,6 @@ class LocalPool:
                 self._runner = self._factory(self._fetch)
             self._jobs.done(job, *answer(self._runner, job.request, "this process"))
         return self._jobs.next_finished()
-
-    def take_losses(self) -> list[Loss]:
-        """See ``WorkerPool.take_losses``."""
-        return self._jobs.take_losses()
-
-    def drop(self, tags: Collection[Hashable]) -> None:
-        """See ``WorkerPool.drop``."""
-        self._jobs.drop(tags)
-
-    def give_back(self, finished: Iterable[Finished]) -> None:
-        """See ``WorkerPool.give_back``."""
-        self._jobs.give_back(finished)
 
     def cancel_all(self) -> None:
         """Drop queued requests."""

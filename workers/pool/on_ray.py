@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,12 +24,12 @@ from workers.pool.jobs import (
     DEFAULT_RUNNER,
     MAX_ATTEMPTS,
     Job,
-    JobQueue,
     handles_of,
     load_factory,
     log_tail,
 )
-from workers.pool.protocol import Finished, Loss, WorkerSize
+from workers.pool.protocol import Finished, WorkerSize
+from workers.pool.queued import QueuedPool
 from workers.pool.ray_cluster import connect, require_resources
 from workers.worker import Answer, answer
 
@@ -101,7 +101,7 @@ class _Actor:
         return f"Ray actor {self.number}" + (f" (pid {self.pid})" if self.pid else "")
 
 
-class RayPool:
+class RayPool(QueuedPool):
     """The pool "ray". See ``WorkerPool``; not for use from several threads at once.
 
     Ray starts in the background, so the constructor returns at once; requests wait for it.
@@ -130,7 +130,7 @@ class RayPool:
     ) -> None:
         if num_workers < 1:
             raise WorkerError(f"a pool of {num_workers} workers", fix="at least 1")
-        self._jobs = JobQueue(max_attempts)
+        super().__init__(max_attempts)
         self._count = num_workers
         # Ray itself would take the variable, and then refuse the options of a local cluster.
         self._address = address or os.environ.get("RAY_ADDRESS") or None
@@ -138,7 +138,6 @@ class RayPool:
         self._start_timeout_s = start_timeout_s
         self._runner = runner
         self._size = size or WorkerSize()
-        self._values: dict[str, Any] = {}
         self._refs: dict[str, Any] = {}
         self._actors: list[_Actor] = []
         self._failed_starts = 0
@@ -156,10 +155,9 @@ class RayPool:
         return self._count
 
     @property
-    def pending(self) -> int:
-        """Requests queued, running, or ended and not reported."""
-        running = sum(actor.job is not None for actor in self._actors)
-        return len(self._jobs) + running + self._jobs.unreported
+    def running(self) -> int:
+        """Actors that are busy with a request."""
+        return sum(actor.job is not None for actor in self._actors)
 
     @property
     def pids(self) -> list[int]:
@@ -168,16 +166,14 @@ class RayPool:
 
     def put(self, value: Any) -> Handle:
         """See ``WorkerPool.put``; the value goes to Ray's object store with its first use."""
-        from workers.large_values import content_key
-
-        handle = Handle(content_key(value))
-        if handle.key not in self._refs:
-            self._values[handle.key] = value
+        handle = super().put(value)
+        if handle.key in self._refs:
+            del self._values[handle.key]
         return handle
 
     def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
         """See ``WorkerPool.submit``."""
-        self._jobs.add(tag, request, group, lost)
+        super().submit(tag, request, group, lost)
         if self._started.is_set():
             self._step(0.0)
 
@@ -205,18 +201,6 @@ class RayPool:
                 )
             if end is not None and time.monotonic() >= end:
                 return self._jobs.next_finished()
-
-    def take_losses(self) -> list[Loss]:
-        """See ``WorkerPool.take_losses``."""
-        return self._jobs.take_losses()
-
-    def drop(self, tags: Collection[Hashable]) -> None:
-        """See ``WorkerPool.drop``."""
-        self._jobs.drop(tags)
-
-    def give_back(self, finished: Iterable[Finished]) -> None:
-        """See ``WorkerPool.give_back``."""
-        self._jobs.give_back(finished)
 
     def cancel_all(self) -> None:
         """See ``WorkerPool.cancel_all``: busy actors are killed and replaced."""
@@ -340,6 +324,8 @@ class RayPool:
                 where=f"actor: {version}; driver: {code_version()}",
                 fix="install the same qsearch on every node of the cluster",
             )
+        if actor.restarts:
+            _log.warning("%s is back", actor)
         actor.ready = True
         actor.restarts = 0
         self._failed_starts = 0
@@ -347,7 +333,9 @@ class RayPool:
     def _lost(self, actor: _Actor, job: Job | None, error: Exception) -> None:
         actor.restarts += 1
         why = type(error).__name__
-        _log.warning("%s was lost (%s)%s", actor, why, f" with {job}" if job else "")
+        # Calls fail every two seconds until it is placed again; that it is gone is told once.
+        level = logging.WARNING if actor.restarts == 1 else logging.DEBUG
+        _log.log(level, "%s was lost (%s)%s", actor, why, f" with {job}" if job else "")
         if job is not None:
             self._jobs.release(actor)
             log = None if actor.log is None else log_tail(actor.log)

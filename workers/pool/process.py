@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -22,9 +22,9 @@ from typing import Any
 
 from workers.code_version import code_version
 from workers.errors import WorkerError
-from workers.messages import Handle
-from workers.pool.jobs import DEFAULT_RUNNER, MAX_ATTEMPTS, Job, JobQueue, handles_of, log_tail
-from workers.pool.protocol import Finished, Loss, WorkerSize
+from workers.pool.jobs import DEFAULT_RUNNER, MAX_ATTEMPTS, Job, handles_of, log_tail
+from workers.pool.protocol import Finished, WorkerSize
+from workers.pool.queued import QueuedPool
 
 START_TIMEOUT_S = 120.0
 """How long a fresh worker may take until it reports ready."""
@@ -52,7 +52,7 @@ class _Process:
         return f"worker process {self.number} (pid {self.popen.pid})"
 
 
-class ProcessPool:
+class ProcessPool(QueuedPool):
     """The pool "process". See ``WorkerPool``; not for use from several threads at once.
 
     Args:
@@ -73,12 +73,11 @@ class ProcessPool:
     ) -> None:
         if num_workers < 1:
             raise WorkerError(f"a pool of {num_workers} workers", fix="at least 1")
-        self._jobs = JobQueue(max_attempts)
+        super().__init__(max_attempts)
         self._request_timeout_s = request_timeout_s
         self._runner = runner
         self._size = size or WorkerSize()
         self._logs = tempfile.TemporaryDirectory(prefix="qsearch-workers-")
-        self._values: dict[str, Any] = {}
         self._count = num_workers
         self._next_number = 0
         self._failed_starts = 0
@@ -92,27 +91,18 @@ class ProcessPool:
         return self._count
 
     @property
-    def pending(self) -> int:
-        """Requests queued, running, or ended and not reported."""
-        running = sum(process.job is not None for process in self._processes)
-        return len(self._jobs) + running + self._jobs.unreported
+    def running(self) -> int:
+        """Processes that are busy with a request."""
+        return sum(process.job is not None for process in self._processes)
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers, for tests and the log."""
         return [process.popen.pid for process in self._processes]
 
-    def put(self, value: Any) -> Handle:
-        """See ``WorkerPool.put``; a worker gets the value with the first request that needs it."""
-        from workers.large_values import content_key
-
-        handle = Handle(content_key(value))
-        self._values[handle.key] = value
-        return handle
-
     def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
         """See ``WorkerPool.submit``."""
-        self._jobs.add(tag, request, group, lost)
+        super().submit(tag, request, group, lost)
         self._step(0.0)
 
     def next_finished(self, timeout_s: float | None = None) -> Finished | None:
@@ -130,18 +120,6 @@ class ProcessPool:
             self._step(min(left, 1.0))
             if end is not None and time.monotonic() >= end:
                 return self._jobs.next_finished()
-
-    def take_losses(self) -> list[Loss]:
-        """See ``WorkerPool.take_losses``."""
-        return self._jobs.take_losses()
-
-    def drop(self, tags: Collection[Hashable]) -> None:
-        """See ``WorkerPool.drop``."""
-        self._jobs.drop(tags)
-
-    def give_back(self, finished: Iterable[Finished]) -> None:
-        """See ``WorkerPool.give_back``."""
-        self._jobs.give_back(finished)
 
     def cancel_all(self) -> None:
         """See ``WorkerPool.cancel_all``: busy workers are killed and replaced."""

@@ -27,7 +27,9 @@ def connect(ray: Any, address: str | None, num_workers: int, size: WorkerSize) -
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
         with _import_path_in_environment():
+            # Without an address Ray joins whatever `ray start` began on this machine last.
             ray.init(
+                address="local",
                 num_cpus=math.ceil(num_workers * size.cpus),
                 num_gpus=math.ceil(num_workers * size.gpus) or None,
                 include_dashboard=False,

@@ -1,0 +1,59 @@
+"""What Ray is asked for; that it does so is tested in test_on_ray.py."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workers.errors import WorkerError
+from workers.pool.protocol import WorkerSize
+from workers.pool.ray_cluster import connect, require_resources
+
+
+class Ray:
+    """Stands for the module ``ray``: remembers how it was started."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError)
+
+    def __init__(self, error: Exception | None = None, **resources: float) -> None:
+        self.options: dict[str, Any] = {}
+        self._error = error
+        self._resources = resources
+
+    def init(self, **options: Any) -> None:
+        self.options = options
+        if self._error is not None:
+            raise self._error
+
+    def cluster_resources(self) -> dict[str, float]:
+        return self._resources
+
+
+def test_without_an_address_a_cluster_of_ones_own_is_started_even_beside_another() -> None:
+    ray = Ray()
+    connect(ray, None, 3, WorkerSize(cpus=1.5))
+    assert (ray.options["address"], ray.options["num_cpus"]) == ("local", 5)
+
+
+def test_a_cluster_that_is_joined_keeps_its_size() -> None:
+    ray = Ray()
+    connect(ray, "host:6379", 3, WorkerSize())
+    assert ray.options["address"] == "host:6379"
+    assert "num_cpus" not in ray.options
+
+
+def test_who_cannot_join_is_told_what_to_check() -> None:
+    with pytest.raises(WorkerError, match="cannot connect to Ray at host:6379: refused") as caught:
+        connect(Ray(ConnectionError("refused")), "host:6379", 1, WorkerSize())
+    assert "RAY_AUTH_TOKEN" in (caught.value.fix or "")
+
+
+def test_more_workers_than_there_is_room_for_are_refused() -> None:
+    require_resources(Ray(CPU=4.0), 4, WorkerSize(), None)
+    with pytest.raises(
+        WorkerError, match=r"5 workers need 5 CPUs, the Ray cluster has 4"
+    ) as caught:
+        require_resources(Ray(CPU=4.0), 5, WorkerSize(), None)
+    assert "--workers 4" in (caught.value.fix or "")
