@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from qsearch.errors import SearchFailedError, SettingsError
@@ -18,38 +16,7 @@ from qsearch.search.objectives import Objective
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.records import CommandKind, Study
 from qsearch.store.repository import Repository
-
-
-@dataclass(frozen=True, slots=True)
-class StudyAddress:
-    """Which study: of a run folder, or of a storage by name.
-
-    Attributes:
-        folder: run folder, whose database is meant where ``storage`` names none.
-        storage: database URL.
-        name: in the storage; None where there is only one study.
-    """
-
-    folder: Path | None = None
-    storage: str | None = None
-    name: str | None = None
-
-    @property
-    def url(self) -> str:
-        """The database.
-
-        Raises:
-            SettingsError: neither folder nor storage was given.
-        """
-        if self.storage is not None:
-            return self.storage
-        if self.folder is None:
-            raise SettingsError(
-                "no study was named",
-                where="folder, --storage",
-                fix="give a run folder, or --storage URL",
-            )
-        return f"sqlite:///{RunFolder(self.folder).database}"
+from qsearch.study_address import StudyAddress
 
 
 @contextlib.contextmanager

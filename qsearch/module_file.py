@@ -17,6 +17,7 @@ from compiler.ir.pass_text import split_passes
 from compiler.runtime.artifact import load_qmod
 from qsearch.errors import ModelFileError
 from qsearch.model_source import find_model
+from qsearch.run_folder import RunFolder
 
 
 def read_module(
@@ -25,13 +26,16 @@ def read_module(
     """The typed module of a .qmod, a .relay text, an .onnx file or a shipped model.
 
     Args:
-        path: the file, or the name of a shipped model.
+        path: the file, a run folder (its winner), or the name of a shipped model.
         dims: sizes of named dimensions of an ONNX model.
         after: passes to run on it, as text.
         closed: weights of an ONNX model become constants, so that only inputs are parameters.
     Raises:
         CompilerError: the file cannot be used, or a pass fails.
     """
+    written = RunFolder(path).module
+    if written.is_file():
+        path = written
     if path.suffix == ".qmod":
         module = load_qmod(path).module
     elif path.suffix == ".relay":

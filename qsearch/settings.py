@@ -6,6 +6,7 @@ that the rest of the service never meets an option it does not know.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -176,7 +177,7 @@ def resolve(
     for source, layer in layers:
         for raw_key, raw in layer.items():
             key = raw_key.replace("-", "_")
-            where = f"{config_file}" if source == "file" else f"{source} {raw_key}"
+            where = _PLACES[source](raw_key, config_file)
             if key not in names:
                 raise SettingsError(
                     f"unknown setting {raw_key!r}", where=where, fix=legal_names(key, names)
@@ -186,6 +187,13 @@ def resolve(
             values[key] = _convert(key, raw, where)
             sources[key] = source
     return Resolved(Settings(**values), sources)
+
+
+_PLACES: Final[Mapping[str, Callable[[str, Any], str]]] = {
+    "file": lambda _, config_file: str(config_file),
+    "environment": lambda key, _: ENVIRONMENT_PREFIX + key.upper(),
+    "flag": lambda key, _: "--" + key.replace("_", "-"),
+}
 
 
 def _from_environment(
@@ -208,7 +216,7 @@ def _convert(key: str, raw: Any, where: str) -> Any:
         raise SettingsError(
             f"{key} cannot be {raw!r}: {error}",
             where=where,
-            fix=f"see qsearch launch --help, {key}",
+            fix=f"see --{key.replace('_', '-')} in qsearch launch --help",
         ) from error
 
 
@@ -222,18 +230,37 @@ def _text(raw: Any) -> str:
 
 def _number_from(low: int) -> Callable[[Any], int]:
     def convert(raw: Any) -> int:
+        expected = ValueError(f"expected a whole number >= {low}")
         if isinstance(raw, bool) or (isinstance(raw, float) and raw != int(raw)):
-            raise ValueError("expected a whole number")
-        number = int(raw)
+            raise expected
+        try:
+            number = int(raw)
+        except (TypeError, ValueError) as error:
+            raise expected from error
         if number < low:
-            raise ValueError(f"expected a whole number >= {low}")
+            raise expected
         return number
 
     return convert
 
 
+def _number(raw: Any, expected: str) -> float:
+    """A finite number.
+
+    Raises:
+        ValueError: it is none; ``expected`` says what would be right.
+    """
+    try:
+        number = float(raw)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"expected {expected}") from error
+    if isinstance(raw, bool) or not math.isfinite(number):
+        raise ValueError(f"expected {expected}")
+    return number
+
+
 def _seconds(raw: Any) -> float:
-    seconds = float(raw)
+    seconds = _number(raw, "seconds > 0")
     if not seconds > 0:
         raise ValueError("expected seconds > 0")
     return seconds
@@ -267,7 +294,7 @@ def _choice_or_path(key: str, legal: tuple[str, ...]) -> Callable[[Any], str]:
 
 
 def _from_zero(raw: Any) -> float:
-    number = float(raw)
+    number = _number(raw, "a number >= 0")
     if not number >= 0:
         raise ValueError("expected a number >= 0")
     return number
@@ -290,7 +317,7 @@ def parse_bytes(raw: Any) -> int:
     """A number of bytes, or one with K, M, G or T behind it (powers of 1024)."""
     text = str(raw).strip().upper().removesuffix("B").removesuffix("I")
     power = "KMGT".find(text[-1:]) + 1 if text else 0
-    number = float(text[:-1] if power else text)
+    number = _number(text[:-1] if power else text, "a size > 0, such as 2G")
     if not number > 0:
         raise ValueError("expected a size > 0, such as 2G")
     return int(number * 1024**power)
@@ -307,9 +334,10 @@ def parse_max_drop(raw: Any) -> MaxDrop:
         return raw
     text = str(raw).strip()
     relative = text.endswith("%")
-    amount = float(text[:-1]) / 100 if relative else float(text)
+    expected = "a drop of 0..1 (0.01) or 0..100% (1%)"
+    amount = _number(text.removesuffix("%"), expected) / (100 if relative else 1)
     if not 0 <= amount <= 1:
-        raise ValueError("expected a drop of 0..1 (0.01) or 0..100%")
+        raise ValueError(f"expected {expected}")
     return MaxDrop(amount, relative)
 
 

@@ -1,5 +1,8 @@
 """What is asked of studies, in a run folder or a storage, and done with them. Part of
 ``qsearch.api``.
+
+``folder`` is a run folder or a folder of run folders; where neither it nor ``storage`` is told, the
+study is looked for in QSEARCH_STORAGE, the working directory and ``runs``.
 """
 
 from __future__ import annotations
@@ -10,19 +13,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qsearch.managing import StudyAddress
     from qsearch.store.records import CommandKind
+    from qsearch.study_address import StudyAddress
 
 PathLike = str | os.PathLike[str]
 
 
-def status(
-    folder: PathLike | None, *, storage: str | None = None, study: str | None = None
-) -> list[dict[str, Any]]:
-    """One row per study of a run folder or storage."""
-    from qsearch.report.listing import study_rows
+def find_study(
+    folder: PathLike | None = None, *, storage: str | None = None, study: str | None = None
+) -> StudyAddress:
+    """The one place that is meant.
 
-    return study_rows(_storage(folder, storage), study)
+    Raises:
+        StoreError: nothing was searched there.
+        SettingsError: there are several run folders.
+    """
+    return _address(folder, storage, study)
+
+
+def status(
+    folder: PathLike | None = None, *, storage: str | None = None, study: str | None = None
+) -> list[dict[str, Any]]:
+    """One row per study of a run folder, a folder of run folders, or a storage.
+
+    Raises:
+        StoreError: nothing was searched there, or none of it can be read.
+    """
+    from qsearch.report.listing import rows_of_studies
+    from qsearch.study_address import find_studies
+
+    return rows_of_studies(find_studies(_path(folder), storage, study))
 
 
 def trials(
@@ -47,7 +67,7 @@ def trials(
     from qsearch.report.listing import TrialFilter, trial_rows
 
     wanted = TrialFilter(tuple(states or ()), stage, dict(least or {}), sort, limit)
-    return trial_rows(_storage(folder, storage), study, wanted)
+    return trial_rows(_address(folder, storage, study), wanted)
 
 
 def best(
@@ -74,11 +94,11 @@ def trial(
 
 def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[dict[str, Any]]:
     """One row per study beside one another; run folders, or names in ``storage``."""
-    from qsearch.managing import StudyAddress, compared
+    from qsearch.managing import compared
 
     if storage is None:
-        return compared([StudyAddress(Path(folder)) for folder in studies])
-    return compared([StudyAddress(None, storage, str(name)) for name in studies])
+        return compared([_address(folder, None, None) for folder in studies])
+    return compared([_address(None, storage, str(name)) for name in studies])
 
 
 def stop(
@@ -152,10 +172,14 @@ def check_store(folder: PathLike | None, *, storage: str | None = None) -> tuple
 
 
 def _address(folder: PathLike | None, storage: str | None, study: str | None) -> StudyAddress:
-    from qsearch.managing import StudyAddress
+    from qsearch.study_address import find_study
 
-    return StudyAddress(None if folder is None else Path(folder), storage, study)
+    return find_study(_path(folder), storage, study)
 
 
 def _storage(folder: PathLike | None, storage: str | None) -> str:
     return _address(folder, storage, None).url
+
+
+def _path(folder: PathLike | None) -> Path | None:
+    return None if folder is None else Path(folder)

@@ -148,8 +148,8 @@ def report(
         SettingsError: several studies and no name.
         RunFolderError: a file cannot be written.
     """
-    from qsearch.managing import StudyAddress
     from qsearch.report.html import write_report
+    from qsearch.study_address import find_study
 
-    address = StudyAddress(None if folder is None else Path(folder), storage, study)
+    address = find_study(None if folder is None else Path(folder), storage, study)
     return write_report(address, Path(out), None if plots is None else Path(plots))

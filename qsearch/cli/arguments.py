@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from qsearch.errors import SettingsError
@@ -119,11 +120,36 @@ def unknown_command(word: str, commands: Sequence[str]) -> SettingsError:
     )
 
 
+def at_least(low: int) -> Callable[[str], int]:
+    """A type for argparse: whole numbers from ``low`` on."""
+
+    def convert(word: str) -> int:
+        if not word.removeprefix("-").isdigit() or int(word) < low:
+            raise argparse.ArgumentTypeError(f"expected a whole number >= {low}, got {word!r}")
+        return int(word)
+
+    return convert
+
+
 def add_study(parser: argparse.ArgumentParser) -> None:
     """Which study: a run folder, or a storage and a name."""
-    parser.add_argument("folder", metavar="DIR", nargs="?", help="run folder")
+    parser.add_argument("folder", metavar="DIR", nargs="?", help="run folder (the one in runs)")
     parser.add_argument("--storage", metavar="URL", help="storage, instead of a run folder's")
     parser.add_argument("--study", metavar="NAME", help="which study, if there are several")
+
+
+def study_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What ``add_study`` read, as the functions of ``api`` take it.
+
+    Where nothing was told, what was found is said on stderr.
+    """
+    from qsearch import api
+
+    found = api.find_study(args.folder, storage=args.storage, study=args.study)
+    if args.folder is None and args.storage is None:
+        where = "QSEARCH_STORAGE" if found.folder is None else found.folder
+        print(f"found in {where}", file=sys.stderr)
+    return {"folder": found.folder, "storage": found.storage, "study": found.name}
 
 
 def add_verbosity(parser: argparse.ArgumentParser) -> None:

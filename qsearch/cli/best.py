@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from qsearch.cli.arguments import Parser, add_study, add_verbosity
+from qsearch.cli.arguments import Parser, add_study, add_verbosity, study_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the best trial."""
     from qsearch import api
 
-    found = api.best(args.folder, storage=args.storage, study=args.study)
+    found = api.best(**study_of(args))
     if args.qconfig:
         print(json.dumps(found["qconfig"], indent=1))
     elif args.json:

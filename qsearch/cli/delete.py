@@ -21,6 +21,12 @@ def run(args: argparse.Namespace) -> int:
     from qsearch import api
     from qsearch.errors import SettingsError
 
+    if args.folder is None and args.study is None:
+        raise SettingsError(
+            "delete what?",
+            where="qsearch delete",
+            fix="name a run folder, or --storage and --study",
+        )
     if not args.yes:
         if not sys.stdin.isatty():
             raise SettingsError("deleting needs a yes", where="qsearch delete", fix="say --yes")

@@ -11,7 +11,7 @@ from qsearch.cli.arguments import Parser, add_verbosity
 def add_arguments(parser: Parser) -> None:
     """Flags of status."""
     add = parser.add_argument
-    add("folder", metavar="DIR", nargs="?", help="run folder")
+    add("folder", metavar="DIR", nargs="?", help="run folder, or folder of such (runs)")
     add("--storage", metavar="URL", help="storage, instead of a run folder's")
     add("--study", metavar="NAME", help="only this one")
     add("--json", action="store_true", help="one JSON array")

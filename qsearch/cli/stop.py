@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from qsearch.cli.arguments import Parser, add_study, add_verbosity
+from qsearch.cli.arguments import Parser, add_study, add_verbosity, study_of
 
 
 def add_arguments(parser: Parser) -> None:
@@ -21,6 +21,6 @@ def run(args: argparse.Namespace) -> int:
     """Leave the wish in the store; drivers look for it every second."""
     from qsearch import api
 
-    name, listening = api.stop(args.folder, storage=args.storage, study=args.study, kind=args.kind)
+    name, listening = api.stop(**study_of(args), kind=args.kind)
     print(f"{args.kind}: study {name}, {listening} driver(s) listening")
     return 0

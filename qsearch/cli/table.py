@@ -6,9 +6,12 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 Rows = Sequence[Mapping[str, Any]]
+
+_COUNTED: Final = 1000
+"""Whole numbers from here on are bytes and operations, and have no places."""
 
 
 def print_rows(rows: Rows, format: str) -> None:
@@ -18,7 +21,7 @@ def print_rows(rows: Rows, format: str) -> None:
 
 
 def table(rows: Rows) -> str:
-    """Columns padded to their widest value; floats to four places."""
+    """Columns padded to their widest value; floats to four places, counts to none."""
     if not rows:
         return "(none)"
     cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
@@ -48,7 +51,8 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.4f}"
+        counted = value.is_integer() and abs(value) >= _COUNTED
+        return f"{value:.0f}" if counted else f"{value:.4f}"
     if isinstance(value, dict):
         return ",".join(f"{k}={v}" for k, v in value.items())
     return str(value)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qsearch.errors import RunFolderError
-from qsearch.managing import StudyAddress, opened
+from qsearch.managing import opened
 from qsearch.report.measures import Measure, Measures
 from qsearch.report.plots import layers, parameters, trials
 from qsearch.report.plots.alone import alone, stylesheet
@@ -19,6 +19,7 @@ from qsearch.search.importances import importances
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Failure, LayerFigures, Stage, Study
 from qsearch.store.view_queries import TrialPoint
+from qsearch.study_address import StudyAddress
 
 WIDTH: Final = 620
 ROWS: Final = 200

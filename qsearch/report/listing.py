@@ -3,29 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from compiler.errors import legal_names
 from qsearch.choices import TRIAL_STATES
-from qsearch.errors import SettingsError
+from qsearch.errors import SettingsError, StoreError
 from qsearch.report.build import trial_row
 from qsearch.search.objectives import Objective
 from qsearch.store.engine import open_reader
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository
+from qsearch.study_address import StudyAddress
+
+log = logging.getLogger("qsearch.report.listing")
 
 
-def study_rows(storage: str, name: str | None = None) -> list[dict[str, Any]]:
-    """How studies stand: state, finished of wanted trials, the best score.
+def rows_of_studies(addresses: Sequence[StudyAddress]) -> list[dict[str, Any]]:
+    """How studies stand: state, finished of wanted trials, the best score, the run folder.
+
+    Of several places those that cannot be read are passed over, and named in the log.
 
     Raises:
-        StoreError: no such storage or study.
+        StoreError: no such storage or study; nothing can be read.
     """
-    with _opened(storage) as repository:
-        studies = repository.studies() if name is None else [repository.study(name)]
-        return [study_row(repository, study) for study in studies]
+    rows: list[dict[str, Any]] = []
+    problems: list[StoreError] = []
+    for address in addresses:
+        folder = None if address.folder is None else str(address.folder)
+        try:
+            with _opened(address.url) as repository:
+                name = address.name
+                studies = repository.studies() if name is None else [repository.study(name)]
+                found = [study_row(repository, study) for study in studies]
+        except StoreError as error:
+            problems.append(error)
+            continue
+        rows += [{**row, "folder": folder} for row in found]
+    if problems and len(problems) == len(addresses):
+        raise problems[0]
+    for problem in problems:
+        log.warning("passed over: %s", problem)
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +71,15 @@ class TrialFilter:
         """The rows that pass, in order; rows without a value of the sorted column come last.
 
         Raises:
-            SettingsError: an unknown column.
+            SettingsError: an unknown column or stage.
         """
+        stages = {row["stage"] for row in rows}
+        if rows and self.stage is not None and self.stage not in stages:
+            raise SettingsError(
+                f"no trial is of a stage {self.stage!r}",
+                where="--stage",
+                fix=legal_names(self.stage, stages),
+            )
         columns = list(rows[0]) if rows else []
         column = (self.sort or "number").lstrip("-")
         for name in (*self.least, column):
@@ -70,7 +98,7 @@ class TrialFilter:
         return [*have, *(row for row in kept if row[column] is None)][: self.limit]
 
 
-def trial_rows(storage: str, name: str | None, wanted: TrialFilter) -> list[dict[str, Any]]:
+def trial_rows(address: StudyAddress, wanted: TrialFilter) -> list[dict[str, Any]]:
     """Trials of one study that pass a filter.
 
     Raises:
@@ -84,7 +112,8 @@ def trial_rows(storage: str, name: str | None, wanted: TrialFilter) -> list[dict
                 where="state",
                 fix=legal_names(state, TRIAL_STATES),
             )
-    with _opened(storage) as repository:
+    with _opened(address.url) as repository:
+        name = address.name
         study = repository.study(name) if name is not None else only_study(repository)
         trials = repository.trials_of(study.id, states=wanted.states or None)
         return wanted.apply([trial_row(trial) for trial in trials])

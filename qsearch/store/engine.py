@@ -147,6 +147,8 @@ def unreachable(url: URL, error: BaseException) -> StoreError:
     text = reason[0].replace(str(url.password), "***") if url.password else reason[0]
     if isinstance(error, ImportError | NoSuchModuleError):
         fix = "install the driver: pip install 'qsearch[postgres]'"
+    elif "no equivalent in encoding" in text:
+        fix = "make the database with ENCODING 'UTF8', or use plain letters in names"
     elif "full" in text or "disk I/O" in text:
         fix = "free space, then run the same command again: finished trials are kept"
     elif url.get_backend_name() == "sqlite":
@@ -162,7 +164,8 @@ def _create(url: URL, *, reader: bool = False) -> Engine:
         event.listen(engine, "connect", _on_sqlite_reader if reader else _on_sqlite_connect)
         event.listen(engine, "begin", _on_sqlite_begin)
         return engine
-    arguments: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S}
+    # Text of an SQL_ASCII database, which a server without a locale makes, would come as bytes.
+    arguments = {"connect_timeout": CONNECT_TIMEOUT_S, "client_encoding": "utf8"}
     if reader:
         arguments["options"] = "-c default_transaction_read_only=on"
     return create_engine(url, connect_args=arguments, pool_pre_ping=True)

@@ -52,6 +52,50 @@ def test_the_migrated_schema_is_the_one_the_tables_describe(storage_url: str) ->
     engine.dispose()
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_of_another_encoding_keeps_every_letter(
+    postgres_url: str, encoding: str
+) -> None:
+    engine = open_engine(postgres_url)
+    name = f"{engine.url.database}_{encoding.lower()}"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(
+            f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' "
+            "LC_CTYPE 'C'"
+        )
+        url = engine.url.set(database=name).render_as_string(hide_password=False)
+        repository = Repository(open_engine(url))
+        study = NewStudy("Größe", "m.onnx", "a" * 64, {"metric": "é"}, "b" * 64, 0, 1, "c")
+        made = repository.create_study(study)
+        repository.close()
+        reader = Repository(open_reader(url))
+        assert reader.study("Größe") == made
+        assert made.spec == {"metric": "é"}
+        reader.close()
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    engine.dispose()
+
+
+@pytest.mark.postgres
+def test_a_name_that_the_database_cannot_write_is_one_clear_error(postgres_url: str) -> None:
+    engine = open_engine(postgres_url)
+    name = f"{engine.url.database}_latin1"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(
+            f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' "
+            "LC_CTYPE 'C'"
+        )
+        repository = Repository(open_engine(engine.url.set(database=name).render_as_string(False)))
+        study = NewStudy("模型", "m.onnx", "a" * 64, {}, "b" * 64, 0, 1, "c")
+        with pytest.raises(StoreError, match="no equivalent in encoding") as raised:
+            repository.create_study(study)
+        assert "UTF8" in str(raised.value)
+        repository.close()
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    engine.dispose()
+
+
 def test_a_schema_of_another_version_is_refused_and_left_alone(storage_url: str) -> None:
     engine = open_engine(storage_url)
     with engine.begin() as connection:
