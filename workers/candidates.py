@@ -150,11 +150,9 @@ def _simulated(candidate: Candidate) -> Executor:
 
 
 def _grid(candidate: Candidate) -> Executor:
-    from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
-    from compiler.targets.ort.session import OrtExecutor
+    from compiler.targets.ort.grid_executor import GridExecutor
 
-    model = to_grid_onnx(_integer(candidate))
-    return OrtExecutor(model, threads=1, disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
+    return GridExecutor(_integer(candidate))
 
 
 def _reference(candidate: Candidate) -> Executor:

@@ -146,7 +146,7 @@ CHECKS: dict[str, Check] = {
     "smooth_alpha": _share,
     "bias_correction": _flag,
     "calibrate_passes": partial(_integer, 1, 2),
-    "requantization": partial(_word, ("fixed_point", "power_of_two")),
+    "requantization": partial(_word, ("fixed_point", "float_product", "power_of_two")),
     "weight_rounding": partial(_word, ("nearest", "adaptive")),
     "layers": layer_choices,
 }

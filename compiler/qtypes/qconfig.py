@@ -63,8 +63,10 @@ class QConfig:
             data and bias_mode "accumulator".
         calibrate_passes: 2 measures activation ranges again on the quantized network, whose values
             carry the error from upstream.
-        requantization: "fixed_point" multiplies by 31 bits and shifts; "power_of_two" takes scales
-            that are powers of two, the next ones upward, so that a shift is enough.
+        requantization: "fixed_point" multiplies by 31 bits and shifts; "float_product" does so
+            with multipliers, the nearest ones, that a float32 product gives the same integers
+            for; "power_of_two" takes scales that are powers of two, the next ones upward, so that
+            a shift is enough.
         weight_rounding: weights go to the "nearest" level, or "adaptive" to the ones with the least
             error of the layer's output. Needs calibration data.
         layers: what differs at single layers, by name: bits of weights and of inputs, or float.
@@ -212,6 +214,7 @@ _RECOMMENDED: dict[str, Any] = {
     "weight_granularity": "channel",
     "activation_scheme": "unsigned",
     "integer_tables": True,
+    "requantization": "float_product",
     "partition_conversions": "fully_integral",
 }
 

@@ -100,7 +100,7 @@ def random_qconfig(rng: np.random.Generator, layers: Sequence[str] = ()) -> QCon
         layers={
             name: {"nbit_input": pick(None, 4, 11)} for name in layers if pick(False, False, True)
         },
-        requantization=pick("fixed_point", "fixed_point", "power_of_two"),
+        requantization=pick("fixed_point", "float_product", "power_of_two"),
         round_for_shift=pick(True, True, False),
         keep_output_wide=pick(True, False),
         avg_pool_round=pick(True, True, False),

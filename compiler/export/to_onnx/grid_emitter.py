@@ -31,6 +31,10 @@ Bound = NDArray[np.int64]
 """Integer bounds that broadcast against the tensor: rank 0, or one per channel."""
 
 
+NarrowConv = Callable[[Array | None, Array, int], str]
+"""``emit(bias, factor, zero point)`` writes clip(rint(fl((sum + bias) * factor))) + zero point."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
     """A convolution or dense product that may still take up a constant addend or a scale.
@@ -45,6 +49,8 @@ class Product:
     """Shape in which a per-channel vector broadcasts against the result, such as (C, 1, 1)."""
     partial: int
     """Bound on every partial sum without the bias."""
+    narrow: NarrowConv | None = None
+    """Writes it together with a requantization to uint8, where 8 bit kernels may be used."""
 
     def with_addend(self, addend: Array) -> Product | None:
         """The product with a constant added, when that is one value per channel."""
@@ -61,6 +67,14 @@ class Product:
         if self.partial + int(np.abs(bias).max(initial=0)) >= FLOAT_LIMIT:
             return None
         return replace(self, bias=bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """A uint8 tensor whose values less ``zero_point`` are the integers."""
+
+    name: str
+    zero_point: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +96,8 @@ class Carried:
     """Bounds per channel, where they are known better; shaped like ``Product.channel_shape``."""
     offset: tuple[Carried, Bound] | None = None
     multiple: tuple[Carried, int] | None = None
+    narrow: Narrow | None = None
+    """The same integers in 8 bits, where they were computed so."""
 
     @property
     def magnitude(self) -> int:
@@ -102,10 +118,12 @@ class GridEmitter(Emitter):
 
     Args:
         writer: receives the nodes.
+        narrow_kernels: 8 bit kernels add up in int32 without saturating on the way.
     """
 
-    def __init__(self, writer: GraphWriter) -> None:
+    def __init__(self, writer: GraphWriter, narrow_kernels: bool = False) -> None:
         super().__init__(writer)
+        self.narrow_kernels = narrow_kernels
         self._carried: dict[Value, Carried] = {}
 
     def carry(self, value: Value, carried: Carried, step: Step | None = None) -> None:

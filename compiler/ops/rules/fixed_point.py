@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Expr
+from compiler.ops.rules.float_product import Ties
 from compiler.ops.rules.integer_calls import (
     add,
     along_axis,
@@ -23,6 +24,9 @@ from compiler.ops.rules.integer_calls import (
 )
 
 Ints = NDArray[np.int64]
+
+TIES: dict[str, Ties] = {"UPWARD": "up", "TONEAREST": "away", "TONEAREST_EVEN": "even"}
+"""Where halves go, by QConfig.rounding."""
 
 
 def exact_log2(factor: NDArray[np.float32]) -> Ints | None:

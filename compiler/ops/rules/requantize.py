@@ -5,6 +5,7 @@ Source: spec/quantize.md section 7.2 case B, 7.10 and rulings R-15, R-33.
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from compiler.ir.expr import Expr
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.fixed_point import (
+    TIES,
     Ints,
     exact_log2,
     scaled,
@@ -20,6 +22,7 @@ from compiler.ops.rules.fixed_point import (
     to_even_values,
     within_contract,
 )
+from compiler.ops.rules.float_product import nearest_float_factors
 from compiler.ops.rules.integer_calls import (
     add,
     along_axis,
@@ -56,17 +59,17 @@ def requantize(
     clipped = (max(math.trunc(low), limits[0]), min(math.trunc(high), limits[1]))
     if value.table is not None and not out.is_vector:
         return _at_another_scale(value, value.table, out, clipped, qconfig)
-    step = _Step(value, out, qconfig)
+    step = _Step(value, out, qconfig, clipped)
     reached, held = step.range_after(clipped), integer_limits(value.dtype)
     if reached[0] < held[0] or held[1] < reached[1]:
         # More bits than the narrow integers had so far.
         acc = qconfig.dtype_activation
         value = like(value, cast(value.data, acc), dtype=acc)
-        step = _Step(value, out, qconfig)
+        step = step.of(value)
     merged = _absorb_channel_clip(value, step, clipped)
     if merged is not None:
         source, (low, high) = merged
-        step = _Step(source, out, qconfig)
+        step = step.of(source)
         value, clipped = source, (int(low), int(high))
     data = step.nodes(rank, (low, high))
     return integers(data, out, value.dtype, *step.range_after(clipped))
@@ -123,7 +126,13 @@ def to_scalar(value: QRealizeIntExpr, rank: int, qconfig: QConfig) -> QRealizeIn
 class _Step:
     """One requantization: which of the three ways it takes, as nodes and on numbers."""
 
-    def __init__(self, value: QRealizeIntExpr, out: DomScale, qconfig: QConfig) -> None:
+    def __init__(
+        self,
+        value: QRealizeIntExpr,
+        out: DomScale,
+        qconfig: QConfig,
+        clipped: tuple[int, int] | None = None,
+    ) -> None:
         self.value = value
         self.qconfig = qconfig
         scales = value.dom_scale.data
@@ -133,6 +142,17 @@ class _Step:
             shifts = exact_log2(as_scale(out.values / scales))
         one_way = shifts is not None and bool((shifts >= 0).all() or (shifts <= 0).all())
         self.shifts: Ints | None = shifts if one_way else None
+        is_product = self.shifts is None and not self.same
+        if is_product and clipped is not None and qconfig.requantization == "float_product":
+            widest = value if value.channel_clip is None else value.channel_clip.source
+            reach = widest.low, widest.high
+            self.factor = nearest_float_factors(self.factor, TIES[qconfig.rounding], reach, clipped)
+
+    def of(self, value: QRealizeIntExpr) -> _Step:
+        """The same step of other integers at the same scale."""
+        step = copy.copy(self)
+        step.value = value
+        return step
 
     def nodes(self, rank: int, bounds: tuple[float, float] | None) -> Expr:
         """The graph; ``bounds`` are the final clip, None for none."""

@@ -1,4 +1,4 @@
-"""GridExecutor: a realised module's integers, computed by onnxruntime in float32 tensors."""
+"""GridExecutor: a realised module's integers, computed by onnxruntime: 8 bit kernels or float32."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
 from compiler.ir.module import IRModule
+from compiler.targets.ort import narrow_kernels
 from compiler.targets.ort.session import OrtExecutor
 
 
@@ -26,7 +27,7 @@ class GridExecutor:
     def __init__(self, mod: IRModule, function: str = "main", threads: int = 1) -> None:
         self._names = tuple(p.name_hint for p in mod[function].params)
         self._session = OrtExecutor(
-            to_grid_onnx(mod, function),
+            to_grid_onnx(mod, function, narrow_kernels.are_exact()),
             threads=threads,
             disabled_optimizers=GRID_DISABLED_OPTIMIZERS,
         )

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compiler import relay
+from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function
@@ -124,7 +125,7 @@ def test_products_round_alike_in_every_form(
 forms = st.fixed_dictionaries(
     {
         "rounding": st.sampled_from(ROUNDINGS),
-        "requantization": st.sampled_from(["fixed_point", "power_of_two"]),
+        "requantization": st.sampled_from(["fixed_point", "float_product", "power_of_two"]),
         "round_for_shift": st.booleans(),
         "activation_scheme": st.sampled_from(["symmetric", "unsigned", "asymmetric"]),
         "weight_granularity": st.sampled_from(["tensor", "channel"]),
@@ -152,6 +153,33 @@ def test_all_forms_of_the_module_agree_bit_for_bit(
         counted = operators(final)
         assert not any(counted[name] for name in PRODUCTS)
         assert counted["right_shift"]
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("scheme", ["symmetric", "unsigned", "asymmetric"])
+def test_float_products_change_multipliers_by_parts_in_a_million(
+    scheme: str, rounding: str
+) -> None:
+    rng = np.random.default_rng(4)
+    mod, data = network(rng, 4, 6), batches(rng, 4)
+    exact = QConfig.recommended(
+        calibrate_mode="max",
+        activation_scheme=scheme,
+        rounding=rounding,
+        requantization="fixed_point",
+    )
+    products = exact.with_overrides(requantization="float_product")
+    before, after = (candidate_of(mod, config, data) for config in (exact, products))
+    assert before.integer is not None
+    assert after.integer is not None
+    assert operators(before.integer) == operators(after.integer)
+    for batch in data:
+        old, new = (ReferenceExecutor(i).run(batch)[0] for i in (before.integer, after.integer))
+        assert np.mean(old != new) < 0.01
+    graph = to_grid_onnx(after.integer, narrow_kernels=True).graph
+    kinds = Counter(node.op_type for node in graph.node)
+    assert kinds["QLinearConv"] == operators(after.integer)["nn.conv2d"]
+    assert kinds["Conv"] == 0
 
 
 @pytest.mark.parametrize("scheme", ["symmetric", "unsigned", "asymmetric"])

@@ -15,16 +15,17 @@ neighbours nearly always holds. What is proven here is what the exported graph c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Ints = NDArray[np.int64]
-Ties = Literal["up", "away", "even"]
-Floats = NDArray[np.float32]
-
-MAX_STEPS = 1 << 12
+from compiler.ops.rules.float_product import (
+    MAX_STEPS,
+    Floats,
+    Ints,
+    Ties,
+    same_as_float_product,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,13 @@ class FloatForm:
     """Also right where a fused multiply-add does not round the product by itself."""
 
 
+def plain_product_holds(factor: Factor, x_low: Ints, x_high: Ints, low: int, high: int) -> bool:
+    """True where Round(x * factor) in float32 is right; arguments of ``proven_float_form``."""
+    multiplier, shift = factor.multiplier.reshape(-1), factor.shift.reshape(-1)
+    same = same_as_float_product(multiplier, shift, factor.ties, x_low, x_high, (low, high))
+    return bool(same.all())
+
+
 def proven_float_form(
     factor: Factor,
     x_low: Ints,
@@ -132,6 +140,8 @@ def proven_float_form(
     """
     if high - low > MAX_STEPS or max(-low, high) >= MAX_STEPS:
         return None
+    if not prefer_round and plain_product_holds(factor, x_low, x_high, low, high):
+        return FloatForm(factor.real().astype(np.float32), None, False)
     # Steps are found in int64: (2 k - 1) 2^(n - 1) has to fit.
     largest_shift = 63 - (2 * max(-low, high) + 1).bit_length()
     if factor.shift.min() < 1 or factor.shift.max() > largest_shift or factor.multiplier.min() <= 0:

@@ -23,6 +23,7 @@ from compiler.export.to_onnx.grid_emitter import (
     Product,
     narrowed,
 )
+from compiler.export.to_onnx.grid_rules.narrow_kernels import narrow_conv
 
 
 def _channel_bounds(weight: Array, x: Carried) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -60,7 +61,7 @@ def conv2d(step: Step, grid: GridEmitter) -> Carried:
             "float32",
             int(low.min()),
             int(high.max()),
-            Product(emit, weight, None, shape, bound),
+            Product(emit, weight, None, shape, bound, narrow_conv(step, x, weight, grid)),
             channels=(low.reshape(shape), high.reshape(shape)),
         )
     total = None

@@ -38,8 +38,11 @@ from compiler.export.to_onnx.grid_rules.layout import (
     blocked_layout,
     rounded_in_layout,
 )
+from compiler.export.to_onnx.grid_rules.narrow_kernels import requantized_narrow
 from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.ordered import limited
+from compiler.ir.ty import is_integer
+from compiler.ops.number_format import integer_range
 from compiler.ops.tensor.clip import integer_bound
 
 DOUBLE_BITS = 53
@@ -114,7 +117,12 @@ def _scaled(
     form, blocked = None, False
     if source.carrier == "float32" and max(abs(low), abs(high)) < FLOAT_LIMIT:
         x_low, x_high = _operand_bounds(source, factor)
+        narrow = requantized_narrow(source, factor, (x_low, x_high), limits, grid)
+        if narrow is not None:
+            return narrow
         blocked = blocked_layout(step.result.type) and max(abs(low), abs(high)) < LAYOUT_LIMIT
+        # What comes from 8 bit kernels has its channels last.
+        blocked = blocked and (source.product is not None or not grid.narrow_kernels)
         form = proven_float_form(factor, x_low, x_high, *limits, prefer_round=blocked)
     if form is not None:
         if blocked and not form.floor:
@@ -147,6 +155,11 @@ def _float_product(source: Carried, form: FloatForm, grid: GridEmitter) -> str:
 def _next_clip(step: Step, low: int, high: int) -> tuple[int, int]:
     """[low, high] cut down to the clip that is the only reader of the result, if there is one."""
     user = step.result.only_user
+    while user is not None and user.name == "cast" and is_integer(user.result.type.dtype):
+        held = integer_range(user.result.type.dtype)
+        if low < held[0] or held[1] < high:
+            break
+        step, user = user, user.result.only_user
     if user is None or user.name != "clip":
         return low, high
     kind = step.result.type.dtype

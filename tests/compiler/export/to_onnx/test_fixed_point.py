@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from compiler.export.to_onnx.grid_rules.fixed_point import (
     Factor,
     FloatForm,
-    Ties,
     proven_float_form,
 )
+from compiler.ops.rules.float_product import Ties
 from compiler.ops.tensor.fixed_point_multiply import scale_by
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
+from compiler.ops.rules.fixed_point import TIES, scaled
+from compiler.ops.rules.float_product import nearest_float_factors
 from compiler.pipeline import evaluate
+from compiler.targets.ort import narrow_kernels
 from compiler.targets.ort.session import OrtExecutor
 
 op = relay.op
@@ -86,27 +90,29 @@ def module(x: Any, *results: Expr) -> IRModule:
     return relay.module(relay.Function((x,), body))
 
 
-def grid(mod: IRModule, optimize: bool = True, function: str = "main") -> OrtExecutor:
+def grid(
+    mod: IRModule, optimize: bool = True, function: str = "main", kernels: bool = False
+) -> OrtExecutor:
     return OrtExecutor(
-        to_grid_onnx(mod, function),
+        to_grid_onnx(mod, function, kernels),
         disabled_optimizers=GRID_DISABLED_OPTIMIZERS,
         optimize=optimize,
     )
 
 
 def assert_same_integers(mod: IRModule, inputs: dict[str, np.ndarray]) -> None:
-    """With and without onnxruntime's optimizers."""
+    """With and without onnxruntime's optimizers, and its 8 bit kernels."""
     expected = evaluate(mod, inputs)
-    for optimize in (True, False):
-        found = grid(mod, optimize).run(inputs)
+    for optimize, kernels in product((True, False), (False, narrow_kernels.are_exact())):
+        found = grid(mod, optimize, kernels=kernels).run(inputs)
         for a, b in zip(expected, found, strict=True):
             assert a.dtype == b.dtype
             # Bits, not values: -0.0 would change the hash of the outputs.
             assert a.tobytes() == b.tobytes()
 
 
-def op_types(mod: IRModule) -> list[str]:
-    return [n.op_type for n in to_grid_onnx(mod).graph.node]
+def op_types(mod: IRModule, kernels: bool = False) -> list[str]:
+    return [n.op_type for n in to_grid_onnx(mod, narrow_kernels=kernels).graph.node]
 
 
 def images(seed: int, *shape: int) -> dict[str, np.ndarray]:
@@ -418,11 +424,75 @@ def test_trained_models_give_the_same_bits(shared_data: Path, name: str) -> None
     scales = quantize.activation_scales(quantize.calibration_stats(annotated, batches), config)
     candidate = quantize.build_candidate(mod, config, scales)
     assert candidate.partitioned is not None
-    executor = grid(candidate.partitioned)
-    for batch in batches:
-        (expected,) = evaluate(candidate.partitioned, batch)
-        (found,) = executor.run(batch)
-        assert found.tobytes() == expected.tobytes()
+    for kernels in (False, narrow_kernels.are_exact()):
+        executor = grid(candidate.partitioned, kernels=kernels)
+        for batch in batches:
+            (expected,) = evaluate(candidate.partitioned, batch)
+            (found,) = executor.run(batch)
+            assert found.tobytes() == expected.tobytes()
+    types = op_types(candidate.partitioned, kernels=True)
+    assert types.count("QLinearConv") >= 3
+    assert types.count("Conv") == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    bounds=st.sampled_from([(0, 255), (-127, 127), (-128, 127), (0, 127), (-20, 235), (5, 90)]),
+    channels=st.sampled_from([3, 16, 32, 40]),
+    outputs=st.sampled_from([1, 16, 24]),
+    window=st.sampled_from([(1, 0), (3, 1), (5, 2), (3, 0)]),
+    stride=st.integers(1, 2),
+    rounding=st.sampled_from(["UPWARD", "TONEAREST", "TONEAREST_EVEN"]),
+)
+def test_8_bit_kernels_agree(
+    seed: int,
+    bounds: tuple[int, int],
+    channels: int,
+    outputs: int,
+    window: tuple[int, int],
+    stride: int,
+    rounding: str,
+) -> None:
+    """A convolution behind a depthwise one, a residual addition, every width of activations."""
+    rng = np.random.default_rng(seed)
+    low, high = bounds
+    dtype = "int8" if low < 0 and high < 128 else "uint8" if low >= 0 else "int16"
+    attrs = {"padding": (window[1],) * 4, "strides": (stride, stride)}
+    x = relay.var("x", (1, channels, 9, 11))
+
+    def stepped(total: Expr, smallest: float) -> Expr:
+        count = channels if total is first else outputs
+        factors = np.exp2(rng.uniform(smallest, smallest + 3, count)).astype("float32")
+        ties = TIES[rounding]
+        factors = nearest_float_factors(factors, ties, (-(1 << 22), 1 << 22), bounds)
+        total = op.cast(total, dtype="int64")
+        return op.cast(op.clip(scaled(total, factors, 2, 4, rounding), low, high), dtype=dtype)
+
+    held = op.round(op.multiply(x, constant(40, "float32")))
+    data = op.cast(op.clip(held, a_min=low, a_max=high), dtype=dtype)
+    first = op.add(
+        conv(data, rng, (channels, 1, 3, 3), groups=channels, padding=(1,) * 4),
+        constant(rng.integers(-9000, 9000, (channels, 1, 1))),
+    )
+    middle = stepped(first, -11)
+    second = conv(middle, rng, (outputs, channels, window[0], window[0]), **attrs)
+    result = stepped(second, -13)
+    wide = op.add(op.cast(result, dtype="int32"), constant(7))
+    mod = module(x, dequantized(result), dequantized(wide))
+    inputs = {"x": rng.normal(1, 4, (1, channels, 9, 11)).astype("float32")}
+    assert_same_integers(mod, inputs)
+    assert op_types(mod, kernels=True).count("QLinearConv") == 2
+
+
+def test_bounds_that_bytes_do_not_hold_keep_to_float32() -> None:
+    rng = np.random.default_rng(3)
+    x = relay.var("x", (1, 4, 6, 6))
+    held = op.round(op.multiply(x, constant(90, "float32")))
+    data = op.cast(op.clip(held, a_min=-300, a_max=300), dtype="int16")
+    mod = module(x, dequantized(requantized(conv(data, rng, (4, 4, 3, 3)), 0.003)))
+    assert_same_integers(mod, images(11, 1, 4, 6, 6))
+    assert "QLinearConv" not in op_types(mod, kernels=True)
 
 
 def test_the_exported_model_passes_the_onnx_checker() -> None:

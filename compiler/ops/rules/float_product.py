@@ -1,0 +1,167 @@
+"""Fixed-point factors that one float32 product replaces, and the choice of such factors.
+
+The definition round(x * M * 2^-n) and the product rint(fl(x * a)) never decrease with x. So they
+agree on all x as soon as they agree on both sides of every place u where x * M * 2^-n is halfway
+between two integers:
+
+    (k - 1/2) 2^n / M = u        x = ceil(u) gives k, x = ceil(u) - 1 gives k - 1, and so for all k
+
+Two roundings to float32 move a product by 2^-23 of itself at most, and where u is farther than that
+from any whole number, they move it to no tie. What is left, a step in a hundred, is compared.
+
+A factor taken as it comes agrees in four channels of five. One that is larger or smaller by a few
+units in its last place nearly always does. Engines with real scales compute just this product,
+onnxruntime's integer kernels among them: a module with such factors gives the same integers there.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Ties = Literal["up", "away", "even"]
+
+EXACT = (1 << 24) - 1
+"""Every integer of this magnitude and below is a float32."""
+MAX_STEPS = 1 << 12
+
+# Neighbours are tried ring after ring: four channels of five are through after the first.
+_RINGS = (0, 1, 2, 4, 9, 65)
+# Twice the error of two roundings, relative to the product; for operands up to EXACT that is at
+# most 2 of their units.
+_MARGIN = 2.0**-22
+_BEYOND = 4
+_LARGEST = 2.0**16
+_AT_ONCE = 1 << 13
+
+
+def same_as_float_product(
+    multiplier: Ints,
+    shift: Ints,
+    ties: Ties,
+    x_low: ArrayLike,
+    x_high: ArrayLike,
+    limits: tuple[int, int],
+) -> NDArray[np.bool_]:
+    """Per channel: rint(fl(x * a)) is round(x * multiplier * 2^-shift), both clipped to ``limits``,
+    for every whole x in [x_low, x_high]; a is the float32 nearest to multiplier * 2^-shift.
+
+    Args:
+        multiplier: one per channel, in [0, 2^31).
+        shift: one per channel; factors of 2^16 and more are not compared, and held to differ.
+        ties: halves go up, away from zero or to the even neighbour.
+        x_low, x_high: of magnitude EXACT at most; one for all channels, or one per channel.
+        limits: smallest and largest result.
+    """
+    low, high = limits
+    channels = multiplier.size
+    lows, highs = (
+        np.broadcast_to(np.asarray(x, np.int64).reshape(-1), channels) for x in (x_low, x_high)
+    )
+    if high - low > MAX_STEPS or max(-low, high) >= MAX_STEPS:
+        return np.zeros(channels, bool)
+    if max(-int(lows.min(initial=0)), int(highs.max(initial=0))) > EXACT:
+        return np.zeros(channels, bool)
+    same = np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32)) < _LARGEST
+    rows, levels = _near_ties(multiplier, shift, lows, highs, low, high)
+    levels, rows = levels[same[rows]], rows[same[rows]]
+    good = _steps_there(multiplier[rows], shift[rows], ties, lows[rows], highs[rows], levels)
+    same[rows[~good]] = False
+    return same
+
+
+def _near_ties(
+    multiplier: Ints, shift: Ints, x_low: Ints, x_high: Ints, low: int, high: int
+) -> tuple[Ints, Ints]:
+    """(channels, levels k): the steps within reach that a rounding to float32 might move."""
+    halves = np.arange(low + 1, high + 1) - 0.5
+    margin = _MARGIN if int(multiplier.max(initial=0)) > EXACT else _MARGIN / 2
+    with np.errstate(divide="ignore"):
+        inverse = 1 / np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32))
+    rows: list[Ints] = []
+    levels: list[Ints] = []
+    count = max(_AT_ONCE // max(halves.size, 1), 1)
+    for start in range(0, multiplier.size, count):
+        part = slice(start, start + count)
+        u = halves * inverse[part, None]
+        with np.errstate(invalid="ignore"):
+            distance = np.rint(u)
+            distance -= u
+        np.abs(distance, out=distance)
+        np.abs(u, out=u)
+        u += 1
+        u *= margin
+        row, column = np.nonzero(distance <= u)
+        rows.append(row + start)
+        levels.append(column + low + 1)
+    empty = [np.zeros(0, np.int64)]
+    row, level = np.concatenate(rows or empty), np.concatenate(levels or empty)
+    u = (level - 0.5) * inverse[row]
+    reached = (u >= x_low[row] - _BEYOND) & (u <= x_high[row] + _BEYOND)
+    return row[reached], level[reached]
+
+
+def _steps_there(
+    multiplier: Ints, shift: Ints, ties: Ties, x_low: Ints, x_high: Ints, level: Ints
+) -> NDArray[np.bool_]:
+    """For single steps: the float32 product takes the step to ``level`` where the definition does.
+
+    All of one length. The step is within reach, so that |multiplier * u| < 2^56.
+    """
+    factor = np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32)).astype(np.float32)
+    # (2 k - 1) 2^(n - 1) is to be whole.
+    more = np.maximum(1 - shift, 0)
+    edges = (2 * level - 1) << (shift + more - 1)
+    multiplier = multiplier << more
+    rises = np.ones(level.shape, bool)
+    if ties != "up":
+        rises = level > 0 if ties == "away" else level % 2 == 0
+    # A tie that does not rise to k puts the step strictly above the edge.
+    step = np.where(rises, -(-edges // multiplier), edges // multiplier + 1)
+    at = np.rint(np.clip(step, x_low, x_high).astype(np.float32) * factor)
+    before = np.rint(np.clip(step - 1, x_low, x_high).astype(np.float32) * factor)
+    # A step outside the operand's range is never taken.
+    taken = (at >= level) | (step > x_high)
+    not_yet = (before < level) | (step <= x_low)
+    return np.asarray(taken & not_yet)
+
+
+def nearest_float_factors(
+    factor: Floats, ties: Ties, x_range: tuple[int, int], limits: tuple[int, int]
+) -> Floats:
+    """``factor`` with each channel moved to the nearest float32 that a float32 product replaces.
+
+    A channel where none of the tried ones does keeps its factor: 64 to either side, a change of
+    less than one part in 100,000.
+
+    Args:
+        factor: rank 0, or one per channel, not negative.
+        ties: the definition's.
+        x_range: smallest and largest operand.
+        limits: bounds that the result is clipped to.
+    """
+    reach = max(x_range[0], -EXACT), min(x_range[1], EXACT)
+    chosen = factor.reshape(-1).astype(np.float32)
+    left = np.flatnonzero((chosen > 0) & (chosen < _LARGEST))
+    for nearest, farthest in pairwise(_RINGS):
+        distances = np.arange(nearest, farthest)
+        # Bits of positive floats count them: d further on is the d-th neighbour. Larger ones first:
+        # what was meant to be a tie, as with 1/36, then goes away from zero as in the simulation.
+        moves = np.unique(np.stack([distances, -distances], axis=1))[::-1]
+        moves = moves[np.argsort(np.abs(moves), kind="stable")].astype(np.int32)
+        tried = np.maximum(chosen[left].view(np.int32)[:, None] + moves, 1).view(np.float32)
+        fraction, exponent = np.frexp(tried.reshape(-1))
+        multiplier = np.ldexp(fraction.astype(np.float64), 24).astype(np.int64)
+        shift = 24 - exponent.astype(np.int64)
+        good = same_as_float_product(multiplier, shift, ties, *reach, limits).reshape(tried.shape)
+        found = good.any(axis=1)
+        chosen[left[found]] = tried[found, good[found].argmax(axis=1)]
+        left = left[~found]
+        if not left.size:
+            break
+    return chosen.reshape(factor.shape)
