@@ -13,6 +13,7 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("-o", "--out", metavar="FILE", default="report.html", help="the page (report.html)")
     add("--svg", metavar="DIR", help="also write every plot as an SVG file there")
+    add("--png", metavar="DIR", help="also write every plot as a PNG file there")
     add_verbosity(parser)
 
 
@@ -21,7 +22,12 @@ def run(args: argparse.Namespace) -> int:
     from qsearch import api
 
     for path in api.report(
-        args.folder, args.out, storage=args.storage, study=args.study, plots=args.svg
+        args.folder,
+        args.out,
+        storage=args.storage,
+        study=args.study,
+        plots=args.svg,
+        png=args.png,
     ):
         print(f"wrote {path}")
     return 0

@@ -12,6 +12,7 @@ from qsearch.dashboard.state import Shared
 from qsearch.search.calibration import CHANNELS, SCALES, STATISTICS, stored_keys
 from qsearch.search.kept_inputs import INPUTS
 from qsearch.search.session import FLOAT_MODULE
+from qsearch.store.records import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,21 @@ class Measurements:
     channels: Path | None
     inputs: Path | None
 
+    @property
+    def needs_ranges(self) -> bool:
+        """Whether its configuration chooses ranges from statistics."""
+        return self.qconfig.calibrate_mode != "global_scale"
 
-def measurements(found: Shared, study: Snapshot, number: int) -> Measurements:
-    """The files of a trial.
+    @property
+    def complete(self) -> bool:
+        """Whether its layers can be measured."""
+        ranges = self.scales is not None or not self.needs_ranges
+        channels = self.channels is not None or not self.qconfig.needs_channels
+        return self.module is not None and self.inputs is not None and ranges and channels
 
-    Raises:
-        NotFoundError: there is no such trial.
-    """
-    (trial,) = study.repository.trials_by_number(study.study.id, [study.point(number).number])
+
+def measurements(found: Shared, study: Snapshot, trial: Trial) -> Measurements:
+    """The files of a trial."""
     qconfig = QConfig.from_dict(trial.qconfig)
     store = found.sources.artifacts(study.source, study.study)
     spec = study.study.spec

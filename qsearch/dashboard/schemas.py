@@ -201,7 +201,10 @@ class LogOut(Out):
 
 
 class TrialDetail(TrialRow):
-    """All that is known of a trial."""
+    """All that is known of a trial.
+
+    ``can_measure`` and ``has_ranges`` say that the files for its layers and ranges are here.
+    """
 
     batch: int
     qconfig: dict[str, Any]
@@ -216,6 +219,8 @@ class TrialDetail(TrialRow):
     shards: list[ShardOut]
     logs: list[LogOut]
     is_best: bool
+    can_measure: bool
+    has_ranges: bool
 
 
 class FailureOut(Out):

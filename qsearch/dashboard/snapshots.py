@@ -84,23 +84,6 @@ class Snapshot:
             return 0.0
         return 60.0 * (len(recent) - 1) / (recent[-1] - recent[0])
 
-    def point(self, number: int) -> TrialPoint:
-        """The trial of this number.
-
-        Raises:
-            NotFoundError: there is none.
-        """
-        if number < len(self.points) and self.points[number].number == number:
-            return self.points[number]
-        for point in self.points:
-            if point.number == number:
-                return point
-        raise NotFoundError(
-            f"study {self.study.name!r} has no trial {number}",
-            where="trial",
-            fix=f"it has {len(self.points)} trials, counted from 0",
-        )
-
     def derive(self, name: Any, compute: Callable[[], Any]) -> Any:
         """A value of this version, computed once."""
         if name not in self.derived:

@@ -213,6 +213,12 @@ def test_a_trial_and_its_comparison(dashboard: Dashboard, finished: None, page: 
     study = f"{dashboard.url}/studies/{key_of(dashboard)}"
     page.goto(f"{study}/trials/1")
     page.locator("figure[data-point] svg").first.wait_for()
+    layers = dashboard.get(f"/studies/{key_of(dashboard)}/trials/1/layers")["layers"]
+    marks = page.locator("#ratios g[data-layer]")
+    marks.first.wait_for()
+    figures = ("weights_db", "alone_db", "upstream_db")
+    shown = sum(layer[figure] is not None for layer in layers for figure in figures)
+    assert marks.count() == shown + 1  # and that of the outputs
     page.get_by_label("Compare with trial").fill("0")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(r"with=0"))
@@ -269,15 +275,21 @@ def test_pages_look_right_and_can_be_used_by_all(
         color_scheme=scheme,
         reduced_motion="reduce",
     )
+    module = f"/studies/{key}/module"
     places = {
-        "studies": ("/", "tr[data-study]"),
-        "study": (f"/studies/{key}", ".canvas svg"),
-        "trial": (f"/studies/{key}/trials/1?with=0", "figure svg"),
-        "module": (f"/studies/{key}/module", ".graph .box"),
-        "launch": ("/launch", "h1"),
+        "studies": ("/", "tr[data-study]", None),
+        "study": (f"/studies/{key}", ".canvas svg", None),
+        "trial": (f"/studies/{key}/trials/1?with=0", "figure svg", None),
+        "module": (module, ".graph .box", None),
+        "text": (module, ".code div", "text"),
+        "proof": (module, "[data-verdict]", "proof"),
+        "files": (module, "a[download]", "files"),
+        "launch": ("/launch", "h1", None),
     }
-    for name, (path, ready) in places.items():
+    for name, (path, ready, tab) in places.items():
         page.goto(dashboard.url + path)
+        if tab is not None:
+            page.locator(f"#tab-{tab}").click()
         page.locator(ready).first.wait_for()
         page.wait_for_load_state()
         # Plots are drawn when they come near the window.

@@ -18,6 +18,7 @@ from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep
 from qsearch.errors import SettingsError
 from qsearch.report.plots import layers
 from qsearch.search.scoring import score_of
+from qsearch.store.records import Trial
 from qsearch.store.view_queries import TrialPoint
 
 router = APIRouter(prefix="/api/v1/studies/{key}/trials", tags=["trials"])
@@ -56,14 +57,12 @@ def list_trials(
 
 
 @router.get("/{number}")
-def get_trial(study: SnapshotDep, number: Number) -> TrialDetail:
+def get_trial(study: SnapshotDep, number: Number, shared: SharedDep) -> TrialDetail:
     """All that is known of one trial."""
-    found = study.repository.trials_by_number(study.study.id, [number])
-    if not found:
-        raise NotFoundError(f"there is no trial {number}", where=study.study.name)
-    (trial,) = found
+    trial = _trial(study, number)
     outcome, failure = trial.outcome, trial.outcome.failure
     best = study.best
+    files = measurements(shared, study, trial)
     return TrialDetail(
         **TrialRow.of(TrialPoint.of(trial)).model_dump(),
         batch=trial.batch,
@@ -91,13 +90,15 @@ def get_trial(study: SnapshotDep, number: Number) -> TrialDetail:
             for log in study.repository.logs_of(study.study.id, number)
         ],
         is_best=best is not None and best.number == number,
+        can_measure=files.complete,
+        has_ranges=files.statistics is not None,
     )
 
 
 @router.get("/{number}/histograms")
 def get_histograms(study: SnapshotDep, number: Number, found: SharedDep) -> Response:
     """Ranges of what was calibrated, with the thresholds that this trial chose."""
-    files = measurements(found, study, number)
+    files = measurements(found, study, _trial(study, number))
     if files.statistics is None:
         raise missing("statistics", number)
     scales = None if files.scales is None else str(files.scales)
@@ -131,19 +132,27 @@ def get_layers_plot(
     return Response(svg, media_type="image/svg+xml")
 
 
+def _trial(study: Snapshot, number: int) -> Trial:
+    found = study.repository.trials_by_number(study.study.id, [number])
+    if not found:
+        raise NotFoundError(
+            f"study {study.study.name!r} has no trial {number}",
+            where="trial",
+            fix=f"it has {len(study.points)} trials, counted from 0",
+        )
+    return found[0]
+
+
 def _layers(study: Snapshot, number: int, found: Shared) -> bytes:
-    files = measurements(found, study, number)
-    if files.module is None or files.inputs is None:
-        raise missing("model or inputs", number)
-    ranges = files.qconfig.calibrate_mode != "global_scale"
-    if ranges and files.scales is None:
-        raise missing("ranges", number)
+    files = measurements(found, study, _trial(study, number))
+    if not files.complete or files.module is None:
+        raise missing("model, inputs or ranges", number)
     return found.inspection.ask(
         "layers",
         files.module,
         qconfig=files.qconfig.to_dict(),
         inputs=str(files.inputs),
-        scales=str(files.scales) if ranges else None,
+        scales=str(files.scales) if files.needs_ranges else None,
         channels=str(files.channels) if files.qconfig.needs_channels else None,
     )
 

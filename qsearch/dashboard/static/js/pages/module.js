@@ -1,7 +1,7 @@
 // The module that the study emitted: drawing, text, proof, downloads.
 
 import { get, query } from "../api.js";
-import { card, h, link, problem, replace, select } from "../dom.js";
+import { card, h, link, problem, replace, scroller, select } from "../dom.js";
 import { bytes, plain } from "../format.js";
 import { graphOf } from "../graph.js";
 
@@ -136,16 +136,18 @@ async function drawProof(key) {
   const holds = derived.verdict === "proved";
   const claims = derived.proved.map((claim) => h("tr", {}, h("td", { class: claim.holds ? "ok" : "bad" }, claim.holds ? "✓ holds" : "✗ fails"),
     h("th", { scope: "row" }, claim.claim), h("td", {}, claim.detail)));
+  // Constants are their own range.
+  const computed = derived.values.filter((value) => value.op || !value.name.startsWith("constant"));
   return h("div", { class: "grid" }, card("Verdict", { wide: true }, h("p", { class: `verdict ${holds ? "ok" : "bad"}`, "data-verdict": derived.verdict }, holds ? "✓ Proved" : "✗ Refuted"),
     h("p", { class: "soft" }, "Derived now from the file alone, for every input within the ranges below; ",
       recorded ? `the file itself records “${recorded}”.` : "the file records no proof of its own.")),
-  card("Claims", { wide: true }, h("table", {}, h("tbody", {}, claims))),
+  card("Claims", { wide: true }, scroller("Claims", h("table", {}, h("tbody", {}, claims)))),
   derived.findings.length ? card("Findings", { wide: true }, derived.findings.map((finding) => problem({ what: finding.what, where: `${finding.check}, ${finding.node}`, fix: finding.bound }))) : null,
   card("Inputs", {}, h("table", {}, h("tbody", {}, derived.inputs.map((input) => h("tr", {}, h("th", { scope: "row" }, input.name), h("td", { class: "mono" }, `${input.low} … ${input.high}`)))))),
   card("Conversions", {}, h("pre", {}, derived.conversions.join("\n"))),
-  card("Ranges of every value", { wide: true }, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ranges of values" }, h("table", { class: "dense" },
+  card("Ranges of what operators compute", { wide: true }, h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Ranges of values" }, h("table", { class: "dense" },
     h("thead", {}, h("tr", {}, ["Value", "Operator", "Type", "Least", "Greatest"].map((words) => h("th", { scope: "col" }, words)))),
-    h("tbody", {}, derived.values.slice(0, 2000).map((value) => h("tr", {}, h("td", { class: "mono" }, value.name), h("td", {}, value.op),
+    h("tbody", {}, computed.slice(0, 2000).map((value) => h("tr", {}, h("td", { class: "mono" }, value.name), h("td", {}, value.op),
       h("td", { class: "mono" }, `${value.dtype} (${value.shape.join(", ")})`), h("td", { class: "num" }, plain(value.low)), h("td", { class: "num" }, plain(value.high)))))))));
 }
 

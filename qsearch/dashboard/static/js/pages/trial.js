@@ -16,7 +16,8 @@ export async function trialPage(page, key, text) {
     get(`/studies/${key}`), get(`/studies/${key}/trials/${here}`),
     other === null ? null : get(`/studies/${key}/trials/${other}`)]);
   page.crumbs([study.name, `/studies/${key}`], [`trial ${here}`]);
-  const ranges = card("Ranges seen in calibration", { wide: true }, h("p", { class: "soft small" }, "Reading the statistics…"));
+  const ranges = card("Ranges seen in calibration", { wide: true }, h("p", { class: "soft small" },
+    trial.has_ranges ? "Reading the statistics…" : "Its statistics are not on this machine: start the dashboard on the folder of its run folders."));
   const layers = layersCard(key, study);
   const ratios = ratiosCard(key, trial, second);
   page.show(heading(key, study, trial, second),
@@ -25,7 +26,7 @@ export async function trialPage(page, key, text) {
   const drawings = [...(ratios?.plots ?? []), ...(layers ? [layers.plot] : [])];
   drawings.forEach((plot) => plot.update(study.version));
   page.onleave(() => drawings.forEach((plot) => plot.close()));
-  drawRanges(ranges, key, here);
+  if (trial.has_ranges) drawRanges(ranges, key, here);
   if (["waiting", "running"].includes(trial.state)) {
     const timer = setTimeout(() => page.current() && go(location.pathname + location.search), AGAIN_MS);
     page.onleave(() => clearTimeout(timer));
@@ -104,7 +105,7 @@ function shards(study, trial) {
 }
 
 function ratiosCard(key, trial, second) {
-  const shown = [trial, second].filter((each) => each && each.score);
+  const shown = [trial, second].filter((each) => each?.can_measure);
   if (!shown.length) return null;
   const plots = shown.map((each) => new Plot(() => `/studies/${key}/trials/${each.number}/layers.svg`));
   const parts = plots.map((plot, i) => [shown.length > 1 ? h("h3", {}, `Trial ${shown[i].number}`) : null, plot.element]);
