@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import sys
 
+from qsearch.exit_codes import EXIT_INTERRUPTED
+
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    from qsearch.cli.main import run
+    try:
+        from qsearch.cli.main import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while the imports of this very line run
+        print("interrupted", file=sys.stderr)
+        code = EXIT_INTERRUPTED
+    sys.exit(code)
 
 
 if __name__ == "__main__":

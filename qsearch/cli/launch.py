@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import signal
+from collections.abc import Iterator
+from types import FrameType
 
 from qsearch.choices import COSTS, JUDGES, METRICS, POOLS, SAMPLERS
 from qsearch.cli.arguments import Parser, add_dims, add_hardware, add_verbosity, verbosity_of
@@ -62,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     from qsearch.errors import SettingsError
     from qsearch.settings import Settings, resolve
 
+    # An orderly stop, like Ctrl-C: running trials return to the queue, the best is written.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     names = {field for field in Settings.__dataclass_fields__ if hasattr(args, field)}
     flags = {name: getattr(args, name) for name in names}
     flags["verbosity"] = verbosity_of(args)
@@ -72,20 +77,46 @@ def run(args: argparse.Namespace) -> int:
             where="qsearch launch",
             fix="--model m.onnx, or --model digits for the one that ships with the package",
         )
-    from qsearch import api
-    from qsearch.progress import make_progress
+    with interrupts_kept():
+        from qsearch import api
+        from qsearch.progress import make_progress
+        from qsearch.search import launching  # noqa: F401  what the search imports, imported now
 
     if resolved.settings.dry_run:
         plan = api.plan_launch(resolved)
         print(json.dumps(plan) if resolved.settings.json else _lines(plan))
         return 0
-    # An orderly stop, like Ctrl-C: running trials return to the queue, the best is written.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with api.dashboard_beside(resolved.settings, args.dashboard):
         progress = make_progress(resolved.settings.verbosity)
         result = api.launch_resolved(resolved, progress=progress)
     print(json.dumps(result.summary) if resolved.settings.json else result.text())
     return int(result.exit_code)
+
+
+@contextlib.contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Ctrl-C takes effect when the block ends: native modules cut off in their import crash.
+
+    A second one takes effect at once.
+
+    Raises:
+        KeyboardInterrupt: there was one.
+    """
+    kept: list[int] = []
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        kept.append(number)
+        if len(kept) > 1:
+            signal.default_int_handler(number, frame)
+
+    before = {number: signal.signal(number, keep) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if kept:
+        raise KeyboardInterrupt
 
 
 def _lines(plan: dict[str, object]) -> str:

@@ -1,7 +1,7 @@
 """Faults in real processes: what is killed, filled or restarted, and what is left of the study.
 
-    python -m tests.benchmarks.bench_faults [--only drivers,workers,node,postgres,full,sharing]
-                                            [--trials 48] [--kills 20]
+    python -m tests.benchmarks.bench_faults [--trials 48] [--kills 20]
+        [--only drivers,workers,signals,clock,node,postgres,full,sharing]
 
 Every scenario searches the shipped model, prints a JSON object and fails unless: every trial that
 was ever seen finished is still the same, the study has exactly its trials, none is left running,
@@ -50,6 +50,7 @@ class Search:
     seen: dict[int, Trial] = field(default_factory=dict)
     kept_story: list[Any] | None = None
     data: tuple[str, ...] = ()
+    program: tuple[str, ...] = ("-m", "qsearch")
 
     def start(self, *more: str, limit_bytes: int | None = None) -> subprocess.Popen[str]:
         """A process that searches; its files may not grow beyond ``limit_bytes``."""
@@ -63,7 +64,7 @@ class Search:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
 
         return subprocess.Popen(
-            [sys.executable, "-m", "qsearch", *words],
+            [sys.executable, *self.program, *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -153,6 +154,53 @@ def kill_workers(search: Search, kills: int, rng: random.Random) -> dict[str, An
     return {"kills": done, "most_attempts": max(t.outcome.attempts for t in search.look())}
 
 
+def interrupt(search: Search, kills: int, rng: random.Random) -> dict[str, Any]:
+    """SIGINT and SIGTERM in turn: at any moment of the start, and in the middle of trials."""
+    codes: list[int] = []
+    for number in range(min(kills, 8)):
+        process = search.start()
+        if number % 2:
+            search.wait_for(rng.randint(1, 2), process)
+        time.sleep(rng.random() * (0.3 if number % 2 else 10))
+        process.send_signal((signal.SIGINT, signal.SIGTERM)[number // 2 % 2])
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        codes.append(process.returncode)
+        if process.returncode == 0:
+            break
+        assert "Traceback" not in err, err
+        # Before our code runs, or when a native module was cut off, Python ends by the signal.
+        assert process.returncode in {130, -signal.SIGINT, -signal.SIGTERM}, err
+        running = [trial.number for trial in search.look() if trial.state == "running"]
+        assert not running, f"trials {running} were left running"
+        if number % 2:
+            assert process.returncode == 130, err
+            assert search.module(), "the best so far was not written"
+    search.finish()
+    return {"exit_codes": codes, "most_attempts": max(t.outcome.attempts for t in search.look())}
+
+
+JUMPING = """
+import itertools, runpy, sys, time
+real, calls = time.time, itertools.count()
+time.time = lambda: real() + 86_400 * (-1) ** (next(calls) // 7)
+sys.argv[0] = "qsearch"
+runpy.run_module("qsearch", run_name="__main__", alter_sys=True)
+"""
+
+
+def jump_clock(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
+    """The driver's clock jumps by two days, back and forth, while it runs and once it is killed."""
+    search.program = ("-c", JUMPING)
+    process = search.start()
+    search.wait_for(search.trials // 3, process)
+    process.kill()
+    process.communicate(timeout=30)
+    search.finish()
+    spent = [trial.outcome.seconds or 0.0 for trial in search.look()]
+    assert 0.0 <= min(spent) <= max(spent) < TIMEOUT_S, spent
+    return {"longest_trial_s": round(max(spent), 1)}
+
+
 def kill_node(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
     """kill -9 of a Ray node that holds one of two workers, which are always at a trial."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -165,7 +213,8 @@ def kill_node(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any
         victim = cluster.add_node(num_cpus=1)
         search.options = ("--pool", "ray", "--workers", "2", "--address", cluster.address)
         process = search.start()
-        search.wait_for(4, process)
+        # After two of a batch of four each worker has another one.
+        search.wait_for(6, process)
         cluster.remove_node(victim, allow_graceful=False)
         cluster.add_node(num_cpus=1)
         _, err = process.communicate(timeout=TIMEOUT_S)
@@ -253,6 +302,8 @@ def share(search: Search, _kills: int, _rng: random.Random) -> dict[str, Any]:
 SCENARIOS: dict[str, Callable[[Search, int, random.Random], dict[str, Any]]] = {
     "drivers": kill_drivers,
     "workers": kill_workers,
+    "signals": interrupt,
+    "clock": jump_clock,
     "node": kill_node,
     "postgres": restart_postgres,
     "full": fill_disk,
