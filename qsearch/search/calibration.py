@@ -1,6 +1,7 @@
-"""Calibration, once per study and graph variant: statistics from the workers, scales from them.
+"""Calibration, once per graph variant: statistics from the workers, scales from them.
 
-Statistics and scales are artefacts of the study, so a resumed search does not measure again.
+Statistics and scales are artefacts of the study, so a resumed search does not measure again; nor
+does another study of the storage that reads the same folder of artefacts.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -246,8 +247,13 @@ class Calibrator:
         return [results[tag] for tag in tags]
 
     def _stored(self, kind: str, key: str) -> dict[str, NDArray[Any]] | None:
-        for artifact in self.repository.artifacts_of(self.study_id, kind):
-            if artifact.key == key and self.artifacts.has(artifact.sha256):
+        for artifact in self.repository.artifacts_by_key(kind, key):
+            if self.artifacts.has(artifact.sha256):
+                # Each study names what it reads, so that it outlives the one that measured.
+                shared = replace(artifact, cpu_s=0.0)
+                own = self.repository.artifacts_of(self.study_id, kind)
+                if all(each.key != key for each in own):
+                    self.repository.save_artifact(self.study_id, shared)
                 return self.artifacts.get_arrays(artifact.sha256)
         return None
 

@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.layer_space import PLAN_NAMES, LayerPlan
 from qsearch.search.objectives import Objective
+from qsearch.search.refinement import Refinement
 from qsearch.search.replica import (
     Distributions,
     distributions_of,
@@ -33,6 +34,8 @@ from qsearch.store.records import Trial
 
 WARM_UP: Final = 12
 """Trials of the global stage before layers differ: what holds for all layers decides most."""
+_EXPLORES: Final = 8
+"""Every which proposal of the default's global stage is TPE's; the others refine the best."""
 _PROGRAMMES: Final = 16
 """Budgets that are solved before the sampler of the stage "layers" is asked."""
 
@@ -68,10 +71,10 @@ class _Asking:
 class Proposer:
     """Proposes batch after batch; equal histories and seeds give equal proposals.
 
-    The global stage of the default sampler tries good guesses first; then half of a batch changes
-    one value of the best trial so far, and the sampler proposes the others. What was seen to change
-    nothing is changed last. Once ``WARM_UP`` trials are over, batches of the stage "layers" come in
-    between, where there is a plan for them.
+    The global stage of the default sampler tries good guesses first; then seven proposals of
+    eight change what was best, as a surrogate advises (``refinement``), and TPE makes one. Once
+    ``WARM_UP`` trials are over, batches of the stage "layers" come in between, where there is a
+    plan for them.
 
     Args:
         space: what may be proposed.
@@ -109,8 +112,7 @@ class Proposer:
         self._waits = waits
         self._seen: set[str] = set()
         self._best: Trial | None = None
-        self._idle: set[str] = set()
-        self._by_outputs: dict[str, Trial] = {}
+        self._refinement = Refinement(space, start, objective)
         with quiet_optuna():
             self._global = _Asking(new_study(objective), space, dict, GLOBAL)
             self._layers = (
@@ -142,20 +144,10 @@ class Proposer:
                 asking = self._layers if of_layers else self._global
                 assert asking is not None
                 self._tell(asking, trial)
-                if not of_layers and trial.state == "complete":
+                if not of_layers:
                     self._best = self.objective.best(filter(None, (self._best, trial)))
-                    self._note_idle(trial)
-
-    def _note_idle(self, trial: Trial) -> None:
-        """Two trials that differ in one value and have equal outputs: it changes nothing here."""
-        digest = trial.outcome.outputs_sha256
-        if digest is None or self._sampler != "tpe":
-            return
-        twin = self._by_outputs.setdefault(digest, trial)
-        names = {*trial.params, *twin.params}
-        differing = [n for n in names if trial.params.get(n) != twin.params.get(n)]
-        if len(differing) == 1:
-            self._idle.add(differing[0])
+                    if self._sampler == "tpe":
+                        self._refinement.note(trial)
 
     def stage_of(self, batch: int) -> str:
         """The stage a batch belongs to. Where layers count as much as all else, two of three."""
@@ -223,10 +215,9 @@ class Proposer:
         guesses = good if self._sampler == "tpe" else good[:1]
         if place < len(guesses):
             return guesses[place]
-        if self._sampler != "tpe" or slot % 2 or self._best is None:
+        if sampler_beyond(self._sampler, place) != "tpe" or place % _EXPLORES == _EXPLORES - 1:
             return None
-        seed = batch_seed(self._seed, batch, self.batch_size + slot)
-        return self.space.neighbour(self._best.params, seen, self.start, seed, self._idle)
+        return self._refinement.propose(seen, batch_seed(self._seed, batch, self.batch_size + slot))
 
     def _of_layers(self, point: Params) -> Params:
         """A point of the plan, on top of what is best for all layers so far."""

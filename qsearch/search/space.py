@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -150,36 +150,23 @@ class Space:
                 break
         return count
 
-    def neighbour(
-        self,
-        params: Mapping[str, Value],
-        seen: Collection[str],
-        start: QConfig,
-        seed: int,
-        idle: Collection[str] = (),
-    ) -> Params | None:
-        """A point that differs from ``params`` in one value and is unseen; None where all are seen.
+    def changed(self, params: Mapping[str, Value], rng: np.random.Generator) -> list[Params]:
+        """Points that differ from ``params`` in one value, in the order of the space.
 
-        The last parameters change first: the first ones are worth most, so a good point has them
-        right. What becomes active only by the change takes a random value.
-
-        Args:
-            idle: parameters that seem to change nothing; they are changed after all others.
+        What becomes active only by the change takes a random value. Of a parameter with many
+        choices some are drawn.
         """
-        rng = np.random.default_rng(seed)
         here = self.effective(params)
-        changes = [
-            (parameter.name, choice)
-            for parameter in reversed(self.parameters)
-            if parameter.active(here)
-            for choice in parameter.choices
-            if choice != here[parameter.name]
-        ]
-        for name, choice in sorted(changes, key=lambda change: change[0] in idle):
-            point = self._filled({**here, name: choice}, rng)
-            if config_hash(to_qconfig(point, start).to_dict()) not in seen:
-                return point
-        return None
+        points = []
+        for parameter in self.parameters:
+            if not parameter.active(here):
+                continue
+            others = [c for c in parameter.choices if c != here[parameter.name]]
+            if len(others) > _CHANGED_AT_MOST:
+                drawn = np.sort(rng.permutation(len(others))[:_CHANGED_AT_MOST])
+                others = [others[int(place)] for place in drawn]
+            points += [self._filled({**here, parameter.name: c}, rng) for c in others]
+        return points
 
     def unseen_near(
         self, params: Params, seen: Callable[[Params], bool], seed: int
@@ -248,6 +235,7 @@ class Space:
 
 
 _ENUMERATE_AT_MOST: Final = 20_000
+_CHANGED_AT_MOST: Final = 8
 
 
 def default_space(allow_float: bool = False, weighted: bool = True) -> Space:

@@ -38,6 +38,15 @@ class HistoryQueries(Database):
             for row in self.read(query.order_by(ArtifactRow.id))
         ]
 
+    def artifacts_by_key(self, kind: str, key: str) -> list[StoredArtifact]:
+        """Files of every study of the storage under one kind and key, oldest first."""
+        query = select(*ArtifactRow.__table__.columns)
+        query = query.where(ArtifactRow.kind == kind, ArtifactRow.key == key)
+        return [
+            StoredArtifact(row.kind, row.key, row.sha256, row.bytes, row.cpu_s)
+            for row in self.read(query.order_by(ArtifactRow.id))
+        ]
+
     def add_event(
         self,
         study_id: int,

@@ -92,6 +92,7 @@ class Model:
             storage=f"sqlite:///{self.folder / 'studies.db'}",
             study=study,
             out=str(self.folder / study),
+            artifacts=(self.folder / "artifacts").resolve().as_uri(),
             **settings,
         )
 

@@ -79,6 +79,22 @@ def test_calibration_and_baseline_are_done_once_per_study(
     assert again.summary["calibration_cpu_s"] >= first.summary["calibration_cpu_s"]
 
 
+def test_studies_that_share_a_storage_and_artifacts_measure_ranges_once(
+    pools: list[RecordingPool], tmp_path: Path
+) -> None:
+    options = {
+        "pool": "inline",
+        "trials": 2,
+        "storage": f"sqlite:///{tmp_path / 'studies.db'}",
+        "artifacts": (tmp_path / "artifacts").as_uri(),
+    }
+    for name in ("one", "other"):
+        qsearch.launch("digits", study=name, out=tmp_path / name, **options)
+    assert pools[0].asked["calibration 1"] > 0
+    assert [pools[1].asked[f"calibration {number}"] for number in range(3)] == [0, 0, 0]
+    assert pools[1].asked["grid trial"] == 0
+
+
 def test_a_winner_that_was_checked_is_not_checked_again(
     pools: list[RecordingPool], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from qsearch.search.space import (
 )
 
 START = QConfig.recommended()
+POINTS = list(default_space().points())
 
 
 def among(hashes: set[str]) -> Callable[[Params], bool]:
@@ -120,7 +122,7 @@ def test_size_stops_counting_at_its_limit() -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(0, 65))
 def test_an_unseen_neighbour_is_new_and_the_same_for_the_same_seed(seed: int, index: int) -> None:
     space = default_space()
-    point = list(space.points())[index]
+    point = POINTS[index]
     seen = {config_hash(to_qconfig(point, START).to_dict())}
     found = space.unseen_near(point, among(seen), seed)
     assert found is not None
@@ -131,11 +133,31 @@ def test_an_unseen_neighbour_is_new_and_the_same_for_the_same_seed(seed: int, in
 
 def test_the_last_unseen_point_is_found_and_then_none() -> None:
     space = default_space()
-    hashes = [config_hash(to_qconfig(p, START).to_dict()) for p in space.points()]
-    start = next(iter(space.points()))
+    hashes = [config_hash(to_qconfig(p, START).to_dict()) for p in POINTS]
+    start = POINTS[0]
     last = space.unseen_near(start, among({*hashes[:40], *hashes[41:]}), 7)
-    assert last == list(space.points())[40]
+    assert last == POINTS[40]
     assert space.unseen_near(start, among(set(hashes)), 7) is None
+
+
+def test_changed_points_differ_in_one_value_and_what_it_makes_active() -> None:
+    space = default_space()
+    here = space.params_of(START)
+    points = space.changed(here, np.random.default_rng(1))
+    assert len(points) == len({str(point) for point in points}) > 12
+    for point in points:
+        assert point == space.effective(point)
+        differing = {n for n in {*here, *point} if here.get(n) != point.get(n)}
+        depends = {p.name for p in space.parameters if {name for name, _ in p.when} & differing}
+        assert len(differing - depends) == 1
+
+
+def test_of_a_parameter_with_many_choices_some_changes_are_drawn() -> None:
+    space = Space((Parameter("percentile", tuple(0.9 + place / 1e4 for place in range(1000))),))
+    points = space.changed({"percentile": 0.9}, np.random.default_rng(1))
+    assert 1 < len(points) < 50
+    assert points == space.changed({"percentile": 0.9}, np.random.default_rng(1))
+    assert points != space.changed({"percentile": 0.9}, np.random.default_rng(2))
 
 
 def test_a_start_configuration_keeps_its_other_fields() -> None:
