@@ -23,23 +23,27 @@ main()
 """
 
 
+def interrupted_import(numbers: list[signal.Signals], done: list[str]) -> None:
+    with interrupts_kept():
+        for number in numbers:
+            os.kill(os.getpid(), number)
+        done.append("imports")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_takes_effect_when_the_imports_are_done(number: signal.Signals) -> None:
     before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
-    done = []
-    with pytest.raises(KeyboardInterrupt), interrupts_kept():
-        os.kill(os.getpid(), number)
-        done.append("imports")
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_import([number], done)
     assert done == ["imports"]
     assert {n: signal.getsignal(n) for n in before} == before
 
 
 def test_a_second_one_takes_effect_at_once() -> None:
-    done = []
-    with pytest.raises(KeyboardInterrupt), interrupts_kept():
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-        done.append("imports")
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_import([signal.SIGINT, signal.SIGINT], done)
     assert done == []
 
 
