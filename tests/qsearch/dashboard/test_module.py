@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -107,6 +108,25 @@ def test_layers_of_any_trial_are_measured_on_the_inputs_that_were_kept(searched)
     assert f"{found['output_db']:.1f}" in drawn
     missing = searched.get(f"{searched.study}/trials/99/layers")
     assert missing.status_code == 404
+
+
+def test_statistics_that_claim_a_terabyte_are_an_error(runs, tmp_path):
+    shutil.copytree(runs / "digits", tmp_path / "digits")
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (274877906944,), }"
+    claim = b"\x93NUMPY\x01\x00" + (len(head) + 1).to_bytes(2, "little") + head + b"\n"
+    for file in (tmp_path / "digits" / "artifacts").rglob("*"):
+        if file.is_file() and zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                names = archive.namelist()
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name in names:
+                    archive.writestr(name, claim + b"\0" * (1 << 20))
+    with served(DashboardOptions(root=tmp_path)) as client:
+        for path in ("histograms", "layers", "layers.svg"):
+            answer = client.get(f"{client.study}/trials/1/{path}")
+            assert answer.status_code == 422
+            assert "limits" in answer.json()["what"]
+        assert client.get("/healthz").status_code == 200
 
 
 def test_artefacts_are_found_by_their_hash_only(searched, runs):

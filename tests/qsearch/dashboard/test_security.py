@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -145,23 +146,36 @@ def test_commands_reach_the_store(client, repository):
 
 @pytest.mark.parametrize("word", OUT)
 def test_no_path_leads_out(client, word):
-    study = client.study
-    for path in (
-        f"/api/v1/studies/{word}",
-        f"/api/v1/studies/{word}/module/graph",
-        f"{study}/files/{word}",
-        f"{study}/artifacts/{word}",
-        f"{study}/export/{word}",
-        f"{study}/trials/{word}",
-        f"{study}/plots/{word}.svg",
-        f"/static/{word}",
-        f"/static/..%2f{word}",
-    ):
-        answer = client.get(path)
+    study, described = client.study, client.get("/api/v1/openapi.json").json()["paths"]
+    good = {"key": client.key, "number": "1", "name": "history", "format": "c", "sha256": "0" * 64}
+    tried = {
+        (method, path.format(**{**good, bad: word}))
+        for path, methods in described.items()
+        for method in methods
+        for bad in re.findall(r"{(\w+)}", path)
+    }
+    assert len(tried) >= 26
+    tried |= {("get", f"/static/{word}"), ("get", f"/static/..%2f{word}")}
+    for method, path in sorted(tried):
+        body = {"json": {"kind": "pause"}} if method == "post" else {}
+        answer = client.request(method, path, **body)
         assert answer.status_code in (404, 422), f"{path}: {answer.status_code}"
         assert "root:" not in answer.text
     told(client.get(f"{study}/module/graph", params={"groups": "../../etc/passwd"}), 422)
     told(client.get(f"{study}/plots/slice.svg", params={"x": "../x"}), 400)
+
+
+@pytest.mark.parametrize("word", ["../x", "/etc/passwd", "..", "a/b", "a\\b", "", "x" * 65, "a\n"])
+def test_a_search_is_not_named_like_a_path(folder, word):
+    with served(DashboardOptions(root=folder, allow_launch=True)) as client:
+        told(client.post("/api/v1/studies", json={"model": "digits", "name": word}), 422)
+        told(client.post("/api/v1/studies", json={"model": word, "name": "x"}), 422)
+        wish = {"model": "digits", "name": "x", "calib": word}
+        told(client.post("/api/v1/studies", json=wish), 422)
+    assert sorted(p.name for p in folder.iterdir() if p.is_dir()) in (
+        [".uploads", "digits"],
+        ["digits"],
+    )
 
 
 def test_links_in_a_run_folder_are_not_followed(client, folder, tmp_path):
