@@ -62,11 +62,17 @@ def realize_moving_channels(ref_call: Call, args: Args, ctx: QuantizeContext) ->
     data = args[0]
     if not isinstance(data, QRealizeIntExpr):
         return None
+    data = movable(data, ref_call, ctx)
+    return like(data, with_args(ref_call, (data.data, *args[1:])))
+
+
+def movable(data: QRealizeIntExpr, ref_call: Call, ctx: QuantizeContext) -> QRealizeIntExpr:
+    """The first operand of a call at one scale and, where it fits, in its narrow dtype."""
     data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
     narrow = storage_dtype(data.low, data.high, ctx.qconfig)
-    if ctx.qconfig.integer_tables and narrow is not None and data.dtype != narrow:
-        data = like(data, cast(data.data, narrow), dtype=narrow)
-    return like(data, with_args(ref_call, (data.data, *args[1:])))
+    if not ctx.qconfig.integer_tables or narrow is None or data.dtype == narrow:
+        return data
+    return like(data, cast(data.data, narrow), dtype=narrow)
 
 
 def annotate_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:

@@ -19,6 +19,8 @@ MARKER_OPS = (
     "relay.op.annotation.simulated_quantize",
 )
 """Operators that the quantization passes add; every other call belongs to the float graph."""
+OPERAND_FLOAT = "operand_float"
+"""Reason of a call that has a rule, and no quantized operand to apply it to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 
 from compiler.errors import InternalQuantizeError
 from compiler.ir.analysis import free_vars, post_order
-from compiler.ir.expr import Call, Expr, Function, Op
+from compiler.ir.expr import Call, Expr, Function, Op, Tuple
 from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.temp_expr import TempExpr
 from compiler.ops.annotation.attach_simulated_quantize import (
+    as_input,
     attach_simulated_quantize,
     is_given,
 )
@@ -36,7 +37,8 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
-from compiler.qtypes.report import call_places
+from compiler.qtypes.report import OPERAND_FLOAT, call_places
+from compiler.quantize._first_calls import first_calls
 from compiler.quantize._layers import choices_of
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize._static_shapes import require_static
@@ -58,13 +60,15 @@ class QuantizeAnnotate(FunctionPass):
         run = context_or_new(self.context)
         # Where the model says what is quantized, narrow values get no second point.
         given = any(is_given(node) for node in post_order(fn.body))
-        annotator = _Annotator(run, call_places(fn), given)
+        first: Mapping[Expr, frozenset[Expr]] = {}
         chosen = choices_of(fn, run.qconfig.layers)
         run.float_layers = frozenset(call for call, choice in chosen.items() if choice.float)
         if run.qconfig.integer_tables:
             nodes = list(post_order(fn.body))
             run.wide_values = residual_stream(nodes)
             run.narrow_moves = narrow_moves(nodes, fn.body)
+            first = first_calls(nodes)
+        annotator = _Annotator(run, call_places(fn), given, first)
         body = ForwardRewriter(
             annotator.rule, fmulti_ref_trigger=annotator.quantize_shared
         ).rewrite(fn.body)
@@ -84,10 +88,17 @@ def annotate() -> QuantizeAnnotate:
 class _Annotator:
     """The annotate rules of one run, behind the guard of ``debug_enabled_ops``."""
 
-    def __init__(self, context: QuantizeContext, places: Mapping[Expr, int], given: bool) -> None:
+    def __init__(
+        self,
+        context: QuantizeContext,
+        places: Mapping[Expr, int],
+        given: bool,
+        first_calls: Mapping[Expr, frozenset[Expr]],
+    ) -> None:
         self.context = context
         self.places = places
         self.given = given
+        self.first_calls = first_calls
 
     def rule(self, ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
         rule = FQAnnotateRewrite.get(ref_call.op)
@@ -98,8 +109,13 @@ class _Annotator:
             return with_args(ref_call, tuple(unannotated(arg) for arg in args))
         was_stopped, counter = self.context.stopped, self.context.conv2d_counter
         result = rule(ref_call, args, self.context)
+        reason = ""
         if result is None:
-            self.note(ref_call, "float", self._reason(ref_call, args, was_stopped, counter))
+            reason = self._reason(ref_call, args, was_stopped, counter)
+            if reason == OPERAND_FLOAT and ref_call in self.first_calls:
+                result = rule(ref_call, self._with_inputs(ref_call, args), self.context)
+        if result is None:
+            self.note(ref_call, "float", reason)
         else:
             self.note(ref_call, "integer")
         if isinstance(result, QAnnotateExpr) and ref_call in self.context.wide_values:
@@ -123,7 +139,23 @@ class _Annotator:
         if ref_call in self.context.float_layers or self.context.conv2d_counter != counter:
             return "skipped_layer"
         quantized = any(kind_of(arg) is not None for arg in args)
-        return "rule_aborted" if quantized else "operand_float"
+        return "rule_aborted" if quantized else OPERAND_FLOAT
+
+    def _with_inputs(self, ref_call: Call, args: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """The operands; inputs of the model, converted or not, are quantized."""
+        read = self.first_calls[ref_call]
+        found: list[Expr] = []
+        for old, arg in zip(ref_call.args, args, strict=True):
+            if isinstance(old, Tuple) and isinstance(arg, Tuple):
+                fields = zip(old.fields, arg.fields, strict=True)
+                new = tuple(self._point(f) if o in read else f for o, f in fields)
+                found.append(Tuple(new, span=arg.span))
+            else:
+                found.append(self._point(arg) if old in read else arg)
+        return tuple(found)
+
+    def _point(self, value: Expr) -> QAnnotateExpr:
+        return QAnnotateExpr(as_input(value, self.context), QAnnotateKind.INPUT)
 
     def quantize_shared(self, expr: Expr) -> Expr:
         """What every consumer of a value with several consumers sees."""

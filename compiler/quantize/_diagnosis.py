@@ -16,13 +16,11 @@ from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.span import ONNX, AnySpan, SequentialSpan
 from compiler.qtypes.qconfig import QConfig
-from compiler.qtypes.report import MARKER_OPS, CallRecord, float_calls
+from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, CallRecord, float_calls
 from compiler.quantize._candidate import build_candidate, mark
 from compiler.quantize._diagnosis_notes import notes_of
 from compiler.quantize._flow import integer_dtypes
 from compiler.quantize._partition_conversions import partition_conversions
-
-OPERAND_FLOAT = "operand_float"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.zero_point import plainly, zero_point_answer
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.report import call_places
+from compiler.qtypes.report import OPERAND_FLOAT, call_places
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize._static_shapes import require_static
 
@@ -89,6 +89,6 @@ class _Realizer:
             elif any(isinstance(arg, QRealizeIntExpr) for arg in args):
                 reason = "rule_aborted"
             else:
-                reason = "operand_float"
+                reason = OPERAND_FLOAT
             report.set_call(place, "float", reason)
         return result

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
+from compiler.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem, is_op_call
 from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ir.ty import TupleType
+from compiler.ops.annotation.attach_simulated_quantize import SQ, attach_simulated_quantize
+from compiler.ops.annotation.wide_point import WIDE_BITS
 from compiler.ops.pass_through import (
     annotate_max_pool,
     annotate_pass_through,
+    movable,
     realize_max_pool,
     realize_moving_channels,
 )
@@ -25,18 +28,19 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
-from compiler.ops.rules.integer_calls import scalar
+from compiler.ops.rules.integer_calls import cast, scalar
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, first_positive
 from compiler.ops.rules.realize import (
     FQRealizeRewrite,
     QRealizeIntExpr,
     integer_limits,
     like,
+    storage_dtype,
 )
-from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.kind import QAnnotateKind
 
 Args = tuple[Expr, ...]
 
@@ -71,13 +75,37 @@ FNeverNegative.register(*PICKED, "split", "take", "gather")(first_positive)
 @FQAnnotateRewrite.register("take", "gather", level=LEVEL)
 @with_tables
 def pick_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Constant indices pick the same elements for every input."""
-    if not isinstance(unannotated(args[1]), Constant):
+    """Constant indices pick the same elements for every input; computed ones may pick from a
+    constant table (an embedding), which then is stored in integers.
+
+    A table whose rows are added up for a layer norm keeps 16 bits, as such sums do.
+    """
+    table, indices = (unannotated(arg) for arg in args)
+    if isinstance(indices, Constant):
+        return annotate_pass_through(ref_call, args, ctx)
+    if not isinstance(table, Constant) or ctx.check_to_skip(ref_call):
         return None
-    return annotate_pass_through(ref_call, args, ctx)
+    wide = ref_call in ctx.wide_values
+    point = attach_simulated_quantize(
+        table, QAnnotateKind.WEIGHT, context=ctx, bits=WIDE_BITS if wide else None
+    )
+    kind = QAnnotateKind.ACTIVATION if wide else QAnnotateKind.INPUT
+    return QAnnotateExpr(with_args(ref_call, (point, indices)), kind)
 
 
-FQRealizeRewrite.register("take", "gather", level=LEVEL)(with_tables(realize_moving_channels))
+@FQRealizeRewrite.register("take", "gather", level=LEVEL)
+@with_tables
+def pick_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Elements of the integers. A table that is too wide for inputs is stored in int16."""
+    data, *rest = args
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    wide = storage_dtype(data.low, data.high, ctx.qconfig) is None
+    if wide and is_op_call(ref_call.args[0], SQ) and data.dtype == "float32":
+        data = like(data, cast(data.data, "int16"), dtype="int16")
+    return realize_moving_channels(ref_call, (data, *rest), ctx)
+
+
 FQZeroPoint.register("take", "gather", level=LEVEL)(always(ZeroPoint.KEEPS))
 FQDomScale.register("take", "gather")(moved_scale)
 
@@ -98,7 +126,7 @@ def pad_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None
     data, value = args
     if not isinstance(data, QRealizeIntExpr) or not isinstance(value, Constant):
         return None
-    data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    data = movable(data, ref_call, ctx)
     units = float(value.data) / float(data.dom_scale.data)
     low, high = integer_limits(data.dtype)
     padding = int(np.clip(np.rint(units) + data.zero_point, low, high))
@@ -130,7 +158,7 @@ def split_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | No
     (data,) = args
     if not isinstance(data, QRealizeIntExpr):
         return None
-    data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    data = movable(data, ref_call, ctx)
     pieces = _pieces(ref_call, with_args(ref_call, (data.data,)))
     return Tuple(tuple(like(data, piece) for piece in pieces), span=ref_call.span)
 

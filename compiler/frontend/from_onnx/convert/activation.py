@@ -56,12 +56,15 @@ def prelu(node: OnnxNode) -> Expr:
     data, slope = node.arg(0), node.arg(1)
     shape, slopes = node.shape(data), node.shape(slope)
     channels = shape[1] if len(shape) > 1 else 1
-    per_channel = math.prod(slopes) == channels and (
-        len(slopes) == 1 or slopes[len(slopes) - len(shape) + 1 :][:1] == (channels,)
-    )
-    if per_channel and len(shape) == 4 and len(slopes) in (3, 4):
-        alpha = node.weight(1, "flat", lambda a: a.reshape(-1))
-        alpha = node.call("reshape", slope, newshape=(-1,)) if alpha is None else alpha
+    rank = len(shape)
+    along = (1,) * max(rank - len(slopes), 0) + slopes
+    if rank > 1 and along in ((1,) * rank, (1, channels) + (1,) * (rank - 2)):
+        alpha = node.weight(
+            1, f"flat_{channels}", lambda a: np.broadcast_to(a.reshape(-1), (channels,))
+        )
+        if alpha is None:
+            alpha = node.call("reshape", slope, newshape=(-1,))
+            alpha = node.call("broadcast_to", alpha, shape=(channels,))
         return node.call("nn.prelu", data, alpha, axis=1)
     zero = node.scalar_like(0, data)
     positive = node.call("greater", data, zero)

@@ -88,8 +88,10 @@ def gather(node: OnnxNode) -> Expr:
     """Rows by index along one axis."""
     data = node.arg(0)
     axis = node.axis(node.attr("axis", 0), node.rank(data))
-    indices = _wrapped_indices(node, 1, node.size(data, axis))
-    return node.call("take", data, indices, axis=axis)
+    if node.known(1) is None:
+        # Counting around is what negative indices mean, and nothing can overflow on the way.
+        return node.call("take", data, node.arg(1), axis=axis, mode="wrap")
+    return node.call("take", data, _wrapped_indices(node, 1, node.size(data, axis)), axis=axis)
 
 
 @from_onnx("GatherElements", since=11)

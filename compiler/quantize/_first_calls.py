@@ -1,0 +1,53 @@
+"""The first operators of a model: those that read its inputs, or conversions of them.
+
+    before                                  after annotation
+    %0 = image.resize2d(%x);                %0 = simulated_quantize(%x, …);
+    nn.conv2d(%0, w)                        nn.conv2d(image.resize2d(%0), …)
+
+An operator that keeps the scale of its operand has an integer form once somebody has quantized the
+operand. Behind a convolution that has happened; of an input, nobody has, so it is done in front of
+the first operator that is no conversion itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from compiler.ir.expr import Call, Constant, Expr, Tuple, Var
+from compiler.ir.ty import TensorType, is_float
+from compiler.quantize._conversion_ops import is_conversion
+
+
+def first_calls(nodes: Sequence[Expr]) -> Mapping[Expr, frozenset[Expr]]:
+    """Calls on float inputs, each with those of its operands that are to be quantized.
+
+    Args:
+        nodes: of a function body, operands before users. Fields of tuples count as operands.
+    """
+    converted: set[Expr] = set()
+    found: dict[Expr, frozenset[Expr]] = {}
+    for node in nodes:
+        if isinstance(node, Var):
+            converted.add(node)
+        elif isinstance(node, Call) and is_conversion(node):
+            if all(isinstance(arg, Constant) or arg in converted for arg in node.args):
+                converted.add(node)
+        elif isinstance(node, Call):
+            read = frozenset(x for x in operands_of(node) if x in converted and _is_real(x))
+            if read:
+                found[node] = read
+    return found
+
+
+def operands_of(call: Call) -> tuple[Expr, ...]:
+    """Arguments, and fields in place of a tuple."""
+    return tuple(
+        operand
+        for arg in call.args
+        for operand in (arg.fields if isinstance(arg, Tuple) else (arg,))
+    )
+
+
+def _is_real(value: Expr) -> bool:
+    ty = value.checked_type
+    return isinstance(ty, TensorType) and is_float(ty.dtype)
