@@ -77,16 +77,17 @@ class ScalarPrinter:
 
     def expression(self, root: Scalar, before: Callable[[str], None]) -> str:
         """C expression of ``root``; declarations it needs first are handed to ``before``."""
-        order = list(post_order(root))
+        printed = self._printed(root)
+        order = [node for node in post_order(root) if id(node) in printed]
         uses: dict[int, int] = {}
         for node in order:
-            for operand in node.operands():
+            for operand in self._operands(node):
                 uses[id(operand)] = uses.get(id(operand), 0) + 1
         always = _always_computed(root)
         guarded_loads: dict[int, bool] = {}
         self._texts = {}
         for node in order:
-            below = any(guarded_loads[id(o)] for o in node.operands())
+            below = any(guarded_loads[id(o)] for o in self._operands(node))
             guarded_loads[id(node)] = isinstance(node, Load) or below
             text, rank = self._print(node)
             shared = uses.get(id(node), 0) > 1 and rank < _ATOM
@@ -97,6 +98,24 @@ class ScalarPrinter:
                 text, rank = name, _ATOM
             self._texts[id(node)] = text, rank
         return self._texts[id(root)][0]
+
+    def _operands(self, node: Scalar) -> tuple[Scalar, ...]:
+        """What the text of a node is made of: the index of a load is not, where it has a position.
+
+        Its axes may have been joined to others and have no loop of their own.
+        """
+        return () if id(node) in self._positions else node.operands()
+
+    def _printed(self, root: Scalar) -> set[int]:
+        """Ids of the expressions that have a text."""
+        found: set[int] = set()
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if id(node) not in found:
+                found.add(id(node))
+                stack.extend(self._operands(node))
+        return found
 
     def _print(self, node: Scalar) -> tuple[str, int]:
         if isinstance(node, IntImm):

@@ -79,3 +79,12 @@ def test_float_sums_add_their_terms_in_the_order_of_the_loops() -> None:
         window = data[:, c : c + 1, i : i + 3, j : j + 7]
         wanted += window * weight[None, :, c, i, j].reshape(1, 2, 1, 1)
     assert found.tobytes() == wanted.tobytes()
+
+
+def test_no_index_is_named_whose_loops_were_joined() -> None:
+    """One position, k * 28 + l, serves two loads: their loop is one over all of it."""
+    x, y = relay.var("x", (1, 1, 784), "int32"), relay.var("y", (784,), "int32")
+    product = relay.op.reshape(relay.op.multiply(x, y), newshape=(1, 1, 28, 28))
+    text = kernels_of(relay.op.right_shift(product, relay.const(np.int32(3))), x, y)
+    assert loops(text) == ["k_l"]
+    assert " * 28" not in text
