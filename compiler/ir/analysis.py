@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import methodcaller
+from collections.abc import Callable, Mapping
 
 from compiler.errors import BindError
 from compiler.ir.adt import Match, binders_of, pattern_vars
 from compiler.ir.expr import Call, Expr, Function, Var, describe, is_op_call
 from compiler.ir.rebuild import substitute
+from compiler.ir.walk import post_order
 from compiler.ir.well_formed import Problem, well_formed
 
 __all__ = [
@@ -27,29 +27,6 @@ __all__ = [
     "post_order_visit",
     "well_formed",
 ]
-
-
-def post_order(
-    root: Expr, operands: Callable[[Expr], Sequence[Expr]] = methodcaller("operands")
-) -> Iterator[Expr]:
-    """Yield every node reachable from ``root`` once, operands before users, in visiting order.
-
-    Args:
-        root: where to begin; it is yielded last.
-        operands: asked once of every node; () does not enter it.
-    """
-    done: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False)]
-    while stack:
-        node, operands_pushed = stack.pop()
-        if node in done:
-            continue
-        if operands_pushed:
-            done.add(node)
-            yield node
-        else:
-            stack.append((node, True))
-            stack.extend((arg, False) for arg in reversed(operands(node)) if arg not in done)
 
 
 def post_order_visit(root: Expr, visit: Callable[[Expr], None]) -> None:

@@ -8,17 +8,9 @@ from dataclasses import dataclass, field
 
 from compiler.ir.adt import Match
 from compiler.ir.expr import Expr, Function, If, Let, Op
+from compiler.ir.scope_tree import Scope, nearest_common
 
 SCOPED = (Function, If, Match)
-
-
-@dataclass(slots=True, eq=False)
-class Scope:
-    """A braced part of the text. ``node`` is the literal, branch or block that opens it."""
-
-    parent: Scope | None
-    node: Expr | None
-    depth: int
 
 
 @dataclass(slots=True)
@@ -51,7 +43,7 @@ def plan_scopes(root: Expr, order: list[Expr]) -> ScopePlan:
 
 
 def _place(root: Expr, order: list[Expr], plan: ScopePlan) -> None:
-    top = Scope(None, None, 0)
+    top = Scope(None)
     owner: dict[Expr, Scope] = {root: top}
     edges: list[tuple[Scope, Expr]] = []
     if isinstance(root, Let):
@@ -64,19 +56,17 @@ def _place(root: Expr, order: list[Expr], plan: ScopePlan) -> None:
                 continue
             edges.append((scope, child))
             held = owner.get(child)
-            owner[child] = scope if held is None else _common(held, scope)
+            owner[child] = scope if held is None else nearest_common(held, scope)
     captured: dict[Expr, set[Expr]] = {}
     for scope, child in edges:
         home = owner[child]
         if scope is not home:
-            while scope.parent is not home:
-                assert scope.parent is not None
-                scope = scope.parent
-            assert scope.node is not None
-            captured.setdefault(scope.node, set()).add(child)
+            inside = scope.at_depth(home.depth + 1).construct
+            assert inside is not None
+            captured.setdefault(inside, set()).add(child)
     position = {node: i for i, node in enumerate(order)}
     plan.captured = {
-        node: sorted(inside, key=position.__getitem__) for node, inside in captured.items()
+        node: sorted(found, key=position.__getitem__) for node, found in captured.items()
     }
 
 
@@ -92,7 +82,7 @@ def _operand_scopes(node: Expr, scope: Scope, plan: ScopePlan) -> Iterable[tuple
         return [(scope, node.data), *((_open(scope, node, r, plan), r) for r in rhs)]
     if isinstance(node, Let):
         if node not in plan.flat_lets:
-            scope = Scope(scope, node, scope.depth + 1)
+            scope = Scope(node, scope)
         if isinstance(node.body, Let) and plan.uses[node.body] == 1:
             plan.flat_lets.add(node.body)
         return [(scope, child) for child in node.operands()]
@@ -102,15 +92,4 @@ def _operand_scopes(node: Expr, scope: Scope, plan: ScopePlan) -> Iterable[tuple
 def _open(scope: Scope, node: Expr, result: Expr, plan: ScopePlan) -> Scope:
     if isinstance(result, Let) and plan.uses[result] == 1:
         plan.flat_lets.add(result)
-    return Scope(scope, node, scope.depth + 1)
-
-
-def _common(a: Scope, b: Scope) -> Scope:
-    while a is not b:
-        if a.depth >= b.depth:
-            assert a.parent is not None
-            a = a.parent
-        else:
-            assert b.parent is not None
-            b = b.parent
-    return a
+    return Scope(node, scope)

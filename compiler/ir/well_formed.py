@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.ir.adt import Match, binders_of, pattern_vars
+from compiler.ir.adt import Match, pattern_vars
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -19,10 +19,12 @@ from compiler.ir.expr import (
     describe,
 )
 from compiler.ir.module import IRModule
+from compiler.ir.scope_tree import Scope, nearest_common
 from compiler.ir.span import AnySpan
 from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import IncompleteType, Type
 from compiler.ir.type_solver import parts_of
+from compiler.ir.walk import post_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class Problem:
 def well_formed(subject: Expr | IRModule) -> list[Problem]:
     """Every broken invariant of an expression, or of all functions of a module.
 
-    Checked: a variable is bound once and used in its scope only; no TempExpr; after inference no
+    Checked: a variable is bound once and every way to a use of it leads through its binder, also
+    where nodes are shared; no TempExpr; after inference no
     incomplete annotation; a Primitive function holds calls of operators, tuples, constants, its own
     parameters and lets. A free variable of ``subject`` itself is allowed unless it is a Function.
     """
@@ -49,70 +52,73 @@ def well_formed(subject: Expr | IRModule) -> list[Problem]:
     return _Checker(subject).run()
 
 
+_CLOSED = (Var, Constant, Op)
+"""Kinds that hold no other node."""
+
+
 class _Checker:
     def __init__(self, root: Expr) -> None:
-        self.root = root
         self.problems: list[Problem] = []
-        self.bound_at: dict[Var, Expr] = {}
-        self.scope: set[Var] = set()
+        self.order = list(post_order(root))
         self.closed = isinstance(root, Function)
+        self.owner = {root: Scope(None)}
+        self.binders: dict[Var, Scope] = {}
 
     def problem(self, what: str, node: Expr) -> None:
         self.problems.append(Problem(what, node.span))
 
     def run(self) -> list[Problem]:
-        """Depth first with the scope at hand; a node is entered once."""
-        seen: set[Expr] = set()
-        stack: list[tuple[Expr | None, Sequence[Var], Sequence[Var]]] = [(self.root, (), ())]
-        while stack:
-            node, opened, closed = stack.pop()
-            self.scope.update(opened)
-            self.scope.difference_update(closed)
-            if node is None:
+        """Place every node, users first; then look at each once, operands first."""
+        for node in reversed(self.order):
+            if isinstance(node, _CLOSED):
                 continue
-            if isinstance(node, Var):
-                self._use(node)
-                continue
-            if node in seen:
-                continue
-            seen.add(node)
+            for child, scope in self._places(node):
+                if not isinstance(child, (Constant, Op)):
+                    held = self.owner.get(child)
+                    self.owner[child] = scope if held is None else nearest_common(held, scope)
+        for node in self.order:
             self._check(node)
-            for var in binders_of(node):
-                self._bind(var, node)
-            stack.extend(reversed(self._children(node)))
         return self.problems
 
-    def _children(self, node: Expr) -> list[tuple[Expr | None, Sequence[Var], Sequence[Var]]]:
+    def _places(self, node: Expr) -> list[tuple[Expr, Scope]]:
+        """Operands with the scope that reads them; the variables bound here get theirs.
+
+        Variables are left out: where they are used is where their users are.
+        """
+        here = self.owner[node]
         if isinstance(node, Function):
-            return [(node.body, node.params, ()), (None, (), node.params)]
-        if isinstance(node, Let):
-            var = (node.var,)
-            recursive = var if isinstance(node.value, Function) else ()
-            return [(node.value, recursive, ()), (node.body, var, ()), (None, (), var)]
-        if isinstance(node, Match):
-            steps: list[tuple[Expr | None, Sequence[Var], Sequence[Var]]] = [(node.data, (), ())]
+            inner = self._open(node, here, node.params)
+            places = [(node.body, inner)]
+        elif isinstance(node, Let):
+            inner = self._open(node, here, (node.var,))
+            recursive = isinstance(node.value, Function)
+            places = [(node.value, inner if recursive else here), (node.body, inner)]
+        elif isinstance(node, Match):
+            places = [(node.data, here)]
             for clause in node.clauses:
-                names = pattern_vars(clause.lhs)
-                steps += [(clause.rhs, names, ()), (None, (), names)]
-            return steps
-        return [(child, (), ()) for child in node.operands()]
-
-    def _bind(self, var: Var, node: Expr) -> None:
-        if var in self.bound_at:
-            self.problem(f"{describe(var)} is bound twice", node)
-        self.bound_at[var] = node
-        self._annotation(var.type_annotation, var)
-
-    def _use(self, var: Var) -> None:
-        if var in self.scope:
-            return
-        if var in self.bound_at:
-            self.problem(f"{describe(var)} is used outside its scope", var)
-        elif self.closed:
-            self.problem(f"{describe(var)} is not bound", var)
+                places.append((clause.rhs, self._open(node, here, pattern_vars(clause.lhs))))
         else:
-            self.bound_at.setdefault(var, self.root)
-            self.scope.add(var)
+            return [(child, here) for child in node.operands()]
+        return places
+
+    def _open(self, node: Expr, around: Scope, bound: Sequence[Var]) -> Scope:
+        scope = Scope(node, around)
+        for var in bound:
+            if var in self.binders:
+                self.problem(f"{describe(var)} is bound twice", node)
+            self.binders[var] = scope
+            self._annotation(var.type_annotation, var)
+        return scope
+
+    def _check_use(self, var: Var) -> None:
+        used, bound = self.owner.get(var), self.binders.get(var)
+        if used is None:
+            return  # bound, and never read
+        if bound is None:
+            if self.closed:
+                self.problem(f"{describe(var)} is not bound", var)
+        elif not bound.encloses(used):
+            self.problem(f"{describe(var)} is used outside its scope", var)
 
     def _annotation(self, ty: Type | None, var: Var) -> None:
         if ty is None or var.checked_type_or_none is None:
@@ -126,7 +132,9 @@ class _Checker:
             stack.extend(parts_of(top))
 
     def _check(self, node: Expr) -> None:
-        if isinstance(node, TempExpr):
+        if isinstance(node, Var):
+            self._check_use(node)
+        elif isinstance(node, TempExpr):
             self.problem(f"{type(node).__name__} outside its pass", node)
         elif isinstance(node, Function) and node.has_nonzero_attr("Primitive"):
             self._check_primitive(node)

@@ -35,9 +35,10 @@ from compiler.ir.expr import (
     Var,
     describe,
 )
+from compiler.ir.scope_tree import Scope
 from compiler.ops.lowered.call_lowered import get_call_lowered_props
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.targets.reference.scopes import Scope, ScopeMap
+from compiler.targets.reference.scopes import ScopeMap
 
 # Stages of a node on the stack of a block under construction.
 _OPEN, _BIND, _EMIT = 0, 1, 2

@@ -8,20 +8,11 @@ Source: spec/compiler.md section 1.3.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from compiler.ir.adt import Match, pattern_vars
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Constant, Expr, Function, GlobalVar, If, Let, Op, Var
-
-
-@dataclass(slots=True, eq=False)
-class Scope:
-    """A region of evaluation; ``construct`` is the node it belongs to."""
-
-    construct: Expr
-    parent: Scope | None
-    depth: int
+from compiler.ir.scope_tree import Scope, nearest_common
 
 
 class ScopeMap:
@@ -46,7 +37,7 @@ class ScopeMap:
         self._find_outer_uses(order)
 
     def _assign_owners(self, order: list[Expr]) -> None:
-        outside = Scope(self.root, None, 0)
+        outside = Scope(self.root)
         self.owner[self.root] = outside
         for node in reversed(order):
             scope = self.owner.get(node)
@@ -55,7 +46,7 @@ class ScopeMap:
             self._open(node, scope)
             for child, use in self._uses(node, scope):
                 held = self.owner.get(child)
-                self.owner[child] = use if held is None else _meet(held, use)
+                self.owner[child] = use if held is None else nearest_common(held, use)
         self._bind(order)
 
     def _open(self, node: Expr, scope: Scope) -> None:
@@ -67,7 +58,7 @@ class ScopeMap:
         elif isinstance(node, Match):
             count = len(node.clauses)
         if count:
-            self.inside[node] = [Scope(node, scope, scope.depth + 1) for _ in range(count)]
+            self.inside[node] = [Scope(node, scope) for _ in range(count)]
 
     def _bind(self, order: list[Expr]) -> None:
         """Variables belong to the scope that binds them, wherever they are used."""
@@ -112,6 +103,7 @@ class ScopeMap:
             for child, use in self._uses(node, self.owner[node]) if node in self.owner else ():
                 owner, scope = self.owner[child], use
                 while scope is not owner and scope.parent is not None:
+                    assert scope.construct is not None
                     known = found.setdefault(scope.construct, {})
                     if child in known:
                         break
@@ -119,13 +111,3 @@ class ScopeMap:
                     scope = scope.parent
         for construct, nodes in found.items():
             self.used_inside[construct] = sorted(nodes, key=position.__getitem__)
-
-
-def _meet(a: Scope, b: Scope) -> Scope:
-    """The innermost scope that encloses both."""
-    while a is not b:
-        if a.depth < b.depth:
-            a, b = b, a
-        assert a.parent is not None
-        a = a.parent
-    return a

@@ -18,7 +18,7 @@ from compiler.ir.analysis import (
     post_order,
     well_formed,
 )
-from compiler.ir.expr import Constant, Expr, Function, GlobalVar, If, Let, Tuple, Var, call_op
+from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, Var, call_op
 from compiler.ir.module import IRModule
 from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import GlobalTypeVar, TensorType
@@ -135,6 +135,21 @@ class TestWellFormed:
         assert "%v is used outside its scope" in problems(leaked)
         early = Function((), Tuple((v, Let(v, const(), v))))
         assert "%v" in problems(early)
+
+    def test_a_shared_node_takes_no_variable_out_of_its_scope(self) -> None:
+        v, x, c = Var("v"), Var("x"), Var("c")
+        shared = call_op("exp", v)
+        inside = {
+            "let": Let(v, const(), shared),
+            "function": Call(Function((v,), shared), (const(),)),
+            "branch": If(c, Let(v, const(), shared), const()),
+        }
+        for value in inside.values():
+            assert problems(Function((c,), value)) == ""
+            for both in (Tuple((value, shared)), Tuple((shared, value))):
+                assert problems(Function((c,), both)) == "%v is used outside its scope"
+        recursive = Let(v, Function((x,), Call(v, (x,))), v)
+        assert problems(Function((), recursive)) == ""
 
     def test_a_variable_bound_twice(self) -> None:
         x = Var("x")
