@@ -50,7 +50,6 @@ from workers.metrics.judge import MetricSums
 log = logging.getLogger("qsearch.single")
 
 _CHUNK = 16
-_TEXT_CONSTANTS = 16
 
 
 def quantize_once(

@@ -90,7 +90,9 @@ def test_a_damaged_entry_is_made_anew(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    only(TECompiler(kernels=KernelCache(tmp_path / "file" / "below")), kernel())
+    made = only(TECompiler(kernels=KernelCache(tmp_path / "file" / "below")), kernel())
+    assert made.digest() == only(TECompiler(), kernel()).digest()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_lower_uses_the_folder(tmp_path: Path) -> None:

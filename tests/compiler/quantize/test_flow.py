@@ -12,8 +12,10 @@ import pytest
 
 from compiler import assert_structural_equal, evaluate, parse, relay, text
 from compiler.errors import NotFullyIntegralError
+from compiler.ir.analysis import extract_calls
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.ty import TensorType
 from compiler.qtypes.errors import IntegerOverflowError
 from compiler.quantize import (
     QConfig,
@@ -120,7 +122,9 @@ def test_a_sum_that_could_overflow_is_refused_with_node_and_bound(k: int, fits: 
 
 def test_fewer_bits_allow_longer_sums() -> None:
     with qconfig(skip_dense_layer=False, nbit_weight=4):
-        quantize(dense(200_000))
+        result = quantize(dense(200_000))
+    (product,) = extract_calls(result["main"], "nn.dense")
+    assert product.checked_type == TensorType((1, 1), "int32")
 
 
 def test_a_narrow_accumulator_refuses_three_products() -> None:

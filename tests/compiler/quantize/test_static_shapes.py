@@ -8,6 +8,7 @@ import pytest
 
 from compiler import relay
 from compiler.errors import DynamicShapeError
+from compiler.ir.analysis import extract_calls
 from compiler.ir.module import IRModule
 from compiler.ir.span import Span
 from compiler.ir.ty import Any as AnyDim
@@ -45,4 +46,5 @@ def test_a_parameter_is_named_where_no_operator_has_an_unknown_size() -> None:
 
 
 def test_static_shapes_pass() -> None:
-    assert partition()(module(1))["main"] is not None
+    divided = partition()(module(1))["main"]
+    assert len(extract_calls(divided, "annotation.stop_fusion")) == 1
