@@ -142,16 +142,18 @@ class OpRule(Generic[R]):
         held = self._rules.get(op.name)
         return None if held is None else held[0]
 
-    def require(self, op: Op) -> R:
+    def require(self, op: object) -> R:
         """The rule of an operator.
 
         Raises:
-            CompilerError: it has none; the message names the place to write one.
+            CompilerError: it has none, or ``op`` is no operator; the message names the place to
+                write one.
         """
         rule = self.get(op)
         if rule is None:
+            name = repr(op.name) if isinstance(op, Op) else repr(op)
             raise CompilerError(
-                f"{self.asked_by} needs {self.name} of operator {op.name!r}, which has none",
+                f"{self.asked_by} needs {self.name} of operator {name}, which has none",
                 fix=f"register one beside the operator, in {self.defined_in}",
             )
         return rule

@@ -87,7 +87,7 @@ def _is_bias(bias: Expr) -> bool:
 def _corrected(bias: Call, product: Call, error: NDArray[np.float64]) -> Call:
     held = bias.args[0]
     assert isinstance(held, Constant)
-    trailing = FQProductShape.require(product.op)(product).out_trailing  # type: ignore[arg-type]
+    trailing = FQProductShape.require(product.op)(product).out_trailing
     along = error.reshape(-1, *(1,) * (trailing or 0))
     data = (held.data.astype(np.float64) - along).astype(np.float32)
     return bias.with_fields(args=(Constant(data, span=held.span), *bias.args[1:]))

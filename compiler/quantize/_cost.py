@@ -91,7 +91,7 @@ def module_cost(marked: IRModule, qconfig: QConfig) -> ModuleCost:
     found = []
     for call, name in named_layers(main).items():
         assert isinstance(call, Call)
-        terms = FQProductShape.require(call.op)(call).terms  # type: ignore[arg-type]
+        terms = FQProductShape.require(call.op)(call).terms
         weight = _unmarked(call.args[1])
         nbit_weight = nbit_input = FLOAT_BITS
         if isinstance(weight, Call) and quantize_kind(weight) is not None:

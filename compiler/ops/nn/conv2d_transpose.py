@@ -26,12 +26,12 @@ from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
+from compiler.ops.nn.conv2d import Conv2DAttrs
 from compiler.ops.nn.convolve import convolve
 from compiler.ops.nn.matmul_like import annotate_matmul_like, realize_matmul_like, weighted_scale
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.nn.product_loops import transposed_convolution_loops
 from compiler.ops.nn.window import arrange, axes_of, extent, restore, set_geometry
-from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call, scalar
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
@@ -59,25 +59,15 @@ OP = "nn.conv2d_transpose"
 
 
 @dataclass(frozen=True, eq=False)
-class Conv2DTransposeAttrs(OpAttrs):
-    """Sizes are (height, width) in elements; padding is kept as (top, left, bottom, right)."""
+class Conv2DTransposeAttrs(Conv2DAttrs):
+    """Those of nn.conv2d, and the (height, width) that the result has more than it needs."""
 
     type_key: ClassVar[str] = "Conv2DTransposeAttrs"
-    strides: tuple[int, ...] = (1, 1)
-    padding: tuple[int, ...] = (0, 0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1)
-    groups: int = 1
-    channels: int | None = None
-    kernel_size: tuple[int, ...] | None = None
-    data_layout: str = "NCHW"
     kernel_layout: str = "IOHW"
-    out_layout: str = ""
-    out_dtype: str = ""
     output_padding: tuple[int, ...] = (0, 0)
 
     def __post_init__(self) -> None:
-        OpAttrs.__post_init__(self)
-        set_geometry(self, "strides", "dilation", "kernel_size")
+        Conv2DAttrs.__post_init__(self)
         set_geometry(self, "output_padding", minimum=0)
 
 

@@ -122,7 +122,7 @@ def _realize_product(
         return None
     data, weight = settled(pair[0]), pair[1]
     cfg = ctx.qconfig
-    shape = FQProductShape.require(ref_call.op)(ref_call)  # type: ignore[arg-type]
+    shape = FQProductShape.require(ref_call.op)(ref_call)
     data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), cfg)
     if zero_point_of_data(ref_call, 0) is not None:
         # A truncating average of integers with a zero point comes back without one.
@@ -210,7 +210,7 @@ def zero_point_of_data(call: Call, place: int) -> ZeroPoint | None:
     """The FQZeroPoint rule of operators with a constant weight whose channels can be told apart."""
     if place != 0 or quantize_kind(call.args[1]) != QAnnotateKind.WEIGHT:
         return None
-    shape = FQProductShape.require(call.op)(call)  # type: ignore[arg-type]
+    shape = FQProductShape.require(call.op)(call)
     told_apart = shape.weight_axis is not None and shape.out_trailing is not None
     return ZeroPoint.TAKES if told_apart else None
 
@@ -232,7 +232,7 @@ def weighted_scale(
     data, weight = scales
     if data is None or weight is None or data.is_vector:
         return None
-    shape = FQProductShape.require(call.op)(call)  # type: ignore[arg-type]
+    shape = FQProductShape.require(call.op)(call)
     return data * _along_output(weight, shape.out_trailing)
 
 
