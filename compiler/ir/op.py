@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
-from compiler.errors import CompilerError, UnknownOpError, nearest
+from compiler.errors import CompilerError, UnknownOpError, legal_names, nearest
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Op
 from compiler.ir.type_relation import TypeRelation
@@ -158,6 +159,17 @@ class OpRule(Generic[R]):
             )
         return rule
 
+    @contextmanager
+    def replaced(self, op: Op, rule: R) -> Iterator[None]:
+        """Inside the block ``rule`` answers for ``op``; the table is one per process, so this is
+        for tests."""
+        before = dict(self._rules)
+        self._rules[op.name] = (DEFAULT_LEVEL, rule)
+        try:
+            yield
+        finally:
+            self._rules = before
+
     def __contains__(self, op: Op | str) -> bool:
         return (op if isinstance(op, str) else op.name) in self._rules
 
@@ -180,9 +192,22 @@ def register_op_attr(
         UnknownOpError: no such operator.
         CompilerError: no such table, or the level is taken.
     """
-    op = get_op(op_name)
-    if table not in _RULE_TABLES:
-        raise CompilerError(
-            f"no rule table {table!r}", fix=f"one of: {', '.join(sorted(_RULE_TABLES))}"
-        )
-    _RULE_TABLES[table].register(op, level=level)(rule)
+    _table(table).register(get_op(op_name), level=level)(rule)
+
+
+@contextmanager
+def temp_op_attr(op_name: str, table: str, rule: Callable[..., Any]) -> Iterator[None]:
+    """Inside the block ``rule`` answers for an operator, whatever its level was; for tests.
+
+    Raises:
+        UnknownOpError: no such operator.
+        CompilerError: no such table.
+    """
+    with _table(table).replaced(get_op(op_name), rule):
+        yield
+
+
+def _table(name: str) -> OpRule[Any]:
+    if name not in _RULE_TABLES:
+        raise CompilerError(f"no rule table {name!r}", fix=legal_names(name, _RULE_TABLES))
+    return _RULE_TABLES[name]
