@@ -54,6 +54,7 @@ class GraphWriter:
         self._initializers: dict[str, Array] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
+        self._output_sources: dict[str, str] = {}
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}
         self._small: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -79,7 +80,7 @@ class GraphWriter:
     def output(self, hint: str, source: str, ty: TensorType) -> str:
         """Declare a graph output that holds ``source``; returns its name."""
         name = self.unique(hint)
-        self._nodes.append(helper.make_node("Identity", [source], [name], name=f"Identity_{name}"))
+        self._output_sources[name] = source
         self._outputs.append(
             helper.make_tensor_value_info(name, onnx_type(ty.dtype), ty.concrete_shape)
         )
@@ -126,6 +127,7 @@ class GraphWriter:
         Nodes and constants that no output depends on are left out: rules write a form at once and
         a later rule may replace it by a fused one.
         """
+        self._name_outputs()
         needed = {info.name for info in self._outputs}
         nodes: list[onnx.NodeProto] = []
         for node in reversed(self._nodes):
@@ -145,3 +147,23 @@ class GraphWriter:
         )
         model.ir_version = IR_VERSION
         return model
+
+    def _name_outputs(self) -> None:
+        """Results of nodes take the names of the outputs; only what cannot is copied.
+
+        onnxruntime would keep an Identity node, which copies the whole tensor.
+        """
+        results = {name for node in self._nodes for name in node.output}
+        renamed: dict[str, str] = {}
+        for name, source in self._output_sources.items():
+            if source in results and source not in renamed:
+                renamed[source] = name
+        for node in self._nodes:
+            node.input[:] = [renamed.get(name, name) for name in node.input]
+            node.output[:] = [renamed.get(name, name) for name in node.output]
+        for name, source in self._output_sources.items():
+            source = renamed.get(source, source)
+            if source != name:
+                node = helper.make_node("Identity", [source], [name], name=f"Identity_{name}")
+                self._nodes.append(node)
+        self._output_sources.clear()

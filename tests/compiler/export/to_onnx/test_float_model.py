@@ -166,7 +166,18 @@ def test_simulated_quantization_by_channel() -> None:
 def test_identity_quantization_writes_nothing() -> None:
     x = relay.var("x", (4,))
     mod = module(x, op.exp(simulated(x, 1.0, -1, 1, kind=0)))
-    assert [n.op_type for n in to_onnx(mod).graph.node] == ["Exp", "Identity"]
+    assert [n.op_type for n in to_onnx(mod).graph.node] == ["Exp"]
+
+
+def test_an_output_is_a_copy_only_where_its_tensor_has_another_name_already() -> None:
+    x = relay.var("x", (4,))
+    y = op.exp(x)
+    model = to_onnx(module(x, relay.Tuple([y, op.negative(y), y, x])))
+    assert [n.op_type for n in model.graph.node] == ["Exp", "Neg", "Identity", "Identity"]
+    value = np.array([-1.0, 0.0, 0.5, 2.0], "float32")
+    found = OrtExecutor(model).run({"x": value})
+    for result, expected in zip(found, [np.exp(value), -np.exp(value), np.exp(value), value]):
+        np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
 def test_crossed_bounds_of_clip_mean_the_same_in_both_languages() -> None:
