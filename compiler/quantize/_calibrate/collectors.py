@@ -145,8 +145,8 @@ class HistogramCollector:
             row = _row(values)
             self._kernels.histogram(row, self._edges[index], self._hist[index])
             found = self._kernels.collect_low(row, self._buckets[index])
-            for counter, keys in zip(self._lower[index], found, strict=True):
-                counter.add(keys)
+            for counter, (keys, times) in zip(self._lower[index], found, strict=True):
+                counter.add(keys, times)
 
     def result(self) -> CalibrationStats:
         """Statistics of both rounds."""

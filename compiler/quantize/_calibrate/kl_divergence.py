@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
 from compiler.errors import CalibrationError
@@ -25,15 +26,20 @@ from compiler.quantize._calibrate.stats import NUM_BINS, TensorStats, bin_edges,
 _EPS = float(np.float32(0.0001))
 
 _PROBES = 32
-"""Candidates with the least estimates, on which estimate and definition are compared."""
+"""Candidates with the least estimates: the first to be compared with the definition."""
 
-_NEAR = 5e-4
-_SAFETY = 8
-"""A candidate goes to the definition when its estimate is this close to the best probe, or closer
-than this many times the largest error of a probe: sums of 8001 terms from left to right in float32
-are off by 3e-5 there as a rule and by 2e-4 at most."""
+_NEAR = 1e-4
+_SAFETY = 4
+"""A candidate goes to the definition when its estimate is this close to the least one, or closer
+than this many times the largest error found so far: sums of 8001 terms from left to right in
+float32 are off by 3e-5 as a rule. Over 768 histograms of seven models, at 31 to 511 levels, the
+winner's estimate was at most 4e-5 above the least, and at most 1.6 times the largest error of 32
+probes."""
 
-_CHUNK = 256
+_PIECE = 8192
+"""Logarithms taken at a time: their operands stay in cache."""
+
+_TINY = 1e-300
 
 
 def kl_candidate(
@@ -64,10 +70,8 @@ def kl_candidate(
     def defined(places: NDArray[np.int64]) -> NDArray[np.float32]:
         return kernels.divergences(hist, prefix, filled, candidates[places], levels)
 
-    kept = _promising(estimates, defined)
-    chosen = defined(kept)
-    best = int(np.argmin(chosen))
-    return int(candidates[kept[best]]), chosen[best]
+    place, divergence = _least(estimates, defined)
+    return int(candidates[place]), divergence
 
 
 def find_scale_by_kl(
@@ -111,20 +115,25 @@ def kl_scale(stats: TensorStats, qconfig: QConfig, nbit: int) -> np.float32:
     return np.float32(edges[stats.hist.size // 2 + candidate + 1])
 
 
-def _promising(
+def _least(
     estimates: NDArray[np.float64],
     defined: Callable[[NDArray[np.int64]], NDArray[np.float32]],
-) -> NDArray[np.int64]:
-    """Places of the candidates that the definition may prefer; the first when all are malformed."""
-    unknown = np.isnan(estimates)
-    order = np.argsort(np.where(unknown, np.inf, estimates), kind="stable")[:_PROBES]
-    probes = order[np.isfinite(estimates[order])]
-    if probes.size == 0:
-        return np.flatnonzero(unknown) if unknown.any() else np.zeros(1, np.int64)
-    exact = defined(np.sort(probes)).astype(np.float64)
-    errors = np.abs(exact - estimates[np.sort(probes)])
-    reach = max(_NEAR, _SAFETY * float(errors[np.isfinite(errors)].max(initial=0.0)))
-    return np.flatnonzero(unknown | (estimates <= estimates[probes].min() + reach))
+) -> tuple[int, np.float32]:
+    """Place and value of the least definition, the first of equals; NaN estimates know nothing."""
+    wanted = np.isnan(estimates)
+    known = np.where(wanted, np.inf, estimates)
+    wanted[np.argsort(known, kind="stable")[:_PROBES]] = True
+    exact = np.full(estimates.size, np.inf, np.float32)
+    done = np.zeros(estimates.size, bool)
+    while (todo := np.flatnonzero(wanted & ~done)).size:
+        exact[todo] = defined(todo)
+        done[todo] = True
+        compared = np.isfinite(exact) & np.isfinite(known)
+        errors = np.abs(exact[compared] - known[compared])
+        reach = max(_NEAR, _SAFETY * float(errors.max(initial=0.0)))
+        wanted |= np.isfinite(known) & (known <= known.min() + reach)
+    best = int(np.argmin(exact))
+    return best, exact[best]
 
 
 def _estimate(
@@ -141,64 +150,42 @@ def _estimate(
     P' ln P' is expanded in e around the integer counts, so prefix sums over the histogram serve all
     candidates; Q' is constant on the filled bins of a group.
     """
-    counts = hist.astype(np.float64)
-    some = hist > 0
-    safe = np.where(some, counts, 1.0)
-    terms = [np.where(some, safe * np.log(safe), 0.0), np.where(some, np.log(safe), 0.0)]
-    terms += [np.where(some, safe**-power, 0.0) for power in (1, 2, 3)]
-    sums = np.stack([np.concatenate([[0.0], np.cumsum(term)]) for term in terms])
-    out = np.empty(candidates.size)
-    for start in range(0, candidates.size, _CHUNK):
-        part = candidates[start : start + _CHUNK].astype(np.int64)
-        out[start : start + _CHUNK] = _estimate_part(hist, prefix, filled, sums, part, levels)
-    return out
-
-
-def _estimate_part(
-    hist: NDArray[np.int64],
-    prefix: NDArray[np.int64],
-    filled: NDArray[np.int64],
-    sums: NDArray[np.float64],
-    i: NDArray[np.int64],
-    levels: int,
-) -> NDArray[np.float64]:
+    i = candidates.astype(np.int64)
     zero = hist.size // 2
     a, b, n = zero - i, zero + i + 1, 2 * i + 1
     total = float(prefix[-1])
+
+    # P at both ends, outliers included; where no value of the window lies there, a bin more.
     p_first = prefix[a + 1]
     p_last = hist[b - 1] + prefix[-1] - prefix[b]
-
-    # Boundaries of the groups as positions in the histogram; inner[0] is dropped from group 0.
-    edges = np.empty((i.size, levels + 1), np.int64)
-    edges[:, :-1] = a[:, None] + np.arange(levels) * (n // levels)[:, None]
-    edges[:, -1] = b
-    group = np.diff(prefix.astype(np.float64)[edges], axis=1)
-    nonzero = np.diff(filled.astype(np.float64)[edges], axis=1)
-    group[:, 0] -= hist[a]
-    nonzero[:, 0] -= hist[a] > 0
-
-    # P on the group's filled bins: counts, with the outliers added at both ends.
-    p_mass = group.copy()
-    p_mass[:, 0] += p_first
-    p_mass[:, -1] += p_last - hist[b - 1]
-    p_bins = nonzero.copy()
-    p_bins[:, 0] += p_first > 0
-    p_bins[:, -1] += (p_last > 0) & (hist[b - 1] == 0)
-    has_q = nonzero > 0
-    q_bins = np.where(has_q, p_bins, 0.0)
-    value = group / np.maximum(nonzero, 1.0)
+    first_more = p_first > 0
+    last_more = (p_last > 0) & (hist[b - 1] == 0)
+    # The first and the last group; the first bin of a window counts as empty.
+    width = n // levels
+    tail = b - n + (levels - 1) * width
+    ends = np.stack([prefix[a + width] - prefix[a + 1], prefix[b] - prefix[tail]])
+    ends_filled = np.stack([filled[a + width] - filled[a + 1], filled[b] - filled[tail]])
+    values = ends / np.maximum(ends_filled, 1)
+    inner = filled[b] - filled[a + 1]
 
     with np.errstate(divide="ignore", invalid="ignore"):
-        p_count, q_count = p_bins.sum(1), q_bins.sum(1)
+        p_count = inner + first_more + last_more
+        q_ends = np.stack([first_more, last_more]) & (ends_filled > 0)
+        q_count = inner + q_ends.sum(0)
         p_less = _EPS * (n - p_count) / p_count
         q_less = _EPS * (n - q_count) / q_count
-        q_total = (value * q_bins).sum(1)
-        log_q = np.log(np.where(has_q, value - q_less[:, None], _EPS))
-        cross = ((p_mass - p_less[:, None] * p_bins) * log_q).sum(1)
+        q_total = prefix[b] - prefix[a + 1] + (values * q_ends).sum(0)
+
+        log_ends = np.log(np.where(ends_filled > 0, values - q_less, _EPS))
+        masses = ends - p_less * ends_filled
+        masses += np.stack([p_first, p_last - hist[b - 1]])
+        masses -= p_less * np.stack([first_more, last_more])
+        cross = (masses * log_ends).sum(0)
+        cross += _between_the_ends(prefix, filled, i, levels, p_less, q_less)
         cross += _EPS * (n - p_count) * np.log(_EPS)
 
         # sum P' ln P' over the inside bins (both ends apart, where P is not the count).
-        log_p, ln, r1, r2, r3 = sums[:, b - 1] - sums[:, a + 1]
+        log_p, ln, r1, r2, r3 = _sums_of_powers(hist, a + 1, b - 1)
         inside = filled[b - 1] - filled[a + 1]
         e = p_less
         entropy = log_p - e * (ln + inside) + e**2 / 2 * r1 + e**3 / 6 * r2 + e**4 / 12 * r3
@@ -211,3 +198,63 @@ def _estimate_part(
     # A large e leaves the expansion's reach: such candidates go to the definition.
     divergence = np.where(p_less < 0.1, divergence, np.nan)
     return np.where(malformed, np.inf, divergence)
+
+
+def _sums_of_powers(
+    hist: NDArray[np.int64], begin: NDArray[np.int64], end: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Sums over filled bins begin .. end-1 of c ln c, ln c, 1/c, 1/c^2, 1/c^3; (5, candidates)."""
+    some = hist > 0
+    safe = np.where(some, hist.astype(np.float64), 1.0)
+    log, inverse = np.log(safe), some / safe
+    terms = np.stack([safe * log, log, inverse, inverse**2, inverse**3])
+    sums = np.zeros((5, hist.size + 1))
+    np.cumsum(terms, axis=1, out=sums[:, 1:])
+    return np.asarray(sums[:, end] - sums[:, begin])
+
+
+def _between_the_ends(
+    prefix: NDArray[np.int64],
+    filled: NDArray[np.int64],
+    i: NDArray[np.int64],
+    levels: int,
+    p_less: NDArray[np.float64],
+    q_less: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Sum of P' ln Q' over the filled bins of all groups but the first and the last.
+
+    Groups of neighbouring candidates are equally wide and begin one bin earlier, so that they are
+    slices of the prefix sums. A piece of them stays in cache.
+    """
+    out = np.zeros(i.size)
+    zero = filled.size // 2 - 1
+    # Backwards, so that neighbouring candidates are neighbours in memory.
+    backwards = [prefix[::-1].astype(np.float64), filled[::-1].astype(np.float64)]
+    widths = (2 * i + 1) // levels
+    starts = np.flatnonzero(np.diff(widths, prepend=0))
+    for start, stop in zip(starts, np.append(starts[1:], i.size)):
+        width, some = int(widths[start]), int(stop - start)
+        part = slice(start, stop)
+        begin = zero - int(i[start])
+        # Row: where a group begins; column: candidates. The last group begins within the bins.
+        masses, counts = (
+            as_strided(row[filled.size - 1 - begin :], (levels, some), (-8 * width, 8))
+            for row in backwards
+        )
+        rows = max(_PIECE // some, 1)
+        for group in range(1, levels - 1, rows):
+            last = min(group + rows, levels - 1)
+            if filled[begin + group * width - some + 1] == filled[begin + last * width]:
+                continue
+            mass, bins = (np.diff(bounds[group : last + 1], axis=0) for bounds in (masses, counts))
+            value = np.maximum(bins, 1.0)
+            np.divide(mass, value, out=value)
+            value -= q_less[part]
+            # Groups without filled bins have no mass, so their logarithm only has to be finite.
+            np.maximum(value, _TINY, out=value)
+            np.log(value, out=value)
+            bins *= p_less[part]
+            mass -= bins
+            mass *= value
+            out[part] += mass.sum(0)
+    return out

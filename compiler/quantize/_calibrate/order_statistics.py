@@ -4,6 +4,7 @@ statistics of |x| follow, because non-negative floats are ordered as their bit p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +29,12 @@ class BucketCounts:
         return BucketCounts(keys.astype(np.uint16), counts[keys])
 
     @staticmethod
-    def from_keys(keys: NDArray[np.uint16]) -> BucketCounts:
-        """Count every key of a list."""
-        found, counts = np.unique(keys, return_counts=True)
-        return BucketCounts(found, counts.astype(np.int64))
+    def from_entries(keys: NDArray[np.uint16], times: NDArray[Any]) -> BucketCounts:
+        """Sum up entries, each a key and how often it occurred; a key may come several times."""
+        order = np.argsort(keys, kind="stable")
+        running = np.cumsum(times[order], dtype=np.int64)
+        ends = np.flatnonzero(np.append(np.diff(keys[order]) != 0, True)) if keys.size else order
+        return BucketCounts(keys[order][ends], np.diff(running[ends], prepend=0))
 
     @property
     def total(self) -> int:
@@ -40,10 +43,9 @@ class BucketCounts:
 
     def merge(self, other: BucketCounts) -> BucketCounts:
         """Counts of both."""
-        keys, place = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
-        counts = np.zeros(keys.size, np.int64)
-        np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
-        return BucketCounts(keys, counts)
+        return BucketCounts.from_entries(
+            np.concatenate([self.keys, other.keys]), np.concatenate([self.counts, other.counts])
+        )
 
     def find(self, rank: int) -> tuple[int, int]:
         """Key of the rank-th smallest value, 0-based, and how many values have smaller keys.
@@ -62,13 +64,13 @@ class KeyCounter:
 
     def __init__(self) -> None:
         self._counted = BucketCounts(np.zeros(0, np.uint16), np.zeros(0, np.int64))
-        self._pending: list[NDArray[np.uint16]] = []
+        self._pending: list[tuple[NDArray[np.uint16], NDArray[Any]]] = []
         self._pending_keys = 0
 
-    def add(self, keys: NDArray[np.uint16]) -> None:
-        """Count these keys too."""
+    def add(self, keys: NDArray[np.uint16], times: NDArray[Any]) -> None:
+        """Count these entries too."""
         if keys.size:
-            self._pending.append(keys)
+            self._pending.append((keys, times))
             self._pending_keys += keys.size
             if self._pending_keys > self._LIMIT:
                 self.result()
@@ -76,7 +78,8 @@ class KeyCounter:
     def result(self) -> BucketCounts:
         """What was counted so far."""
         if self._pending:
-            fresh = BucketCounts.from_keys(np.concatenate(self._pending))
-            self._counted = self._counted.merge(fresh)
+            known = self._counted.keys, self._counted.counts
+            keys, times = zip(known, *self._pending, strict=True)
+            self._counted = BucketCounts.from_entries(np.concatenate(keys), np.concatenate(times))
             self._pending, self._pending_keys = [], 0
         return self._counted

@@ -71,15 +71,46 @@ def test_histogram_follows_the_float32_edges_exactly(kernels: Kernels, largest: 
     np.testing.assert_array_equal(counts, expected)
 
 
+@pytest.mark.parametrize("size", [1, 7, 511, 512, 513, 4099])
+def test_every_value_of_a_row_is_counted_once_whatever_its_length(
+    kernels: Kernels, size: int
+) -> None:
+    values = np.resize(many_values(7), size)
+    values[::3] = 9.25  # many at the last edge, as behind a relu6
+    values[0] = -9.25
+    edges = bin_edges(np.float32(9.25), 801)
+    counts = np.zeros(801, np.int64)
+    uppers = np.zeros(UPPER_COUNTERS, np.int64)
+    keys = np.array([2**31 - 1, -(2**31)], np.int32)
+    for _ in range(2):
+        kernels.histogram(values, edges, counts)
+        kernels.count_ranges(values, uppers, keys)
+    index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, 800)
+    np.testing.assert_array_equal(counts, 2 * np.bincount(index, minlength=801))
+    upper = np.abs(values).view(np.uint32) >> 16
+    np.testing.assert_array_equal(uppers, 2 * np.bincount(upper, minlength=UPPER_COUNTERS))
+    assert tuple(key_value(keys)) == (values.min(), values.max())
+
+
 def test_lower_halves_are_collected_for_the_asked_buckets_only(kernels: Kernels) -> None:
     values = many_values(3)
     patterns = np.abs(values).view(np.uint32)
     upper = patterns >> 16
     buckets = np.unique(upper)[[0, 5, -3, -1]].astype(np.int32)
     found = kernels.collect_low(values, buckets)
-    for bucket, low in zip(buckets, found, strict=True):
+    for bucket, (low, times) in zip(buckets, found, strict=True):
         expected = patterns[upper == bucket] & 0xFFFF
-        np.testing.assert_array_equal(np.sort(low), np.sort(expected))
+        np.testing.assert_array_equal(np.sort(np.repeat(low, times)), np.sort(expected))
+
+
+def test_a_value_that_repeats_is_collected_as_often_as_it_occurs(kernels: Kernels) -> None:
+    values = np.where(np.arange(5000) % 7 == 0, np.float32(6.0), np.float32(1.5)).astype("float32")
+    values[[100, 4000]] = [6.001, -6.0]
+    ((low, times),) = kernels.collect_low(values, np.array([0x40C0], np.int32))
+    found = np.zeros(1 << 16, np.int64)
+    np.add.at(found, low, times)
+    six, more = (int(np.float32(x).view(np.uint32)) & 0xFFFF for x in (6.0, 6.001))
+    assert (found[six], found[more], found.sum()) == (716, 1, 717)
 
 
 def test_no_bucket_collects_nothing(kernels: Kernels) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError, CodegenError
@@ -142,6 +144,37 @@ def test_numpy_estimate_and_c_search_agree_on_odd_histograms(seed: int) -> None:
     hist = rng.poisson(density * 10.0 ** rng.uniform(0, 5)).astype(np.int64)
     hist[0] += 1
     assert kl_candidate(hist, levels, choose_kernels("numpy")) == kl_candidate(hist, levels)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    bins=st.sampled_from([101, 401, 1001]),
+    levels=st.sampled_from([3, 15, 31, 63]),
+    total=st.floats(0, 6),
+    shape=st.sampled_from(["flat", "peak", "one side", "two heaps", "rare"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_search_finds_the_first_of_all_candidates_with_the_least_divergence(
+    seed: int, bins: int, levels: int, total: float, shape: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    distance = np.abs(np.arange(bins) - bins // 2)
+    density = {
+        "flat": np.ones(bins),
+        "peak": np.exp(-distance / (bins / 16)),
+        "one side": np.exp(-distance / (bins / 8)) * (np.arange(bins) >= bins // 2),
+        "two heaps": np.exp(-np.square((distance - bins / 4) / (bins / 30))),
+        "rare": rng.random(bins) < 0.05,
+    }[shape]
+    hist = rng.poisson(density * 10.0**total).astype(np.int64)
+    hist[-1] += 1
+    kernels = choose_kernels()
+    candidates = np.arange(levels // 2, bins // 2 + 1, dtype=np.int32)
+    prefix = np.concatenate([[0], np.cumsum(hist)])
+    filled = np.concatenate([[0], np.cumsum(hist != 0)])
+    every = kernels.divergences(hist, prefix, filled, candidates, levels)
+    found, value = kl_candidate(hist, levels, kernels)
+    assert (found, value) == (candidates[np.argmin(every)], every.min())
 
 
 def test_even_bins_or_levels_are_refused() -> None:

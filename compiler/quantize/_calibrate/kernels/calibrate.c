@@ -9,6 +9,7 @@
 #define LANES 4     /* counters side by side: neighbouring values often fall into one bin */
 #define BLOCK 512
 #define VECTOR 32
+#define TURN ((int64_t)1 << 30) /* values between two sums, so that no 32-bit counter overflows */
 
 /* Signed integers in the order of the floats; -0.0 sorts below 0.0, NaN beyond infinity. */
 static inline int32_t order_key(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
@@ -17,37 +18,49 @@ static inline int64_t lane_sum(const uint32_t *lanes) {
     return (int64_t)lanes[0] + lanes[1] + lanes[2] + lanes[3];
 }
 
+/* counts[k] += the lanes of key k, which become zero, for first <= k < end. */
+static void add_lanes(uint32_t *scratch, int32_t first, int32_t end, int64_t *counts) {
+    for (int32_t k = first; k < end; k++) counts[k] += lane_sum(scratch + k * LANES);
+    memset(scratch + first * LANES, 0, sizeof(uint32_t) * LANES * (size_t)(end - first));
+}
+
+/* Count size <= BLOCK keys, each in one of its lanes. */
+static void count_block(const int32_t *keys, int32_t size, uint32_t *scratch) {
+    uint32_t slots[BLOCK];
+    for (int32_t i = 0; i < size; i++) slots[i] = (uint32_t)keys[i] * LANES + (i & (LANES - 1));
+    for (int32_t i = 0; i < size; i++) scratch[slots[i]]++;
+}
+
 /* Extremes of n float32 patterns as order keys, and counters of the upper 16 bits of |x|.
  * scratch: LANES * UPPER zeros, zero again on return. counts: UPPER. keys: {min, max}, in and out.
  */
 void qs_count_ranges(const int32_t *bits, int64_t n, uint32_t *scratch, int64_t *counts,
                      int32_t *keys) {
-    int32_t low = keys[0], high = keys[1];
-    int32_t top = 0;
-    for (int64_t i = 0; i < n; i++) {
-        int32_t key = order_key(bits[i]);
-        int32_t magnitude = bits[i] & 0x7fffffff;
-        low = key < low ? key : low;
-        high = key > high ? key : high;
-        top = magnitude > top ? magnitude : top;
-    }
-    keys[0] = low;
-    keys[1] = high;
-    if (n < 2048) {
-        for (int64_t i = 0; i < n; i++) counts[(bits[i] & 0x7fffffff) >> 16]++;
-        return;
-    }
-    /* At most 2^30 values a turn, so that no 32-bit counter overflows. */
-    for (int64_t start = 0; start < n; start += (int64_t)1 << 30) {
-        int64_t stop = n - start > ((int64_t)1 << 30) ? start + ((int64_t)1 << 30) : n;
-        int64_t i = start;
-        for (; i + LANES <= stop; i += LANES)
-            for (int lane = 0; lane < LANES; lane++)
-                scratch[((bits[i + lane] & 0x7fffffff) >> 16) * LANES + lane]++;
-        for (; i < stop; i++) scratch[((bits[i] & 0x7fffffff) >> 16) * LANES]++;
-        int32_t used = (top >> 16) + 1;
-        for (int32_t k = 0; k < used; k++) counts[k] += lane_sum(scratch + k * LANES);
-        memset(scratch, 0, sizeof(uint32_t) * LANES * (size_t)used);
+    for (int64_t start = 0, stop; start < n; start = stop) {
+        stop = n - start < TURN ? n : start + TURN;
+        int32_t low = keys[0], high = keys[1];
+        /* Without zeros the upper halves span a few thousand counters: fewer to add and clear. */
+        uint32_t least = UINT32_MAX, most = 0;
+        int32_t upper[BLOCK];
+        for (int64_t begin = start; begin < stop; begin += BLOCK) {
+            const int32_t *block = bits + begin;
+            int32_t size = stop - begin < BLOCK ? (int32_t)(stop - begin) : BLOCK;
+            for (int32_t i = 0; i < size; i++) {
+                int32_t key = order_key(block[i]);
+                uint32_t magnitude = (uint32_t)block[i] & 0x7fffffff;
+                uint32_t before = magnitude - 1; /* for 0 the largest */
+                low = key < low ? key : low;
+                high = key > high ? key : high;
+                least = before < least ? before : least;
+                most = magnitude > most ? magnitude : most;
+                upper[i] = (int32_t)(magnitude >> 16);
+            }
+            count_block(upper, size, scratch);
+        }
+        keys[0] = low;
+        keys[1] = high;
+        add_lanes(scratch, 0, 1, counts);
+        if (most) add_lanes(scratch, (int32_t)(least >> 16), (int32_t)(most >> 16) + 1, counts);
     }
 }
 
@@ -55,71 +68,89 @@ void qs_count_ranges(const int32_t *bits, int64_t n, uint32_t *scratch, int64_t 
  * Values outside the edges go to the first or last bin.
  *
  * The guess (x - edges[0]) * inverse is off by less than 2e-7 * bins, rounding of the edges
- * included; so only values that close to an edge are compared with it. Where edges are subnormal
- * that bound fails, and every value is compared.
+ * included; so only values that close to an edge are compared with it. The ends are no such edges:
+ * often many values are max|x|. Where edges are subnormal or x - edges[0] may overflow, that bound
+ * fails, and every value is compared.
  * scratch: LANES * bins zeros, zero again on return.
  */
 void qs_histogram(const float *x, int64_t n, const float *edges, int32_t bins, float inverse,
                   uint32_t *scratch, int64_t *counts) {
-    int32_t index[VECTOR];
-    float low = edges[0], last = (float)(bins - 1);
-    float margin = edges[bins] < 1e-30f ? 1.0f : 5e-7f * (float)bins;
-    int64_t since_sum = 0;
-    for (int64_t start = 0; start < n; start += VECTOR) {
-        int32_t size = n - start < VECTOR ? (int32_t)(n - start) : VECTOR;
-        float block[VECTOR] = {0};
-        memcpy(block, x + start, sizeof(float) * (size_t)size);
-        int32_t near = 0;
-        for (int32_t i = 0; i < VECTOR; i++) {
-            float guess = (block[i] - low) * inverse;
-            guess = guess > 0.0f ? guess : 0.0f;
-            guess = guess < last ? guess : last;
-            int32_t k = (int32_t)guess;
-            float part = guess - (float)k;
-            near |= !((part > margin) & (part < 1.0f - margin));
-            index[i] = k;
-        }
-        if (near)
+    int32_t index[BLOCK];
+    uint8_t near[BLOCK] = {0};
+    float low = edges[0], least = 0.5f, most = (float)bins - 0.5f;
+    int sound = edges[bins] > 1e-30f && edges[bins] < 1e38f;
+    float margin = sound ? 5e-7f * (float)bins : 1.0f;
+    for (int64_t start = 0, stop; start < n; start = stop) {
+        stop = n - start < TURN ? n : start + TURN;
+        int32_t first = bins, end = 0;
+        for (int64_t begin = start; begin < stop; begin += BLOCK) {
+            const float *block = x + begin;
+            int32_t size = stop - begin < BLOCK ? (int32_t)(stop - begin) : BLOCK;
             for (int32_t i = 0; i < size; i++) {
-                int32_t k = index[i];
-                while (k > 0 && block[i] < edges[k]) k--;
-                while (k < bins - 1 && block[i] >= edges[k + 1]) k++;
+                float guess = (block[i] - low) * inverse;
+                guess = guess > least ? guess : least;
+                guess = guess < most ? guess : most;
+                int32_t k = (int32_t)guess;
+                float part = guess - (float)k;
+                near[i] = !((part > margin) & (part < 1.0f - margin));
                 index[i] = k;
             }
-        for (int32_t i = 0; i < size; i++) scratch[index[i] * LANES + (i & (LANES - 1))]++;
-        since_sum += size;
-        if (since_sum > (int64_t)1 << 30 || start + VECTOR >= n) {
-            for (int32_t k = 0; k < bins; k++)
-                counts[k] += lane_sum(scratch + k * LANES);
-            memset(scratch, 0, sizeof(uint32_t) * LANES * (size_t)bins);
-            since_sum = 0;
+            for (int32_t word = 0; word < size; word += 8) {
+                uint64_t any;
+                memcpy(&any, near + word, 8);
+                if (!any) continue;
+                for (int32_t i = word; i < word + 8 && i < size; i++) {
+                    if (!near[i]) continue;
+                    int32_t k = index[i];
+                    while (k > 0 && block[i] < edges[k]) k--;
+                    while (k < bins - 1 && block[i] >= edges[k + 1]) k++;
+                    index[i] = k;
+                }
+            }
+            for (int32_t i = 0; i < size; i++) {
+                first = index[i] < first ? index[i] : first;
+                end = index[i] > end ? index[i] : end;
+            }
+            count_block(index, size, scratch);
         }
+        add_lanes(scratch, first, end + 1, counts);
     }
 }
 
 /* Lower 16 bits of those |x| whose upper 16 bits are one of num (<= 255) sorted buckets; slot says
- * which. Returns how many; low and slot hold n entries.
+ * which, and times how often, since rows of one value such as max|x| are one entry. Returns how many
+ * entries; low, slot and times hold n.
  */
 int64_t qs_collect_low(const int32_t *bits, int64_t n, const int32_t *buckets, int32_t num,
-                       uint16_t *low, uint8_t *slot) {
-    int64_t found = 0;
+                       uint16_t *low, uint8_t *slot, int32_t *times) {
+    int64_t found = 0, latest[255];
     if (num == 0) return 0;
+    for (int32_t b = 0; b < num; b++) latest[b] = -1;
     int32_t first = buckets[0] << 16;
-    for (int64_t start = 0; start < n; start += BLOCK) {
-        int32_t size = n - start < BLOCK ? (int32_t)(n - start) : BLOCK;
+    for (int64_t start = 0; start < n; start += VECTOR) {
+        int32_t size = n - start < VECTOR ? (int32_t)(n - start) : VECTOR;
         const int32_t *block = bits + start;
-        int32_t any = 0;
-        for (int32_t i = 0; i < size; i++) any |= (block[i] & 0x7fffffff) >= first;
-        if (!any) continue;
+        int32_t top = 0;
+        for (int32_t i = 0; i < size; i++) {
+            int32_t magnitude = block[i] & 0x7fffffff;
+            top = magnitude > top ? magnitude : top;
+        }
+        if (top < first) continue;
         for (int32_t i = 0; i < size; i++) {
             int32_t magnitude = block[i] & 0x7fffffff;
             if (magnitude < first) continue;
-            for (int32_t b = 0; b < num; b++)
-                if (magnitude >> 16 == buckets[b]) {
-                    low[found] = (uint16_t)(magnitude & 0xffff);
-                    slot[found++] = (uint8_t)b;
-                    break;
-                }
+            int32_t b = 0;
+            while (b < num && magnitude >> 16 != buckets[b]) b++;
+            if (b == num) continue;
+            uint16_t key = (uint16_t)(magnitude & 0xffff);
+            if (latest[b] >= 0 && low[latest[b]] == key && times[latest[b]] < INT32_MAX) {
+                times[latest[b]]++;
+                continue;
+            }
+            low[found] = key;
+            slot[found] = (uint8_t)b;
+            times[found] = 1;
+            latest[b] = found++;
         }
     }
     return found;
@@ -202,7 +233,7 @@ static int smoothed_pair(const int64_t *hist, const int64_t *prefix, const int64
 /* Left-to-right float32 sums of TEAM rows; row r has sizes[r] values. A single such sum waits for
  * its own additions, several side by side do not.
  */
-#define TEAM 4
+#define TEAM 8
 static void row_sums(float *const rows[TEAM], const int32_t sizes[TEAM], float sums[TEAM]) {
     int32_t common = sizes[0];
     for (int r = 1; r < TEAM; r++) common = sizes[r] < common ? sizes[r] : common;

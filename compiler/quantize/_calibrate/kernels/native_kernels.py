@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
-from compiler.quantize._calibrate.kernels.protocol import UPPER_COUNTERS
+from compiler.quantize._calibrate.kernels.protocol import UPPER_COUNTERS, KeyTimes
 from compiler.targets.c.toolchain import build_library
 
 _SOURCE = Path(__file__).with_name("calibrate.c")
 _LANES = 4  # LANES and TEAM of calibrate.c
-_TEAM = 4
+_TEAM = 8
 
 
 def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
@@ -48,6 +48,8 @@ class NativeKernels:
         self._lock = threading.Lock()
         self._upper_scratch = np.zeros(_LANES * UPPER_COUNTERS, np.uint32)
         self._bin_scratch = np.zeros(0, np.uint32)
+        self._low, self._slot = np.empty(0, np.uint16), np.empty(0, np.uint8)
+        self._times = np.empty(0, np.int32)
 
     def count_ranges(
         self, values: NDArray[np.float32], counts: NDArray[np.int64], keys: NDArray[np.int32]
@@ -85,20 +87,25 @@ class NativeKernels:
 
     def collect_low(
         self, values: NDArray[np.float32], buckets: NDArray[np.int32]
-    ) -> list[NDArray[np.uint16]]:
+    ) -> list[KeyTimes]:
         """See ``Kernels.collect_low``."""
-        low = np.empty(values.size, np.uint16)
-        slot = np.empty(values.size, np.uint8)
-        found = self._collect_low(
-            _pointer(values),
-            ctypes.c_int64(values.size),
-            _pointer(buckets),
-            ctypes.c_int32(buckets.size),
-            _pointer(low),
-            _pointer(slot),
-        )
-        low, slot = low[:found], slot[:found]
-        return [low[slot == index] for index in range(buckets.size)]
+        with self._lock:
+            if self._low.size < values.size:
+                # Kept, because fresh pages would cost more than the search; few are ever written.
+                self._low = np.empty(values.size, np.uint16)
+                self._slot = np.empty(values.size, np.uint8)
+                self._times = np.empty(values.size, np.int32)
+            found = self._collect_low(
+                _pointer(values),
+                ctypes.c_int64(values.size),
+                _pointer(buckets),
+                ctypes.c_int32(buckets.size),
+                _pointer(self._low),
+                _pointer(self._slot),
+                _pointer(self._times),
+            )
+            here = [np.flatnonzero(self._slot[:found] == b) for b in range(buckets.size)]
+            return [(self._low[place], self._times[place]) for place in here]
 
     def divergences(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.quantize._calibrate.kernels.protocol import UPPER_COUNTERS, order_key
+from compiler.quantize._calibrate.kernels.protocol import UPPER_COUNTERS, KeyTimes, order_key
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _EPS = np.float32(0.0001)
@@ -58,12 +58,12 @@ class NumpyKernels:
         with np.errstate(over="ignore", divide="ignore"):
             inverse = np.float32(np.float64(bins) / width)
         # As in calibrate.c: only values this close to an edge are compared with it.
-        margin = 1.0 if edges[-1] < 1e-30 else 5e-7 * bins
+        margin = 5e-7 * bins if 1e-30 < edges[-1] < 1e38 else 1.0
         inner = edges[1:-1]
         for start in range(0, values.size, _BLOCK):
             block = values[start : start + _BLOCK]
             with np.errstate(over="ignore", invalid="ignore"):
-                guess = np.clip((block - low) * inverse, 0, bins - 1)
+                guess = np.clip((block - low) * inverse, 0.5, bins - 0.5)
                 index = guess.astype(np.int32)
             guess -= index
             near = np.flatnonzero(~((guess > margin) & (guess < 1.0 - margin)))
@@ -72,13 +72,14 @@ class NumpyKernels:
 
     def collect_low(
         self, values: NDArray[np.float32], buckets: NDArray[np.int32]
-    ) -> list[NDArray[np.uint16]]:
+    ) -> list[KeyTimes]:
         """See ``Kernels.collect_low``."""
         magnitude = values.view(np.int32) & _MAGNITUDE
         if buckets.size:
             magnitude = magnitude[magnitude >= buckets[0] << 16]
         upper = magnitude >> 16
-        return [(magnitude[upper == bucket] & 0xFFFF).astype(np.uint16) for bucket in buckets]
+        rows = [(magnitude[upper == bucket] & 0xFFFF).astype(np.uint16) for bucket in buckets]
+        return [(row, np.ones(row.size, np.int32)) for row in rows]
 
     def divergences(
         self,

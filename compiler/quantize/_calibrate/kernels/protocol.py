@@ -20,6 +20,9 @@ UPPER_COUNTERS = 32768
 KERNELS_VARIABLE = "QSEARCH_KERNELS"
 """Environment variable that picks the implementation: auto (default), c or numpy."""
 
+KeyTimes = tuple[NDArray[np.uint16], NDArray[np.int32]]
+"""Keys, and how often each entry occurred; same shape."""
+
 KernelChoice = Literal["auto", "c", "numpy"]
 
 
@@ -46,8 +49,11 @@ class Kernels(Protocol):
 
     def collect_low(
         self, values: NDArray[np.float32], buckets: NDArray[np.int32]
-    ) -> list[NDArray[np.uint16]]:
-        """Per bucket (sorted, at most 255): lower 16 bits of the |values| that fall into it."""
+    ) -> list[KeyTimes]:
+        """Per bucket (sorted, at most 255): lower 16 bits of the |values| that fall into it.
+
+        Entries may repeat a key, in any order; the sums of their times are what counts.
+        """
 
     def divergences(
         self,
