@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from typing import Any, Final
 
 from qsearch.report.measures import Measure
@@ -60,9 +62,9 @@ def slices(points: Sequence[TrialPoint], parameter: str, measure: Measure, width
     chart.frame(None, y, "", measure.label)
     room = (width - chart.left - chart.right) / len(values) - 6
     best = min if measure.smaller_is_better else max
-    for value in values:
+    for value, words in zip(values, _short(values), strict=True):
         at = x.at(place[value])
-        chart.text(at, chart.height - chart.bottom + 15, value, "mid", room)
+        chart.text(at, chart.height - chart.bottom + 15, words, "mid", room)
         reached = y.at(best(shown for _, other, shown in known if str(other) == value))
         half = min(room / 2, 26)
         chart.line([(at - half, reached), (at + half, reached)], "best")
@@ -152,3 +154,18 @@ def ordered_values(values: Any) -> list[str]:
         return (0, float(value), "") if numeric else (1, 0.0, text)
 
     return sorted(found, key=place)
+
+
+def _short(values: Sequence[str]) -> list[str]:
+    """Numbers with as few digits as tell them apart well; words as they are."""
+    numbers: dict[str, float] = {}
+    for text in values:
+        with contextlib.suppress(ValueError):
+            numbers[text] = float(text)
+    ordered = sorted(numbers.values())
+    near = min((b - a for a, b in pairwise(ordered)), default=0.0) / 10
+    for digits in range(2, 7):
+        words = {text: f"{number:.{digits}g}" for text, number in numbers.items()}
+        if all(abs(float(words[text]) - number) <= near for text, number in numbers.items()):
+            return [words.get(text, text) for text in values]
+    return list(values)

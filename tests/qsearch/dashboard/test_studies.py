@@ -13,6 +13,7 @@ from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.snapshots import FRESH_S
 from qsearch.report.measures import Measures, measure_of, pareto
 from qsearch.report.plots import layers
+from qsearch.report.plots.parameters import slices
 from qsearch.store.records import Ended, Failure, LayerFigures, Outcome
 from tests.qsearch.dashboard.server import served
 from tests.qsearch.dashboard.stores import new_trial
@@ -101,6 +102,18 @@ def test_a_slice_shows_each_trial_at_its_value(client, repository):
     for trial in complete:
         wanted = f"trial {trial.number}\ncalibrate_mode = {trial.params['calibrate_mode']}"
         assert any(title.startswith(wanted) for title in titles)
+
+
+def test_values_along_a_slice_keep_only_the_digits_that_tell_them_apart(repository):
+    points = [p for p in repository.points_of(1) if p.state == "complete"]
+    for values, wanted in (
+        ((0.03125, 0.8125, 1.0), {"0.031", "0.81", "1"}),
+        ((0.999, 0.9999, None), {"0.999", "0.9999", "None"}),
+    ):
+        known = [replace(p, params={"p": values[i % 3]}) for i, p in enumerate(points)]
+        svg = slices(known, "p", measure_of("top1"), 640)
+        shown = {text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")}
+        assert wanted <= shown
 
 
 def test_measures_tell_costs_from_gains(repository):
