@@ -147,31 +147,32 @@ class TrialQueue:
         for proposal in self.proposer.propose(batch):
             if proposal.config_hash in stored or len(new) == room:
                 continue
+            fields = proposal.qconfig.to_dict()
             new.append(
                 NewTrial(
                     number=self.ledger.next_number + len(new),
                     batch=batch,
                     params=proposal.params,
-                    qconfig=proposal.qconfig.to_dict(),
+                    qconfig=fields,
                     config_hash=proposal.config_hash,
-                    work_hash=self._work_hash(proposal.qconfig),
+                    work_hash=self._work_hash(proposal.qconfig, fields),
                     stage=proposal.stage,
                 )
             )
         return new
 
-    def _work_hash(self, qconfig: QConfig) -> str:
+    def _work_hash(self, qconfig: QConfig, fields: Mapping[str, Any]) -> str:
         """Equal for configurations that make the same module: ranges count, not their origin.
 
         On few samples, the maximum and a high percentile are often the same number.
         """
-        fields = canonical_fields(qconfig.to_dict())
+        decides = canonical_fields(fields)
         try:
             scales = self.scales_for(qconfig)
         except CompilerError:
             scales = None  # told when the trial is run
         if scales is not None:
             for name in ("calibrate_mode", "percentile"):
-                fields.pop(name, None)
-            fields["activation_scales"] = list(scales)
-        return content_hash({**self.work_key, "qconfig": fields})
+                decides.pop(name, None)
+            decides["activation_scales"] = list(scales)
+        return content_hash({**self.work_key, "qconfig": decides})

@@ -168,7 +168,8 @@ def _create(url: URL, *, reader: bool = False) -> Engine:
     arguments = {"connect_timeout": CONNECT_TIMEOUT_S, "client_encoding": "utf8"}
     if reader:
         arguments["options"] = "-c default_transaction_read_only=on"
-    return create_engine(url, connect_args=arguments, pool_pre_ping=True)
+    # No ping before each transaction: ``Database`` runs one again whose connection was gone.
+    return create_engine(url, connect_args=arguments)
 
 
 def _on_sqlite_connect(connection: Any, _record: Any) -> None:

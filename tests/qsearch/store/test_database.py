@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from qsearch.errors import StoreError
@@ -44,6 +45,29 @@ def test_a_transaction_is_run_again_until_the_server_is_back(storage_url: str) -
 
     assert database.write(work) == "done"
     assert len(slept) == 3
+    database.close()
+
+
+@pytest.mark.postgres
+def test_connections_that_died_in_the_pool_are_replaced(postgres_url: str) -> None:
+    slept: list[float] = []
+    database = Database(open_engine(postgres_url), sleep=slept.append)
+    alive = text("SELECT 1")
+
+    def cut_off(connection: Connection) -> None:
+        # Two of them: a second one in use while the first lies in the pool.
+        with database.engine.connect() as other:
+            other.execute(alive)
+        connection.execute(
+            text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"),
+            {"name": database.engine.url.database},
+        )
+
+    with pytest.raises(StoreError):
+        Database(database.engine, patience_s=-1.0).write(cut_off)
+    assert [row[0] for row in database.read(alive)] == [1]
+    assert database.write(lambda connection: connection.execute(alive).scalar()) == 1
+    assert len(slept) <= 1
     database.close()
 
 
