@@ -1,4 +1,4 @@
-"""The README of the C target: its commands run in a shell, its table is whole."""
+"""The commands in the README of the C target run in a shell."""
 
 from __future__ import annotations
 
@@ -29,7 +29,3 @@ def test_the_commands_run_and_the_self_check_succeeds(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "arena_lower_bound_bytes" in done.stdout
-
-
-def test_the_table_lists_every_file_of_the_folder() -> None:
-    assert README.unnamed_files() == []
