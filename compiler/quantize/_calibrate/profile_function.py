@@ -11,6 +11,8 @@ Points that read the same value share one output. Source: spec/quantize.md secti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from compiler.errors import InternalQuantizeError
@@ -20,6 +22,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ops.annotation.attach_simulated_quantize import is_given
+from compiler.ops.op_call import op_call, scalar
 from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.quantize._calibrate.collectors import PointMap
 from compiler.quantize._calibrate.point_bits import Readers, point_readers
@@ -27,6 +30,10 @@ from compiler.quantize._calibrate.point_bits import Readers, point_readers
 SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
 
 _IDENTITIES = (SIMULATED_QUANTIZE, "annotation.cast_hint", "annotation.stop_fusion")
+
+
+_NEAR = 16.0
+"""Softmax makes less than 2e-7 of what lies further below the largest: masked scores, mostly."""
 
 
 def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[IRModule, PointMap]:
@@ -46,7 +53,9 @@ def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[I
     point_kind: list[int] = []
     readers: list[Readers] = []
     read_by = point_readers(main)
-    for node in post_order(main.body):
+    nodes = list(post_order(main.body))
+    compared = _read_by_softmax(nodes, main.body)
+    for node in nodes:
         if not is_op_call(node, *_IDENTITIES) or is_given(node):
             plain[node] = with_operands(node, [plain[child] for child in node.operands()])
             continue
@@ -57,6 +66,8 @@ def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[I
         kind = getattr(node.attrs, "kind", QAnnotateKind.IDENTITY)
         if kind not in (QAnnotateKind.INPUT, QAnnotateKind.ACTIVATION):
             continue
+        if node in compared:
+            data = _near_largest(data, compared[node])
         if isinstance(data, Constant):
             raise InternalQuantizeError(
                 f"a quantize point of kind {kind2str(kind)} lies on a constant",
@@ -84,3 +95,28 @@ def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[I
         tuple(readers),
     )
     return infer_module(IRModule.from_expr(Function(params, body))), points
+
+
+def _read_by_softmax(nodes: Sequence[Expr], result: Expr) -> dict[Expr, int]:
+    """Points of which all readers are softmax along one axis, with that axis."""
+    axes: dict[Expr, set[int | None]] = {result: {None}}
+    found: dict[Expr, int] = {}
+    for node in reversed(nodes):
+        read = axes.get(node, set())
+        if is_op_call(node, SIMULATED_QUANTIZE) and len(read) == 1:
+            (axis,) = read
+            if axis is not None:
+                found[node] = axis
+        if is_op_call(node, "nn.softmax"):
+            read = {node.attrs.axis}  # type: ignore[attr-defined]
+        elif not is_op_call(node, "annotation.cast_hint", "annotation.stop_fusion"):
+            read = {None}
+        for operand in node.operands():
+            axes.setdefault(operand, set()).update(read)
+    return found
+
+
+def _near_largest(scores: Expr, axis: int) -> Expr:
+    """Scores with those raised that softmax cannot tell from 0: no range is lost to them."""
+    largest = op_call("max", scores, axis=(axis,), keepdims=True)
+    return op_call("maximum", scores, op_call("subtract", largest, scalar(_NEAR, "float32")))

@@ -1,0 +1,115 @@
+"""Attention masks: numbers that stand for minus infinity become ones that integers can hold.
+
+    before                                          after
+    nn.softmax(add(%scores, -inf where masked))     nn.softmax(add(%scores, -512 where masked))
+    nn.softmax(where(mask, -1e9, %scores))          nn.softmax(add(%scores, -512 where masked))
+    nn.softmax(add(%scores, %m * -3.4e38))          nn.softmax(add(%scores, %m * -512))
+
+A scale that reaches to -10000 leaves nothing of the scores, and minus infinity has no scale at all.
+Softmax sees differences only: exp(-512) is 0 in float32 as well. That the scale of the sum does not
+reach to -512 either is seen to where it is measured (``_calibrate/profile_function.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ops.op_call import op_call
+from compiler.passes.opaque_primitives import OpaquePrimitives
+
+LIMIT = 512.0
+"""What a masked score is lowered by."""
+
+_MOVES = ("broadcast_to", "expand_dims", "reshape", "squeeze", "tile", "transpose")
+
+
+def bounded_masks(mod: IRModule) -> IRModule:
+    """The module with bounded masks in ``main``; the very same where there are none.
+
+    Args:
+        mod: typed; constants folded.
+    """
+    main: Function = mod["main"]
+    new = _Bounds().visit(main)
+    assert isinstance(new, Function)
+    return mod if new is main else infer_module(mod.with_function("main", new))
+
+
+class _Bounds(OpaquePrimitives):
+    def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        if not is_op_call(post, "nn.softmax"):
+            return post
+        moves, scores = _behind_moves(post.args[0])
+        new = _masked_scores(scores)
+        if new is scores:
+            return post
+        return Call(post.op, (_moved(new, moves),), post.attrs, span=post.span)
+
+
+def _masked_scores(scores: Expr) -> Expr:
+    if is_op_call(scores, "where"):
+        assert isinstance(scores, Call)
+        return _added(scores)
+    if not is_op_call(scores, "add"):
+        return scores
+    assert isinstance(scores, Call)
+    sides = tuple(_bounded(side) for side in scores.args)
+    if all(new is old for new, old in zip(sides, scores.args)):
+        return scores
+    return Call(scores.op, sides, scores.attrs, span=scores.span)
+
+
+def _added(choice: Call) -> Expr:
+    """A choice by a constant condition between scores and minus infinity, as a sum."""
+    condition, yes, no = choice.args
+    if not isinstance(condition, Constant):
+        return choice
+    for masked, scores, where in ((yes, no, condition.data), (no, yes, ~condition.data)):
+        if isinstance(masked, Constant) and (masked.data <= -LIMIT).all():
+            dtype = masked.data.dtype
+            mask = np.where(where, np.asarray(-LIMIT, dtype), np.asarray(0, dtype))
+            return op_call("add", scores, Constant(mask, span=choice.span), span=choice.span)
+    return choice
+
+
+def _bounded(side: Expr) -> Expr:
+    moves, value = _behind_moves(side)
+    if isinstance(value, Constant):
+        new: Expr = _raised(value)
+    elif isinstance(value, Call) and is_op_call(value, "multiply"):
+        # A mask of zeros and ones, times what stands for minus infinity.
+        factors = tuple(
+            _raised(f) if isinstance(f, Constant) and f.data.size == 1 else f for f in value.args
+        )
+        same = all(a is b for a, b in zip(factors, value.args))
+        new = value if same else Call(value.op, factors, value.attrs, span=value.span)
+    else:
+        return side
+    return side if new is value else _moved(new, moves)
+
+
+def _raised(constant: Constant) -> Constant:
+    data = constant.data
+    if data.dtype.kind != "f" or not data.size or not data.min() < -LIMIT:
+        return constant
+    return Constant(np.maximum(data, np.asarray(-LIMIT, data.dtype)), span=constant.span)
+
+
+def _behind_moves(value: Expr) -> tuple[list[Call], Expr]:
+    """(moves, outermost first; what they move)."""
+    moves: list[Call] = []
+    while isinstance(value, Call) and is_op_call(value, *_MOVES):
+        moves.append(value)
+        value = value.args[0]
+    return moves, value
+
+
+def _moved(value: Expr, moves: Sequence[Call]) -> Expr:
+    for move in reversed(moves):
+        value = Call(move.op, (value, *move.args[1:]), move.attrs, span=move.span)
+    return value

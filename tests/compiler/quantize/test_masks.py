@@ -1,0 +1,107 @@
+"""Attention with masks: what stands for minus infinity does not cost the scores their scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import evaluate, relay
+from compiler.ir.expr import Expr
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.proof.derive import derive_static
+from compiler.quantize import (
+    QConfig,
+    activation_scales,
+    build_candidate,
+    calibration_stats,
+    mark,
+    prerequisite_optimize,
+)
+from compiler.quantize._masks import bounded_masks
+
+op = relay.op
+TOKENS, WIDTH = 6, 8
+SHAPE = (1, TOKENS, WIDTH)
+EARLIER = np.tril(np.ones((TOKENS, TOKENS), bool))
+
+
+def constant(values: Any) -> Expr:
+    made: Expr = relay.const(np.asarray(values, np.float32))
+    return made
+
+
+def added(low: float) -> Callable[[Expr], Expr]:
+    return lambda scores: op.add(scores, constant(np.where(EARLIER, 0, low)))
+
+
+def chosen(scores: Expr) -> Expr:
+    return op.where(relay.const(EARLIER), scores, constant(-np.inf))
+
+
+MASKS: dict[str, Callable[[Expr], Expr]] = {
+    "minus infinity is added": added(-np.inf),
+    "the lowest float is added": added(float(np.finfo(np.float32).min)),
+    "minus ten thousand is added": added(-1e4),
+    "scores or minus infinity": chosen,
+}
+
+
+def attention(mask: Callable[[Expr], Expr], *params: relay.Var) -> IRModule:
+    """One head whose scores are masked."""
+    rng = np.random.default_rng(0)
+    x = relay.var("x", SHAPE)
+    q, k, v = (
+        op.reshape(
+            op.nn.dense(op.reshape(x, newshape=(TOKENS, WIDTH)), constant(w)), newshape=SHAPE
+        )
+        for w in rng.standard_normal((3, WIDTH, WIDTH)) * 0.5
+    )
+    scores = op.nn.softmax(mask(op.nn.batch_matmul(q, k)), axis=-1)
+    body = op.nn.batch_matmul(scores, op.transpose(v, axes=(0, 2, 1)))
+    mod = infer_module(relay.module(relay.Function((x, *params), body)))
+    return prerequisite_optimize(mod, None, 3)
+
+
+def tokens(seed: int) -> dict[str, Any]:
+    return {"x": np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)}
+
+
+def sqnr_db(mod: IRModule, data: list[dict[str, Any]], **fields: Any) -> float:
+    config = QConfig.recommended(**fields)
+    annotated, _ = mark(mod, config)
+    scales = activation_scales(calibration_stats(annotated, data), config)
+    made = build_candidate(mod, config, scales).partitioned
+    assert made is not None
+    assert derive_static(made).findings == ()
+    wanted, found = (np.stack([evaluate(m, b)[0] for b in data]) for m in (mod, made))
+    return float(10 * np.log10((wanted**2).sum() / ((wanted - found) ** 2).sum()))
+
+
+@pytest.mark.parametrize("mode", ["max", "percentile", "mse"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_masked_scores_keep_their_scale(mask: str, mode: str) -> None:
+    data = [tokens(seed) for seed in range(8)]
+    assert sqnr_db(attention(MASKS[mask]), data, calibrate_mode=mode) > 27
+
+
+def test_a_mask_that_is_an_input_is_a_number_of_the_same_kind() -> None:
+    ones = relay.var("ones", (1, TOKENS), "int64")
+
+    def masked(scores: Expr) -> Expr:
+        hidden = op.subtract(constant(1), op.cast(ones, dtype="float32"))
+        lowered = op.multiply(op.expand_dims(hidden, axis=1), constant(-3.4e38))
+        found: Expr = op.add(scores, lowered)
+        return found
+
+    visible = np.array([[1, 1, 1, 1, 0, 0]])
+    data = [{**tokens(seed), "ones": visible} for seed in range(8)]
+    assert sqnr_db(attention(masked, ones), data, calibrate_mode="max") > 27
+
+
+def test_sums_without_masks_are_left_alone() -> None:
+    mod = attention(lambda scores: op.add(scores, constant(np.where(EARLIER, 0, -100))))
+    assert bounded_masks(mod) is mod
