@@ -1,6 +1,6 @@
 """What is known of a study, kept in memory and brought up to date by what changed since.
 
-A finished trial never changes, so a refresh reads only the trials from the first unfinished one on.
+A finished trial never changes, so a refresh reads only those that were unfinished, and new ones.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ FRESH_S: Final = 0.4
 KEPT: Final = 32
 """Studies in memory."""
 RATE_WINDOW_S: Final = 300.0
+MOST_OPEN: Final = 200
+"""Unfinished trials that are asked for by number; of more, all from the first one on are read."""
 
 
 @dataclass(slots=True)
@@ -144,11 +146,22 @@ class Snapshots:
 
     def _refresh(self, known: Snapshot, study: Study) -> None:
         points = known.points
-        first = next((i for i, point in enumerate(points) if not point.finished), len(points))
-        start = points[first].number if first < len(points) else _after(points)
-        changed = known.repository.points_of(study.id, start)
-        if changed != points[first:] or study != known.study or not known.version:
-            known.points = points[:first] + changed
+        open_ones = {point.number: i for i, point in enumerate(points) if not point.finished}
+        if len(open_ones) <= MOST_OPEN:
+            start, kept = _after(points), len(points)
+        else:
+            start, kept = next(iter(open_ones.items()))
+        read = known.repository.points_of(study.id, start, [n for n in open_ones if n < start])
+        known_ones = [points[i] for i in open_ones.values() if i < kept]
+        if read != [*known_ones, *points[kept:]] or study != known.study or not known.version:
+            renewed = points[:kept]
+            for point in read:
+                place = open_ones.get(point.number, kept)
+                if place < kept:
+                    renewed[place] = point
+                else:
+                    renewed.append(point)
+            known.points = renewed
             known.study = study
             known.derived = {}
             known.version += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,9 +80,14 @@ class TrialPoint:
 class ViewQueries(Database):
     """What the dashboard reads every second."""
 
-    def points_of(self, study_id: int, first: int = 0) -> list[TrialPoint]:
-        """Trials by number, from number ``first`` on."""
-        query = select(*_COLUMNS).where(TrialRow.study_id == study_id, TrialRow.number >= first)
+    def points_of(
+        self, study_id: int, first: int = 0, also: Collection[int] = ()
+    ) -> list[TrialPoint]:
+        """Trials by number, from number ``first`` on, and those of the numbers ``also``."""
+        wanted = TrialRow.number >= first
+        if also:
+            wanted |= TrialRow.number.in_(also)
+        query = select(*_COLUMNS).where(TrialRow.study_id == study_id, wanted)
         return [_point_of(row) for row in self.read(query.order_by(TrialRow.number))]
 
     def last_event(self, study_id: int) -> int:

@@ -170,6 +170,24 @@ def test_answers_are_compressed_for_those_who_ask(client):
     assert 2 * int(small.headers["content-length"]) < int(plain.headers["content-length"])
 
 
+def test_a_trial_that_others_overtook_is_shown_when_it_ends(client, repository):
+    late, *others = repository.add_trials(1, [new_trial(n) for n in range(30, 34)])
+    ended = Outcome("complete", {"top1": 0.5, "agreement": 1.0, "sqnr_db": 1.0}, 64)
+    path = f"{client.study}/trials?after=29"
+    shown = []
+    for some in ([], others, [late], repository.add_trials(1, [new_trial(34)])):
+        repository.finish_trials(1, [Ended(trial, ended) for trial in some])
+        time.sleep(FRESH_S)
+        rows = client.get(path).json()["rows"]
+        shown.append([row["state"] for row in rows])
+        assert [row["number"] for row in rows] == list(range(30, 30 + len(rows)))
+    waiting, done = "waiting", "complete"
+    assert shown[0][:4] == [waiting] * 4
+    assert shown[1][:4] == [waiting, done, done, done]
+    assert shown[2][:4] == [done] * 4
+    assert shown[3] == [done] * 5
+
+
 def test_an_empty_folder_shows_no_study(tmp_path: Path):
     with served(DashboardOptions(root=tmp_path / "nothing")) as client:
         assert client.get("/api/v1/studies").json()["total"] == 0

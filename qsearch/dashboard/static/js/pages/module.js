@@ -146,7 +146,7 @@ async function drawProof(key) {
   card("Inputs", {}, h("table", {}, h("tbody", {}, derived.inputs.map((input) => h("tr", {}, h("th", { scope: "row" }, input.name), h("td", { class: "mono" }, `${input.low} … ${input.high}`)))))),
   card("Conversions", {}, h("pre", {}, derived.conversions.join("\n"))),
   card("Ranges of what operators compute", { wide: true }, h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Ranges of values" }, h("table", { class: "dense" },
-    h("thead", {}, h("tr", {}, ["Value", "Operator", "Type", "Least", "Greatest"].map((words) => h("th", { scope: "col" }, words)))),
+    h("thead", {}, h("tr", {}, ["Value", "Operator", "Type", "Least", "Greatest"].map((words, i) => h("th", { scope: "col", class: i > 2 ? "num" : "" }, words)))),
     h("tbody", {}, computed.slice(0, 2000).map((value) => h("tr", {}, h("td", { class: "mono" }, value.name), h("td", {}, value.op),
       h("td", { class: "mono" }, `${value.dtype} (${value.shape.join(", ")})`), h("td", { class: "num" }, plain(value.low)), h("td", { class: "num" }, plain(value.high)))))))));
 }
