@@ -24,7 +24,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, describe
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
 from compiler.ops.rules.integer_calls import along_axis
 from compiler.qtypes.channel_ranges import ChannelRanges, InputGram
@@ -75,8 +75,9 @@ def _rounded(point: Call, rule: InputColumns, gram: InputGram, centred: bool) ->
     assert isinstance(held, Constant)
     assert isinstance(scale, Constant)
     assert isinstance(high, Constant)
-    rank, axis = held.data.ndim, point.attrs.axis  # type: ignore[union-attr]
-    trailing = None if axis is None else rank - axis % rank - 1
+    attrs, rank = point_attrs(point), held.data.ndim
+    assert attrs is not None
+    trailing = None if attrs.axis is None else rank - attrs.axis % rank - 1
     along = along_axis(scale.data, trailing, "float64").data
     rows, limit = rule.rows(held.data / along), int(high.data)
     key = hashlib.sha256(rows.tobytes() + gram.unit.tobytes() + b"%d %d" % (limit, centred))

@@ -5,8 +5,12 @@ Source: spec/quantize.md section 5.4 and ruling R-30.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from compiler.ir.expr import Call, Constant, Expr, Op, Var
 from compiler.ir.ty import TensorType
+from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
@@ -14,6 +18,21 @@ from compiler.qtypes.kind import QAnnotateKind
 SQ = "relay.op.annotation.simulated_quantize"
 PARAMETERS = ("dom_scale", "clip_min", "clip_max")
 _SCALAR = TensorType((), "float32")
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedQuantizeAttrs(OpAttrs):
+    """``kind`` is a QAnnotateKind; ``axis`` the channel axis of several scales, None for one;
+    ``bits`` the precision where it is not the kind's own; a ``given`` point came with the model,
+    scale and bounds included, and keeps them."""
+
+    type_key: ClassVar[str] = "SimulatedQuantizeAttrs"
+    kind: int
+    sign: bool = True
+    rounding: str = "round"
+    axis: int | None = None
+    bits: int | None = None
+    given: bool = False
 
 
 def attach_simulated_quantize(
@@ -37,38 +56,42 @@ def attach_simulated_quantize(
     """
     if isinstance(data, Constant):
         kind = QAnnotateKind.WEIGHT
-    as_asked = quantize_kind(data) == kind and (
-        is_given(data) or _choices(data) == (sign, rounding, bits)
-    )
-    if as_asked:
+    held = point_attrs(data)
+    asked = (sign, rounding, bits)
+    if (
+        held is not None
+        and held.kind == kind
+        and (held.given or (held.sign, held.rounding, held.bits) == asked)
+    ):
         return data
     key = (data, int(kind), sign, rounding, bits)
     if context is not None and shared and key in context.qnode_map:
         return context.qnode_map[key]
-    op = Op.get(SQ)
-    assert op.attrs_type is not None
-    attrs = op.attrs_type(kind=int(kind), sign=sign, rounding=rounding, bits=bits)  # type: ignore[call-arg]
-    point = Call(op, (data, *(Var(name, _SCALAR) for name in PARAMETERS)), attrs, span=data.span)
+    attrs = SimulatedQuantizeAttrs(kind=int(kind), sign=sign, rounding=rounding, bits=bits)
+    point = Call(
+        Op.get(SQ), (data, *(Var(name, _SCALAR) for name in PARAMETERS)), attrs, span=data.span
+    )
     if context is not None and shared:
         context.qnode_map[key] = point
     return point
 
 
-def _choices(point: Expr) -> tuple[bool, str, int | None]:
-    attrs = point.attrs  # type: ignore[attr-defined]
-    return attrs.sign, attrs.rounding, attrs.bits
+def point_attrs(expr: Expr) -> SimulatedQuantizeAttrs | None:
+    """Attributes of a simulated_quantize call; None for any other expression."""
+    attrs = expr.attrs if isinstance(expr, Call) else None
+    return attrs if isinstance(attrs, SimulatedQuantizeAttrs) else None
 
 
 def quantize_kind(expr: Expr) -> QAnnotateKind | None:
     """Kind of a simulated_quantize call; None for any other expression."""
-    if isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.name == SQ:
-        return QAnnotateKind(expr.attrs.kind)  # type: ignore[union-attr]
-    return None
+    attrs = point_attrs(expr)
+    return None if attrs is None else QAnnotateKind(attrs.kind)
 
 
 def is_given(expr: Expr) -> bool:
     """True for a quantize point that came with the model and keeps its scale and bounds."""
-    return quantize_kind(expr) is not None and bool(expr.attrs.given)  # type: ignore[attr-defined]
+    attrs = point_attrs(expr)
+    return attrs is not None and attrs.given
 
 
 def as_input(arg: Expr, context: QuantizeContext) -> Expr:

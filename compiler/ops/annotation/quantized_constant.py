@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import point_attrs
 from compiler.ops.rules.dom_scale import as_scale
 from compiler.ops.rules.integer_calls import along_axis
 from compiler.ops.tensor.unary import round_half_away
@@ -20,13 +20,13 @@ def quantized_constant(point: Expr) -> NDArray[np.int64] | None:
     Returns:
         None for any other expression.
     """
-    if not isinstance(point, Call) or quantize_kind(point) is None:
+    attrs = point_attrs(point)
+    if attrs is None or not isinstance(point, Call):
         return None
     values = [arg.data for arg in point.args if isinstance(arg, Constant)]
     if len(values) != len(point.args):
         return None
     data, scale, low, high = values
-    axis = point.attrs.axis  # type: ignore[union-attr]
-    trailing = None if axis is None else data.ndim - axis % data.ndim - 1
+    trailing = None if attrs.axis is None else data.ndim - attrs.axis % data.ndim - 1
     reciprocal = along_axis(as_scale(np.float32(1) / scale), trailing, "float32").data
     return np.asarray(np.clip(round_half_away(data * reciprocal), low, high), np.int64)

@@ -13,8 +13,7 @@ axis of the data (spec/quantize.md sections 5.1 and 7.10).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +26,8 @@ from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar
-from compiler.ops.annotation.attach_simulated_quantize import is_given
+from compiler.ops.annotation.attach_simulated_quantize import SQ, SimulatedQuantizeAttrs, is_given
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
-from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale
 from compiler.ops.rules.integer_calls import along_axis
@@ -55,7 +53,6 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
 
-OP = "relay.op.annotation.simulated_quantize"
 ROUNDINGS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "round": round_half_away,
     "round_even": np.rint,
@@ -66,32 +63,17 @@ class UnsupportedQuantizeError(QuantizeError, AssertionError):
     """A sign or rounding that simulated_quantize names but does not compute."""
 
 
-@dataclass(frozen=True, eq=False)
-class SimulatedQuantizeAttrs(OpAttrs):
-    """``kind`` is a QAnnotateKind; ``axis`` the channel axis of several scales, None for one;
-    ``bits`` the precision where it is not the kind's own; a ``given`` point came with the model,
-    scale and bounds included, and keeps them."""
-
-    type_key: ClassVar[str] = "SimulatedQuantizeAttrs"
-    kind: int
-    sign: bool = True
-    rounding: str = "round"
-    axis: int | None = None
-    bits: int | None = None
-    given: bool = False
-
-
 def simulated_quantize_rel(
     types: Sequence[Type], num_inputs: int, attrs: SimulatedQuantizeAttrs, reporter: Reporter
 ) -> bool:
     """Result = type of the data; the others are float32: scalars, or one vector of scales."""
     if not is_known(types[0]):
         return False
-    data = tensor_of_rank(OP, types, 0, "data", 0, at_least=True)
+    data = tensor_of_rank(SQ, types, 0, "data", 0, at_least=True)
     scalar = TensorType((), "float32")
     scale = scalar
     if attrs.axis is not None:
-        axis = normalize_axis(OP, attrs.axis, len(data.shape))
+        axis = normalize_axis(SQ, attrs.axis, len(data.shape))
         scale = TensorType((data.shape[axis],), "float32")
     reporter.assign(types[1], scale)
     reporter.assign(types[2], scalar)
@@ -101,7 +83,7 @@ def simulated_quantize_rel(
 
 
 simulated_quantize = register_op(
-    OP,
+    SQ,
     arg_names=("data", "dom_scale", "clip_min", "clip_max"),
     attrs_type=SimulatedQuantizeAttrs,
     rel=simulated_quantize_rel,
@@ -195,7 +177,7 @@ def simulated_quantize_realize(
             span=ref_call.span,
         )
     rank = len(ref_call.args[0].tensor_type.shape)
-    trailing = None if attrs.axis is None else rank - normalize_axis(OP, attrs.axis, rank) - 1
+    trailing = None if attrs.axis is None else rank - normalize_axis(SQ, attrs.axis, rank) - 1
     scale = DomScale(constants[0].data, trailing)
     low, high = float(constants[1].data), float(constants[2].data)
     narrow = attrs.kind == QAnnotateKind.INPUT

@@ -24,7 +24,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
-from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import is_given, point_attrs, quantize_kind
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale, chosen_scale
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
@@ -93,7 +93,9 @@ def bind_scales(
     context.report.points.clear()
     for point in binder.points:
         bound = binder.bound[point]
-        context.report.add_point(point.attrs.kind, bound.range_s, bound.scale.values)  # type: ignore[union-attr]
+        attrs = point_attrs(point)
+        assert attrs is not None
+        context.report.add_point(attrs.kind, bound.range_s, bound.scale.values)
     body = substitute(main.body, replaced)
     params = tuple(param for param in main.params if param not in replaced)
     simulated = Function(params, body, main.ret_type, main.type_params, main.attrs, span=main.span)
@@ -174,7 +176,8 @@ class _Binder:
                 reach = as_scale(max(-low, high))
                 self.bound[point] = _Bound(reach, DomScale(uneven.step), steps=uneven.ends)
                 continue
-            if point.attrs.bits is not None:  # type: ignore[union-attr]
+            attrs = point_attrs(point)
+            if attrs is not None and attrs.bits is not None:
                 # Outliers that calibration has not seen must not be clipped from a wide value.
                 range_s = as_scale(range_s * WIDE_HEADROOM)
             self.bound[point] = _Bound(*_scale_of(range_s, nbit, self.qconfig))
