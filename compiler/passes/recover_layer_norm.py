@@ -27,7 +27,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ops.op_call import op_call
-from compiler.passes.recovered_calls import with_recovered_calls
+from compiler.passes.recovered_calls import args_of, factors_of, with_recovered_calls
 
 
 @register_pass("RecoverLayerNorm", opt_level=0, required=("InferType",))
@@ -53,15 +53,15 @@ class _Norm:
 
 def _call(norm: _Norm, new: Mapping[Expr, Expr], node: Expr) -> Expr:
     gamma, beta = norm.gamma, norm.beta
-    shape = norm.data.tensor_type.concrete_shape
+    shape, dtype = norm.data.tensor_type.concrete_shape, norm.data.tensor_type.dtype
     data = new[norm.data]
     if norm.joined:
         data = op_call("reshape", data, newshape=(*shape[: norm.axis], norm.size))
     made = op_call(
         "nn.layer_norm",
         data,
-        Constant(np.ones(norm.size, np.float32) if gamma is None else gamma),
-        Constant(np.zeros(norm.size, np.float32) if beta is None else beta),
+        Constant(np.ones(norm.size, dtype) if gamma is None else gamma),
+        Constant(np.zeros(norm.size, dtype) if beta is None else beta),
         axis=norm.axis,
         epsilon=norm.epsilon,
         scale=gamma is not None,
@@ -106,10 +106,10 @@ def _scaled(node: Expr) -> _Norm | None:
 def _standardized(node: Expr) -> _Norm | None:
     """(x - mean) / sqrt(variance + epsilon), or times rsqrt."""
     if is_op_call(node, "divide"):
-        centred, deviation = _args(node)
+        centred, deviation = args_of(node)
         root = "sqrt"
     elif is_op_call(node, "multiply"):
-        centred, deviation = _args(node)
+        centred, deviation = args_of(node)
         if is_op_call(centred, "rsqrt"):
             centred, deviation = deviation, centred
         root = "rsqrt"
@@ -117,8 +117,8 @@ def _standardized(node: Expr) -> _Norm | None:
         return None
     if not is_op_call(deviation, root) or not is_op_call(centred, "subtract"):
         return None
-    data, mean = _args(centred)
-    moved = _with_constant(_args(deviation)[0], "add")
+    data, mean = args_of(centred)
+    moved = _with_constant(args_of(deviation)[0], "add")
     axes = _reduced_axes(mean, data)
     if moved is None or axes is None or moved[1].data.size != 1:
         return None
@@ -134,14 +134,13 @@ def _standardized(node: Expr) -> _Norm | None:
 
 def _reduced_axes(mean: Expr, data: Expr) -> tuple[int, ...] | None:
     """The axes of mean(data, keepdims=True)."""
-    if not is_op_call(mean, "mean") or _args(mean)[0] is not data:
+    if not is_op_call(mean, "mean") or args_of(mean)[0] is not data:
         return None
     return _axes(mean, data)
 
 
 def _axes(reduction: Expr, data: Expr) -> tuple[int, ...] | None:
-    assert isinstance(reduction, Call)
-    attrs: Any = reduction.attrs
+    attrs = _attrs(reduction)
     rank = len(data.tensor_type.shape)
     axes = attrs.axis if isinstance(attrs.axis, tuple) else (attrs.axis,)
     if not attrs.keepdims or attrs.exclude or not axes or None in axes:
@@ -151,31 +150,26 @@ def _axes(reduction: Expr, data: Expr) -> tuple[int, ...] | None:
 
 def _is_variance(node: Expr, data: Expr, mean: Expr, centred: Expr, axes: tuple[int, ...]) -> bool:
     if is_op_call(node, "variance"):
-        of, around = _args(node)
-        return of is data and around is mean and _axes(node, data) == axes
+        of, around = args_of(node)
+        plain = of is data and around is mean and _axes(node, data) == axes
+        return plain and not _attrs(node).unbiased
     if not is_op_call(node, "mean") or _axes(node, data) != axes:
         return False
-    square = _args(node)[0]
-    if is_op_call(square, "multiply"):
-        return all(_same_difference(arg, centred) for arg in _args(square))
-    if is_op_call(square, "power"):
-        base, exponent = _args(square)
-        two = isinstance(exponent, Constant) and exponent.data.size == 1
-        return two and float(exponent.data.reshape(())) == 2.0 and _same_difference(base, centred)  # type: ignore[attr-defined]
-    return False
+    factors = factors_of(args_of(node)[0])
+    return bool(factors) and all(_same_difference(factor, centred) for factor in factors)
 
 
 def _same_difference(node: Expr, centred: Expr) -> bool:
     """True for x - mean itself and for another call of the same."""
     return node is centred or (
         is_op_call(node, "subtract")
-        and all(a is b for a, b in zip(_args(node), _args(centred), strict=True))
+        and all(a is b for a, b in zip(args_of(node), args_of(centred), strict=True))
     )
 
 
-def _args(node: Expr) -> tuple[Expr, ...]:
+def _attrs(node: Expr) -> Any:
     assert isinstance(node, Call)
-    return node.args
+    return node.attrs
 
 
 def _with_constant(node: Expr, op: str | None = None) -> tuple[Expr, Constant] | None:

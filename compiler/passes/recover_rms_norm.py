@@ -24,7 +24,7 @@ from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ops.op_call import op_call
-from compiler.passes.recovered_calls import with_recovered_calls
+from compiler.passes.recovered_calls import args_of, factors_of, with_recovered_calls
 
 _SMALL = 1e-3
 
@@ -52,7 +52,7 @@ def _call(norm: _Norm, new: Mapping[Expr, Expr], node: Expr) -> Expr:
         "nn.rms_norm", new[norm.data], axis=norm.axis, epsilon=norm.epsilon, span=node.span
     )
     if norm.summands > 1:
-        factor = np.asarray(norm.summands**-0.5, np.float32)
+        factor = np.asarray(norm.summands**-0.5, norm.data.tensor_type.dtype)
         made = op_call("multiply", made, Constant(factor), span=node.span)
     return made
 
@@ -60,25 +60,25 @@ def _call(norm: _Norm, new: Mapping[Expr, Expr], node: Expr) -> Expr:
 def _rms_norm(node: Expr) -> _Norm | None:
     """What ``node`` divides by the root of its own squares."""
     if is_op_call(node, "divide"):
-        data, divisor = _args(node)
+        data, divisor = args_of(node)
         return _by_root(data, divisor)
     if is_op_call(node, "multiply"):
-        for data, factor in (_args(node), _args(node)[::-1]):
+        for data, factor in (args_of(node), args_of(node)[::-1]):
             if is_op_call(factor, "rsqrt"):
-                return _of_squares(data, _args(factor)[0], 0.0)
+                return _of_squares(data, args_of(factor)[0], 0.0)
     return None
 
 
 def _by_root(data: Expr, divisor: Expr) -> _Norm | None:
     if is_op_call(divisor, "broadcast_to"):
-        divisor = _args(divisor)[0]
+        divisor = args_of(divisor)[0]
     least = 0.0
     bounded = _with_number(divisor)
     if bounded is not None and bounded[1] <= _SMALL:
         divisor, least = bounded
     if not is_op_call(divisor, "sqrt"):
         return None
-    return _of_squares(data, _args(divisor)[0], least * least)
+    return _of_squares(data, args_of(divisor)[0], least * least)
 
 
 def _of_squares(data: Expr, total: Expr, epsilon: float) -> _Norm | None:
@@ -89,7 +89,7 @@ def _of_squares(data: Expr, total: Expr, epsilon: float) -> _Norm | None:
         if bounded[1] < 0 or (not added and bounded[1] > _SMALL):
             return None
         total, epsilon = bounded[0], epsilon + bounded[1]
-    if not is_op_call(total, "mean", "sum") or not _is_square(_args(total)[0], data):
+    if not is_op_call(total, "mean", "sum") or not _is_square(args_of(total)[0], data):
         return None
     assert isinstance(total, Call)
     attrs: Any = total.attrs
@@ -107,25 +107,15 @@ def _with_number(node: Expr) -> tuple[Expr, float] | None:
     if is_op_call(node, "clip"):
         assert isinstance(node, Call)
         attrs: Any = node.attrs
-        return (_args(node)[0], float(attrs.a_min)) if math.isinf(attrs.a_max) else None
+        return (args_of(node)[0], float(attrs.a_min)) if math.isinf(attrs.a_max) else None
     if not is_op_call(node, "add", "maximum"):
         return None
-    for operand, number in (_args(node), _args(node)[::-1]):
+    for operand, number in (args_of(node), args_of(node)[::-1]):
         if isinstance(number, Constant) and number.data.size == 1:
             return operand, float(number.data.reshape(()))
     return None
 
 
 def _is_square(node: Expr, data: Expr) -> bool:
-    if is_op_call(node, "multiply"):
-        return all(arg is data for arg in _args(node))
-    if not is_op_call(node, "power"):
-        return False
-    base, exponent = _args(node)
-    two = isinstance(exponent, Constant) and exponent.data.size == 1
-    return two and base is data and float(exponent.data.reshape(())) == 2.0  # type: ignore[attr-defined]
-
-
-def _args(node: Expr) -> tuple[Expr, ...]:
-    assert isinstance(node, Call)
-    return node.args
+    factors = factors_of(node)
+    return bool(factors) and all(factor is data for factor in factors)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Expr, Function
+from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
@@ -37,3 +37,21 @@ def with_recovered_calls(
     result = infer_expr(fn.with_fields(body=rebuilt(nodes, made)[fn.body]), mod)
     assert isinstance(result, Function)
     return result
+
+
+def args_of(node: Expr) -> tuple[Expr, ...]:
+    """The arguments of what is known to be a call."""
+    assert isinstance(node, Call)
+    return node.args
+
+
+def factors_of(node: Expr) -> tuple[Expr, ...]:
+    """The two factors of a multiply; the base, twice, of a power of 2; () of anything else."""
+    if is_op_call(node, "multiply"):
+        return args_of(node)
+    if not is_op_call(node, "power"):
+        return ()
+    base, exponent = args_of(node)
+    if not isinstance(exponent, Constant) or exponent.data.size != 1:
+        return ()
+    return (base, base) if float(exponent.data.reshape(())) == 2.0 else ()

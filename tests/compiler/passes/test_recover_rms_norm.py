@@ -75,3 +75,13 @@ def test_division_by_the_root_of_a_mean_square_is_one_call(name: str) -> None:
 def test_other_arithmetic_is_left_alone(name: str) -> None:
     mod = module(KEPT[name])
     assert RecoverRmsNorm()(mod) is mod
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_the_norm_has_the_dtype_of_its_data(dtype: str) -> None:
+    x = relay.var("x", (2, 3, 4), dtype)
+    total = op.sum(op.multiply(x, x), axis=(2,), keepdims=True)
+    divided = op.divide(x, op.sqrt(op.maximum(total, relay.const(np.asarray(1e-4, dtype)))))
+    new = RecoverRmsNorm()(infer_module(IRModule.from_expr(relay.Function((x,), divided))))
+    assert len(norms(new)) == 1
+    assert new["main"].body.checked_type == x.type_annotation
