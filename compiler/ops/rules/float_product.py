@@ -96,7 +96,8 @@ def _near_ties(
         np.abs(u, out=u)
         u += 1
         u *= margin
-        row, column = np.nonzero(distance <= u)
+        # Of one axis: that of two takes ten times as long.
+        row, column = np.divmod(np.flatnonzero(distance <= u), halves.size)
         rows.append(row + start)
         levels.append(column + low + 1)
     empty = [np.zeros(0, np.int64)]

@@ -109,6 +109,11 @@ def requantized_narrow(
     if limits[1] + shift < LEVELS - 1 or (shift == 0 and limits[0] > 0):
         ends = [grid.writer.constant(np.asarray(b + shift, "uint8")) for b in limits]
         name = grid.node("Clip", [name, *ends])
+    return from_narrow(name, shift, limits, grid)
+
+
+def from_narrow(name: str, shift: int, limits: tuple[int, int], grid: GridEmitter) -> Carried:
+    """Integers computed in uint8, also in float32 where an operator asks for that."""
     real = grid.writer.cast(name, "float32")
     if shift:
         real = grid.node("Sub", [real, grid.float_constant(shift)])

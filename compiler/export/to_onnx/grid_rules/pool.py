@@ -18,6 +18,7 @@ from compiler.export.to_onnx.grid_emitter import (
     GridEmitter,
     narrowed,
 )
+from compiler.export.to_onnx.grid_rules.narrow_kernels import from_narrow
 from compiler.ops.nn.avg_pool2d import window_counts
 
 Total = Callable[[str], str]
@@ -32,16 +33,23 @@ def max_pool2d(step: Step, grid: GridEmitter) -> Carried:
     if any(p >= k for p, k in zip(attrs.padding, (*attrs.pool_size, *attrs.pool_size))):
         raise grid.refuse(step, f"padding {attrs.padding} reaches past window {attrs.pool_size}")
     source = grid.carried(step.args[0])
-    name = grid.node(
-        "MaxPool",
-        [grid.as_float(source)],
-        kernel_shape=list(attrs.pool_size),
-        strides=list(attrs.strides),
-        pads=list(attrs.padding),
-        dilations=list(attrs.dilation),
-        ceil_mode=int(attrs.ceil_mode),
-    )
-    return Carried(name, "float32", source.low, source.high)
+
+    def largest(name: str) -> str:
+        return grid.node(
+            "MaxPool",
+            [name],
+            kernel_shape=list(attrs.pool_size),
+            strides=list(attrs.strides),
+            pads=list(attrs.padding),
+            dilations=list(attrs.dilation),
+            ceil_mode=int(attrs.ceil_mode),
+        )
+
+    if source.narrow is not None:
+        return from_narrow(
+            largest(source.narrow.name), source.narrow.zero_point, (source.low, source.high), grid
+        )
+    return Carried(largest(grid.as_float(source)), "float32", source.low, source.high)
 
 
 @FToGrid.register("nn.global_max_pool2d")

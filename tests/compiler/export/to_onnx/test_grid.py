@@ -454,7 +454,7 @@ def test_8_bit_kernels_agree(
     stride: int,
     rounding: str,
 ) -> None:
-    """A convolution behind a depthwise one, a residual addition, every width of activations."""
+    """Depthwise and not, a pool between, what reads the result in float32, every range."""
     rng = np.random.default_rng(seed)
     low, high = bounds
     dtype = "int8" if low < 0 and high < 128 else "uint8" if low >= 0 else "int16"
@@ -476,6 +476,7 @@ def test_8_bit_kernels_agree(
         constant(rng.integers(-9000, 9000, (channels, 1, 1))),
     )
     middle = stepped(first, -11)
+    middle = op.nn.max_pool2d(middle, pool_size=(3, 2), strides=(1, 1), padding=(1, 0, 2, 1))
     second = conv(middle, rng, (outputs, channels, window[0], window[0]), **attrs)
     result = stepped(second, -13)
     wide = op.add(op.cast(result, dtype="int32"), constant(7))
