@@ -78,7 +78,8 @@ class SearchResult:
     def text(self) -> str:
         """The result in a few lines for people."""
         s = self.summary
-        trials = ", ".join(f"{count} {state}" for state, count in s["trials"].items() if count)
+        counts = [f"{count} {state}" for state, count in s["trials"].items() if count]
+        trials = ", ".join(counts) or "no trial ended"
         lines = [
             f"study     {s['study']} ({trials}; {s['wall_s']:.1f} s"
             + (f"; stopped: {s['stopped']}" if s["stopped"] else "")

@@ -72,6 +72,21 @@ class _InputShape(argparse.Action):
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest, None) or []), *words])
 
 
+class _Once(argparse.Action):
+    """A value that may be given as a flag or as a word, but not twice."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest, None) is not None:
+            parser.error(f"unexpected argument {values!r}")
+        setattr(namespace, self.dest, values)
+
+
 def add_dims(parser: Parser) -> None:
     """``--dim`` and ``--input-shape``: sizes the model leaves open; both repeatable."""
     parser.add_argument(
@@ -88,6 +103,32 @@ def add_dims(parser: Parser) -> None:
         default=argparse.SUPPRESS,
         help="whole shape of an input; repeatable",
     )
+
+
+def add_model(parser: Parser) -> None:
+    """The model: ``--model M``, or only ``M``."""
+    what = "an .onnx file, or `digits`, which ships with the package"
+    parser.add_argument("--model", metavar="M", action=_Once, help=what)
+    parser.add_argument(
+        "model", metavar="M", nargs="?", default=argparse.SUPPRESS, action=_Once, help="the same"
+    )
+
+
+def model_of(args: argparse.Namespace) -> str:
+    """What ``add_model`` read.
+
+    Raises:
+        SettingsError: nothing.
+    """
+    if args.model is None:
+        from qsearch.errors import SettingsError
+
+        raise SettingsError(
+            "no model was given",
+            where=f"qsearch {args.command}",
+            fix="--model m.onnx, or --model digits for the one that ships with the package",
+        )
+    return str(args.model)
 
 
 def add_hardware(parser: Parser) -> None:

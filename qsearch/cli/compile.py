@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from qsearch.cli.arguments import Parser, add_dims, add_verbosity, verbosity_of
+from qsearch.cli.arguments import Parser, add_dims, add_model, add_verbosity, model_of, verbosity_of
 
 
 def add_arguments(parser: Parser) -> None:
     """Flags of compile."""
     add = parser.add_argument
-    add("--model", metavar="M", required=True, help="an .onnx file, or `digits`")
+    add_model(parser)
     add("--calib", metavar="C", help="calibration data; synthetic without it")
     add(
         "--qconfig",
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     dumps = (DumpDir(Path(args.dump_ir), show_meta=False),) if args.dump_ir else ()
     with logging_to(verbosity_of(args) or 0), PassContext(instruments=dumps):
         module = api.compile_model(
-            args.model,
+            model_of(args),
             args.calib,
             args.qconfig,
             preprocess=args.preprocess,

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from qsearch.cli.arguments import Parser, add_dims, add_hardware, add_verbosity
+from qsearch.cli.arguments import Parser, add_dims, add_hardware, add_model, add_verbosity, model_of
 
 if TYPE_CHECKING:
     from qsearch.diagnosis import ModelDiagnosis
@@ -19,7 +19,7 @@ NODES_SHOWN = 3
 def add_arguments(parser: Parser) -> None:
     """Flags of doctor."""
     add = parser.add_argument
-    add("--model", metavar="M", required=True, help="an .onnx file, or `digits`")
+    add_model(parser)
     add(
         "--qconfig",
         metavar="K=V,…",
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from qsearch import api
 
     found = api.doctor(
-        args.model, args.qconfig, dim=args.dim or (), hw=args.hw, space_out=args.space_out
+        model_of(args), args.qconfig, dim=args.dim or (), hw=args.hw, space_out=args.space_out
     )
     if args.json:
         print(json.dumps(found.to_dict()))

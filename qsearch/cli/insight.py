@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from qsearch.cli.arguments import Parser, add_dims, add_verbosity, verbosity_of
+from qsearch.cli.arguments import Parser, add_dims, add_model, add_verbosity, model_of, verbosity_of
 from qsearch.cli.output_file import write_text
 
 SAMPLES = 16
@@ -16,7 +16,7 @@ SAMPLES = 16
 def add_arguments(parser: Parser) -> None:
     """Flags of insight."""
     add = parser.add_argument
-    add("--model", metavar="M", required=True, help="an .onnx file, or `digits`")
+    add_model(parser)
     add("--calib", metavar="C", help="calibration data; synthetic without it")
     add("--eval", metavar="E", help="data to examine on (the calibration data)")
     add(
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     quiet = verbosity_of(args) == -1 or not sys.stderr.isatty()
     found = api.insight(
-        args.model,
+        model_of(args),
         args.calib,
         args.eval,
         args.qconfig,

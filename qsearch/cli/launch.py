@@ -10,13 +10,20 @@ from collections.abc import Iterator
 from types import FrameType
 
 from qsearch.choices import COSTS, JUDGES, METRICS, POOLS, SAMPLERS
-from qsearch.cli.arguments import Parser, add_dims, add_hardware, add_verbosity, verbosity_of
+from qsearch.cli.arguments import (
+    Parser,
+    add_dims,
+    add_hardware,
+    add_model,
+    add_verbosity,
+    verbosity_of,
+)
 
 
 def add_arguments(parser: Parser) -> None:
     """Flags of launch; each is also a key of ``-c`` files and a QSEARCH_ variable."""
     add = parser.add_argument
-    add("--model", metavar="M", help="an .onnx file, or `digits`, which ships with the package")
+    add_model(parser)
     add("--calib", metavar="C", help="calibration data: .npz, .npy or a folder of images")
     add("--eval", metavar="E", help="evaluation data of the same kinds, with labels if you can")
     add("-o", "--out", "--output", metavar="DIR", help="run folder (default runs/<model>)")

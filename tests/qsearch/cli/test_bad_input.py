@@ -180,15 +180,26 @@ def test_a_run_folder_of_another_model(refused: Refusal, tmp_path: Path) -> None
         (["launch", "--model", "digits", "--trials", "x"], "trials cannot be 'x'"),
         (["launch", "--model", "digits", "--metric", "top"], "did you mean 'top1'"),
         (["launch", "--model", "digits", "extra"], "unexpected argument 'extra'"),
-        (["status"], "no study was named"),
-        (["status", "no/such/run"], "no database"),
-        (["trials", "no/such/run"], "no database"),
+        (["launch", "digits", "--model", "extra"], "unexpected argument 'extra'"),
+        (["launch", "digits", "extra"], "unexpected argument 'extra'"),
+        (["doctor"], "no model was given"),
+        (["insight", "--calib", "x.npz"], "no model was given"),
+        (["trials", "--limit", "0"], "expected a whole number >= 1, got '0'"),
+        (["launch", "digits", "--max-drop", "much"], "expected a drop of 0..1 (0.01) or 0..100%"),
+        (["launch", "digits", "--timeout", "nan"], "expected seconds > 0"),
+        (["launch", "digits", "--max-size", "big"], "expected a size > 0, such as 2G"),
+        (["status"], "no study was found"),
+        (["status", "no/such/run"], "no study was found"),
+        (["trials", "no/such/run"], "no study was found"),
         (["show", "none.onnx"], "there is no model 'none.onnx'"),
         (["run", "none.qmod", "--eval", "x.npz"], "none.qmod"),
         (["show", "digits", "--after", "FoldConstnat"], "did you mean 'FoldConstant'"),
     ],
 )
-def test_a_command_line_that_means_nothing(refused: Refusal, words: list[str], says: str) -> None:
+def test_a_command_line_that_means_nothing(
+    refused: Refusal, words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert says in refused(*words)
 
 
