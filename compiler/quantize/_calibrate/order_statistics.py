@@ -61,6 +61,7 @@ class KeyCounter:
     """Counts keys as they come, in memory bounded by the number of distinct keys."""
 
     _LIMIT = 1 << 16
+    _ARRAYS = 64
 
     def __init__(self) -> None:
         self._counted = BucketCounts(np.zeros(0, np.uint16), np.zeros(0, np.int64))
@@ -72,7 +73,7 @@ class KeyCounter:
         if keys.size:
             self._pending.append((keys, times))
             self._pending_keys += keys.size
-            if self._pending_keys > self._LIMIT:
+            if self._pending_keys > self._LIMIT or len(self._pending) > self._ARRAYS:
                 self.result()
 
     def result(self) -> BucketCounts:
