@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compiler.ir.expr import Call, Constant, Expr, Op, Var
+from compiler.errors import QuantizeError
+from compiler.ir.expr import Call, Constant, Expr, Op, Var, describe
 from compiler.ir.ty import TensorType
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated
@@ -53,7 +54,10 @@ def attach_simulated_quantize(
         context: the run that remembers points, so that all consumers of a value share one.
         bits: precision; None for that of the kind.
         shared: False makes a point of its own: two biases with the same values may need two scales.
+    Raises:
+        QuantizeError: the data is float16 or float64; scales and simulation are float32.
     """
+    _require_float32(data)
     if isinstance(data, Constant):
         kind = QAnnotateKind.WEIGHT
     held = point_attrs(data)
@@ -74,6 +78,17 @@ def attach_simulated_quantize(
     if context is not None and shared:
         context.qnode_map[key] = point
     return point
+
+
+def _require_float32(data: Expr) -> None:
+    ty = data.checked_type_or_none
+    if isinstance(ty, TensorType) and ty.dtype in ("float16", "float64"):
+        raise QuantizeError(
+            f"quantization computes in float32, not in {ty.dtype}",
+            where=describe(data),
+            fix="export or convert the model in float32",
+            span=data.span,
+        )
 
 
 def point_attrs(expr: Expr) -> SimulatedQuantizeAttrs | None:

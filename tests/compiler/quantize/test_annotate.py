@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import assert_structural_equal
+from compiler import assert_structural_equal, relay
+from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, Op, Var
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
@@ -356,3 +357,15 @@ def @main(%x: (1,2,6,6) float32, %y: (2,2,5,5) float32) {
 """)
     with qconfig(skip_conv_layers=[]), pytest.raises(AssertionError, match="kernel"):
         quantize(mod)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_other_floats_than_float32_are_refused_with_what_to_do(dtype: str) -> None:
+    x = relay.var("x", (1, 4), dtype)
+    weight = relay.const(np.ones((2, 4), dtype))
+    mod = relay.module(relay.Function((x,), relay.op.nn.dense(x, weight)))
+    with pytest.raises(
+        QuantizeError, match=f"is {dtype}; quantization computes in float32"
+    ) as caught:
+        quantize(mod, context=QuantizeContext(QConfig.recommended(calibrate_mode="global_scale")))
+    assert "float32" in (caught.value.fix or "")
