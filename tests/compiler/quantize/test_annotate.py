@@ -364,8 +364,6 @@ def test_other_floats_than_float32_are_refused_with_what_to_do(dtype: str) -> No
     x = relay.var("x", (1, 4), dtype)
     weight = relay.const(np.ones((2, 4), dtype))
     mod = relay.module(relay.Function((x,), relay.op.nn.dense(x, weight)))
-    with pytest.raises(
-        QuantizeError, match=f"is {dtype}; quantization computes in float32"
-    ) as caught:
+    with pytest.raises(QuantizeError, match=f"float32, not in {dtype}") as caught:
         quantize(mod, context=QuantizeContext(QConfig.recommended(calibrate_mode="global_scale")))
     assert "float32" in (caught.value.fix or "")
