@@ -108,6 +108,7 @@ function ratiosCard(key, trial, second) {
   const shown = [trial, second].filter((each) => each?.can_measure);
   if (!shown.length) return null;
   const plots = shown.map((each) => new Plot(() => `/studies/${key}/trials/${each.number}/layers.svg`));
+  plots.forEach((plot) => replace(plot.element, h("p", { class: "soft small" }, "Measuring…")));
   const parts = plots.map((plot, i) => [shown.length > 1 ? h("h3", {}, `Trial ${shown[i].number}`) : null, plot.element]);
   return { plots, card: card("SQNR layer by layer", { wide: true, id: "ratios" },
     h("p", { class: "soft small" }, "Against the float model, measured now on the first calibration inputs. The further to the right, the less is lost; the figure is that of the inputs as they arrive."), parts) };
