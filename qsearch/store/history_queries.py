@@ -143,14 +143,6 @@ class HistoryQueries(Database):
         rows = self.read(query.order_by(LayerRow.kind, LayerRow.position, LayerRow.layer))
         return [LayerFigures(r.kind, r.layer, r.position, r.figures) for r in rows]
 
-    def add_log(self, study_id: int, source: str, excerpt: str, trial: int | None = None) -> None:
-        """Keep the end of a log."""
-        self.execute(
-            insert(LogRow).values(
-                study_id=study_id, trial=trial, source=source, excerpt=excerpt, at=self._clock()
-            )
-        )
-
     def logs_of(self, study_id: int, trial: int | None = None) -> list[LogExcerpt]:
         """Log excerpts, oldest first: all, or those of one trial."""
         query = select(*LogRow.__table__.columns).where(LogRow.study_id == study_id)
