@@ -12,6 +12,7 @@ import logging
 import time
 from typing import Any
 
+from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.import_path import is_import_path
 from qsearch.progress import Progress
@@ -35,8 +36,9 @@ from qsearch.search.preparation import ON_HARDWARE, PreparedStudy, leaves_ranges
 from qsearch.search.proposals import Proposer
 from qsearch.search.pruning import PairedStop
 from qsearch.search.scoring import metric_names, score_of
+from qsearch.search.space import first_points, to_qconfig
 from qsearch.search.stage_names import LAYERS, SENSITIVITY, STAGES
-from qsearch.search.stages import Sensitivities, StageBook
+from qsearch.search.stages import Base, Sensitivities, StageBook
 from qsearch.search.study_row import open_study
 from qsearch.search.winner_file import write_winner
 from qsearch.settings import Settings
@@ -217,8 +219,7 @@ class Session:
             self._pool,
             judging,
             layers,
-            prepared.start,
-            scales,
+            [(prepared.start, scales), *self._first_guess()],
             self._progress,
         )
         self._stages.begin(SENSITIVITY, len(layers.elements))
@@ -226,6 +227,16 @@ class Session:
         self._sensitivity_cpu_s = measured.cpu_s
         self._stages.end(SENSITIVITY, {"layers": len(damage), "cpu_s": round(measured.cpu_s, 3)})
         return LayerPlan(layers, damage, self._objective.max_size)
+
+    def _first_guess(self) -> list[Base]:
+        """The first good guess of the space and its ranges, where there are both."""
+        prepared = self._prepared
+        points = first_points(prepared.space, prepared.start)[1:2]
+        try:
+            guesses = [to_qconfig(point, prepared.start) for point in points]
+            return [(guess, self._calibrator.scales_for(guess)) for guess in guesses]
+        except CompilerError:
+            return []  # its trial will tell
 
     def _make_driver(self, judging: Judging, plan: LayerPlan | None) -> Driver:
         prepared, settings = self._prepared, self._settings

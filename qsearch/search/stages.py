@@ -1,10 +1,12 @@
 """The stages of a search, and the first of them: how much each layer suffers from fewer bits.
 
-    sensitivity   every layer alone with fewer bits, all else as the start; on a few samples
+    sensitivity   every layer alone with fewer bits, all else as a base; on a few samples
     global        what holds for all layers: good first guesses, then the sampler
     layers        bits per layer: programmes over the sensitivities, then the sampler around them
 
-Sensitivities are no trials: they are bounded by the layers, kept in the store, and made once. A
+Sensitivities are no trials: they are bounded by the layers, kept in the store, and made once. The
+base is the start or the first good guess, whichever errs less: what one layer adds drowns in the
+noise of a base that has lost the signal, and then the layer seems to need no bits. A
 search whose layers may not differ has the global stage only; the store says why the others are
 skipped. Source: leave-one-out sensitivities as in Yao et al., "HAWQ-V3", 2021, with measured
 damages in place of Hessian traces.
@@ -13,7 +15,7 @@ damages in place of Hessian traces.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log10
 from typing import Final
@@ -35,6 +37,8 @@ MOST_MEASURED: Final = 128
 and the noise of the others follows from the step size: four times less for every bit."""
 
 Damage = dict[str, dict[int, float]]
+Base = tuple[QConfig, tuple[float, ...] | None]
+"""A configuration and its activation ranges."""
 
 
 @dataclass(slots=True)
@@ -46,8 +50,8 @@ class Sensitivities:
         pool: where candidates run; must be idle.
         judging: how candidates are judged; the first part of the samples is used.
         layers: what layers may choose.
-        start: the configuration in which single layers are changed.
-        scales: activation ranges of ``start``.
+        bases: configurations, with their activation ranges, in one of which single layers are
+            changed: the one that errs least, the first of equals.
     """
 
     repository: Repository
@@ -55,8 +59,7 @@ class Sensitivities:
     pool: WorkerPool
     judging: Judging
     layers: LayerSpace
-    start: QConfig
-    scales: tuple[float, ...] | None
+    bases: Sequence[Base]
     progress: Progress
     cpu_s: float = 0.0
     """CPU seconds that workers spent on it in this run."""
@@ -77,41 +80,40 @@ class Sensitivities:
         return {name: found[name] for name in self.layers.elements} if complete else None
 
     def _measured(self) -> Damage:
-        choices = self._to_measure()
-        self.progress.phase(SENSITIVITY, len(choices) + 1)
-        tags = [(SENSITIVITY, place) for place in range(len(choices) + 1)]
-        configs = [self.start, *(self._changed(layer, bits) for layer, bits in choices)]
-        for tag, qconfig in zip(tags, configs, strict=True):
-            self.pool.submit(tag, self._request(qconfig))
+        choices = self._to_measure(self.bases[0][0].nbit_weight)
+        self.progress.phase(SENSITIVITY, len(choices) + len(self.bases))
+        noises = self._noises(self.bases)
+        noise, place = min((noise, place) for place, noise in enumerate(noises))
+        base, scales = self.bases[place]
+        changed = [to_qconfig({layer_parameter(name): bits}, base) for name, bits in choices]
+        alone = dict(zip(choices, self._noises([(one, scales) for one in changed]), strict=True))
+        damage = self._filled(alone, noise, base.nbit_weight)
+        self._keep(damage, alone, noise)
+        return damage
+
+    def _noises(self, candidates: Sequence[Base]) -> list[float]:
+        """Squared error over signal of each."""
+        tags = [(SENSITIVITY, place) for place in range(len(candidates))]
+        for tag, (qconfig, scales) in zip(tags, candidates, strict=True):
+            self.pool.submit(tag, self._request(qconfig, scales))
         results: dict[object, EvaluationResult] = {}
         for answered, result in gather(self.pool, tags):
             results[answered] = result
             self.cpu_s += result.compile_cpu_s + result.run_cpu_s
             self.progress.advance(1)
-        noise = [_noise(results[tag].sums["sqnr"]) for tag in tags]
-        alone = {choice: noise[place + 1] for place, choice in enumerate(choices)}
-        damage = self._filled(alone, noise[0])
-        self._keep(damage, alone, noise[0])
-        return damage
+        return [_noise(results[tag].sums["sqnr"]) for tag in tags]
 
-    def _to_measure(self) -> list[tuple[str, int]]:
-        names, fewer = list(self.layers.elements), [b for b in self.layers.bits if b != self._full]
+    def _to_measure(self, full: int) -> list[tuple[str, int]]:
+        names, fewer = list(self.layers.elements), [b for b in self.layers.bits if b != full]
         if len(names) * len(fewer) > MOST_MEASURED:
             fewer = fewer[:1]
         return [(name, bits) for name in names for bits in fewer]
 
-    @property
-    def _full(self) -> int:
-        return self.start.nbit_weight
-
-    def _changed(self, layer: str, bits: int) -> QConfig:
-        return to_qconfig({layer_parameter(layer): bits}, self.start)
-
-    def _request(self, qconfig: QConfig) -> EvaluationRequest:
-        first = self.judging.requests(qconfig.to_dict(), self.scales)[0]
+    def _request(self, qconfig: QConfig, scales: tuple[float, ...] | None) -> EvaluationRequest:
+        first = self.judging.requests(qconfig.to_dict(), scales)[0]
         return replace(first, collapse_after=None, return_outputs=False, hardware=None)
 
-    def _filled(self, alone: Mapping[tuple[str, int], float], base: float) -> Damage:
+    def _filled(self, alone: Mapping[tuple[str, int], float], base: float, full: int) -> Damage:
         damage: Damage = {}
         for name in self.layers.elements:
             row = {
@@ -119,9 +121,9 @@ class Sensitivities:
                 for bits in self.layers.bits
                 if (name, bits) in alone
             }
-            least = min(row, default=self._full)
+            least = min(row, default=full)
             for bits in self.layers.bits:
-                if bits == self._full:
+                if bits == full:
                     row[bits] = 0.0
                 row.setdefault(bits, row.get(least, 0.0) * 4.0 ** (least - bits))
             damage[name] = {bits: row[bits] for bits in self.layers.bits}

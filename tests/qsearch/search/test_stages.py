@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import qsearch
+from compiler.qtypes.qconfig import QConfig
+from qsearch.progress import SilentProgress
 from qsearch.result import SearchResult
-from qsearch.search.stages import MOST_MEASURED
+from qsearch.search.judging import Judging
+from qsearch.search.layer_space import LayerSpace
+from qsearch.search.stages import MOST_MEASURED, Sensitivities
 from qsearch.store.engine import open_engine
+from qsearch.store.records import NewStudy
 from qsearch.store.repository import Repository
+from tests.qsearch.search.test_driver import FakePool, made_up
+from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
 
 TRIALS = 16
 
@@ -49,6 +58,41 @@ def test_all_stages_and_sensitivities_are_in_the_store(two_objectives: SearchRes
         damage = {int(bits): value for bits, value in row.figures["damage"].items()}
         assert damage[4] > damage[8] == 0.0
     assert len(layers) < MOST_MEASURED
+
+
+def test_what_a_layer_adds_is_measured_in_the_base_that_errs_least(tmp_path: Path) -> None:
+    def noise(qconfig: Mapping[str, Any]) -> float:
+        if qconfig["calibrate_mode"] == "percentile":
+            return 4.0  # nothing is left of the signal, whatever the bits are
+        bits = {name: choice["nbit_weight"] for name, choice in qconfig["layers"].items()}
+        return 0.01 + sum({"a": 0.2, "b": 0.1}[name] / most for name, most in bits.items())
+
+    def answer(request: EvaluationRequest) -> EvaluationResult:
+        sums = {**made_up(request).sums, "sqnr": {"signal": 1.0, "noise": noise(request.qconfig)}}
+        return replace(made_up(request), sums=sums)
+
+    start, good = QConfig.recommended(), QConfig.recommended(calibrate_mode="mse")
+    repository = Repository(open_engine(f"sqlite:///{tmp_path / 'study.db'}"))
+    try:
+        study = repository.create_study(
+            NewStudy("study", "m.onnx", "a" * 64, {}, "b" * 64, 3, TRIALS, "c" * 16)
+        )
+        samples = DatasetRef("npz"), Range(0, 300)
+        damage = Sensitivities(
+            repository,
+            study.id,
+            FakePool(answer=answer),
+            Judging(b"", *samples, "grid", ("sqnr",), (), lambda _: {}),
+            LayerSpace({"a": 100, "b": 100}, (4, 8)),
+            [(start, (1.0,)), (good, (2.0,))],
+            SilentProgress(),
+        ).damages()
+    finally:
+        repository.close()
+    assert damage == {
+        "a": {4: pytest.approx(0.05), 8: 0.0},
+        "b": {4: pytest.approx(0.025), 8: 0.0},
+    }
 
 
 def test_the_front_has_modules_smaller_than_eight_bits(two_objectives: SearchResult) -> None:
