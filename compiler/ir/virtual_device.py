@@ -17,6 +17,7 @@ class VirtualDevice:
 
     Raises:
         ValueError: the target is of another kind than ``device_type``.
+        TypeError: the target is no text.
     """
 
     device_type: str | None = None
@@ -36,6 +37,8 @@ class VirtualDevice:
         return found if found is not None else _INTERNED.setdefault(key, object.__new__(cls))
 
     def __post_init__(self) -> None:
+        if self.target is not None and not isinstance(self.target, str):
+            raise TypeError(f"target {self.target!r} is no text: give str(target)")
         if self.target is not None and self.device_type is not None:
             kind = self.target.split(" ", 1)[0]
             if self.device_type != kind:

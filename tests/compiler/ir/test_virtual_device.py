@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice, default, join
+from compiler.targets.target import Target
 
 CPU, GLOBAL = VirtualDevice("cpu"), VirtualDevice(memory_scope="global")
 
@@ -42,3 +43,10 @@ def test_a_target_of_another_kind_is_refused() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="does not fit"):
             VirtualDevice("gpu", 0, "c -mcpu=native")
+
+
+def test_a_target_is_given_by_its_text() -> None:
+    target = Target("reference")
+    assert VirtualDevice(target=str(target)).target == "reference"
+    with pytest.raises(TypeError, match=r"give str\(target\)"):
+        VirtualDevice(target=target)  # type: ignore[arg-type]
