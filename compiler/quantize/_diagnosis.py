@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from compiler.errors import QuantizeError
-from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.span import ONNX, AnySpan, SequentialSpan
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, CallRecord, float_calls
 from compiler.quantize._candidate import build_candidate, mark
+from compiler.quantize._conversion_ops import holds_float
 from compiler.quantize._diagnosis_notes import notes_of
+from compiler.quantize._first_calls import converted_inputs
 from compiler.quantize._flow import integer_dtypes
 from compiler.quantize._partition_conversions import partition_conversions
+
+CONVERSION = "conversion"
+"""Reason of a call that turns an input into what quantize_inputs rounds: no part of the core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,8 @@ class OperatorDiagnosis:
         conv_index: what skip_conv_layers calls this nn.conv2d, else None.
         layer: what QConfig.layers calls this convolution or matrix product, else "".
         status: "integer" or "float".
-        reason: for float, as ``CallRecord.reason``; else "".
+        reason: for float, as ``CallRecord.reason``, or "conversion": it converts an input in
+            quantize_inputs; else "".
         because_of: for operand_float: place in ``Diagnosis.operators`` of the operator that made
             the operands float; None when a model input or weight did.
         advice: for float: what would make it integer; else "".
@@ -84,7 +91,9 @@ class Diagnosis:
         follow = Counter(e.because_of for e in self.operators if e.because_of is not None)
         rows: dict[tuple[str, str, str], dict[str, Any]] = {}
         for place, entry in enumerate(self.operators):
-            if entry.status == "integer" or entry.because_of is not None:
+            if entry.status == "integer" or entry.reason == CONVERSION:
+                continue
+            if entry.because_of is not None:
                 continue
             row = rows.setdefault(
                 (entry.op, entry.reason, entry.advice),
@@ -132,7 +141,10 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
     annotated, run = mark(mod, plain)
     records, obstacles = _built(mod, plain, run.report.calls)
     # Annotation keeps the order of the calls that the report is about.
-    operators = _operators(list(float_calls(annotated["main"])), records, plain)
+    calls = list(float_calls(annotated["main"]))
+    if not obstacles:
+        records = _without_conversions(calls, records, annotated["main"])
+    operators = _operators(calls, records, plain)
     return Diagnosis(not obstacles, operators, obstacles, notes_of(annotated, plain))
 
 
@@ -150,6 +162,23 @@ def _built(
     except QuantizeError as error:
         return candidate.report.calls, (error.what,)
     return candidate.report.calls, ()
+
+
+def _without_conversions(
+    calls: Sequence[Call], records: Sequence[CallRecord], main: Function
+) -> list[CallRecord]:
+    """The records; float calls are told apart from what is float in quantize_inputs, as it has to
+    be, and from what never was: comparisons of integers, and what moves truth values."""
+    converted = converted_inputs(list(post_order(main.body)))
+    found = list(records)
+    for place, (call, record) in enumerate(zip(calls, records, strict=True)):
+        if record.status == "integer":
+            continue
+        if not any(holds_float(node.checked_type) for node in (call, *call.args)):
+            found[place] = replace(record, status="integer", reason="")
+        elif call in converted:
+            found[place] = replace(record, reason=CONVERSION)
+    return found
 
 
 def _operators(
@@ -219,7 +248,7 @@ def _advice(
     before: Sequence[OperatorDiagnosis],
     qconfig: QConfig,
 ) -> str:
-    if record.status == "integer":
+    if record.status == "integer" or record.reason == CONVERSION:
         return ""
     if because_of is not None:
         cause = before[because_of]

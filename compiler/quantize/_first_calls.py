@@ -24,19 +24,31 @@ def first_calls(nodes: Sequence[Expr]) -> Mapping[Expr, frozenset[Expr]]:
     Args:
         nodes: of a function body, operands before users. Fields of tuples count as operands.
     """
-    converted: set[Expr] = set()
+    converted = converted_inputs(nodes)
     found: dict[Expr, frozenset[Expr]] = {}
     for node in nodes:
-        if isinstance(node, Var):
-            converted.add(node)
-        elif isinstance(node, Call) and is_conversion(node):
-            if all(isinstance(arg, Constant) or arg in converted for arg in node.args):
-                converted.add(node)
-        elif isinstance(node, Call):
+        if isinstance(node, Call) and not is_conversion(node):
             read = frozenset(x for x in operands_of(node) if x in converted and _is_real(x))
             if read:
                 found[node] = read
     return found
+
+
+def converted_inputs(nodes: Sequence[Expr]) -> set[Expr]:
+    """Inputs, and what conversions make of inputs and constants alone.
+
+    Args:
+        nodes: of a function body, operands before users.
+    """
+    converted: set[Expr] = set()
+    for node in nodes:
+        if isinstance(node, Call) and is_conversion(node):
+            over_inputs = all(isinstance(a, Constant) or a in converted for a in node.args)
+        else:
+            over_inputs = isinstance(node, Var)
+        if over_inputs:
+            converted.add(node)
+    return converted
 
 
 def operands_of(call: Call) -> tuple[Expr, ...]:

@@ -4,6 +4,7 @@
     nn.softmax(add(%scores, -inf where masked))     nn.softmax(add(%scores, -512 where masked))
     nn.softmax(where(mask, -1e9, %scores))          nn.softmax(add(%scores, -512 where masked))
     nn.softmax(add(%scores, %m * -3.4e38))          nn.softmax(add(%scores, %m * -512))
+    where(isnan(%softmax), 0, %softmax)             %softmax
 
 A scale that reaches to -10000 leaves nothing of the scores, and minus infinity has no scale at all.
 Softmax sees differences only: exp(-512) is 0 in float32 as well. That the scale of the sum does not
@@ -42,6 +43,8 @@ def bounded_masks(mod: IRModule) -> IRModule:
 
 class _Bounds(OpaquePrimitives):
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
+        if is_op_call(post, "where"):
+            return _guarded(post)
         if not is_op_call(post, "nn.softmax"):
             return post
         moves, scores = _behind_moves(post.args[0])
@@ -49,6 +52,14 @@ class _Bounds(OpaquePrimitives):
         if new is scores:
             return post
         return Call(post.op, (_moved(new, moves),), post.attrs, span=post.span)
+
+
+def _guarded(choice: Call) -> Expr:
+    """Without the guard against rows that are masked as a whole: bounded ones are no NaN."""
+    condition, _, scores = choice.args
+    guards = isinstance(condition, Call) and is_op_call(condition, "isnan")
+    same = guards and condition.operands()[-1] is scores
+    return scores if same and is_op_call(scores, "nn.softmax") else choice
 
 
 def _masked_scores(scores: Expr) -> Expr:
@@ -88,6 +99,11 @@ def _bounded(side: Expr) -> Expr:
         )
         same = all(a is b for a, b in zip(factors, value.args))
         new = value if same else Call(value.op, factors, value.attrs, span=value.span)
+    elif isinstance(value, Call) and is_op_call(value, "where"):
+        condition, *branches = value.args
+        raised = [_raised(b) if isinstance(b, Constant) else b for b in branches]
+        same = all(a is b for a, b in zip(raised, branches))
+        new = value if same else Call(value.op, (condition, *raised), value.attrs, span=value.span)
     else:
         return side
     return side if new is value else _moved(new, moves)

@@ -61,7 +61,9 @@ def _print(found: ModelDiagnosis, *, summary: bool) -> None:
         print()
         print(table([_row(place, entry) for place, entry in enumerate(diagnosis.operators)]))
     print()
-    print(f"{diagnosis.integer_count} operators integer, {diagnosis.float_count} float")
+    conversions = sum(entry.reason == "conversion" for entry in diagnosis.operators)
+    why = f", {conversions} of which convert the inputs" if conversions else ""
+    print(f"{diagnosis.integer_count} operators integer, {diagnosis.float_count} float{why}")
     causes = diagnosis.causes()
     if causes:
         print("what keeps it from integers:")
@@ -96,7 +98,7 @@ def _row(place: int, entry: Any) -> dict[str, Any]:
 
 def _what_to_do(entry: Any) -> str:
     """Causes are told once, below the table; consequences name theirs."""
-    if entry.status == "integer":
+    if entry.status == "integer" or not entry.advice:
         return ""
     return str(entry.advice) if entry.because_of is not None else "see below"
 

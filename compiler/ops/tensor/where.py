@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Var, describe
+from compiler.ir.expr import Call, Constant, Expr, Op, describe
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type
+from compiler.ir.ty import TensorType, Type, is_float, tensor_fields
 from compiler.ir.type_relation import result_rel
 from compiler.lir.scalars import Bin, Scalar, Select
 from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
@@ -68,9 +68,10 @@ def where_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext)
     that masks with a huge number.
     """
     condition, x, y = args
-    if not isinstance(condition, (Constant, Var)) or ctx.check_to_skip(ref_call):
+    if not _is_whole(ref_call.args[0]) or ctx.check_to_skip(ref_call):
         return None
-    if kind_of(x) is None and kind_of(y) is None:
+    constant = isinstance(x, Constant) and isinstance(y, Constant)
+    if kind_of(x) is None and kind_of(y) is None and not constant:
         return None
     if any(isinstance(side, Constant) and np.abs(side.data).max() > _MASK for side in (x, y)):
         ctx.report.diagnostics.append(
@@ -84,6 +85,21 @@ def where_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext)
     if kind_of(x) == kind_of(y) == QAnnotateKind.ACTIVATION:
         sides[1] = as_input(y, ctx)
     return QAnnotateExpr(with_args(ref_call, (condition, *sides)), QAnnotateKind.ACTIVATION)
+
+
+def _is_whole(condition: Expr) -> bool:
+    """True for what is computed from integers and truth values alone."""
+    seen: set[Expr] = set()
+    stack = [condition]
+    while stack:
+        node = stack.pop()
+        if node in seen or isinstance(node, Op):
+            continue
+        seen.add(node)
+        if any(is_float(ty.dtype) for ty in tensor_fields(node.checked_type)):
+            return False
+        stack.extend(node.operands())
+    return True
 
 
 def _quantized(side: Expr, ctx: QuantizeContext) -> Expr:

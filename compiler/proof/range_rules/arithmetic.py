@@ -122,6 +122,7 @@ def where(step: Step, ctx: RangeContext) -> Interval:
 
 
 @FRange.register("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+@FRange.register("logical_and", "logical_or", "logical_xor", "logical_not")
 def compare(step: Step, ctx: RangeContext) -> Interval:
     """A bool."""
     return constant_interval(0, 1, len(step.result.type.shape))

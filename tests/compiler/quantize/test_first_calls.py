@@ -174,3 +174,14 @@ def test_without_tables_the_first_operators_stay_as_the_reference_has_them() -> 
     mod = model(nodes + LAYER, {"w": normal(4, channels, 3, 3), **arrays}, {"x": IMAGE})
     found = diagnose(mod, QConfig.recommended(integer_tables=False))
     assert [o.op for o in found.operators if o.status == "float"] == ["image.resize2d"]
+
+
+def test_doctor_tells_conversions_of_inputs_from_what_keeps_a_model_from_integers() -> None:
+    nodes, arrays, channels = FRONTS["a conversion, then a move"]
+    mod = model(nodes + LAYER, {"w": normal(4, channels, 3, 3), **arrays}, {"x": IMAGE})
+    found = diagnose(mod, QConfig.recommended())
+    assert [(o.op, o.reason) for o in found.operators if o.status == "float"] == [
+        ("subtract", "conversion")
+    ]
+    assert found.fully_integral
+    assert found.causes() == []

@@ -35,11 +35,16 @@ def constant(values: Any) -> Expr:
 
 
 def added(low: float) -> Callable[[Expr], Expr]:
-    return lambda scores: op.add(scores, constant(np.where(EARLIER, 0, low)))
+    def masked(scores: Expr) -> Expr:
+        found: Expr = op.add(scores, constant(np.where(EARLIER, 0, low)))
+        return found
+
+    return masked
 
 
 def chosen(scores: Expr) -> Expr:
-    return op.where(relay.const(EARLIER), scores, constant(-np.inf))
+    found: Expr = op.where(relay.const(EARLIER), scores, constant(-np.inf))
+    return found
 
 
 MASKS: dict[str, Callable[[Expr], Expr]] = {
@@ -50,7 +55,11 @@ MASKS: dict[str, Callable[[Expr], Expr]] = {
 }
 
 
-def attention(mask: Callable[[Expr], Expr], *params: relay.Var) -> IRModule:
+def attention(
+    mask: Callable[[Expr], Expr],
+    *params: relay.Var,
+    guard: Callable[[Expr], Expr] = lambda weights: weights,
+) -> IRModule:
     """One head whose scores are masked."""
     rng = np.random.default_rng(0)
     x = relay.var("x", SHAPE)
@@ -60,8 +69,8 @@ def attention(mask: Callable[[Expr], Expr], *params: relay.Var) -> IRModule:
         )
         for w in rng.standard_normal((3, WIDTH, WIDTH)) * 0.5
     )
-    scores = op.nn.softmax(mask(op.nn.batch_matmul(q, k)), axis=-1)
-    body = op.nn.batch_matmul(scores, op.transpose(v, axes=(0, 2, 1)))
+    weights = guard(op.nn.softmax(mask(op.nn.batch_matmul(q, k)), axis=-1))
+    body = op.nn.batch_matmul(weights, op.transpose(v, axes=(0, 2, 1)))
     mod = infer_module(relay.module(relay.Function((x, *params), body)))
     return prerequisite_optimize(mod, None, 3)
 
@@ -105,3 +114,22 @@ def test_a_mask_that_is_an_input_is_a_number_of_the_same_kind() -> None:
 def test_sums_without_masks_are_left_alone() -> None:
     mod = attention(lambda scores: op.add(scores, constant(np.where(EARLIER, 0, -100))))
     assert bounded_masks(mod) is mod
+
+
+def test_a_mask_of_truth_values_is_chosen_on_integers() -> None:
+    """As scaled_dot_product_attention is exported, its guard against NaN included."""
+    ids = relay.var("ids", (1, 1, TOKENS), "int64")
+
+    def masked(scores: Expr) -> Expr:
+        seen = op.logical_not(op.equal(ids, relay.const(np.int64(0))))
+        lowered = op.where(seen, constant(0), constant(-np.inf))
+        found: Expr = op.add(scores, lowered)
+        return found
+
+    def guarded(weights: Expr) -> Expr:
+        found: Expr = op.where(op.isnan(weights), constant(0), weights)
+        return found
+
+    visible = np.array([[[5, 1, 7, 1, 0, 0]]])
+    data = [{**tokens(seed), "ids": visible} for seed in range(8)]
+    assert sqnr_db(attention(masked, ids, guard=guarded), data, calibrate_mode="max") > 27
