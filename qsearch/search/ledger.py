@@ -28,6 +28,7 @@ class Ledger:
     last_better: int = 0
     _batches: dict[int, list[int]] = field(default_factory=dict)
     _open: dict[int, int] = field(default_factory=dict)
+    _unfinished: set[int] = field(default_factory=set)
     _next: int = 0
     _front: list[tuple[float, ...]] = field(default_factory=list)
 
@@ -35,6 +36,10 @@ class Ledger:
         """Take in how a trial stands; whether it ended only now."""
         before = self.trials.get(trial.number)
         self.trials[trial.number] = trial
+        if trial.finished:
+            self._unfinished.discard(trial.number)
+        else:
+            self._unfinished.add(trial.number)
         if before is None:
             self._batches.setdefault(trial.batch, []).append(trial.number)
             self._open[trial.batch] = self._open.get(trial.batch, 0) + 1
@@ -95,8 +100,8 @@ class Ledger:
     @property
     def unfinished(self) -> int:
         """Trials that wait or run, here or elsewhere."""
-        return len(self.trials) - self.finished
+        return len(self._unfinished)
 
     def unfinished_numbers(self) -> list[int]:
-        """Their numbers; walks all trials."""
-        return [number for number, trial in self.trials.items() if not trial.finished]
+        """Their numbers, in order."""
+        return sorted(self._unfinished)
