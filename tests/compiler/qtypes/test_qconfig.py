@@ -66,6 +66,7 @@ RECOMMENDED = {
     "weight_granularity": "channel",
     "activation_scheme": "unsigned",
     "integer_tables": True,
+    "requantization": "float_product",
     "partition_conversions": "fully_integral",
 }
 
