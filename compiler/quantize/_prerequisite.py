@@ -24,6 +24,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.ir.rebuild import substitute
 from compiler.qtypes.errors import DuplicateParameterError
+from compiler.quantize._single_precision import in_single_precision
 
 Params = Mapping[str, NDArray[Any] | Constant]
 """Weights by the name of the parameter they are bound to."""
@@ -46,15 +47,18 @@ def prerequisite_optimize(
         params: values by parameter name; names that match nothing are ignored.
         opt_level: at 3 batch norms are folded into weights and bias_add becomes add; None takes
             the level of the current PassContext (2 unless someone set it).
-        simplify: run CancelTransposes and SimplifyExpr first, for models as exporters write them:
-            pairs of transposes and reshapes, padding in front of convolutions, neutral operands
-            (spec/compiler.md, section 6.6).
+        simplify: compute in float32 what is float16 or float64, and run CancelTransposes and
+            SimplifyExpr first, for models as exporters write them: pairs of transposes and
+            reshapes, padding in front of convolutions, neutral operands (spec/compiler.md,
+            section 6.6).
 
     Raises:
         DuplicateParameterError: two parameters share a name that is bound (also a ValueError).
     """
     if params:
         mod = bind_params(mod, params)
+    if simplify:
+        mod = in_single_precision(mod)
     scope = nullcontext() if opt_level is None else PassContext.current().inner(opt_level=opt_level)
     with scope:
         passes = (*SIMPLIFY, *PASSES) if simplify else PASSES
