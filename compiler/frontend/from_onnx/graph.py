@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,8 +82,21 @@ def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> No
         raise OnnxImportError(
             f"unsupported operator{'s' if len(missing) > 1 else ''}: {'; '.join(lines)}",
             where=f"opset {opsets.get('', 1)}",
-            fix=f"supported are: {', '.join(supported_operators())}",
+            fix=_instead_of(missing),
         )
+
+
+_RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
+
+
+def _instead_of(missing: Iterable[str]) -> str:
+    """What to do without these operators."""
+    if _RECURRENT.issuperset(missing):
+        return (
+            "write the recurrence out over its steps before the export, in PyTorch with GRUCell, "
+            "LSTMCell or RNNCell in a Python loop: it becomes Gemm, Sigmoid and Tanh"
+        )
+    return f"supported are: {', '.join(supported_operators())}"
 
 
 def _abbreviated(names: list[str], limit: int = 5) -> str:

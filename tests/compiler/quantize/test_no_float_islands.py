@@ -266,3 +266,19 @@ def test_a_mask_of_minus_infinity_stays_float_and_says_so() -> None:
     made = quantized(mod, data, partition_conversions="disabled")
     assert [record.op for record in made.report.float_ops] == ["where"]
     assert any("mask" in text for text in made.report.diagnostics)
+
+
+def test_a_bias_may_have_an_axis_for_the_batch() -> None:
+    """As the state that a recurrent cell begins with leaves it, which is constant."""
+    shape = (1, 8)
+
+    def gate(x: Expr) -> Expr:
+        summed = op.add(op.nn.dense(x, normal(16, 8)), normal(1, 16, seed=1))
+        found: Expr = op.nn.dense(op.sigmoid(summed), normal(4, 16, seed=2))
+        return found
+
+    mod = network(gate, shape)
+    data = batches(shape)
+    made = quantized(mod, data)
+    assert_same_integers(made, data)
+    assert sqnr_db(mod, made, data) > 30

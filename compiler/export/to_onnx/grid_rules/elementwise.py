@@ -64,8 +64,9 @@ def add(step: Step, grid: GridEmitter) -> Carried:
             name = product.emit(product.weight, product.bias)
             if a.channels is None:
                 return Carried(name, "float32", low, high, product)
-            spread = np.broadcast_to(addend.astype(np.int64), product.channel_shape)
-            lows, highs = a.channels[0] + spread, a.channels[1] + spread
+            # with_addend has seen that axes in front of the channels have one element.
+            rows = addend.astype(np.int64).reshape(addend.shape[-len(product.channel_shape) :])
+            lows, highs = a.channels[0] + rows, a.channels[1] + rows
             bounds = int(lows.min()), int(highs.max())
             return Carried(name, "float32", *bounds, product, channels=(lows, highs))
     result = combined("Add", a, b, low, high, grid)

@@ -241,6 +241,14 @@ def test_all_unsupported_operators_are_named_at_once() -> None:
     assert "Conv," in message
 
 
+@pytest.mark.parametrize("recurrence", ["GRU", "LSTM", "RNN"])
+def test_a_recurrence_is_refused_with_what_to_export_instead(recurrence: str) -> None:
+    proto = model([node(recurrence, "x", hidden_size=2)], {"x": [3, 1, 2]})
+    with pytest.raises(OnnxImportError, match=f"operator: {recurrence}") as error:
+        imported(proto)
+    assert "in a Python loop" in str(error.value)
+
+
 def test_several_bad_attributes_are_reported_together() -> None:
     proto = model(
         [
