@@ -19,7 +19,7 @@ from compiler.frontend.from_onnx.load import load
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.ops.rules.fixed_point import TIES, scaled
-from compiler.ops.rules.float_product import nearest_float_factors
+from compiler.ops.rules.float_product import nearest_float_factors, same_as_float_product
 from compiler.pipeline import evaluate
 from compiler.targets.ort import narrow_kernels
 from compiler.targets.ort.session import OrtExecutor
@@ -461,11 +461,19 @@ def test_8_bit_kernels_agree(
     attrs = {"padding": (window[1],) * 4, "strides": (stride, stride)}
     x = relay.var("x", (1, channels, 9, 11))
 
+    proven: list[np.bool_] = []
+
     def stepped(total: Expr, smallest: float) -> Expr:
         count = channels if total is first else outputs
         factors = np.exp2(rng.uniform(smallest, smallest + 3, count)).astype("float32")
         ties = TIES[rounding]
-        factors = nearest_float_factors(factors, ties, (-(1 << 22), 1 << 22), bounds)
+        reach = (-(1 << 22), 1 << 22)
+        factors = nearest_float_factors(factors, ties, reach, bounds)
+        # One factor in hundreds has no neighbour that will do: its layer stays in float32.
+        fraction, exponent = np.frexp(factors)
+        multiplier = np.ldexp(fraction, 24).astype(np.int64)
+        shift = 24 - exponent.astype(np.int64)
+        proven.append(same_as_float_product(multiplier, shift, ties, *reach, bounds).all())
         total = op.cast(total, dtype="int64")
         return op.cast(op.clip(scaled(total, factors, 2, 4, rounding), low, high), dtype=dtype)
 
@@ -483,7 +491,7 @@ def test_8_bit_kernels_agree(
     mod = module(x, dequantized(result), dequantized(wide))
     inputs = {"x": rng.normal(1, 4, (1, channels, 9, 11)).astype("float32")}
     assert_same_integers(mod, inputs)
-    assert op_types(mod, kernels=True).count("QLinearConv") == 2
+    assert op_types(mod, kernels=True).count("QLinearConv") >= sum(proven)
 
 
 def test_bounds_that_bytes_do_not_hold_keep_to_float32() -> None:
