@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from compiler.frontend.from_onnx.opsets import (
     STANDARD_DOMAINS,
     find_converter,
     is_kept,
-    supported_operators,
 )
+from compiler.frontend.from_onnx.unsupported import instead_of
 from compiler.frontend.from_onnx.values import (
     Array,
     GraphValues,
@@ -69,34 +69,24 @@ def _refuse_unsupported(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> No
             where=f"{len(graph.sparse_initializer)} tensors",
             fix="store them as dense tensors",
         )
-    missing: dict[str, list[str]] = {}
+    missing: dict[tuple[str, str], list[str]] = {}
     for index, node in enumerate(graph.node):
         if (
             not is_branching(node)
             and find_converter(node.op_type, _opset(node, opsets), node.domain) is None
         ):
-            domain = "" if node.domain in STANDARD_DOMAINS else f"{node.domain}::"
-            missing.setdefault(f"{domain}{node.op_type}", []).append(_node_name(node, index))
+            domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+            missing.setdefault((domain, node.op_type), []).append(_node_name(node, index))
     if missing:
-        lines = [f"{name} ({_abbreviated(nodes)})" for name, nodes in sorted(missing.items())]
+        lines = [
+            f"{f'{domain}::' if domain else ''}{name} ({_abbreviated(nodes)})"
+            for (domain, name), nodes in sorted(missing.items())
+        ]
         raise OnnxImportError(
             f"unsupported operator{'s' if len(missing) > 1 else ''}: {'; '.join(lines)}",
             where=f"opset {opsets.get('', 1)}",
-            fix=_instead_of(missing),
+            fix=instead_of(missing),
         )
-
-
-_RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
-
-
-def _instead_of(missing: Iterable[str]) -> str:
-    """What to do without these operators."""
-    if _RECURRENT.issuperset(missing):
-        return (
-            "write the recurrence out over its steps before the export, in PyTorch with GRUCell, "
-            "LSTMCell or RNNCell in a Python loop: it becomes Gemm, Sigmoid and Tanh"
-        )
-    return f"supported are: {', '.join(supported_operators())}"
 
 
 def _abbreviated(names: list[str], limit: int = 5) -> str:

@@ -237,8 +237,39 @@ def test_all_unsupported_operators_are_named_at_once() -> None:
     message = str(error.value)
     assert "Det (node 'the_det')" in message
     assert "my.domain::Secret (node 'hidden')" in message
-    assert "supported are" in message
-    assert "Conv," in message
+    assert "write Det with other operators before the export" in message
+
+
+def test_an_unsupported_operator_is_told_with_the_nearest_names_only() -> None:
+    proto = model([node("ReduceSumSquares", "x", name="squares")], {"x": [1, 2]})
+    with pytest.raises(OnnxImportError, match="ReduceSumSquares \\(node 'squares'\\)") as error:
+        imported(proto)
+    assert "ReduceSumSquare" in str(error.value.fix)
+    assert str(error.value.fix).count(",") < 3
+    assert "Conv" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["QGemm", "QLinearAdd", "DynamicQuantizeMatMul", "MatMulNBits"])
+def test_a_quantized_format_of_onnxruntime_is_refused_with_the_two_that_are_read(name: str) -> None:
+    own = helper.make_node(name, ["x"], ["y"], name="fc", domain="com.microsoft")
+    with pytest.raises(OnnxImportError, match=f"com.microsoft::{name} \\(node 'fc'\\)") as error:
+        imported(model([own], {"x": [1, 2]}))
+    assert "give the float model" in str(error.value.fix)
+    assert "QuantFormat.QDQ" in str(error.value.fix)
+
+
+def test_a_fused_operator_asks_for_the_model_before_it_was_optimized() -> None:
+    own = helper.make_node("FusedMatMul", ["x"], ["y"], domain="com.microsoft")
+    with pytest.raises(OnnxImportError, match="before onnxruntime's optimizer fused FusedMatMul"):
+        imported(model([own], {"x": [1, 2]}))
+
+
+def test_an_operator_of_an_older_opset_is_told_from_which_one_it_is_read() -> None:
+    own = helper.make_node("TopK", ["x"], ["values", "indices"], k=1)
+    old = model([own], {"x": [1, 2]})
+    old.opset_import[0].version = 9
+    with pytest.raises(OnnxImportError, match="TopK is read from opset 10 on"):
+        imported(old)
 
 
 @pytest.mark.parametrize("recurrence", ["GRU", "LSTM", "RNN"])
