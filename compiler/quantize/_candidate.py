@@ -22,6 +22,7 @@ from compiler.quantize._correction import corrected
 from compiler.quantize._cost import ModuleCost, module_cost
 from compiler.quantize._flow import REQUIRED, partitioned
 from compiler.quantize._given_points import for_given_points
+from compiler.quantize._integer_products import refuse_integer_products
 from compiler.quantize._layers import begin_report
 from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._realize import QuantizeRealize
@@ -68,7 +69,9 @@ def mark(
 
     Raises:
         CalibrationError: ``channels`` are missing or of another module.
+        QuantizeError: layers of the module multiply integers already.
     """
+    refuse_integer_products(mod)
     run = QuantizeContext(for_given_points(mod, qconfig))
     mod, run.channel_ranges = rescaled(mod, qconfig, channels)
     mod = recognized(mod, qconfig)

@@ -20,6 +20,7 @@ from compiler.quantize._calibrate.collect_stats import require_reiterable
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
 from compiler.quantize._correction import CorrectRounding
 from compiler.quantize._given_points import for_given_points
+from compiler.quantize._integer_products import refuse_integer_products
 from compiler.quantize._layers import begin_report
 from compiler.quantize._partition import QuantizePartition
 from compiler.quantize._partition_conversions import partition_conversions
@@ -55,6 +56,7 @@ def quantize(
         NotFullyIntegralError: "fully_integral" was asked for and float is left.
         IntegerOverflowError: a sum may leave its dtype (also a ValueError).
         TypeError: the dataset can be read only once.
+        QuantizeError: layers of the model multiply integers already.
     """
     run = context_or_new(context)
     cfg = run.qconfig
@@ -66,7 +68,9 @@ def quantize(
             "convolutions stay float; give skip_conv_layers=[] to quantize all",
             stacklevel=2,
         )
-    mod = _rescaled(prerequisite_optimize(mod, params, cfg.prerequisite_level), dataset, run)
+    mod = prerequisite_optimize(mod, params, cfg.prerequisite_level)
+    refuse_integer_products(mod)
+    mod = _rescaled(mod, dataset, run)
     run.qconfig = cfg = for_given_points(mod, cfg)
     mod = recognized(mod, cfg)
     begin_report(run, mod["main"])
