@@ -181,11 +181,17 @@ def export(
     return export_file(Path(path), format, Path(out), name)
 
 
-def show_text(path: PathLike, *, after: str | None = None, dim: Sequence[str] = ()) -> str:
-    """IR text of an .onnx model or a .qmod, after some passes if they are named."""
+def show_text(
+    path: PathLike, *, after: str | None = None, dim: Sequence[str] = (), brief: bool = False
+) -> str:
+    """IR text of an .onnx model or a .qmod, after some passes if they are named.
+
+    Args:
+        brief: for people: constants by dtype, shape, hash and first values, which do not parse.
+    """
     from qsearch.single import text_of
 
-    return text_of(Path(path), after, dim)
+    return text_of(Path(path), after, dim, brief)
 
 
 def draw(

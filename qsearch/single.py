@@ -222,9 +222,9 @@ def run_on_data(
         }
 
 
-def text_of(path: Path, after: str | None, dim: Any) -> str:
+def text_of(path: Path, after: str | None, dim: Any, brief: bool) -> str:
     """See ``qsearch.api.show_text``."""
-    return text(read_module(path, dims=named_dims(dim), after=after))
+    return text(read_module(path, dims=named_dims(dim), after=after), brief_constants=brief)
 
 
 def drawing_of(path: Path, format: str, after: str | None, dim: Any) -> str:

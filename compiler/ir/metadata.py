@@ -1,13 +1,15 @@
 """The ``#[metadata]`` section: what has no literal, by kind and number.
 
 Constants are ``{"dtype", "shape", "b64"}`` (little-endian bytes), or ``{"npz": key}`` when the
-array is kept outside the text.
+array is kept outside the text. In brief they are comments for people: dtype, shape, the first
+digits of the SHA-256 of the bytes, the first values.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
@@ -24,6 +26,10 @@ from compiler.ir.virtual_device import VirtualDevice
 
 EXTERNAL_BYTES = 1 << 20
 
+_BRIEF_VALUES = 8
+_BRIEF_DIGITS = 12
+_BRIEF_HEAD = "// constants in brief; all their bytes: qsearch show --full, or compiler.text"
+
 Arrays = Mapping[str, NDArray[Any]]
 AttrValues = Callable[[dict[str, str]], dict[str, Any]]
 ExternalData = str | Path | MutableMapping[str, NDArray[Any]]
@@ -35,9 +41,11 @@ class MetadataWriter:
     Args:
         external_data: where arrays go that are not written into the text: an .npz path takes those
             above EXTERNAL_BYTES, a mapping takes all.
+        brief: describe constants instead of writing them.
     """
 
-    def __init__(self, external_data: ExternalData | None = None) -> None:
+    def __init__(self, external_data: ExternalData | None = None, brief: bool = False) -> None:
+        self._brief: list[str] | None = [] if brief else None
         self._entries: dict[str, list[Any]] = {}
         self._numbers: dict[Any, str] = {}
         self._external = external_data
@@ -47,7 +55,10 @@ class MetadataWriter:
     def constant(self, constant: Constant) -> str:
         """Reference to a constant."""
         held = self._numbers.get(constant)
-        if held is None:
+        if held is None and self._brief is not None:
+            held = self._numbers[constant] = f"meta[relay.Constant][{len(self._brief)}]"
+            self._brief.append(f"// {held}: {_described(constant.data)}")
+        elif held is None:
             index = len(self._entries.get("relay.Constant", ()))
             held = self._add("relay.Constant", constant, self._array(constant.data, index))
         return held
@@ -80,11 +91,10 @@ class MetadataWriter:
         if self._external is not None and (not to_path or data.nbytes > EXTERNAL_BYTES):
             self._arrays[f"k{index}"] = data
             return {"npz": f"k{index}"}
-        little = data.astype(data.dtype.newbyteorder("<"), copy=False)
         return {
             "dtype": str(data.dtype),
             "shape": list(data.shape),
-            "b64": base64.b64encode(little.tobytes()).decode("ascii"),
+            "b64": base64.b64encode(_little_endian(data)).decode("ascii"),
         }
 
     def finish(self) -> str:
@@ -94,9 +104,22 @@ class MetadataWriter:
                 np.savez(self._external, **self._arrays)  # type: ignore[arg-type]
         elif self._external is not None:
             self._external.update(self._arrays)
-        if not self._entries:
-            return ""
-        return "#[metadata]\n" + json.dumps(self._entries, separators=(",", ":")) + "\n"
+        section = "\n".join((_BRIEF_HEAD, *self._brief)) + "\n" if self._brief else ""
+        if self._entries:
+            section += "#[metadata]\n" + json.dumps(self._entries, separators=(",", ":")) + "\n"
+        return section
+
+
+def _little_endian(data: NDArray[Any]) -> bytes:
+    return data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _described(data: NDArray[Any]) -> str:
+    """``int8 (4, 1, 3, 3), sha256 12 digits, first values``; all values where they are few."""
+    values = [str(value) for value in data.flat[:_BRIEF_VALUES]]
+    more = [f"… of {data.size}"] if data.size > _BRIEF_VALUES else []
+    digest = hashlib.sha256(_little_endian(data)).hexdigest()[:_BRIEF_DIGITS]
+    return f"{data.dtype} {data.shape}, sha256 {digest}, values {' '.join(values + more)}"
 
 
 class MetadataReader:
@@ -130,7 +153,8 @@ class MetadataReader:
                 raise CompilerError(
                     f"meta[{kind}][{index}] is not in the metadata section",
                     fix=f"it has {len(entries)} entries of this kind; "
-                    "a text printed with show_meta=False cannot be parsed",
+                    "a text printed without constants, or with constants in brief, cannot be "
+                    "parsed: print it with `qsearch show --full`, or compiler.text(module)",
                 )
             self._made[kind, index] = self._make(kind, entries[index], attr_values)
         return self._made[kind, index]

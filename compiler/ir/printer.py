@@ -31,6 +31,7 @@ def text(
     show_meta: bool = True,
     external_data: ExternalData | None = None,
     show_spans: bool = True,
+    brief_constants: bool = False,
 ) -> str:
     """Relay text.
 
@@ -41,11 +42,13 @@ def text(
             people and does not parse.
         external_data: an .npz path that takes arrays above 1 MiB, or a mapping that takes all.
         show_spans: name the source of each node beside its type.
+        brief_constants: describe the constants of the metadata section (dtype, shape, hash, first
+            values) instead of writing them; such a text is for people and does not parse.
 
     Raises:
         CompilerError: the object has no text.
     """
-    meta = MetadataWriter(external_data)
+    meta = MetadataWriter(external_data, brief_constants)
     if isinstance(obj, IRModule):
         shown = _module(obj, meta, show_types, show_spans)
     elif isinstance(obj, Expr):

@@ -23,12 +23,16 @@ def add_arguments(parser: Parser) -> None:
     add("--matcher", metavar="greedy|optimal", default=None, help="how --hw draws groups (greedy)")
     add_dims(parser)
     add("--format", default=TEXT, metavar="F", help="text, dot, svg or html; with --hw json too")
-    add("-o", "--out", metavar="FILE", help="write it there instead of printing it")
+    add("--full", action="store_true", help="text with every constant, which parses again")
+    add("-o", "--out", metavar="FILE", help="write it there, in full, instead of printing it")
     add_verbosity(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write; text is coloured on a terminal only."""
+    """Print or write; text is coloured on a terminal only.
+
+    Constants are printed in brief unless asked for: a real model has megabytes of them.
+    """
     from qsearch import api
     from qsearch.errors import SettingsError
 
@@ -43,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
             args.file, args.hw, args.format, matcher=args.matcher, after=args.after, dim=dim
         )
     elif args.format == TEXT:
-        shown = api.show_text(args.file, after=args.after, dim=dim)
+        brief = args.out is None and not args.full
+        shown = api.show_text(args.file, after=args.after, dim=dim, brief=brief)
     else:
         shown = api.draw(args.file, args.format, after=args.after, dim=dim)
     if args.out is not None:
@@ -53,5 +58,5 @@ def run(args: argparse.Namespace) -> int:
 
         print_coloured(shown)
     else:
-        print(shown)
+        print(shown.rstrip("\n"))
     return 0

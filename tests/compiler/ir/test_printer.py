@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -62,6 +63,32 @@ class TestExactText:
         assert plain(mod).endswith(
             '\n\n#[metadata]\n{"relay.Constant":[{"dtype":"int8","shape":[2],"b64":"AQI="}]}\n'
         )
+
+    def test_constants_in_brief_are_told_apart_without_their_bytes(self) -> None:
+        few, many = Constant(np.array([1, 2], "int8")), Constant(np.arange(9, dtype="int8"))
+        x = Var("x", TensorType((2,)), virtual_device=VirtualDevice("c", 1))
+        fn = Function((x,), Tuple((few, many, few)))
+        lines = text(fn, show_types=False, brief_constants=True).splitlines()
+        assert lines[-5:-2] == [
+            "// constants in brief; all their bytes: qsearch show --full, or compiler.text",
+            "// meta[relay.Constant][0]: int8 (2,), sha256 a12871fee210, values 1 2",
+            "// meta[relay.Constant][1]: int8 (9,), sha256 "
+            f"{hashlib.sha256(many.data.tobytes()).hexdigest()[:12]}"
+            ", values 0 1 2 3 4 5 6 7 … of 9",
+        ]
+        assert lines[-2] == "#[metadata]"
+        assert "VirtualDevice" in lines[-1]
+
+    def test_a_text_with_constants_in_brief_says_how_to_get_the_whole(self) -> None:
+        shown = text(conv_add_relu(), brief_constants=True)
+        assert "#[metadata]" not in shown
+        with pytest.raises(CompilerError, match="qsearch show --full"):
+            compiler.parse(shown)
+
+    def test_without_large_constants_the_brief_text_is_the_text(self) -> None:
+        x = Var("x", TensorType((2,)))
+        mod = IRModule({"main": Function((x,), x + scalar(1, "float32"))})
+        assert text(mod, brief_constants=True) == text(mod)
 
     def test_one_metadata_entry_per_object(self) -> None:
         one, other = Constant(np.zeros(2, "int8")), Constant(np.zeros(2, "int8"))

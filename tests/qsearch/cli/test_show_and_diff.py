@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from rich.console import Console
 
 import compiler
+from compiler.runtime.artifact import load_qmod
 from qsearch.cli.colours import THEME, print_coloured
 from qsearch.cli.main import run
 from qsearch.model_source import find_model
@@ -40,6 +41,25 @@ def test_text_is_what_the_parser_reads(capfd: Output) -> None:
     shown = capfd.readouterr().out
     assert "nn.conv2d" in shown
     assert compiler.parse(shown)
+
+
+def test_constants_are_printed_in_full_where_asked_for(tmp_path: Path, capfd: Output) -> None:
+    module, written = tmp_path / "m.qmod", tmp_path / "m.relay"
+    assert run(["compile", "--model", "digits", "-o", str(module)]) == 0
+    whole = load_qmod(module).module
+    capfd.readouterr()
+    assert run(["show", str(module)]) == 0
+    brief = capfd.readouterr().out
+    assert re.search(r"// meta\[relay.Constant\]\[\d+\]: int8 \(16, 1, 3, 3\), sha256", brief)
+    assert max(map(len, brief.splitlines())) < 300
+    assert run(["show", str(module), "--full"]) == 0
+    printed = capfd.readouterr().out
+    assert run(["show", str(module), "-o", str(written)]) == 0
+    for full in (printed, written.read_text("utf-8")):
+        assert compiler.structural_equal(compiler.parse(full), whole)
+    written.write_text(brief, "utf-8")
+    assert run(["diff", str(written), str(module)]) == 2
+    assert "qsearch show --full" in capfd.readouterr().err
 
 
 def test_passes_run_before(capfd: Output) -> None:
