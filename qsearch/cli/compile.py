@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from qsearch.cli.arguments import Parser, add_dims, add_model, add_verbosity, model_of, verbosity_of
@@ -56,4 +57,9 @@ def run(args: argparse.Namespace) -> int:
         report.write_text(fuse_report(module.module) + "\n", encoding="utf-8")
     module.save(args.out)
     print(args.out)
+    if (verbosity_of(args) or 0) >= 0 and module.qconfig is not None:
+        from qsearch.cli.next_steps import after_compile
+
+        # Beside stdout, where scripts read the path.
+        print(after_compile(Path(args.out), module.qconfig.partition_conversions), file=sys.stderr)
     return 0

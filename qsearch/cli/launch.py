@@ -96,7 +96,15 @@ def run(args: argparse.Namespace) -> int:
     with api.dashboard_beside(resolved.settings, args.dashboard):
         progress = make_progress(resolved.settings.verbosity)
         result = api.launch_resolved(resolved, progress=progress)
-    print(json.dumps(result.summary) if resolved.settings.json else result.text())
+    if resolved.settings.json:
+        print(json.dumps(result.summary))
+        return int(result.exit_code)
+    print(result.text())
+    if resolved.settings.verbosity >= 0:
+        from qsearch.cli.next_steps import after_launch
+
+        own = resolved.settings.storage is None
+        print(after_launch(result.folder, result.summary, result.exit_code, own))
     return int(result.exit_code)
 
 
