@@ -22,6 +22,7 @@ from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.zero_point import plainly, zero_point_answer
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
+from compiler.quantize._conversion_ops import holds_float
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize._static_shapes import require_static
 
@@ -57,7 +58,10 @@ def realize() -> QuantizeRealize:
     return QuantizeRealize()
 
 
-def _is_integer(result: Expr | None) -> bool:
+def _is_integer(ref_call: Call, result: Expr | None) -> bool:
+    """True for integers with a scale, and for numbers without one, such as a position."""
+    if result is not None and not holds_float(ref_call.checked_type):
+        return True
     fields = result.fields if isinstance(result, Tuple) else (result,)
     return all(isinstance(field, QRealizeIntExpr) for field in fields)
 
@@ -81,7 +85,7 @@ class _Realizer:
         if place is None:
             return result
         report = self.context.report
-        if _is_integer(result):
+        if _is_integer(ref_call, result):
             report.set_call(place, "integer")
         elif place < len(report.calls) and report.calls[place].status == "integer":
             if rule is None:

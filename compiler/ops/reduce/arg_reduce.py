@@ -1,4 +1,8 @@
-"""argmax and argmin: the position of the largest or smallest element along one axis, or of all."""
+"""argmax and argmin: the position of the largest or smallest element along one axis, or of all.
+
+Quantized: the position among integers at one scale, which is exact; accumulators are compared as
+wide as they are, so that what 8 bits would hold equal stays told apart.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call
+from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
@@ -23,8 +27,15 @@ from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.reduce.axes import reduced_axes, reduced_shape
 from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
+from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
 from compiler.ops.rules.lower import FLower, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.partition import FQPartitionRewrite, inner, is_partitioned
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
+from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.with_tables import with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
+from compiler.qtypes.context import QuantizeContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,3 +126,39 @@ def _arg_reduce(combiner: Combiner) -> LowerRule:
 
 FLower.register("argmax")(_arg_reduce("argmax"))
 FLower.register("argmin")(_arg_reduce("argmin"))
+
+
+@with_tables
+def _partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """Takes its operand from inside the region: a border would round the accumulator to 8 bits."""
+    (data,) = args
+    return with_args(ref_call, (inner(data),)) if is_partitioned(data) else None
+
+
+@with_tables
+def _annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """The position of a value that will be integer; a position itself has no scale."""
+    (data,) = args
+    if kind_of(data) is None or ctx.check_to_skip(ref_call):
+        return None
+    return with_args(ref_call, (unannotated(data),))
+
+
+@with_tables
+def _realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    """The position among the integers; scales per channel become one scale first.
+
+    A zero point is the same for all elements and moves no position.
+    """
+    (data,) = args
+    if not isinstance(data, QRealizeIntExpr):
+        return None
+    at_one_scale = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)
+    return with_args(ref_call, (at_one_scale.data,))
+
+
+_BOTH = ("argmax", "argmin")
+FQPartitionRewrite.register(*_BOTH)(_partition)
+FQAnnotateRewrite.register(*_BOTH)(_annotate)
+FQRealizeRewrite.register(*_BOTH)(_realize)
+FQZeroPoint.register(*_BOTH)(always(ZeroPoint.TAKES))

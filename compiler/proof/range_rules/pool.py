@@ -9,7 +9,7 @@ from compiler.export.to_onnx.convert.reduce import reduced_axes
 from compiler.export.to_onnx.dataflow import Step
 from compiler.ir.ty import bits
 from compiler.ops.number_format import integer_range
-from compiler.proof.interval import Interval
+from compiler.proof.interval import Interval, constant_interval
 from compiler.proof.ranges import FRange, RangeContext
 
 
@@ -107,3 +107,10 @@ def extremum(step: Step, ctx: RangeContext) -> Interval:
     """One of the elements."""
     axes = reduced_axes(step)
     return _dropped(step, ctx.of(step.args[0]).along(axes), axes)
+
+
+@FRange.register("argmax", "argmin")
+def position(step: Step, ctx: RangeContext) -> Interval:
+    """A row-major number of the elements along the axes."""
+    last = _count(step, reduced_axes(step)) - 1
+    return constant_interval(0, last, len(step.result.type.shape))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.ordered import largest_along, smallest_along
@@ -102,23 +104,34 @@ def all_or_any(step: Step, e: Emitter) -> str:
 @FToOnnx.register("argmax", "argmin")
 def arg_reduce(step: Step, e: Emitter) -> str:
     """ArgMax or ArgMin of one axis; of all axes after flattening."""
+    found = position_in(step, e, step.args[0].type.dtype)
+    dtype = step.result.type.dtype
+    return found if dtype == "int64" else e.writer.cast(found, dtype)
+
+
+def position_in(step: Step, e: Emitter, dtype: str) -> str:
+    """``argmax`` or ``argmin``, as int64, of an argument that the emitter holds in ``dtype``."""
     axes = reduced_axes(step)
-    data = step.args[0]
-    name = e.name(data)
-    shape = step.result.type.concrete_shape
+    data, attrs = step.args[0], step.attrs
+    name, keepdims = e.name(data), int(attrs.keepdims)
     flat = len(axes) != 1
+    # Only int64 and several axes need the shape, which may be open in a float model.
+    shape = data.type.concrete_shape if dtype == "int64" or flat else ()
     if flat:
         if len(axes) != len(data.type.shape):
             raise e.refuse(step, f"axes {axes} of rank {len(data.type.shape)}")
-        name, axes = e.node("Reshape", [name, e.ints([-1])]), [0]
+        name, axes, shape = e.node("Reshape", [name, e.ints([-1])]), [0], (math.prod(shape),)
+    op_type = "ArgMax" if step.name == "argmax" else "ArgMin"
+    if dtype == "int64":
+        # Through the element itself, which ``ordered`` finds rightly.
+        along = largest_along if step.name == "argmax" else smallest_along
+        best = along(e, name, shape, axes, True, dtype)
+        op_type, name = "ArgMax", e.writer.cast(e.node("Equal", [name, best]), "int32")
     found = e.node(
-        "ArgMax" if step.name == "argmax" else "ArgMin",
+        op_type,
         [name],
         axis=axes[0],
-        keepdims=int(step.attrs.keepdims),
-        select_last_index=int(step.attrs.select_last_index),
+        keepdims=keepdims,
+        select_last_index=int(attrs.select_last_index),
     )
-    if flat:
-        found = e.node("Reshape", [found, e.ints(shape)])
-    dtype = step.result.type.dtype
-    return found if dtype == "int64" else e.writer.cast(found, dtype)
+    return e.node("Reshape", [found, e.ints(step.result.type.concrete_shape)]) if flat else found

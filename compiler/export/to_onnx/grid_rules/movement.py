@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from compiler.export.to_onnx.convert.reduce import extremum_in
+import math
+
+from compiler.export.to_onnx.convert.reduce import extremum_in, position_in, reduced_axes
 from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.grid_emitter import FLOAT_LIMIT, Carried, FToGrid, GridEmitter
@@ -51,6 +53,17 @@ def extremum(step: Step, grid: GridEmitter) -> Carried:
     inner.bind(step.args[0], source.name)
     name = extremum_in(step, inner, source.carrier)
     return Carried(name, source.carrier, source.low, source.high)
+
+
+@FToGrid.register("argmax", "argmin")
+def position(step: Step, grid: GridEmitter) -> Carried:
+    """The number of the element along the axes, whatever carries it."""
+    source, inner = grid.carried(step.args[0]), Emitter(grid.writer)
+    inner.bind(step.args[0], source.name)
+    name = position_in(step, inner, source.carrier)
+    shape = step.args[0].type.concrete_shape
+    last = math.prod(shape[axis] for axis in reduced_axes(step)) - 1
+    return Carried(name, "int64", 0, last)
 
 
 @FToGrid.register("image.resize2d", "nn.upsampling")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.export.to_onnx.convert.reduce import extremum_in
+from compiler.export.to_onnx.convert.reduce import extremum_in, position_in
 from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
@@ -57,6 +57,16 @@ def extremum_along(step: Step, e: IntegerEmitter) -> str:
     work, inner = e.working_dtype(step), Emitter(e.writer)
     inner.bind(step.args[0], e.widened(step.args[0], work))
     return e.cast(extremum_in(step, inner, work), work, step.result.type.dtype)
+
+
+@FToInteger.register("argmax", "argmin")
+def position(step: Step, e: IntegerEmitter) -> str:
+    """The number of the largest or the smallest along axes."""
+    data, inner, work = step.args[0], Emitter(e.writer), e.working_dtype(step)
+    # A result of 64 bits does not make its operand wider, and 32 bits are compared in one node.
+    work = work if data.type.dtype in ("uint32", "int64") else "int32"
+    inner.bind(data, e.widened(data, work))
+    return e.cast(position_in(step, inner, work), "int64", step.result.type.dtype)
 
 
 @FToInteger.register("clip")
