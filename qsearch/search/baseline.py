@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from qsearch.data import PreparedData
 from qsearch.import_path import is_import_path
 from qsearch.progress import Progress
-from qsearch.search.gathering import gather
+from qsearch.search.gathering import await_workers, gather
 from qsearch.search.scoring import baseline_score
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact
@@ -123,6 +123,7 @@ class Baseline:
         return None
 
     def _run(self) -> tuple[NDArray[Any], ...]:
+        await_workers(self.pool, self.progress)
         self.progress.phase("baseline", self.data.count)
         metrics = ("top1",) if self.has_labels else ()
         if is_import_path(self.metric):

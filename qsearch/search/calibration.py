@@ -23,7 +23,7 @@ from compiler.quantize._calibrate.clipping import clipping_note, heavily_clipped
 from compiler.quantize._calibrate.input_grams import InputGrams
 from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
 from qsearch.progress import Progress
-from qsearch.search.gathering import gather
+from qsearch.search.gathering import await_workers, gather
 from qsearch.search.space import canonical_fields, content_hash
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact
@@ -104,6 +104,7 @@ class Calibrator:
             key = content_hash({**self.key, "variant": CHANNELS, "grams": self.grams})
             arrays = self._stored(CHANNELS, key)
             if arrays is None:
+                await_workers(self.pool, self.progress)
                 self.progress.phase("calibration of channels", (1 + self.grams) * len(self.samples))
                 arrays, cpu_s = self._measure_channels(qconfig)
                 self.worker_cpu_s += cpu_s
@@ -201,6 +202,7 @@ class Calibrator:
         """Both rounds on the float network, or with ``ranges`` on the one they quantize."""
         if qconfig.needs_channels:
             self.channels_handle(qconfig)
+        await_workers(self.pool, self.progress)
         self.progress.phase("calibration", 2 * len(self.samples))
         reach, first_cpu_s = self._round(1, qconfig, None, ranges)
         merged = self.pool.put(reach.to_arrays())

@@ -28,6 +28,7 @@ from qsearch.errors import SearchFailedError
 from qsearch.progress import TRIALS, Progress
 from qsearch.search.budget import Budget
 from qsearch.search.evaluating import EarlyStop, Evaluations, NeverStop
+from qsearch.search.gathering import await_workers
 from qsearch.search.judging import Judging, failed
 from qsearch.search.leases import Heartbeat, LeaseWatch
 from qsearch.search.ledger import Ledger
@@ -149,7 +150,12 @@ class Driver:
         self._ledger.note_all(self.repository.trials_of(study_id))
         self._others = len(self.repository.drivers_of(study_id, running=True)) - 1
         self._queue.load(alone=not self._others)
+        if self._ledger.finished < self.budget.trials:
+            await_workers(self.pool, self.progress, self._stops)
         self.progress.phase(TRIALS, self.budget.trials, self._ledger.finished)
+
+    def _stops(self) -> bool:
+        return self.budget.out_of_time or self.stop.is_set()
 
     def _loop(self) -> str | None:
         while True:

@@ -18,6 +18,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats, build_candidate
 from qsearch.progress import Progress
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
+from qsearch.search.gathering import await_workers
 from qsearch.search.judging import Judging
 from qsearch.search.scoring import score_of
 from qsearch.store.records import Trial
@@ -142,6 +143,7 @@ def check_winner(
         ]
         return evaluate_split(pool, requests, progress, f"final {judge}")
 
+    await_workers(pool, progress)
     judge = judging.judge_of(best.qconfig)
     exact = run("reference")
     equal, cpu_s = 1.0, exact.cpu_s

@@ -1,14 +1,40 @@
-"""Waiting for a known set of requests, without waiting for ever."""
+"""Waiting for workers and for a known set of requests, without waiting for ever."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final
 
 from qsearch.errors import SearchFailedError
+from qsearch.progress import Progress
 from workers.pool.protocol import Finished, WorkerPool
 
+STARTING: Final = "starting workers"
+"""Name of the phase that lasts until the first worker can work."""
 _POLL_S: Final = 1.0
+
+
+def await_workers(
+    pool: WorkerPool, progress: Progress, stopped: Callable[[], bool] = lambda: False
+) -> None:
+    """Wait for the first worker, so that no phase counts their start as its own time.
+
+    Args:
+        pool: whose workers are starting; nothing is said where one has started.
+        progress: told how many of them have.
+        stopped: whether to wait no longer.
+    Raises:
+        WorkerError: they cannot be started.
+    """
+    ready = pool.wait_ready(0.0)
+    if ready:
+        return
+    progress.phase(STARTING, pool.num_workers)
+    while not ready and not stopped():
+        progress.advance(0)
+        ready = pool.wait_ready(_POLL_S)
+    # The others follow while the first one works: the phase is over all the same.
+    progress.phase(STARTING, ready or pool.num_workers, ready)
 
 
 def gather(pool: WorkerPool, tags: Iterable[Hashable]) -> Iterator[tuple[Hashable, Any]]:

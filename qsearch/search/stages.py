@@ -22,7 +22,7 @@ from typing import Final
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import Progress
-from qsearch.search.gathering import gather
+from qsearch.search.gathering import await_workers, gather
 from qsearch.search.judging import Judging
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.space import layer_parameter, to_qconfig
@@ -81,6 +81,7 @@ class Sensitivities:
 
     def _measured(self) -> Damage:
         choices = self._to_measure(self.bases[0][0].nbit_weight)
+        await_workers(self.pool, self.progress)
         self.progress.phase(SENSITIVITY, len(choices) + len(self.bases))
         noises = self._noises(self.bases)
         noise, place = min((noise, place) for place, noise in enumerate(noises))

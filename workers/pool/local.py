@@ -34,6 +34,10 @@ class LocalPool(QueuedPool):
         """0: a request runs while its result is asked for."""
         return 0
 
+    def wait_ready(self, timeout_s: float) -> int:
+        """1, at once."""
+        return 1
+
     def next_finished(self, timeout_s: float | None = None) -> Finished | None:
         """Run the next request and return how it ended; the timeout cannot interrupt it."""
         done = self._jobs.next_finished()

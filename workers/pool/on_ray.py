@@ -164,6 +164,21 @@ class RayPool(QueuedPool):
         """Process ids of the actors that answered, for tests and the log."""
         return [actor.pid for actor in self._actors if actor.ready and actor.pid]
 
+    def wait_ready(self, timeout_s: float) -> int:
+        """See ``WorkerPool.wait_ready``; Ray itself may have to start first."""
+        end = time.monotonic() + timeout_s
+        left = timeout_s
+        while not self._num_ready:
+            self._advance(min(left, 1.0))
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+        return self._num_ready
+
+    @property
+    def _num_ready(self) -> int:
+        return sum(actor.ready for actor in self._actors)
+
     def put(self, value: Any) -> Handle:
         """See ``WorkerPool.put``; the value goes to Ray's object store with its first use."""
         handle = super().put(value)
@@ -189,16 +204,7 @@ class RayPool(QueuedPool):
             if done is not None or self.pending == 0:
                 return done
             left = 1.0 if end is None else max(0.0, end - time.monotonic())
-            if self._started.wait(min(left, 1.0)):
-                self._step(min(left, 1.0))
-            elif time.monotonic() - self._begun > self._start_timeout_s:
-                raise WorkerError(
-                    f"Ray did not {'answer' if self._address else 'start'} within "
-                    f"{self._start_timeout_s:.0f} s",
-                    where=f"address {self._address or 'local'}",
-                    fix="check the address and RAY_AUTH_MODE=token with the cluster's token, "
-                    "or use --pool process",
-                )
+            self._advance(min(left, 1.0))
             if end is not None and time.monotonic() >= end:
                 return self._jobs.next_finished()
 
@@ -236,6 +242,19 @@ class RayPool(QueuedPool):
         self._stopping.wait()
         if ours and self._ray is not None:
             self._ray.shutdown()
+
+    def _advance(self, timeout_s: float) -> None:
+        """Wait for Ray to start, or for news of the actors."""
+        if self._started.wait(timeout_s):
+            self._step(timeout_s)
+        elif time.monotonic() - self._begun > self._start_timeout_s:
+            raise WorkerError(
+                f"Ray did not {'answer' if self._address else 'start'} within "
+                f"{self._start_timeout_s:.0f} s",
+                where=f"address {self._address or 'local'}",
+                fix="check the address and RAY_AUTH_MODE=token with the cluster's token, "
+                "or use --pool process",
+            )
 
     def _step(self, timeout_s: float) -> None:
         """Hand out jobs, wait for news, take them in."""

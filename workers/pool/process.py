@@ -100,6 +100,21 @@ class ProcessPool(QueuedPool):
         """Process ids of the workers, for tests and the log."""
         return [process.popen.pid for process in self._processes]
 
+    def wait_ready(self, timeout_s: float) -> int:
+        """See ``WorkerPool.wait_ready``."""
+        end = time.monotonic() + timeout_s
+        left = timeout_s
+        while not self._num_ready:
+            self._step(left)
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+        return self._num_ready
+
+    @property
+    def _num_ready(self) -> int:
+        return sum(process.ready for process in self._processes)
+
     def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
         """See ``WorkerPool.submit``."""
         super().submit(tag, request, group, lost)

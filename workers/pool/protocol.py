@@ -64,6 +64,13 @@ class WorkerPool(Protocol):
     def num_workers(self) -> int:
         """Workers that run at the same time."""
 
+    def wait_ready(self, timeout_s: float) -> int:
+        """Workers that have started; waits for the first, at most ``timeout_s`` seconds.
+
+        Raises:
+            WorkerError: workers cannot be started, or run other code than this process.
+        """
+
     def put(self, value: bytes | Any) -> Any:
         """Store a large value once for all workers; the handle may stand for it in a request."""
 

@@ -82,6 +82,9 @@ class FakePool:
     def pending(self) -> int:
         return len(self._queue)
 
+    def wait_ready(self, timeout_s: float) -> int:
+        return self._workers
+
     def put(self, value: Any) -> Any:
         return value
 

@@ -46,6 +46,11 @@ class PoolTestCase:
         assert pool.pending == 0
         assert pool.next_finished(timeout_s=None) is None
 
+    def test_workers_start_without_a_request(self, pool: WorkerPool) -> None:
+        assert pool.wait_ready(0.0) <= pool.num_workers
+        assert 1 <= pool.wait_ready(TIMEOUT_S) <= pool.num_workers
+        assert pool.pending == 0
+
     def test_a_request_that_fails_is_not_tried_again_and_keeps_its_message(
         self, pool: WorkerPool
     ) -> None:
