@@ -270,6 +270,11 @@ def _guard(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
 
 
 def _no_rule(record: CallRecord, pass_name: str, qconfig: QConfig) -> str:
+    if record.op == "copy":
+        return (
+            "copy changes nothing: take it out of the model, and where it makes an output of an "
+            "input, this output with it"
+        )
     tables = "" if qconfig.integer_tables else "set integer_tables=True; if that is not enough, "
     return (
         f"{tables}{record.op} has no rule in {pass_name}: register one "

@@ -23,9 +23,11 @@ from compiler.ir.expr import (
     GlobalVar,
     Let,
     Op,
+    Tuple,
     TupleGetItem,
     Var,
     describe,
+    is_op_call,
 )
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -114,9 +116,12 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
         NotFullyIntegralError: names the function, operators and dtypes that offend.
     """
     problems: list[str] = []
+    returned = _returned_inputs(functions)
     for name in (PREFIX, SUFFIX):
         body = functions[name].body
         foreign = [n for n in post_order(body) if isinstance(n, Call) and not is_conversion(n)]
+        if returned:
+            foreign = [n for n in foreign if not is_op_call(n, "copy")]
         if foreign:
             problems.append(f"@{name} holds {_kinds(foreign)}, no conversion")
     floats = [
@@ -124,18 +129,42 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
         for node in post_order(functions[CORE])
         if not isinstance(node, (Op, GlobalVar, Function)) and holds_float(node.checked_type)
     ]
-    if floats:
+    # Dequantization around a float operator is a consequence; the operator is the cause.
+    causes = [n for n in floats if isinstance(n, Call) and not is_conversion(n)]
+    if floats and (causes or not returned):
         tensors = (t.dtype for node in floats for t in tensor_fields(node.checked_type))
         dtypes = ", ".join(sorted({dtype for dtype in tensors if is_float(dtype)}))
-        # Dequantization around a float operator is a consequence; the operator is the cause.
-        causes = [n for n in floats if isinstance(n, Call) and not is_conversion(n)]
         problems.append(f"@{CORE} computes in {dtypes}: {_kinds(causes or floats)}")
+    fix = (
+        "QuantizeContext.report says what stayed float and why; QConfig.recommended() "
+        "skips no layer; partition_conversions='enabled' allows float"
+    )
+    if returned:
+        names = ", ".join(f"%{name}" for name in returned)
+        fix = fix if problems else "partition_conversions='enabled' lets it through in float"
+        problems.append(
+            f"an output of the model is its input {names}, unchanged or only converted; no integer "
+            "stands between them, so leave this output out of the model: its caller has the values"
+        )
     if problems:
         raise NotFullyIntegralError(
-            "the module is not fully integral: " + "; ".join(problems),
-            fix="QuantizeContext.report says what stayed float and why; QConfig.recommended() "
-            "skips no layer; partition_conversions='enabled' allows float",
+            "the module is not fully integral: " + "; ".join(problems), fix=fix
         )
+
+
+def _returned_inputs(functions: Mapping[str, Function]) -> tuple[str, ...]:
+    """Names of float inputs that quantized_main returns as they are."""
+    core = functions[CORE]
+    fields = core.body.fields if isinstance(core.body, Tuple) else (core.body,)
+    given = functions[PREFIX].body
+    while isinstance(given, Let):
+        given = given.body
+    assert isinstance(given, Tuple)
+    return tuple(
+        source.name_hint
+        for param, source in zip(core.params, given.fields)
+        if param in fields and isinstance(source, Var) and holds_float(param.checked_type)
+    )
 
 
 def _kinds(nodes: Sequence[Expr]) -> str:

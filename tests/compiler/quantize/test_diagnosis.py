@@ -10,7 +10,7 @@ import pytest
 
 from compiler import relay
 from compiler.errors import NotFullyIntegralError
-from compiler.ir.expr import Expr, Function
+from compiler.ir.expr import Expr, Function, Tuple
 from compiler.ir.module import IRModule
 from compiler.ir.span import SequentialSpan, Span
 from compiler.quantize import (
@@ -54,6 +54,17 @@ def test_a_convolutional_network_is_integer_throughout() -> None:
     assert found.integer_count == len(found.operators) == 9
     assert found.causes() == []
     assert found.obstacles == ()
+
+
+def test_an_input_that_is_an_output_as_well_is_told_what_to_do_with_it() -> None:
+    x, weight = relay.var("x", (1, 8)), relay.const(np.eye(4, 8, dtype=np.float32))
+    outputs = Tuple((relay.op.nn.dense(x, weight), relay.op.copy(x)))
+    found = _diagnosed((relay.module(Function((x,), outputs)), {}))
+    assert not found.fully_integral
+    (cause,) = found.causes()
+    assert cause["op"] == "copy"
+    assert "register" not in cause["advice"]
+    assert "its input %x, unchanged" in found.obstacles[0]
 
 
 def test_an_operator_without_rules_is_the_cause_and_what_reads_it_the_consequence() -> None:

@@ -406,6 +406,39 @@ def @main(%x: Tensor[(2, 4), float32]) {
     assert str(result["quantized_main"].checked_type.ret_type) == "Tensor[(2), int64]"
 
 
+PASSED_ON = """
+#[version = "0.0.5"]
+def @main(%x: Tensor[(4), float32]) {{
+  %0 = cast(clip(round(multiply(%x, 16f)), a_min=-127f, a_max=127f), dtype="int8");
+  %1 = {inner};
+  (multiply(cast(%1, dtype="float32"), 0.0625f), {output})
+}}
+"""
+
+
+@pytest.mark.parametrize("output", ["copy(%x)", "%x", "reshape(%x, newshape=[2, 2])"])
+def test_an_input_that_is_an_output_is_told_by_its_name(output: str) -> None:
+    mod = parse(PASSED_ON.format(inner="nn.relu(%0)", output=output))
+    with pytest.raises(NotFullyIntegralError) as error:
+        partition_conversions(mod, DTYPES, ensure_fully_integral=True)
+    assert "an output of the model is its input %x, unchanged" in error.value.what
+    assert "leave this output out of the model" in error.value.what
+    assert "computes in float32" not in error.value.what
+    assert "call of copy" not in error.value.what
+    result = partition_conversions(mod, DTYPES, ensure_fully_integral=False)
+    x = np.array([-3, 0.5, 100, 2.03], np.float32)
+    for found, wanted in zip(evaluate(result, [x]), evaluate(mod, [x]), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_float_operator_beside_a_returned_input_is_told_as_well() -> None:
+    inner = 'cast(exp(cast(%0, dtype="float32")), dtype="int8")'
+    mod = parse(PASSED_ON.format(inner=inner, output="copy(%x)"))
+    with pytest.raises(NotFullyIntegralError, match="computes in float32: call of exp") as error:
+        partition_conversions(mod, DTYPES, ensure_fully_integral=True)
+    assert "its input %x, unchanged" in error.value.what
+
+
 def test_prefix_and_suffix_are_modules_of_their_own(graph: Graph) -> None:
     mod = whole(graph(CONV, **WEIGHTS))
     prefix, rest = partition_prefix(mod, DTYPES)
