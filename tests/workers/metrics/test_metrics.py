@@ -33,6 +33,13 @@ def test_scores_are_those_of_the_definitions() -> None:
     assert scores["sqnr"] == pytest.approx(expected, rel=1e-12)
 
 
+def test_a_model_that_ends_in_argmax_scores_as_its_logits_do() -> None:
+    sums = MetricSums(("top1", "agreement"), has_labels=True, has_reference=True)
+    sums.add((OUTPUTS.argmax(1),), (REFERENCE.argmax(1),), LABELS)
+    scores = sums_over(slice(None)).results()
+    assert sums.results() == {name: scores[name] for name in ("top1", "agreement")}
+
+
 def test_merged_shards_score_as_the_whole() -> None:
     shards = [
         sums_over(slice(0, 7)).sums,
