@@ -61,8 +61,10 @@ def dashboard(
     if storage is not None:
         parse_url(storage)
     if folder is not None and not Path(folder).is_dir():
+        name = os.fspath(folder)
+        found = Path(folder).exists()
         raise SettingsError(
-            f"there is no folder {os.fspath(folder)}",
+            f"{name} is a file, not a folder" if found else f"there is no folder {name}",
             where="DIR",
             fix="give a run folder, a folder of run folders, or --storage",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import socket
@@ -15,6 +16,8 @@ from qsearch.errors import SettingsError
 
 GRACE_S: Final = 2
 """An open stream would otherwise keep the server alive for as long as somebody watches."""
+
+_LAST_PORT: Final = 65535
 
 
 class DashboardServer(uvicorn.Server):
@@ -31,9 +34,15 @@ def serve(options: DashboardOptions, port: int) -> None:
     """Serve until the process is told to stop.
 
     Raises:
-        SettingsError: the port is taken or may not be used.
+        SettingsError: no port, one that is taken or may not be used, or a host that is not ours.
     """
     host = options.policy.host
+    if not 0 <= port <= _LAST_PORT:
+        raise SettingsError(
+            f"{port} is no port",
+            where="--port",
+            fix=f"1 to {_LAST_PORT}; 0 takes any that is free",
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -43,10 +52,13 @@ def serve(options: DashboardOptions, port: int) -> None:
         listener.listen()
     except OSError as error:
         listener.close()
+        foreign = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
         raise SettingsError(
             f"the dashboard cannot listen on {host}:{port}: {error.strerror or error}",
-            where="--host, --port",
-            fix="choose another --port; 0 takes any that is free",
+            where="--host" if foreign else "--port",
+            fix="give an address of this machine; 0.0.0.0 stands for all"
+            if foreign
+            else "choose another --port; 0 takes any that is free",
         ) from error
     print(f"dashboard  {address(options, listener.getsockname()[1])}", flush=True)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

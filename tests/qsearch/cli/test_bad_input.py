@@ -194,6 +194,12 @@ def test_a_run_folder_of_another_model(refused: Refusal, tmp_path: Path) -> None
         (["show", "none.onnx"], "there is no model 'none.onnx'"),
         (["run", "none.qmod", "--eval", "x.npz"], "none.qmod"),
         (["show", "digits", "--after", "FoldConstnat"], "did you mean 'FoldConstant'"),
+        (["delete"], "name a run folder, or --storage and --study"),
+        (["delete", "no/such/run", "--yes"], "no study was found"),
+        (["dashboard", "no/such/run"], "there is no folder no/such/run"),
+        (["dashboard", __file__], "is a file, not a folder"),
+        (["dashboard", "--port", "70000"], "70000 is no port"),
+        (["dashboard", "--host", "192.0.2.1", "--token", "0" * 16], "address of this mach"),
     ],
 )
 def test_a_command_line_that_means_nothing(
