@@ -138,7 +138,7 @@ def test_a_live_search_moves_on_the_page_and_survives_the_servers_death(
     page.wait_for_function(
         "() => parseInt(document.querySelector('[data-tile=progress]')?.textContent) >= 1"
     )
-    assert page.locator("#link.live").count() == 1
+    page.locator("#link.live").wait_for()
     assert page.errors == []
     before = int(progress.inner_text().split("/")[0])
     dashboard.kill()

@@ -14,7 +14,7 @@ export class Plot {
     this.element = document.createElement("div");
     this.element.className = "canvas";
     this.shown = "";
-    this.version = 0;
+    this.version = null;
     this.visible = false;
     this.running = null;
     this.watcher = new IntersectionObserver((entries) => {
@@ -42,6 +42,8 @@ export class Plot {
   }
 
   async draw() {
+    // Nothing is asked for before ``update``: words and numbers come first.
+    if (this.version === null) return;
     const width = Math.floor(this.element.clientWidth / 20) * 20;
     const wanted = `${this.path()}|${width}|${this.version}`;
     if (!this.visible || width < 120 || wanted === this.shown) return;

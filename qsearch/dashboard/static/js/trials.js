@@ -9,9 +9,9 @@ const PER_PAGE = 50;
 const STATES = ["", "complete", "running", "waiting", "pruned", "infeasible", "failed"];
 
 export class TrialsTable {
-  constructor(key, study) {
+  constructor(key) {
     this.key = key;
-    this.study = study;
+    this.study = null;
     this.sort = "-number";
     this.state = "";
     this.stage = "";
@@ -54,13 +54,17 @@ export class TrialsTable {
     return this.refresh(this.study);
   }
 
-  async refresh(study) {
+  ask() {
+    return get(`/studies/${this.key}/trials?${query({
+      offset: this.offset || undefined, limit: PER_PAGE, sort: this.sort, state: this.state, find: this.find,
+    })}`);
+  }
+
+  async refresh(study, asked = this.ask()) {
     this.study = study;
     this.turn += 1;
     const mine = this.turn;
-    const found = await get(`/studies/${this.key}/trials?${query({
-      offset: this.offset || undefined, limit: PER_PAGE, sort: this.sort, state: this.state, find: this.find,
-    })}`);
+    const found = await asked;
     if (mine !== this.turn) return;
     const columns = this.columns();
     this.drawHead(columns);

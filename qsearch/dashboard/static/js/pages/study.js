@@ -11,13 +11,15 @@ const PLOTS_MS = 2500;
 const POLL_MS = 10000;
 
 export async function studyPage(page, key) {
-  let study = await get(`/studies/${key}`);
+  const table = new TrialsTable(key);
+  // Asked for at once: one round trip, not one behind the other.
+  const [first, rows, reasons] = await Promise.all([get(`/studies/${key}`), table.ask(), askFailures()]);
+  let study = first;
   const trialPath = (number) => `/studies/${key}/trials/${number}`;
   const head = h("div", {});
   const tiles = h("div", { class: "tiles" });
   const failures = card("Trials that did not complete", {}, h("div", {}));
   const stages = card("Stages", {}, h("div", {}));
-  const table = new TrialsTable(key, study);
   const charts = plots(key, study, trialPath);
 
   page.crumbs([study.name]);
@@ -25,9 +27,12 @@ export async function studyPage(page, key) {
     card("Trials", { wide: true, id: "trials" }, table.element)));
   draw();
   // Words and numbers first: plots of many trials take the server longer.
-  await Promise.all([table.refresh(study), drawFailures()]);
+  drawFailures(reasons);
+  await table.refresh(study, rows);
   charts.forEach((chart) => chart.plot.update(study.version));
 
+  // The rows were asked for beside the study, so they may be older than it.
+  let tabled = null;
   let plotted = study.version;
   let plottedAt = performance.now();
   let pending = 0;
@@ -45,11 +50,14 @@ export async function studyPage(page, key) {
     }
     busy = true;
     try {
-      const before = study.version;
       const states = study.state;
       study = await get(`/studies/${key}`);
       draw();
-      if (study.version !== before || study.state !== states) await Promise.all([table.refresh(study), drawFailures()]);
+      if (study.version !== tabled || study.state !== states) {
+        tabled = study.version;
+        const [, told] = await Promise.all([table.refresh(study), askFailures()]);
+        drawFailures(told);
+      }
       if (study.version !== plotted) {
         const wait = plottedAt + PLOTS_MS - performance.now();
         if (wait > 0) soon(wait);
@@ -82,8 +90,11 @@ export async function studyPage(page, key) {
     stages.hidden = !study.stages.length;
   }
 
-  async function drawFailures() {
-    const found = await get(`/studies/${key}/failures`);
+  function askFailures() {
+    return get(`/studies/${key}/failures`);
+  }
+
+  function drawFailures(found) {
     failures.hidden = !found.length;
     replace(failures.lastChild, h("table", {}, h("tbody", {}, found.map((reason) => h("tr", {},
       h("td", {}, chip(reason.state)),
