@@ -115,9 +115,13 @@ def in_browser(client: Client) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = {}
     with sync_playwright() as started:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        # Without what a browser does for itself when it starts.
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+        flags += [f"--disable-{each}" for each in ("background-networking", "component-update")]
+        flags += ["--disable-sync"]
         browser = started.chromium.launch(executable_path=chromium, args=flags)
         page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.goto("about:blank")
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})
         sizes: list[tuple[str, int]] = []
