@@ -83,19 +83,14 @@ def _is_closed(function: Function) -> bool:
 
 def _scopes(function: Function) -> Iterator[Function]:
     """Function literals inside ``function``, then itself; each after those inside it."""
-    done: set[Function] = set()
-    stack: list[tuple[Function, bool]] = [(function, False)]
-    while stack:
-        scope, inner_pushed = stack.pop()
-        if scope in done:
-            continue
-        if inner_pushed:
-            done.add(scope)
-            yield scope
-            continue
-        stack.append((scope, True))
-        literals = [n for n in scope_post_order(scope.body) if isinstance(n, Function)]
-        stack.extend((n, False) for n in reversed(literals) if not _is_closed(n))
+    return (scope for scope in post_order(function, _literals) if isinstance(scope, Function))
+
+
+def _literals(scope: Expr) -> list[Function]:
+    """Open function literals that stand in a scope itself."""
+    assert isinstance(scope, Function)
+    nodes = scope_post_order(scope.body)
+    return [n for n in nodes if isinstance(n, Function) and not _is_closed(n)]
 
 
 class _Symbols:
