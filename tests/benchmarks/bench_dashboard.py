@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from qsearch.dashboard.snapshots import FRESH_S
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.benchmarks.machine import machine
+from tests.e2e.chromium import CHROMIUM, QUIET
 from tests.qsearch.dashboard.server import Client
 from tests.qsearch.dashboard.stores import fill, new_study
 
@@ -106,20 +106,15 @@ def measure(server: Server, repository: Repository, repeats: int) -> dict[str, A
 
 
 def in_browser(client: Client) -> dict[str, Any] | None:
-    chromium = shutil.which("chromium")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
         return None
-    if chromium is None:
+    if CHROMIUM is None:
         return None
     found: dict[str, Any] = {}
     with sync_playwright() as started:
-        # Without what a browser does for itself when it starts.
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-        flags += [f"--disable-{each}" for each in ("background-networking", "component-update")]
-        flags += ["--disable-sync"]
-        browser = started.chromium.launch(executable_path=chromium, args=flags)
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.goto("about:blank")
         session = page.context.new_cdp_session(page)

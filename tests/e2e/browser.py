@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any, Final
 
 import pytest
 
+from tests.e2e.chromium import CHROMIUM, QUIET
+
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 axe = pytest.importorskip("axe_core_python.sync_playwright", reason="needs axe-core-python")
 
-CHROMIUM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 NEEDS_CHROMIUM: Final = pytest.mark.skipif(
     CHROMIUM is None, reason="needs Chromium (apt-get install chromium)"
-)
-QUIET: Final = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
 )
 WAIT_MS: Final = 60_000
 
