@@ -6,6 +6,7 @@ import numpy as np
 
 from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.ty import is_float
 
 
@@ -42,11 +43,8 @@ def conv_node(step: Step, e: Emitter, inputs: list[str]) -> str:
     return e.node(
         "Conv",
         inputs,
-        strides=list(attrs.strides),
-        pads=list(attrs.padding),
-        dilations=list(attrs.dilation),
         group=attrs.groups,
-        kernel_shape=list(step.args[1].type.concrete_shape[2:]),
+        **window_attributes(attrs, step.args[1].type.concrete_shape[2:]),
     )
 
 
@@ -59,12 +57,9 @@ def conv2d_transpose(step: Step, e: Emitter) -> str:
     return e.node(
         "ConvTranspose",
         e.args(step),
-        strides=list(attrs.strides),
-        pads=list(attrs.padding),
-        dilations=list(attrs.dilation),
         group=attrs.groups,
         output_padding=list(attrs.output_padding),
-        kernel_shape=list(step.args[1].type.concrete_shape[2:]),
+        **window_attributes(attrs, step.args[1].type.concrete_shape[2:]),
     )
 
 

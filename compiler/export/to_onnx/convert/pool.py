@@ -5,6 +5,7 @@ from __future__ import annotations
 from compiler.export.to_onnx.convert.nn import require_layout
 from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.export.to_onnx.windows import window_attributes
 
 
 @FToOnnx.register("nn.max_pool2d")
@@ -16,11 +17,8 @@ def max_pool2d(step: Step, e: Emitter) -> str:
     return e.node(
         "MaxPool",
         e.args(step),
-        kernel_shape=list(attrs.pool_size),
-        strides=list(attrs.strides),
-        pads=list(attrs.padding),
-        dilations=list(attrs.dilation),
         ceil_mode=int(attrs.ceil_mode),
+        **window_attributes(attrs, attrs.pool_size),
     )
 
 

@@ -24,6 +24,7 @@ from compiler.export.to_onnx.grid_emitter import (
     NarrowConv,
 )
 from compiler.export.to_onnx.grid_rules.fixed_point import Factor, plain_product_holds
+from compiler.export.to_onnx.windows import window_attributes
 
 LEVELS = 256
 
@@ -64,11 +65,8 @@ def narrow_conv(step: Step, x: Carried, weight: Array, grid: GridEmitter) -> Nar
         return grid.node(
             "QLinearConv",
             inputs,
-            strides=list(attrs.strides),
-            pads=list(attrs.padding),
-            dilations=list(attrs.dilation),
             group=attrs.groups,
-            kernel_shape=list(weight.shape[2:]),
+            **window_attributes(attrs, weight.shape[2:]),
         )
 
     return emit

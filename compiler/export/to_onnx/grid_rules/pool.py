@@ -19,6 +19,7 @@ from compiler.export.to_onnx.grid_emitter import (
     narrowed,
 )
 from compiler.export.to_onnx.grid_rules.narrow_kernels import from_narrow
+from compiler.export.to_onnx.windows import window_attributes
 from compiler.ops.nn.avg_pool2d import window_counts
 
 Total = Callable[[str], str]
@@ -38,11 +39,8 @@ def max_pool2d(step: Step, grid: GridEmitter) -> Carried:
         return grid.node(
             "MaxPool",
             [name],
-            kernel_shape=list(attrs.pool_size),
-            strides=list(attrs.strides),
-            pads=list(attrs.padding),
-            dilations=list(attrs.dilation),
             ceil_mode=int(attrs.ceil_mode),
+            **window_attributes(attrs, attrs.pool_size),
         )
 
     if source.narrow is not None:

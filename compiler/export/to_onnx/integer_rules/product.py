@@ -17,6 +17,7 @@ import numpy as np
 from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Array
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.ty import bits
 
 Digit = tuple[str, int, int]
@@ -126,11 +127,8 @@ def conv2d(step: Step, e: IntegerEmitter) -> str:
         return e.node(
             "ConvInteger",
             inputs,
-            strides=list(attrs.strides),
-            pads=list(attrs.padding),
-            dilations=list(attrs.dilation),
             group=attrs.groups,
-            kernel_shape=kernel,
+            **window_attributes(attrs, kernel),
         )
 
     return from_nchw(product(step, e, terms, emit), attrs.out_layout or attrs.data_layout, e)

@@ -1,0 +1,21 @@
+"""ONNX attributes of a window that slides: what every convolution and pooling node says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def window_attributes(attrs: Any, kernel_shape: Sequence[int]) -> dict[str, list[int]]:
+    """``strides``, ``pads``, ``dilations`` and ``kernel_shape`` of a node.
+
+    Args:
+        attrs: of a convolution or pooling: ``strides``, ``padding``, ``dilation``.
+        kernel_shape: height and width of the window.
+    """
+    return {
+        "strides": list(attrs.strides),
+        "pads": list(attrs.padding),
+        "dilations": list(attrs.dilation),
+        "kernel_shape": list(kernel_shape),
+    }
