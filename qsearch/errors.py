@@ -40,6 +40,10 @@ class StoreError(SearchError):
     """The database cannot be reached, is busy, or has another schema."""
 
 
+class EmptyStoreError(StoreError):
+    """The database is there and no search has written to it yet."""
+
+
 class TakenError(StoreError):
     """Another driver stored the same rows first."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from qsearch.errors import SearchError, StoreError
+from qsearch.errors import EmptyStoreError, SearchError, StoreError
 from qsearch.run_folder import RunFolder
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.engine import masked, open_reader, parse_url
@@ -70,6 +70,8 @@ class Sources:
     def studies(self) -> Iterator[tuple[Source, Repository, Study]]:
         """Every study, source by source; a folder that cannot be read is passed over.
 
+        A database that a search is only just making holds no study yet.
+
         Raises:
             StoreError: the only storage cannot be read.
         """
@@ -78,6 +80,8 @@ class Sources:
             try:
                 repository = self.repository(source)
                 found = repository.studies()
+            except EmptyStoreError:
+                continue
             except StoreError:
                 if len(sources) == 1:
                     raise

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from qsearch.errors import StoreError
+from qsearch.errors import EmptyStoreError, StoreError
 from qsearch.file_lock import file_lock
 from qsearch.store.migrate import head_revision, known_revisions, upgrade_to_head
 from qsearch.store.models import VERSION_TABLE
@@ -52,6 +52,7 @@ def open_reader(storage: str) -> Engine:
     """Connect to look only: the database refuses every write of this engine.
 
     Raises:
+        EmptyStoreError: the database has no schema yet.
         StoreError: as ``open_engine``; and where there is no database.
     """
     url = parse_url(storage)
@@ -219,8 +220,8 @@ def _found_version(engine: Engine) -> str | None:
         return str(row[0]) if row else None
 
 
-def _no_study(url: URL) -> StoreError:
-    return StoreError(
+def _no_study(url: URL) -> EmptyStoreError:
+    return EmptyStoreError(
         "the database holds no study",
         where=masked(url),
         fix="give the storage of a `qsearch launch`",

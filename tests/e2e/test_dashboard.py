@@ -158,6 +158,24 @@ def test_a_live_search_moves_on_the_page_and_survives_the_servers_death(
     repository.close()
 
 
+def test_a_page_comes_back_by_itself_when_the_database_does(
+    dashboard: Dashboard, finished: None, page: Any
+) -> None:
+    told = {"what": "the storage cannot be reached", "where": None, "fix": None}
+    away = iter([True])
+
+    def answer(route: Any) -> None:
+        if next(away, False):
+            route.fulfill(status=503, json=told)
+        else:
+            route.continue_()
+
+    page.route("**/api/v1/studies?**", answer)
+    page.goto(dashboard.url)
+    page.get_by_text("the storage cannot be reached").wait_for()
+    page.locator("tr[data-study]").wait_for()
+
+
 def test_a_search_is_paused_resumed_and_stopped_from_the_page(tmp_path: Path, browser: Any) -> None:
     words = ["launch", "--model", "digits", "-o", str(tmp_path / "long"), "-q", "--pool", "inline"]
     search = subprocess.Popen(

@@ -14,6 +14,9 @@ def _run() -> None:
         target_metadata=Table.metadata,
         version_table=VERSION_TABLE,
         render_as_batch=connection.dialect.name == "sqlite",
+        # Alembic takes SQLite for a database that commits at DDL: a reader, or a process killed
+        # between two versions, would find the older schema. Our connections begin by themselves.
+        transactional_ddl=True,
     )
     with context.begin_transaction():
         context.run_migrations()

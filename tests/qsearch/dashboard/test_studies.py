@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -14,9 +15,11 @@ from qsearch.dashboard.snapshots import FRESH_S
 from qsearch.report.measures import Measures, measure_of, pareto
 from qsearch.report.plots import layers
 from qsearch.report.plots.parameters import slices
+from qsearch.store.engine import open_engine
 from qsearch.store.records import Ended, Failure, LayerFigures, Outcome
+from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.server import served
-from tests.qsearch.dashboard.stores import new_trial
+from tests.qsearch.dashboard.stores import new_study, new_trial
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -191,6 +194,32 @@ def test_a_trial_that_others_overtook_is_shown_when_it_ends(client, repository):
 def test_an_empty_folder_shows_no_study(tmp_path: Path):
     with served(DashboardOptions(root=tmp_path / "nothing")) as client:
         assert client.get("/api/v1/studies").json()["total"] == 0
+
+
+def test_a_search_that_begins_while_the_page_asks_is_no_error(tmp_path: Path):
+    database = tmp_path / "run" / "study.db"
+    database.parent.mkdir()
+    with served(DashboardOptions(root=tmp_path)) as client:
+        answers = []
+        asking = True
+
+        def ask() -> None:
+            while asking:
+                answer = client.get("/api/v1/studies")
+                answers.append((answer.status_code, answer.json().get("total")))
+
+        asker = threading.Thread(target=ask)
+        asker.start()
+        database.touch()
+        made = Repository(open_engine(f"sqlite:///{database}"))
+        made.create_study(new_study("first", 8))
+        made.close()
+        until = time.monotonic() + 60
+        while answers[-1:] != [(200, 1)] and time.monotonic() < until:
+            time.sleep(0.01)
+        asking = False
+        asker.join()
+    assert set(answers) == {(200, 0), (200, 1)}
 
 
 def plot(client, name: str, width: int = 640, **options: str) -> ElementTree.Element:

@@ -17,6 +17,8 @@ const PAGES = [
   [/^\/studies\/([^/]+)\/module$/, modulePage],
 ];
 
+const RETRY_MS = 2000;
+
 const main = document.getElementById("main");
 let leave = () => {};
 let turn = 0;
@@ -46,7 +48,9 @@ async function render(moved = false) {
     else {
       showCrumbs([]);
       replace(main, h("h1", {}, "Not shown"), problem(error), h("p", {}, link("/", "All studies")));
-      if (!error.status && error instanceof TypeError) setTimeout(() => page.current() && render(), 2000);
+      // No answer, or a database that is away: both come back by themselves.
+      const passes = error instanceof TypeError || error.status === 503;
+      if (passes) setTimeout(() => page.current() && render(), RETRY_MS);
     }
   }
   if (moved && page.current()) main.focus({ preventScroll: true });
