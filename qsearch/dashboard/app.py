@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
-from fastapi.staticfiles import StaticFiles
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -22,6 +21,7 @@ from compiler.errors import CompilerError
 from qsearch import __version__
 from qsearch.dashboard.inspection import Inspection, InspectionError
 from qsearch.dashboard.live import Live
+from qsearch.dashboard.page_files import PageFiles
 from qsearch.dashboard.routes import artifacts, commands, events, studies, trials, uploads
 from qsearch.dashboard.schemas import ErrorOut
 from qsearch.dashboard.security import HEALTH_PATH, Guard, Policy, without_passwords
@@ -29,6 +29,7 @@ from qsearch.dashboard.snapshots import Snapshots
 from qsearch.dashboard.sources import NotFoundError, Sources
 from qsearch.dashboard.starting import Starter
 from qsearch.dashboard.state import Shared
+from qsearch.dashboard.warming import warm
 from qsearch.errors import RunFolderError, StoreError
 from qsearch.report.plots.alone import stylesheet
 
@@ -95,7 +96,7 @@ def create_app(options: DashboardOptions) -> FastAPI:
                 exports=Path(exports),
             )
             # The first reading of a long study takes longest: it is done before somebody asks.
-            reading = asyncio.create_task(asyncio.to_thread(app.state.shared.snapshots.warm))
+            reading = asyncio.create_task(asyncio.to_thread(warm, app.state.shared))
             try:
                 yield
             finally:
@@ -112,6 +113,7 @@ def create_app(options: DashboardOptions) -> FastAPI:
         # Swagger's page loads scripts from elsewhere: the description is served, not that page.
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         lifespan=lifespan,
         responses=_ERRORS,
     )
@@ -130,27 +132,26 @@ def create_app(options: DashboardOptions) -> FastAPI:
 
 def _add_pages(app: FastAPI) -> None:
     static = Path(str(files("qsearch.dashboard").joinpath("static")))
+    page = PageFiles(static, {"plots.css": stylesheet()})
 
     @app.get(HEALTH_PATH, tags=["health"])
     def healthz() -> dict[str, str]:
         """That the server answers; asks no token and tells nothing else."""
         return {"status": "ok"}
 
-    async def page() -> FileResponse:
-        return FileResponse(static / "index.html", headers={"Cache-Control": "no-cache"})
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def favicon(request: Request) -> Response:
+        return page.favicon(request)
+
+    @app.get("/static/{version}/{name:path}", include_in_schema=False)
+    async def static_file(version: str, name: str, request: Request) -> Response:
+        return page.named(version, name, request)
+
+    async def index(request: Request) -> Response:
+        return page.index(request)
 
     for path in PAGES:
-        app.add_api_route(path, page, include_in_schema=False)
-
-    @app.get("/static/plots.css", include_in_schema=False)
-    def plots_css() -> Response:
-        return Response(stylesheet(), media_type="text/css")
-
-    app.mount("/static", StaticFiles(directory=static), name="static")
-
-    @app.get("/favicon.ico", include_in_schema=False)
-    async def favicon() -> FileResponse:
-        return FileResponse(static / "favicon.svg", media_type="image/svg+xml")
+        app.add_api_route(path, index, include_in_schema=False)
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -44,7 +44,8 @@ def serve(options: DashboardOptions, port: int) -> None:
             fix=f"1 to {_LAST_PORT}; 0 takes any that is free",
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
+    # Named TCP: else asyncio leaves Nagle's algorithm on, and a body waits 40 ms for its headers.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

@@ -5,15 +5,13 @@ A finished trial never changes, so a refresh reads only those that were unfinish
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from compiler.errors import CompilerError
 from qsearch.dashboard.sources import NotFoundError, Source, Sources, study_key
 from qsearch.report.measures import Measures
 from qsearch.run_folder import RunFolder
@@ -121,12 +119,15 @@ class Snapshots:
             raise NotFoundError("there is no such study", where=key, fix="see /api/v1/studies")
         return self.refreshed(key, source, repository, found)
 
-    def warm(self) -> None:
-        """Read what the first page will show."""
-        with contextlib.suppress(CompilerError):  # whoever asks will be told
-            studies = sorted(self.sources.studies(), key=lambda each: -each[2].updated_at)
-            for source, repository, study in studies[:KEPT]:
-                self.refreshed(study_key(source, study), source, repository, study)
+    def newest(self) -> Iterator[Snapshot]:
+        """Snapshots of the studies that fit into memory, the newest change first.
+
+        Raises:
+            StoreError: the only database does not answer.
+        """
+        studies = sorted(self.sources.studies(), key=lambda each: -each[2].updated_at)
+        for source, repository, study in studies[:KEPT]:
+            yield self.refreshed(study_key(source, study), source, repository, study)
 
     def refreshed(self, key: str, source: Source, repository: Repository, study: Study) -> Snapshot:
         """The snapshot of a study whose row was just read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +26,13 @@ class Client(httpx.Client):
     @property
     def study(self) -> str:
         return f"/api/v1/studies/{self.key}"
+
+
+def style_of(client: httpx.Client) -> str:
+    """Where the page says that its style sheet is."""
+    found = re.search(r'href="(/static/[^"]*/style\.css)"', client.get("/").text)
+    assert found is not None
+    return found[1]
 
 
 @contextmanager

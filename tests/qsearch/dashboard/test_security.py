@@ -18,7 +18,7 @@ from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.inspection import Inspection
 from qsearch.dashboard.security import Policy, without_passwords
 from qsearch.errors import SettingsError
-from tests.qsearch.dashboard.server import served
+from tests.qsearch.dashboard.server import served, style_of
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 OUT = (
@@ -155,7 +155,8 @@ def test_no_path_leads_out(client, word):
         for bad in re.findall(r"{(\w+)}", path)
     }
     assert len(tried) >= 26
-    tried |= {("get", f"/static/{word}"), ("get", f"/static/..%2f{word}")}
+    version = style_of(client).split("/")[2]
+    tried |= {("get", f"/static/{way}{word}") for way in ("", "..%2f", f"{version}/")}
     for method, path in sorted(tried):
         body = {"json": {"kind": "pause"}} if method == "post" else {}
         answer = client.request(method, path, **body)
@@ -252,7 +253,7 @@ def test_what_reads_files_is_bounded(folder):
 
 
 def test_every_answer_carries_the_headers(client):
-    for path in ("/", "/api/v1/studies", "/static/style.css", "/api/v1/nothing", "/healthz"):
+    for path in ("/", "/api/v1/studies", style_of(client), "/api/v1/nothing", "/healthz"):
         headers = client.get(path).headers
         assert headers["content-security-policy"].startswith("default-src 'self';")
         assert "unsafe" not in headers["content-security-policy"]

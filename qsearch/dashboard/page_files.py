@@ -1,0 +1,83 @@
+"""The files of the page, read and packed once.
+
+A page asks for sixteen small files at the same time; from a disk, through a pool of threads, they
+cost the server more than the study itself. Their addresses hold a hash of all of them, so a browser
+keeps them for good and a new version of qsearch is seen at once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import mimetypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fastapi import Request, Response
+from starlette.exceptions import HTTPException
+
+INDEX: Final = "index.html"
+_FOR_GOOD: Final = "public, max-age=31536000, immutable"
+_ASK_AGAIN: Final = "no-cache"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    kind: str
+    body: bytes
+    packed: bytes
+
+
+class PageFiles:
+    """What a browser loads besides the API.
+
+    Args:
+        folder: its files; ``/static/`` in index.html becomes their address.
+        made: further files by name: text that is computed.
+    """
+
+    def __init__(self, folder: Path, made: Mapping[str, str]) -> None:
+        found = {name: text.encode() for name, text in made.items()}
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            found[path.relative_to(folder).as_posix()] = path.read_bytes()
+        digest = hashlib.sha256()
+        for name, body in sorted(found.items()):
+            digest.update(f"{name}\0{len(body)}\0".encode() + body)
+        self.version = digest.hexdigest()[:12]
+        index = found[INDEX].decode()
+        found[INDEX] = index.replace("/static/", f"/static/{self.version}/").encode()
+        self._files = {name: _packed(name, body) for name, body in found.items()}
+
+    def index(self, request: Request) -> Response:
+        """The one page of every address; small, and asked for anew each time."""
+        return self._answer(INDEX, request, _ASK_AGAIN)
+
+    def favicon(self, request: Request) -> Response:
+        """What browsers ask for without being told of it."""
+        return self._answer("favicon.svg", request, _ASK_AGAIN)
+
+    def named(self, version: str, name: str, request: Request) -> Response:
+        """A file of this version.
+
+        Raises:
+            HTTPException: 404, no such version or file.
+        """
+        if version != self.version or name not in self._files:
+            raise HTTPException(404, "there is no such file")
+        return self._answer(name, request, _FOR_GOOD)
+
+    def _answer(self, name: str, request: Request, keep: str) -> Response:
+        file = self._files[name]
+        headers = {"Cache-Control": keep, "Vary": "Accept-Encoding"}
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(file.body, headers=headers, media_type=file.kind)
+        headers["Content-Encoding"] = "gzip"
+        return Response(file.packed, headers=headers, media_type=file.kind)
+
+
+def _packed(name: str, body: bytes) -> _File:
+    # JavaScript's type differs between systems' tables; browsers refuse modules of another.
+    kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0]
+    return _File(kind or "application/octet-stream", body, gzip.compress(body, 9, mtime=0))
