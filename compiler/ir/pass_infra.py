@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
 from compiler.errors import CompilerError, PassError, WellFormedError, legal_names
-from compiler.ir.expr import Function
+from compiler.ir.expr import Function, GlobalVar
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.pass_context import PassContext, PassInfo, register_config
@@ -118,14 +118,14 @@ class FunctionPass(Pass):
         # infer_type registers itself as a pass, so it imports this module.
         from compiler.ir.infer_type import infer_module
 
-        changed = mod
+        changed: dict[GlobalVar, Function] = {}
         for gv, fn in mod.functions.items():
             if not isinstance(fn, Function) or any(key in fn.attrs for key in SKIPPED):
                 continue
             new = self._run_one(gv.name_hint, fn, mod, ctx)
             if new is not fn:
-                changed = changed.with_function(gv, new)
-        return infer_module(changed)
+                changed[gv] = new
+        return infer_module(mod.updated(changed) if changed else mod)
 
     def _run_one(self, name: str, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         try:

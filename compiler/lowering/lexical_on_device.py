@@ -23,11 +23,8 @@ class LexicalOnDeviceMixin:
     def __init__(self, mod: IRModule | None = None) -> None:
         self._devices: list[VirtualDevice] = []
         self._var_devices: dict[Var, VirtualDevice] = {}
-        self._global_devices: dict[str, VirtualDevice] = {}
         self._function_nesting = 0
-        for gv, fn in mod.functions.items() if mod is not None else ():
-            if isinstance(fn, Function) and fn.virtual_device is not UNCONSTRAINED:
-                self._global_devices[gv.name_hint] = fn.virtual_device
+        self._functions = mod if mod is not None else IRModule()
 
     @property
     def function_nesting(self) -> int:
@@ -42,7 +39,9 @@ class LexicalOnDeviceMixin:
         if isinstance(expr, Var):
             return self._var_devices.get(expr, UNCONSTRAINED)
         if isinstance(expr, GlobalVar):
-            return self._global_devices.get(expr.name_hint, UNCONSTRAINED)
+            known = expr.name_hint in self._functions
+            fn = self._functions[expr] if known else None
+            return fn.virtual_device if isinstance(fn, Function) else UNCONSTRAINED
         if isinstance(expr, Function) and not expr.has_nonzero_attr("Primitive"):
             return expr.virtual_device
         return self._devices[-1] if self._devices else UNCONSTRAINED

@@ -16,18 +16,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from compiler.errors import LoweringError
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Function, GlobalVar
+from compiler.ir.expr import Expr, Function, GlobalVar
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_context import register_config
-from compiler.ir.pass_infra import FunctionPass, ModulePass, PassContext, PassInfo, register_pass
+from compiler.ir.pass_infra import ModulePass, PassContext, PassInfo, register_pass
 from compiler.ir.virtual_device import UNCONSTRAINED
 from compiler.lowering.kernel_cache import KernelCache
 from compiler.lowering.lower_tensor_expr import (
+    GlobalNames,
     LowerTensorExprMutator,
     ProcessFn,
     no_process,
@@ -70,10 +71,11 @@ def lower_te(
     compiler = TECompiler(mod, mod_name, config, KernelCache(folder) if folder else None)
     lowered = _LowerTensorExpr(compiler, process_fn or no_process, config)(mod)
     lowered = compiler.add_externs(lowered)
-    for gv, prim in compiler.get_lowered_functions().items():
+    prims = compiler.get_lowered_functions()
+    for gv in prims:
         if gv.name_hint in lowered:
             raise LoweringError(f"@{gv.name_hint} is defined twice: a name was not reserved")
-        lowered = lowered.with_function(gv, prim)
+    lowered = lowered.updated(prims)
     externals = (*mod.attrs.get("external_mods", ()), *compiler.lower_external_functions())
     if externals:
         lowered = lowered.with_attr("external_mods", externals)
@@ -113,28 +115,25 @@ class LowerTE(ModulePass):
 
 
 @dataclass(frozen=True, slots=True)
-class _LowerTensorExpr(FunctionPass):
-    """The function pass inside LowerTE."""
+class _LowerTensorExpr(ModulePass):
+    """The rewriting inside LowerTE. No FunctionPass: types are inferred once the lowered functions
+    are there."""
+
+    info: ClassVar[PassInfo] = PassInfo("LowerTensorExpr")
 
     compiler: TECompiler
     process_fn: ProcessFn
     config: CompilationConfig | None
 
-    @property
-    def info(self) -> PassInfo:  # type: ignore[override]
-        return PassInfo("LowerTensorExpr")
-
-    def transform(self, mod: IRModule, ctx: PassContext) -> IRModule:
-        # Types are inferred once the lowered functions are there.
+    def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
+        names = GlobalNames(mod)
+        changed: dict[GlobalVar, Expr] = {}
         for gv, fn in mod.functions.items():
             if isinstance(fn, Function) and "Compiler" not in fn.attrs:
-                mod = mod.with_function(gv, self.run(fn, mod, ctx))
-        return mod
-
-    def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
-        new = LowerTensorExprMutator(mod, self.compiler, self.process_fn, self.config).visit(fn)
-        assert isinstance(new, Function)
-        return new
+                changed[gv] = LowerTensorExprMutator(
+                    mod, names, self.compiler, self.process_fn, self.config
+                ).visit(fn)
+        return mod.updated(changed)
 
 
 def _is_unplanned(mod: IRModule) -> bool:

@@ -51,11 +51,27 @@ ProcessFn = Callable[[BaseFunc], None]
 ``target`` added; for collecting sizes and the like."""
 
 
+class GlobalNames:
+    """The names of the functions of a module, by the very object; the first name where a function
+    has several."""
+
+    def __init__(self, mod: IRModule) -> None:
+        # By id: a LoweredFunction is equal by content. The functions are kept, or an id could be
+        # given to another.
+        self._names = {id(fn): (gv, fn) for gv, fn in reversed(mod.functions.items())}
+
+    def get(self, function: BaseFunc | None) -> GlobalVar | None:
+        """The name of ``function``; None for one the module does not hold."""
+        name, _ = self._names.get(id(function), (None, None))
+        return name
+
+
 class LowerTensorExprMutator(DeviceAwareExprMutator):
     """Rewrites one function.
 
     Args:
         mod: the module it belongs to.
+        names: those of ``mod``, made once for all its functions.
         compiler: keeps what is lowered.
         process_fn: called once per lowered call, and with literals that are called as they are.
         config: targets of external functions.
@@ -68,12 +84,14 @@ class LowerTensorExprMutator(DeviceAwareExprMutator):
     def __init__(
         self,
         mod: IRModule,
+        names: GlobalNames,
         compiler: TECompiler,
         process_fn: ProcessFn,
         config: CompilationConfig | None,
     ) -> None:
         super().__init__(mod)
         self._mod = mod
+        self._names = names
         self._compiler = compiler
         self._process_fn = process_fn
         self._config = config
@@ -180,10 +198,9 @@ class LowerTensorExprMutator(DeviceAwareExprMutator):
         """The name of a callee that is defined globally, also where a Let gave it another."""
         if isinstance(call.op, GlobalVar):
             return call.op
-        definition = self.resolve_to_primitive(call.op)
-        for gv, fn in self._mod.functions.items():
-            if fn is definition:
-                return gv
+        name = self._names.get(self.resolve_to_primitive(call.op))
+        if name is not None:
+            return name
         raise LoweringError(
             f"{describe(call)}: a function that is compiled already has no global name",
             fix="define it in the module and call it by its name",

@@ -162,15 +162,18 @@ class TECompiler:
     def add_externs(self, mod: IRModule) -> IRModule:
         """``mod`` without definitions that have a ``Compiler``, and with a declaration, attribute
         ``Extern=1`` alone, of every external function noted."""
-        for gv, fn in mod.functions.items():
-            if isinstance(fn, Function) and "Compiler" in fn.attrs:
-                mod = mod.without(gv)
+        kept = {
+            gv: fn
+            for gv, fn in mod.functions.items()
+            if not isinstance(fn, Function) or "Compiler" not in fn.attrs
+        }
+        declarations: dict[GlobalVar, Function] = {}
         for entry in self._externals:
             source = entry.key.source
             declared = source.with_fields(attrs={"Extern": 1})
             declared.set_checked_type(source.checked_type_or_none)
-            mod = mod.with_function(entry.prim_fn_var, declared)
-        return mod
+            declarations[entry.prim_fn_var] = declared
+        return mod.with_functions(kept).updated(declarations)
 
     def lower_external_functions(self) -> list[ExternalModule]:
         """Call the code generators, and forget the external functions.

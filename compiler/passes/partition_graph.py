@@ -62,17 +62,18 @@ class PartitionGraph(ModulePass):
         external_support.require(self.compiler)
         # Numbers of functions go through the whole module: a symbol names one of them.
         count = 0
+        changed: dict[GlobalVar, Function] = {}
         for gv, fn in mod.functions.items():
             if isinstance(fn, Function) and not _is_leaf(fn):
                 builder = _Partitioner(fn, self.compiler, self.min_calls, count)
                 new = builder.build()
                 if new is not fn:
-                    mod = mod.with_function(gv, new)
+                    changed[gv] = new
                 count += builder.made
         # infer_module registers the pass InferType, which this one requires.
         from compiler.ir.infer_type import infer_module
 
-        return infer_module(mod)
+        return infer_module(mod.updated(changed) if changed else mod)
 
 
 def _is_leaf(fn: Function) -> bool:

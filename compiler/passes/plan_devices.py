@@ -63,10 +63,12 @@ class PlanDevices(ModulePass):
         config = self.config
         if isinstance(config, str):
             config = CompilationConfig.of(config)
-        for gv, fn in mod.functions.items():
-            if isinstance(fn, Function) and not _is_leaf(fn):
-                mod = mod.with_function(gv, _plan(fn, config))
-        return infer_module(mod)
+        planned = {
+            gv: _plan(fn, config)
+            for gv, fn in mod.functions.items()
+            if isinstance(fn, Function) and not _is_leaf(fn)
+        }
+        return infer_module(mod.updated(planned))
 
 
 def _is_leaf(function: Function) -> bool:

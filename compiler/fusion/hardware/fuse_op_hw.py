@@ -26,7 +26,7 @@ from compiler.fusion.hardware.graph_match_fuser import matchers, partition
 from compiler.fusion.hardware.group_functions import group_function, with_group_calls
 from compiler.fusion.hardware.hdfg import HDFG
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Expr, Function
+from compiler.ir.expr import Expr, Function, GlobalVar
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import SKIPPED, ModulePass, PassContext, register_pass
@@ -53,14 +53,14 @@ class FuseOpHW(ModulePass):
         hdfg = load_hdfg(self.hdfg) if isinstance(self.hdfg, str) else self.hdfg
         matchers.require(self.matcher)
         namer = _Symbols(mod, hdfg.name)
-        changed = mod
+        changed: dict[GlobalVar, Function] = {}
         for gv, function in mod.functions.items():
             if not isinstance(function, Function) or _is_closed(function):
                 continue
             new = self._grouped(function, hdfg, namer)
             if new is not function:
-                changed = changed.with_function(gv, new)
-        return mod if changed is mod else infer_module(changed)
+                changed[gv] = new
+        return infer_module(mod.updated(changed)) if changed else mod
 
     def _grouped(self, function: Function, hdfg: HDFG, namer: _Symbols) -> Function:
         """``function`` and the function literals inside it, innermost first."""

@@ -366,3 +366,13 @@ def @main(%x: Tensor[(4), float32]) { @k(%x) }
     assert callees(new) == ["m_fused_exp"]
     assert isinstance(new.get_global_var("k"), GlobalVar)
     same_values(mod, new)
+
+
+def test_a_lowered_function_bound_by_a_let_is_called_by_its_global_name() -> None:
+    prims = prim_funcs(lowered(op.exp(X)))
+    ((name, prim),) = prims.items()
+    k, y = GlobalVar(name), relay.var("y", (10,))
+    alias = relay.var("k")
+    main = relay.Function((y,), Let(alias, k, Call(alias, (y,))))
+    mod = compiler.infer_module(compiler.IRModule({GlobalVar("main"): main, k: prim}))
+    assert callees(lower_te(mod)) == [name]
