@@ -6,7 +6,8 @@ several are tried and the smallest arena wins: the largest value first, each in 
 that holds it, or in the order of the program, in turn from both ends of an arena as large as the
 lower bound, which is exact for a chain.
 
-O(values x values alive with each); nothing is searched, so equal inputs give equal plans.
+O(values x (values alive with each + steps of its life)); nothing is searched, so equal inputs give
+equal plans.
 Source: greedy by size, Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
 Inference", 2020.
 """
@@ -109,13 +110,15 @@ def _place(
 ) -> tuple[int, ...]:
     """Offsets; with a ceiling every second value lies as high below it as it can."""
     offsets = [0] * len(lifetimes)
-    at_step: dict[int, list[int]] = {}
+    alive: dict[int, list[int]] = {}
+    begun: dict[int, list[int]] = {}
     for turn, index in enumerate(order):
         value = lifetimes[index]
         if value.size == 0:
             continue
-        steps = range(value.first, value.last + 1)
-        beside = {other for step in steps for other in at_step.get(step, ())}
+        # Either there before this value, or begun while it lives: nothing is met twice.
+        later = range(value.first + 1, value.last + 1)
+        beside = [*alive.get(value.first, ()), *(i for step in later for i in begun.get(step, ()))]
         taken = sorted((offsets[b], offsets[b] + lifetimes[b].size) for b in beside)
         place = None
         if ceiling and turn % 2:
@@ -123,8 +126,9 @@ def _place(
         if place is None:
             place = _smallest_gap(taken, value.size, alignment)
         offsets[index] = place
-        for step in steps:
-            at_step.setdefault(step, []).append(index)
+        begun.setdefault(value.first, []).append(index)
+        for step in (value.first, *later):
+            alive.setdefault(step, []).append(index)
     return tuple(offsets)
 
 

@@ -11,6 +11,7 @@ Equal modules give equal bytes.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,8 @@ class _Writer:
         self._entries: dict[str, Entry] = {}
         self._kernels: dict[str, PrimFunc] = {}
         self._symbols: dict[str, str] = {}
+        # Parameters of each callee whose memory a result takes over in some step.
+        self._shared: defaultdict[str, set[str]] = defaultdict(set)
 
     def package(
         self, function: str, sample: tuple[Sequence[Array], Sequence[Array]] | None, exact: bool
@@ -136,16 +139,16 @@ class _Writer:
 
     def _callees_first(self, root: str) -> list[str]:
         """Functions reachable from ``root``, callees before callers; kernels are noted aside."""
-        order: list[str] = []
+        done: dict[str, None] = {}
         open_: dict[str, None] = {}
         stack = [(root, False)]
         while stack:
             name, ready = stack.pop()
             if ready:
                 open_.pop(name)
-                order.append(name)
+                done[name] = None
                 continue
-            if name in order:
+            if name in done:
                 continue
             if name in open_:
                 raise CodegenError(f"@{name} calls itself", fix="C is generated without recursion")
@@ -156,12 +159,14 @@ class _Writer:
             open_[name] = None
             stack.append((name, True))
             stack.extend((c, False) for c in reversed(callees(program_of(self._mod, name))))
-        return order
+        return list(done)
 
     def _plan(self, function: str) -> None:
         program = program_of(self._mod, function)
-        called = {name: entry.placement for name, entry in self._entries.items()}
+        called = {c: self._entries[c].placement for c in callees(program) if c in self._entries}
         placement = place(program, self._kernels, called)
+        for step, taken in zip(program.steps, placement.shared):
+            self._shared[step.callee].update(taken)
         word = "run" if function == "main" else function
         symbol = self._names.fresh(f"{self._name}_{word}")
         scope = Names(["arena"])
@@ -183,13 +188,7 @@ class _Writer:
         func = self._kernels[name]
         symbol = self._symbols[name]
         held = {b.name: self._pool.name_of(a, f"{symbol}_{b.name}") for b, a in func.consts}
-        shared = {
-            param
-            for entry in self._entries.values()
-            for step, taken in zip(entry.placement.program.steps, entry.placement.shared)
-            if step.callee == name
-            for param in taken
-        }
+        shared = self._shared[name]
         return kernel_of(
             func, symbol, held, self._use, shared=shared, comment=kernel_comment(func)
         ).text
