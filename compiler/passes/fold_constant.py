@@ -16,11 +16,13 @@ Values are those of the reference evaluator. Source: spec/quantize.md section 2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from compiler.ir.analysis import post_order
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -134,16 +136,23 @@ class _ConstantFolder(OpaquePrimitives):
 
 def _value_of(expr: Expr) -> Value | None:
     """The value of a Constant or of a Tuple of them (nested, device marks ignored); else None."""
-    while is_op_call(expr, _DEVICE_MARK):
-        assert isinstance(expr, Call)
-        expr = expr.args[0]
-    if isinstance(expr, Constant):
-        return expr.data
-    if not isinstance(expr, Tuple):
-        return None
-    # Tuples nest as deep as the program text, not as the graph.
-    fields = [_value_of(f) for f in expr.fields]
-    return None if any(f is None for f in fields) else tuple(f for f in fields if f is not None)
+    values: dict[Expr, Value] = {}
+    for node in post_order(expr, _looked_into):
+        if isinstance(node, Constant):
+            values[node] = node.data
+        elif isinstance(node, Tuple):
+            values[node] = tuple(values[field] for field in node.fields)
+        elif isinstance(node, Call) and is_op_call(node, _DEVICE_MARK):
+            values[node] = values[node.args[0]]
+        else:
+            return None
+    return values[expr]
+
+
+def _looked_into(node: Expr) -> Sequence[Expr]:
+    if isinstance(node, Tuple):
+        return node.fields
+    return node.args if isinstance(node, Call) and is_op_call(node, _DEVICE_MARK) else ()
 
 
 def _fits(ty: Type) -> bool:

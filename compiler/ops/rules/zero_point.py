@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum
 
+from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Op, Tuple, TupleGetItem
 from compiler.ir.op import OpRule
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, centred, settled
@@ -64,15 +65,26 @@ def plainly(value: Expr, answer: ZeroPoint | None, qconfig: QConfig) -> Expr:
     Args:
         value: anything; integers are centred or settled where the rule needs it.
     """
-    if isinstance(value, Tuple):
-        fields = tuple(plainly(field, answer, qconfig) for field in value.fields)
-        changed = any(new is not old for new, old in zip(fields, value.fields))
-        return Tuple(fields, span=value.span) if changed else value
-    if not isinstance(value, QRealizeIntExpr) or answer is ZeroPoint.FOLDS:
-        return value
-    if answer in (ZeroPoint.KEEPS, ZeroPoint.TAKES):
-        return settled(value)
-    return centred(value, qconfig.dtype_activation)
+
+    def leaf(one: Expr) -> Expr:
+        if not isinstance(one, QRealizeIntExpr) or answer is ZeroPoint.FOLDS:
+            return one
+        if answer in (ZeroPoint.KEEPS, ZeroPoint.TAKES):
+            return settled(one)
+        return centred(one, qconfig.dtype_activation)
+
+    if not isinstance(value, Tuple):
+        return leaf(value)
+    made: dict[Expr, Expr] = {}
+    for node in post_order(value, _tuples_in):
+        assert isinstance(node, Tuple)
+        made[node] = node.with_fields(fields=tuple(made.get(f) or leaf(f) for f in node.fields))
+    return made[value]
+
+
+def _tuples_in(value: Expr) -> tuple[Tuple, ...]:
+    assert isinstance(value, Tuple)
+    return tuple(field for field in value.fields if isinstance(field, Tuple))
 
 
 def may_have_zero_point(nodes: Sequence[Expr]) -> frozenset[Expr]:

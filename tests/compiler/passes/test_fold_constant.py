@@ -7,7 +7,7 @@ import pytest
 
 import compiler
 from compiler import relay, transform
-from compiler.ir.expr import Constant, Expr, Function, Tuple
+from compiler.ir.expr import Constant, Expr, Function, Op, Tuple
 from compiler.ir.span import Span
 
 op = relay.op
@@ -165,3 +165,13 @@ def test_only_passes_enabled_by_the_level_run_in_a_sequence() -> None:
     with transform.PassContext(opt_level=1):
         same = transform.Sequential([transform.FoldConstant()])(mod)
     assert same["main"] is mod["main"]
+
+
+def test_a_tuple_is_looked_into_however_deep_it_is_nested() -> None:
+    # Not through the whole pass: a type as deep as this is refused by InferType.
+    nested: Expr = x
+    for _ in range(50_000):
+        nested = Tuple((c, nested))
+    fn = Function((x,), relay.Call(Op.get("concatenate"), (nested,)))
+    ctx = transform.PassContext.current()
+    assert transform.FoldConstant().run(fn, relay.module(fn), ctx) is fn

@@ -7,22 +7,24 @@ import pytest
 
 from compiler import relay
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Op, Var
+from compiler.ir.expr import Call, Expr, Op, Tuple, Var
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ir.ty import TensorType, Type, is_dynamic
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.ops.evaluate import evaluate_op
-from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
 from compiler.ops.rules.zero_point import (
     FQZeroPoint,
     ZeroPoint,
     always,
     may_have_zero_point,
+    plainly,
     zero_point_answer,
 )
 from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
 from compiler.testing.op_calls import accepted_calls, plain_attrs, random_value
 
 SHIFT = 5
@@ -117,3 +119,17 @@ def test_an_answer_does_not_speak_for_a_realize_rule_of_ones_own() -> None:
 def test_one_answer_for_all_operands() -> None:
     rule = always(ZeroPoint.CENTRES)
     assert {rule(Call(Op.get("add"), ()), place) for place in range(3)} == {ZeroPoint.CENTRES}
+
+
+def test_integers_in_a_tuple_are_centred_however_deep_it_is_nested() -> None:
+    scale = relay.const(np.float32(0.5))
+    value = QRealizeIntExpr(relay.var("x", (2,), "int8"), scale, "int8", zero_point=3)
+    nested: Expr = value
+    for _ in range(50_000):
+        nested = Tuple((nested,))
+    assert plainly(nested, ZeroPoint.KEEPS, QConfig()) is nested
+    result = plainly(nested, ZeroPoint.CENTRES, QConfig())
+    while isinstance(result, Tuple):
+        (result,) = result.fields
+    assert isinstance(result, QRealizeIntExpr)
+    assert (result.zero_point, result.dtype) == (0, "int32")
