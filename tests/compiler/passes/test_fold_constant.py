@@ -174,4 +174,4 @@ def test_a_tuple_is_looked_into_however_deep_it_is_nested() -> None:
         nested = Tuple((c, nested))
     fn = Function((x,), relay.Call(Op.get("concatenate"), (nested,)))
     ctx = transform.PassContext.current()
-    assert transform.FoldConstant().run(fn, relay.module(fn), ctx) is fn
+    assert transform.FoldConstant().run(fn, compiler.IRModule({"main": fn}), ctx) is fn
