@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from types import FrameType
 
@@ -74,6 +76,9 @@ def run(args: argparse.Namespace) -> int:
 
     # An orderly stop, like Ctrl-C: running trials return to the queue, the best is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Own code beside the command; behind all else, so that it hides no installed module.
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
     names = {field for field in Settings.__dataclass_fields__ if hasattr(args, field)}
     flags = {name: getattr(args, name) for name in names}
     flags["verbosity"] = verbosity_of(args)

@@ -28,18 +28,20 @@ from compiler.quantize import (
 from qsearch.choices import HARDWARE_METRICS
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
+from qsearch.import_path import is_import_path
 from qsearch.model_source import ModelSource
 from qsearch.own_passes import run_own_passes
 from qsearch.search.judging import COLLAPSE_AFTER, JUDGE_OF_FLAG
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import weighs_accuracy
 from qsearch.search.pruning import DEFAULT_ALPHA
-from qsearch.search.samplers import HISTORY_FREE
+from qsearch.search.samplers import HISTORY_FREE, own_sampler
 from qsearch.search.searched_space import percentiles_of, searched_space
 from qsearch.search.space import Space, content_hash
 from qsearch.settings import Settings
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
+from workers.metrics.custom import custom_metric
 
 ON_HARDWARE = ("hw", "max_drop")
 """Parts of the spec that are there, and decide scores, with ``--hw`` only; the accuracy that may be
@@ -108,6 +110,7 @@ def prepare_study(
     Raises:
         OnnxImportError, DatasetError, DataError, SettingsError: see there.
     """
+    _find_own_code(settings)
     mod, params = load(source.path, dims=dict(settings.dim))
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
     if settings.passes:
@@ -183,6 +186,18 @@ def prepare_study(
         hardware,
         layers if settings.sampler == "tpe" else None,
     )
+
+
+def _find_own_code(settings: Settings) -> None:
+    """Import what the user brings, before a study is stored that cannot be run.
+
+    Raises:
+        SettingsError, MetricError: there is no such sampler or metric.
+    """
+    if is_import_path(settings.sampler):
+        own_sampler(settings.sampler)
+    if settings.metric is not None and is_import_path(settings.metric):
+        custom_metric(settings.metric)
 
 
 def _hardware(settings: Settings, metric: str) -> tuple[str, str] | None:

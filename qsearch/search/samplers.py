@@ -7,8 +7,9 @@ workers there were, in which order they finished, or how often the driver was ki
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 
@@ -52,7 +53,10 @@ def sampler_names() -> tuple[str, ...]:
 def make_sampler(name: str, seed: int, batch: int) -> BaseSampler:
     """The sampler that proposes batch number ``batch`` of a study with this seed."""
     if is_import_path(name):
-        sampler = load_object(name, "sampler")(batch_seed(seed, batch))
+        make, chance = own_sampler(name), batch_seed(seed, batch)
+        # The first parameter of Optuna's own classes is another.
+        named = "seed" in inspect.signature(make).parameters
+        sampler = make(seed=chance) if named else make(chance)
         if not isinstance(sampler, BaseSampler):
             raise SettingsError(
                 f"sampler {name} gave a {type(sampler).__name__}",
@@ -65,6 +69,22 @@ def make_sampler(name: str, seed: int, batch: int) -> BaseSampler:
             f"unknown sampler {name!r}", where="sampler", fix=legal_names(name, _SAMPLERS)
         )
     return _SAMPLERS[name](batch_seed(seed, batch))
+
+
+def own_sampler(path: str) -> Any:
+    """The user's function from a seed to a sampler, or class of samplers.
+
+    Raises:
+        SettingsError: there is none at this import path.
+    """
+    found = load_object(path, "sampler")
+    if not callable(found):
+        raise SettingsError(
+            f"sampler {path} is a {type(found).__name__}",
+            where="sampler",
+            fix="a function from a seed to an Optuna sampler",
+        )
+    return found
 
 
 def batch_seed(seed: int, batch: int, slot: int = 0) -> int:

@@ -39,6 +39,13 @@ def my_sampler(seed: int) -> optuna.samplers.BaseSampler:
     return optuna.samplers.RandomSampler(seed=seed)
 
 
+class ShyTPE(optuna.samplers.TPESampler):
+    """A class whose first parameter is not the seed, as Optuna's own."""
+
+    def __init__(self, gamma: Any = None, seed: int | None = None) -> None:
+        super().__init__(seed=seed, n_startup_trials=2)
+
+
 @module_pass(opt_level=0, name="RemembersThatItRan")
 def my_pass(mod: IRModule, ctx: PassContext) -> IRModule:
     """Changes nothing."""

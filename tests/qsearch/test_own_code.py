@@ -14,6 +14,7 @@ import pytest
 
 import qsearch
 from qsearch import api
+from qsearch.cli.main import run
 from qsearch.errors import SearchFailedError, SettingsError
 from qsearch.model_source import find_model
 from qsearch.store.records import Trial
@@ -63,6 +64,21 @@ def test_a_metric_with_a_value_per_sample_is_the_same_on_processes(
     assert all(s["own_code:correct"] == s["top1"] for s in ours if s is not None)
 
 
+@pytest.mark.parametrize("pool", ["inline", "process"])
+def test_the_command_finds_own_code_in_the_working_directory(
+    pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside.py").write_text("def one(outputs, labels):\n    return 1.0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ["launch", "digits", "--trials", "1", "--pool", pool, "--workers", "1", "-o", "run"]
+    try:
+        assert run([*words, "-q", "--metric", "beside:one"]) == 0
+    finally:
+        sys.modules.pop("beside", None)
+    assert api.best(Path("run"))["number"] == 0
+
+
 def test_a_metric_that_fails_says_so(own_code: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="own_code:broken failed: RuntimeError: no such column"):
         search(tmp_path, metric=own_code.broken)
@@ -81,6 +97,12 @@ def test_a_sampler_of_ones_own_is_asked_with_a_seed_per_batch(
     own_code.SAMPLERS_MADE.clear()
     search(tmp_path, sampler=own_code.my_sampler, trials=12, batch=6)
     assert len(set(own_code.SAMPLERS_MADE)) == len(own_code.SAMPLERS_MADE) == 2
+
+
+def test_a_class_of_samplers_gets_the_seed_by_its_name(own_code: Any, tmp_path: Path) -> None:
+    runs = [search(tmp_path / name, sampler="own_code:ShyTPE", trials=6, batch=2) for name in "ab"]
+    first, second = ([trial.params for trial in result.trials] for result in runs)
+    assert first == second
 
 
 def test_own_passes_run_before_the_search(own_code: Any, tmp_path: Path) -> None:

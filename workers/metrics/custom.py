@@ -112,7 +112,8 @@ def custom_metric(path: str) -> CustomMetric:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise MetricError(
             f"metric {path} cannot be used: {error}",
-            fix="package.module:function, importable on every worker",
+            where="metric",
+            fix="package.module:function, importable where the command runs and on every worker",
         ) from error
 
 
