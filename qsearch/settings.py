@@ -164,7 +164,7 @@ def resolve(
         config_file: YAML, TOML or JSON file whose keys are the names of the flags.
         environment: variables; ``QSEARCH_TRIALS=8`` sets ``trials``. None means ``os.environ``.
     Raises:
-        SettingsError: unknown key, or a value that does not fit its key.
+        SettingsError: unknown key, or a value that does not fit its key or another value.
     """
     names = {field.name for field in fields(Settings)}
     values: dict[str, Any] = {}
@@ -186,7 +186,29 @@ def resolve(
                 continue
             values[key] = _convert(key, raw, where)
             sources[key] = source
-    return Resolved(Settings(**values), sources)
+    settings = Settings(**values)
+    _check_together(settings)
+    return Resolved(settings, sources)
+
+
+def _check_together(settings: Settings) -> None:
+    """Refuse values that are legal alone.
+
+    Raises:
+        SettingsError: two of them exclude each other.
+    """
+    if settings.address is not None and settings.pool != "ray":
+        raise SettingsError(
+            f"the pool {settings.pool} joins no cluster",
+            where=f"--address {settings.address}",
+            fix="--pool ray, or leave --address out",
+        )
+    if settings.metric in settings.minimize:
+        raise SettingsError(
+            f"{settings.metric} is the metric already",
+            where="--minimize",
+            fix="leave it out there, or choose another --metric",
+        )
 
 
 _PLACES: Final[Mapping[str, Callable[[str, Any], str]]] = {

@@ -76,7 +76,11 @@ def read_space(path: str | Path, layers: Sequence[str]) -> SpaceFile:
             when = _conditions(row["when"], {p.name: p.choices for p in found}, place)
         found.append(Parameter(name, choices, when))
     if not found:
-        raise SettingsError("the space has no field", where=where, fix="name some under `fields:`")
+        raise SettingsError(
+            "the space has no field",
+            where=where,
+            fix="name some under `fields:`; qsearch doctor --space-out writes those of the default",
+        )
     bits, differing = _layer_section(given.get("layers"), layers, f"{where}: layers")
     return SpaceFile(Space(tuple(found)), bits, differing)
 
@@ -158,7 +162,14 @@ def _conditions(
     when: Any, known: Mapping[str, tuple[Value, ...]], place: str
 ) -> tuple[tuple[str, tuple[Value, ...]], ...]:
     rows = _mapping(when, f"{place}: when")
-    _check_keys(rows, list(known), f"{place}: when", "conditions look at fields before this one")
+    before = "conditions look at fields before this one"
+    if not known:
+        raise SettingsError(
+            f"there is none before it: {before}",
+            where=f"{place}: when",
+            fix="write the fields it depends on above it",
+        )
+    _check_keys(rows, list(known), f"{place}: when", before)
     found = []
     for name, values in rows.items():
         wanted = tuple(values) if isinstance(values, list) else (values,)
@@ -182,28 +193,36 @@ def _layer_section(
     _check_keys(rows, _LAYER_KEYS, place)
     bits = rows.get("nbit_weight")
     low, high = WEIGHT_BITS
-    if not isinstance(bits, list) or not all(
+    if not (bits and isinstance(bits, list)) or not all(
         isinstance(b, int) and not isinstance(b, bool) and low <= b <= high for b in bits
     ):
         raise SettingsError(
             f"nbit_weight cannot be {bits!r}", where=place, fix=f"a list of {low} to {high}"
         )
-    for key in ("only", "except"):
-        for name in rows.get(key, ()):
-            if name not in layers:
-                raise SettingsError(
-                    f"the model has no layer {name!r} with a weight",
-                    where=f"{place}: {key}",
-                    fix=legal_names(str(name), layers),
-                )
-    named = rows.get("only", layers)
-    left_out = rows.get("except", ())
+    named = _layer_names(rows.get("only", list(layers)), layers, f"{place}: only")
+    left_out = _layer_names(rows.get("except", []), layers, f"{place}: except")
     return tuple(sorted(set(bits))), tuple(n for n in layers if n in named and n not in left_out)
+
+
+def _layer_names(given: Any, layers: Sequence[str], place: str) -> list[str]:
+    names = given if isinstance(given, list) else [given]
+    for name in names:
+        if name not in layers:
+            raise SettingsError(
+                f"the model has no layer {name!r} with a weight",
+                where=place,
+                fix=legal_names(str(name), layers),
+            )
+    return names
 
 
 def _mapping(value: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise SettingsError(f"expected names with values, got {value!r}", where=place)
+        raise SettingsError(
+            f"expected names with values, got {value!r}",
+            where=place,
+            fix="write `name: value` lines below it",
+        )
     return value
 
 

@@ -188,6 +188,8 @@ def test_a_run_folder_of_another_model(refused: Refusal, tmp_path: Path) -> None
         (["launch", "digits", "--max-drop", "much"], "expected a drop of 0..1 (0.01) or 0..100%"),
         (["launch", "digits", "--timeout", "nan"], "expected seconds > 0"),
         (["launch", "digits", "--max-size", "big"], "expected a size > 0, such as 2G"),
+        (["launch", "digits", "--pool", "process", "--address", "auto"], "joins no cluster"),
+        (["launch", "digits", "--metric", "size", "--minimize", "size"], "is the metric already"),
         (["status"], "no study was found"),
         (["status", "no/such/run"], "no study was found"),
         (["trials", "no/such/run"], "no study was found"),
@@ -207,6 +209,15 @@ def test_a_command_line_that_means_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert says in refused(*words)
+
+
+@pytest.mark.parametrize("flag", ["--metric", "--sampler"])
+def test_code_that_is_not_there_leaves_no_study_behind(
+    refused: Refusal, tmp_path: Path, flag: str
+) -> None:
+    message = refused(*launch(tmp_path, "digits", flag, "no_such_module:name"))
+    assert "No module named 'no_such_module'" in message
+    assert run([str(word) for word in launch(tmp_path)]) == 0
 
 
 def test_top1_without_labels(refused: Refusal, tmp_path: Path) -> None:

@@ -50,6 +50,12 @@ layers:
     assert (found.weight_bits, found.layers) == ((4, 8), ("conv_1", "gemm_0"))
 
 
+def test_one_layer_needs_no_list(tmp_path: Path) -> None:
+    fields = "fields: {rounding: [UPWARD]}\nlayers: {nbit_weight: [4, 8], "
+    assert read(tmp_path, fields + "only: conv_1}").layers == ("conv_1",)
+    assert read(tmp_path, fields + "except: conv_1}").layers == ("conv_0", "gemm_0")
+
+
 def test_the_start_takes_a_value_that_the_space_has(tmp_path: Path) -> None:
     found = read(tmp_path, "fields: {calibrate_mode: [mse, max], weight_scale: [max, mse]}")
     start = fitting_start(found.space, QConfig.recommended())
@@ -68,8 +74,17 @@ def test_the_start_takes_a_value_that_the_space_has(tmp_path: Path) -> None:
         (
             "fields: {percentile: {values: [0.9], when: {calibrate_mode: [max]}}}",
             "fields before",
-            "legal",
+            "above it",
         ),
+        (
+            "fields: {calibrate_mode: [max], percentile: {values: [0.9], "
+            "when: {calibrate_mod: [max]}}}",
+            "fields before",
+            "did you mean 'calibrate_mode'",
+        ),
+        ("fields: [rounding]", "expected names with values", "name: value"),
+        ("layers: {nbit_weight: [4, 8]}", "no field", "doctor --space-out"),
+        ("fields: {rounding: [UPWARD]}\nlayers: {nbit_weight: []}", "cannot be []", "2 to 16"),
         (
             "fields: {calibrate_mode: [max], percentile: {values: [0.9], "
             "when: {calibrate_mode: [mse]}}}",
