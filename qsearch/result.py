@@ -102,7 +102,10 @@ class SearchResult:
             lines.append(f"module    {s['module']}")
         lines.extend(f"note      {warning}" for warning in self.warnings)
         if self.exit_code == 1:
-            lines.append("target    missed: no trial stayed within --max-drop")
+            limits = (
+                "--max-drop" if self.objective.max_size is None else "--max-drop and --max-size"
+            )
+            lines.append(f"target    missed: no trial stayed within {limits}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

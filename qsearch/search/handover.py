@@ -48,6 +48,7 @@ def hand_over(
     score = emitted or (best.outcome.score if best is not None else None) or {}
     baseline = study.baseline or {}
     kept = best is not None and keeps_accuracy(score, baseline, settings.max_drop)
+    fits = best is not None and objective.fits(best.outcome.score or {})
     short = summary(
         study,
         best,
@@ -75,6 +76,8 @@ def hand_over(
             "drop": before - value,
             "relative_drop": (before - value) / before if before else None,
             "kept": kept,
+            "max_size": objective.max_size,
+            "fits": fits,
         },
         float_ops=float_ops,
     )
@@ -83,7 +86,7 @@ def hand_over(
     if best is None and not interrupted:
         repository.set_study_state(study.id, "failed", "no trial was completed")
         raise _nothing_found(trials, folder)
-    code = EXIT_INTERRUPTED if interrupted else EXIT_OK if kept else EXIT_TARGET_MISSED
+    code = EXIT_INTERRUPTED if interrupted else EXIT_OK if kept and fits else EXIT_TARGET_MISSED
     return SearchResult(
         summary=short,
         folder=folder.path,

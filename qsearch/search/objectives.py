@@ -113,6 +113,10 @@ class Objective:
         """Whether nothing is broken."""
         return all(amount <= 0 for amount in self.violations(score).values())
 
+    def fits(self, score: Score) -> bool:
+        """Whether the weights stay within ``max_size``."""
+        return self.violations(score).get("max_size", 0.0) <= 0
+
     def shown(self, score: Score) -> float | None:
         """The metric as people read it: a cost as it is, not its negative."""
         if self.metric in COSTS:

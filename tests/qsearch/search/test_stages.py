@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -139,6 +140,14 @@ def test_a_space_of_ones_own_under_a_limit_of_bytes(tmp_path: Path) -> None:
     assert "conv_0" not in {name for t in result.trials for name in t.qconfig["layers"]}
     # Close to the limit: the programme fills the budget.
     assert 7000 < result.summary["best"]["model_bytes"] <= 8000
+
+
+def test_a_limit_of_bytes_that_no_module_keeps_is_a_missed_target(tmp_path: Path) -> None:
+    result = search(tmp_path / "run", trials=2, max_size=1000)
+    assert result.exit_code == 1
+    assert "no trial stayed within --max-drop and --max-size" in result.text()
+    target = json.loads((result.folder / "report.json").read_text())["target"]
+    assert (target["kept"], target["max_size"], target["fits"]) == (True, 1000, False)
 
 
 def test_patience_ends_a_search_without_layers_whose_stages_say_why_they_are_skipped(
