@@ -14,13 +14,7 @@ from compiler.export.to_onnx.grid_rules.fixed_point import (
 )
 from compiler.ops.rules.float_product import Ties
 from compiler.ops.tensor.fixed_point_multiply import scale_by
-
-
-def multiplier_and_shift(value: float) -> tuple[int, int]:
-    """(M, e) of spec/quantize.md section 7.3 for a float32 factor."""
-    fraction, exponent = np.frexp(np.float64(np.float32(value)))
-    multiplier = int(np.floor(fraction * 2**31 + 0.5))
-    return (multiplier, int(exponent)) if multiplier < 1 << 31 else (1 << 30, int(exponent) + 1)
+from tests.compiler.export.to_onnx.grid_graphs import multiplier_and_shift
 
 
 def factor_of(*values: float, ties: Ties = "up") -> Factor:

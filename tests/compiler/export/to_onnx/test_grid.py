@@ -2,121 +2,34 @@
 
 from __future__ import annotations
 
-from itertools import product
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compiler import quantize, relay
+from compiler import relay
 from compiler.errors import OnnxExportError
-from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
-from compiler.frontend.from_onnx.load import load
-from compiler.ir.expr import Expr
-from compiler.ir.module import IRModule
-from compiler.ops.rules.fixed_point import TIES, scaled
-from compiler.ops.rules.float_product import nearest_float_factors, same_as_float_product
+from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.pipeline import evaluate
-from compiler.targets.ort import narrow_kernels
-from compiler.targets.ort.session import OrtExecutor
+from tests.compiler.export.to_onnx.grid_graphs import (
+    assert_same_integers,
+    constant,
+    conv,
+    dequantized,
+    grid,
+    images,
+    module,
+    multiplier_and_shift,
+    narrow,
+    op_types,
+    quantized,
+    requantized,
+    requantized_per_axis,
+    to_nearest,
+)
 
 op = relay.op
-
-
-def constant(values: Any, dtype: str = "int32") -> Expr:
-    return relay.const(np.asarray(values, dtype))
-
-
-def multiplier_and_shift(value: float) -> tuple[int, int]:
-    fraction, exponent = np.frexp(np.float64(np.float32(value)))
-    multiplier = int(np.floor(fraction * 2**31 + 0.5))
-    return (multiplier, int(exponent)) if multiplier < 1 << 31 else (1 << 30, int(exponent) + 1)
-
-
-def quantized(x: Expr, scale: float = 16.0) -> Expr:
-    rounded = op.round(op.multiply(x, constant(scale, "float32")))
-    return op.cast(op.clip(rounded, a_min=-127, a_max=127), dtype="int8")
-
-
-def narrow(x: Expr, low: int = -127) -> Expr:
-    return op.cast(op.clip(x, a_min=low, a_max=127), dtype="int8")
-
-
-def requantized(x: Expr, factor: float) -> Expr:
-    m, e = multiplier_and_shift(factor)
-    return narrow(op.fixed_point_multiply(op.cast(x, dtype="int64"), multiplier=m, shift=e))
-
-
-def requantized_per_axis(x: Expr, factors: np.ndarray, axis: int = 1) -> Expr:
-    pairs = [multiplier_and_shift(f) for f in factors]
-    wide = op.cast(x, dtype="int64")
-    m, e = (constant([p[i] for p in pairs]) for i in (0, 1))
-    return narrow(op.fixed_point_multiply_per_axis(wide, m, e, axis=axis))
-
-
-def to_nearest(x: Expr, factor: float) -> Expr:
-    """The TONEAREST chain of spec/quantize.md section 7.3."""
-    m, e = multiplier_and_shift(factor)
-    left, right = max(e, 0), max(-e, 0)
-    wide = op.cast(x, dtype="int64")
-    if left:
-        wide = op.left_shift(wide, constant(left, "int64"))
-    product = op.multiply(wide, constant(m, "int64"))
-    half = 1 << (30 + right)
-    choice = op.where(
-        op.greater_equal(product, constant(0, "int64")),
-        constant(half, "int64"),
-        constant(half - 1, "int64"),
-    )
-    shifted = op.right_shift(op.add(product, choice), constant(31 + right, "int64"))
-    return narrow(op.cast(shifted, dtype="int32"))
-
-
-def dequantized(x: Expr, scale: float = 0.0625) -> Expr:
-    return op.multiply(op.cast(x, dtype="float32"), constant(scale, "float32"))
-
-
-def conv(x: Expr, rng: np.random.Generator, shape: tuple[int, ...], **attrs: Any) -> Expr:
-    weight = constant(rng.integers(-127, 128, shape), "int8")
-    return op.nn.conv2d(x, weight, out_dtype="int32", **attrs)
-
-
-def module(x: Any, *results: Expr) -> IRModule:
-    body = results[0] if len(results) == 1 else relay.Tuple(results)
-    return relay.module(relay.Function((x,), body))
-
-
-def grid(
-    mod: IRModule, optimize: bool = True, function: str = "main", kernels: bool = False
-) -> OrtExecutor:
-    return OrtExecutor(
-        to_grid_onnx(mod, function, kernels),
-        disabled_optimizers=GRID_DISABLED_OPTIMIZERS,
-        optimize=optimize,
-    )
-
-
-def assert_same_integers(mod: IRModule, inputs: dict[str, np.ndarray]) -> None:
-    """With and without onnxruntime's optimizers, and its 8 bit kernels."""
-    expected = evaluate(mod, inputs)
-    for optimize, kernels in product((True, False), (False, narrow_kernels.are_exact())):
-        found = grid(mod, optimize, kernels=kernels).run(inputs)
-        for a, b in zip(expected, found, strict=True):
-            assert a.dtype == b.dtype
-            # Bits, not values: -0.0 would change the hash of the outputs.
-            assert a.tobytes() == b.tobytes()
-
-
-def op_types(mod: IRModule, kernels: bool = False) -> list[str]:
-    return [n.op_type for n in to_grid_onnx(mod, narrow_kernels=kernels).graph.node]
-
-
-def images(seed: int, *shape: int) -> dict[str, np.ndarray]:
-    return {"x": np.random.default_rng(seed).normal(0, 3, shape).astype("float32")}
 
 
 def test_ties_and_extremes_of_the_input_are_rounded_as_the_reference_does() -> None:
@@ -406,102 +319,6 @@ def test_float_parts_stay_float() -> None:
     (found,) = grid(mod).run(inputs)
     # exp of onnxruntime and numpy differ in the last bits.
     np.testing.assert_allclose(found, evaluate(mod, inputs)[0], rtol=1e-5)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize(
-    "name",
-    ["digits_cnn", "fashion_mobilenet", "fashion_resnet", "fashion_outlier", "efficientnet_lite0"],
-)
-def test_trained_models_give_the_same_bits(shared_data: Path, name: str) -> None:
-    mod, params = load(shared_data / f"{name}.onnx")
-    mod = quantize.prerequisite_optimize(mod, params, 3)
-    shape = mod["main"].params[0].checked_type.shape
-    rng = np.random.default_rng(0)
-    batches = [{"input": rng.normal(0, 0.6, shape).astype("float32")} for _ in range(3)]
-    config = quantize.QConfig.recommended()
-    annotated, _ = quantize.mark(mod, config)
-    scales = quantize.activation_scales(quantize.calibration_stats(annotated, batches), config)
-    candidate = quantize.build_candidate(mod, config, scales)
-    assert candidate.partitioned is not None
-    for kernels in (False, narrow_kernels.are_exact()):
-        executor = grid(candidate.partitioned, kernels=kernels)
-        for batch in batches:
-            (expected,) = evaluate(candidate.partitioned, batch)
-            (found,) = executor.run(batch)
-            assert found.tobytes() == expected.tobytes()
-    types = op_types(candidate.partitioned, kernels=True)
-    assert types.count("QLinearConv") >= 3
-    assert types.count("Conv") == 0
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    bounds=st.sampled_from([(0, 255), (-127, 127), (-128, 127), (0, 127), (-20, 235), (5, 90)]),
-    channels=st.sampled_from([3, 16, 32, 40]),
-    outputs=st.sampled_from([1, 16, 24]),
-    window=st.sampled_from([(1, 0), (3, 1), (5, 2), (3, 0)]),
-    stride=st.integers(1, 2),
-    rounding=st.sampled_from(["UPWARD", "TONEAREST", "TONEAREST_EVEN"]),
-)
-def test_8_bit_kernels_agree(
-    seed: int,
-    bounds: tuple[int, int],
-    channels: int,
-    outputs: int,
-    window: tuple[int, int],
-    stride: int,
-    rounding: str,
-) -> None:
-    """Depthwise and not, a pool between, what reads the result in float32, every range."""
-    rng = np.random.default_rng(seed)
-    low, high = bounds
-    dtype = "int8" if low < 0 and high < 128 else "uint8" if low >= 0 else "int16"
-    attrs = {"padding": (window[1],) * 4, "strides": (stride, stride)}
-    x = relay.var("x", (1, channels, 9, 11))
-
-    proven: list[np.bool_] = []
-
-    def stepped(total: Expr, smallest: float) -> Expr:
-        count = channels if total is first else outputs
-        factors = np.exp2(rng.uniform(smallest, smallest + 3, count)).astype("float32")
-        ties = TIES[rounding]
-        reach = (-(1 << 22), 1 << 22)
-        factors = nearest_float_factors(factors, ties, reach, bounds)
-        # One factor in hundreds has no neighbour that will do: its layer stays in float32.
-        fraction, exponent = np.frexp(factors)
-        multiplier = np.ldexp(fraction, 24).astype(np.int64)
-        shift = 24 - exponent.astype(np.int64)
-        proven.append(same_as_float_product(multiplier, shift, ties, *reach, bounds).all())
-        total = op.cast(total, dtype="int64")
-        return op.cast(op.clip(scaled(total, factors, 2, 4, rounding), low, high), dtype=dtype)
-
-    held = op.round(op.multiply(x, constant(40, "float32")))
-    data = op.cast(op.clip(held, a_min=low, a_max=high), dtype=dtype)
-    first = op.add(
-        conv(data, rng, (channels, 1, 3, 3), groups=channels, padding=(1,) * 4),
-        constant(rng.integers(-9000, 9000, (channels, 1, 1))),
-    )
-    middle = stepped(first, -11)
-    middle = op.nn.max_pool2d(middle, pool_size=(3, 2), strides=(1, 1), padding=(1, 0, 2, 1))
-    second = conv(middle, rng, (outputs, channels, window[0], window[0]), **attrs)
-    result = stepped(second, -13)
-    wide = op.add(op.cast(result, dtype="int32"), constant(7))
-    mod = module(x, dequantized(result), dequantized(wide))
-    inputs = {"x": rng.normal(1, 4, (1, channels, 9, 11)).astype("float32")}
-    assert_same_integers(mod, inputs)
-    assert op_types(mod, kernels=True).count("QLinearConv") >= sum(proven)
-
-
-def test_bounds_that_bytes_do_not_hold_keep_to_float32() -> None:
-    rng = np.random.default_rng(3)
-    x = relay.var("x", (1, 4, 6, 6))
-    held = op.round(op.multiply(x, constant(90, "float32")))
-    data = op.cast(op.clip(held, a_min=-300, a_max=300), dtype="int16")
-    mod = module(x, dequantized(requantized(conv(data, rng, (4, 4, 3, 3)), 0.003)))
-    assert_same_integers(mod, images(11, 1, 4, 6, 6))
-    assert "QLinearConv" not in op_types(mod, kernels=True)
 
 
 def test_the_exported_model_passes_the_onnx_checker() -> None:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from compiler import evaluate, relay
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.float_model import to_onnx
-from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.ir.expr import Expr
 from compiler.targets.ort.session import OrtExecutor
+from tests.compiler.export.to_onnx.grid_graphs import grid
 
 op = relay.op
 seeds = st.integers(0, 1 << 20)
@@ -22,8 +23,7 @@ seeds = st.integers(0, 1 << 20)
 
 def assert_same_on_the_grid(x: Any, result: Expr, data: np.ndarray) -> None:
     mod = relay.module(relay.Function((x,), result))
-    grid = OrtExecutor(to_grid_onnx(mod), disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
-    (got,), (wanted,) = grid.run({"x": data}), evaluate(mod, [data])
+    (got,), (wanted,) = grid(mod).run({"x": data}), evaluate(mod, [data])
     assert got.dtype == wanted.dtype
     np.testing.assert_array_equal(got, wanted)
 
