@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.deploy.compose_file import Mount
 
 PORTS = {"postgres": 5432, "head": 6379, "dashboard": 8090}
-RAY_FOLDER = Path("/tmp/ray")
+RAY_FOLDER = Path(os.sep, "tmp", "ray")
 """Where Ray works inside the image; every container has its own there."""
 
 
