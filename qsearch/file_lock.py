@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 
 @contextlib.contextmanager
 def file_lock(path: Path, busy: Exception) -> Iterator[None]:
-    """Hold an exclusive lock on ``path``, which is created.
+    """Hold an exclusive lock on ``path``, which is created; its holder may delete it.
 
     Raises:
         Exception: ``busy``, when another process holds it.
     """
-    with path.open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise busy from error
-        yield
+    while True:
+        with path.open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise busy from error
+            if not _is_at(path, handle.fileno()):
+                continue  # its holder deleted it since it was opened
+            yield
+            return
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -139,7 +139,21 @@ def delete(address: StudyAddress, *, even_if_running: bool = False) -> str:
 
     Raises:
         SettingsError: somebody drives it.
+        RunFolderError: a living process searches in its folder, or files cannot be deleted there.
     """
+    with opened(address):
+        pass  # before a lock is put where there is no study
+    folder = None if address.folder is None else RunFolder(address.folder)
+    with contextlib.nullcontext() if folder is None else folder.in_use():
+        name, left = _forget(address, even_if_running)
+        # A folder without a database of its own has its study in the storage it names.
+        if folder is not None and not (folder.database.is_file() if address.storage else left):
+            folder.remove()
+    return name
+
+
+def _forget(address: StudyAddress, even_if_running: bool) -> tuple[str, int]:
+    """Delete the rows of a study; its name, and how many studies the storage holds now."""
     with opened(address, writing=True) as (repository, study):
         drivers = repository.drivers_of(study.id, running=True)
         alive = [d.name for d in drivers if time.time() - d.beat_at < _LISTENING_S]
@@ -150,10 +164,7 @@ def delete(address: StudyAddress, *, even_if_running: bool = False) -> str:
                 fix="`qsearch stop` it first, or say --force when that driver is dead",
             )
         repository.delete_study(study.id)
-        left = repository.studies()
-    if address.folder is not None and address.storage is None and not left:
-        RunFolder(address.folder).clear()
-    return study.name
+        return study.name, len(repository.studies())
 
 
 def export_optuna(address: StudyAddress, url: str, name: str | None = None) -> tuple[str, int]:

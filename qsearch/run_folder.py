@@ -60,6 +60,16 @@ class RunFolder:
         return self.path / "preprocess.yaml"
 
     @property
+    def proof(self) -> Path:
+        """What ``qsearch verify`` derived from the winner."""
+        return self.path / "proof.json"
+
+    @property
+    def launch_log(self) -> Path:
+        """What a search printed that the dashboard started."""
+        return self.path / "launch.log"
+
+    @property
     def artifacts(self) -> Path:
         """Files by sha256: float module, statistics, baseline outputs."""
         return self.path / "artifacts"
@@ -82,7 +92,7 @@ class RunFolder:
             where=str(self.path),
             fix="wait for it, stop it, or choose another folder with -o",
         )
-        with file_lock(self.path / ".lock", busy):
+        with file_lock(self._lock, busy):
             yield
 
     def prepare(self, model_sha256: str, *, fresh: bool) -> None:
@@ -115,13 +125,25 @@ class RunFolder:
 
     def clear(self) -> None:
         """Delete what a run writes, and nothing else."""
-        files = (self.config, self.module, self.qconfig, self.report, self.log, self.preprocess)
-        for path in files:
+        written = (self.module, self.qconfig, self.report, self.proof)
+        for path in (self.config, self.preprocess, self.log, *written):
             path.unlink(missing_ok=True)
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", "-wal", "-shm", ".lock"):
             Path(f"{self.database}{suffix}").unlink(missing_ok=True)
         for folder in (self.artifacts, self.data):
             shutil.rmtree(folder, ignore_errors=True)
+
+    def remove(self) -> None:
+        """``clear``, and the folder itself where nothing else lies in it; call it ``in_use``."""
+        self.clear()
+        for path in (self.launch_log, self._lock):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()  # refused while it holds files of others
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / ".lock"
 
     def _check_writable(self) -> None:
         try:

@@ -37,7 +37,6 @@ from workers.datasets.registry import input_specs, open_dataset
 from workers.feeding import ModelBatch, model_batches
 from workers.metrics.judge import MetricSums
 
-PROOF_FILE: Final = "proof.json"
 _CHUNK: Final = 16
 _TYPE: Final = re.compile(r"/\* ty=(.*?) (?:span=[^*]*)?\*/")
 

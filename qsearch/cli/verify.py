@@ -31,10 +31,10 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verify, write proof.json, say what was found."""
     from qsearch import api
-    from qsearch.verification import PROOF_FILE
+    from qsearch.run_folder import RunFolder
 
     found = api.verify(args.module, args.eval, preprocess=args.preprocess)
-    target = Path(args.out) if args.out else found.path.with_name(PROOF_FILE)
+    target = Path(args.out) if args.out else RunFolder(found.path.parent).proof
     found.save(target)
     if args.json:
         print(json.dumps(found.to_dict()))

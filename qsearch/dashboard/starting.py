@@ -120,7 +120,7 @@ class Starter:
             environment["QSEARCH_STORAGE"] = self.storage
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "qsearch", "launch", "-o", str(folder), *words]
-        with (folder / "launch.log").open("ab") as out:
+        with RunFolder(folder).launch_log.open("ab") as out:
             return subprocess.Popen(
                 [*command, "--pool", self.pool],
                 stdin=subprocess.DEVNULL,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from qsearch.errors import RunFolderError
+from qsearch.file_lock import file_lock
 from qsearch.run_folder import RunFolder
 
 OURS, FOREIGN = "a" * 64, "b" * 64
@@ -56,3 +57,15 @@ def test_one_run_at_a_time_uses_a_folder(tmp_path: Path) -> None:
         pass
     with other.in_use():
         pass
+
+
+def test_a_lock_that_its_holder_deleted_is_taken_anew(tmp_path: Path) -> None:
+    path, busy = tmp_path / "lock", RuntimeError("busy")
+    with file_lock(path, busy):
+        path.unlink()
+        with (
+            file_lock(path, busy),
+            pytest.raises(RuntimeError, match="busy"),
+            file_lock(path, busy),
+        ):
+            pass

@@ -157,8 +157,37 @@ def test_a_study_is_deleted_after_a_yes_only(
     assert run(["delete", str(copied)]) == 2
     assert "--yes" in capsys.readouterr().err
     asked(capsys, "delete", copied, "--yes")
-    assert not (copied / "best.qmod").exists()
-    assert not (copied / "study.db").exists()
+    assert not copied.exists()
+
+
+def test_deleting_leaves_the_files_of_others_in_a_run_folder(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked(capsys, "verify", copied)
+    (copied / "notes.txt").write_text("mine")
+    asked(capsys, "delete", copied, "--yes")
+    assert [path.name for path in copied.iterdir()] == ["notes.txt"]
+
+
+def test_deleting_a_run_folder_forgets_its_study_in_a_shared_storage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'team.db'}"
+    for name in ("one", "two"):
+        qsearch.launch("digits", out=tmp_path / name, storage=url, trials=1, pool="inline")
+    asked(capsys, "delete", tmp_path / "one", "--yes")
+    assert not (tmp_path / "one").exists()
+    assert (tmp_path / "two" / "best.qmod").is_file()
+    assert json.loads(asked(capsys, "status", "--storage", url, "--json"))[0]["study"] == "two"
+
+
+def test_a_run_folder_in_use_is_not_deleted(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with RunFolder(copied).in_use():
+        assert run(["delete", str(copied), "--yes", "--force"]) == 2
+    assert "another process is searching" in capsys.readouterr().err
+    assert (copied / "study.db").is_file()
 
 
 def test_a_study_that_is_searched_is_not_deleted(
