@@ -47,19 +47,20 @@ def dashboard(
         max_upload: largest upload, in bytes or "256M".
     Raises:
         SettingsError: a value that cannot be used, a port that is taken, a host without a token.
-        StoreError: the storage cannot be read.
+        StoreError: the storage is no URL, or a file whose folder is not there.
     """
     from qsearch.dashboard.app import DashboardOptions
     from qsearch.dashboard.security import Policy
     from qsearch.dashboard.serving import serve
     from qsearch.errors import SettingsError
     from qsearch.settings import parse_bytes
-    from qsearch.store.engine import parse_url
+    from qsearch.store.engine import require_folder
 
     if storage is None and folder is None:
         storage = os.environ.get("QSEARCH_STORAGE") or None
     if storage is not None:
-        parse_url(storage)
+        # The file may be one that a search will make; a search makes no folder for it.
+        require_folder(storage)
     if folder is not None and not Path(folder).is_dir():
         name = os.fspath(folder)
         found = Path(folder).exists()

@@ -105,6 +105,20 @@ def migrate(storage: str) -> tuple[str, str]:
     return found, head
 
 
+def require_folder(storage: str) -> None:
+    """Check that a search could make the database, if it is a file.
+
+    Raises:
+        StoreError: the folder of the file is not there, or ``storage`` is no URL of ours.
+    """
+    url = parse_url(storage)
+    folder = Path(url.database or "").absolute().parent
+    if url.get_backend_name() == "sqlite" and not folder.is_dir():
+        raise StoreError(
+            "there is no folder for the database", where=str(folder), fix="correct --storage"
+        )
+
+
 def _require_file(url: URL) -> None:
     path = Path(url.database or "")
     if url.get_backend_name() == "sqlite" and not path.is_file():

@@ -200,6 +200,7 @@ def test_a_run_folder_of_another_model(refused: Refusal, tmp_path: Path) -> None
         (["delete", "no/such/run", "--yes"], "no study was found"),
         (["dashboard", "no/such/run"], "there is no folder no/such/run"),
         (["dashboard", __file__], "is a file, not a folder"),
+        (["dashboard", "--storage", "sqlite:///no/such/s.db"], "no folder for the database"),
         (["dashboard", "--port", "70000"], "70000 is no port"),
         (["dashboard", "--host", "192.0.2.1", "--token", "0" * 16], "address of this mach"),
     ],
