@@ -8,6 +8,7 @@ from typing import Any
 
 from qsearch.choices import HARDWARE_METRICS
 from qsearch.report.intervals import intervals
+from qsearch.search.objectives import own_scores
 from qsearch.search.space import canonical_fields
 from qsearch.store.records import Counts, Study, Trial
 
@@ -76,10 +77,10 @@ def _best(trial: Trial) -> dict[str, Any]:
 
 
 def _scored(score: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Accuracies, and the costs that are known."""
+    """Accuracies, what the user's own metrics gave, and the costs that are known."""
     known = ("model_bytes", "bit_operations", *HARDWARE_METRICS)
     costs = {name: score[name] for name in known if name in score}
-    return {**{name: score.get(name) for name in _SCORES}, **costs}
+    return {**{name: score.get(name) for name in _SCORES}, **own_scores(score), **costs}
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:

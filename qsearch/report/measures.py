@@ -5,6 +5,7 @@ Everything is read from the study and its scores: a metric of one's own is shown
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -104,6 +105,11 @@ class Measure:
     def label(self) -> str:
         """Name and unit, for an axis."""
         return f"{self.words} ({self.unit})" if self.unit else self.words
+
+    @property
+    def most(self) -> float:
+        """What no shown value exceeds."""
+        return 100.0 if self.unit == "%" else math.inf
 
     def of(self, trial: Scored) -> float | None:
         """The stored value; an infinite SQNR is the ceiling, so that it can be drawn."""

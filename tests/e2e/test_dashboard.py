@@ -18,6 +18,7 @@ import pytest
 from qsearch.store.engine import open_reader
 from qsearch.store.repository import Repository
 from tests.e2e.browser import NEEDS_CHROMIUM, playwright, serious, started, watched_page
+from tests.qsearch.dashboard.stores import written_runs
 
 TRIALS = 14
 
@@ -147,6 +148,10 @@ def test_a_live_search_moves_on_the_page_and_survives_the_servers_death(
     page.locator("#link.live").wait_for()
     assert search.wait(timeout=240) == 0
     page.get_by_text(f"{TRIALS} / {TRIALS}", exact=True).wait_for()
+    # What can be chosen came with the trials, whenever the page was opened.
+    offered = page.get_by_label("Parameter of the slice").locator("option")
+    offered.first.wait_for(state="attached")
+    assert "calibrate_mode" in offered.all_inner_texts()
     page.locator(".chip.complete", has_text="complete").first.wait_for()
     assert before <= TRIALS
     repository = stored(runs)
@@ -174,6 +179,23 @@ def test_a_page_comes_back_by_itself_when_the_database_does(
     page.goto(dashboard.url)
     page.get_by_text("the storage cannot be reached").wait_for()
     page.locator("tr[data-study]").wait_for()
+
+
+def test_a_study_whose_driver_is_gone_is_not_called_running(tmp_path: Path, browser: Any) -> None:
+    page, errors = watched_page(browser)
+    server = Dashboard(written_runs(tmp_path))
+    server.start()
+    try:
+        page.goto(server.url)
+        page.locator(".studies .chip", has_text="no driver").wait_for()
+        page.locator("tr[data-study] a").first.click()
+        page.locator(".head .chip", has_text="no driver").wait_for()
+        assert page.locator(".head .chip.running").count() == 0
+        assert page.locator("[data-tile=drivers]").inner_text() == "0"
+        assert errors == []
+    finally:
+        server.kill()
+        page.context.close()
 
 
 def test_a_search_is_paused_resumed_and_stopped_from_the_page(tmp_path: Path, browser: Any) -> None:

@@ -11,13 +11,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 SINGLE: Final = 1200
 """Up to so many points are elements of their own, each with a title."""
 RADIUS: Final = 3.5
 _LETTER: Final = 6.3
 """Mean width of a letter at 11 pixels."""
+_LEGEND: Final = 16
+"""Height of a row of the legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A linear or logarithmic scale from data to pixels, with ticks."""
+    """A linear or logarithmic scale from data to pixels; ticks, of integers if ``whole``."""
 
     low: float
     high: float
     begin: float
     end: float
     log: bool = False
+    whole: bool = False
 
     def at(self, value: float) -> float:
         """Pixel of a value; outside ones are put at the edge."""
@@ -55,7 +58,7 @@ class Axis:
             if len(found) >= 2:
                 step = math.ceil(len(found) / max(wanted, 1))
                 return found[::step]
-        distance = _round_step((self.high - self.low) / max(wanted, 1))
+        distance = _round_step((self.high - self.low) / max(wanted, 1), self.whole)
         first = math.ceil(self.low / distance - 1e-9)
         count = math.floor(self.high / distance + 1e-9) - first + 1
         return [(first + i) * distance for i in range(min(count, 20))]
@@ -68,22 +71,33 @@ def axis(
     *,
     log: bool = False,
     zero: bool = False,
+    tight: bool = False,
     whole: bool = False,
+    most: float = math.inf,
 ) -> Axis:
-    """An axis over all values with a little room; ``zero`` makes it begin at zero."""
+    """An axis over all values with a little room.
+
+    Args:
+        log: logarithmic, where all values are positive.
+        zero: it begins at zero.
+        tight: it ends at the outermost values, without room.
+        whole: values are counts: tight, ticks at integers.
+        most: what no value exceeds, so that a single one is not shown below impossible ones.
+    """
     known = [v for v in values if math.isfinite(v)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if log and low > 0:
         return Axis(low / 1.1, high * 1.1 if high > low else low * 10, begin, end, log=True)
     if zero:
         low = min(0.0, low)
+    tight = tight or whole
     if high <= low:
         pad = abs(low) * 0.05 or 1.0
-        low, high = (low, high + pad) if zero or whole else (low - pad, high + pad)
-    elif not whole:
+        low, high = (low, high + pad) if zero or tight else (low - pad, min(high + pad, most))
+    elif not tight:
         room = (high - low) * 0.06
         low, high = (low if zero and low == 0 else low - room), high + room
-    return Axis(low, high, begin, end)
+    return Axis(low, high, begin, end, whole=whole)
 
 
 @dataclass(slots=True)
@@ -105,12 +119,12 @@ class Chart:
     bottom: float = 38
     parts: list[str] = field(default_factory=list)
 
-    def x_axis(self, values: Iterable[float], **options: bool) -> Axis:
-        """A scale over the plot's width."""
+    def x_axis(self, values: Iterable[float], **options: Any) -> Axis:
+        """A scale over the plot's width; options are those of ``axis``."""
         return axis(values, self.left, self.width - self.right, **options)
 
-    def y_axis(self, values: Iterable[float], **options: bool) -> Axis:
-        """A scale over the plot's height, upwards."""
+    def y_axis(self, values: Iterable[float], **options: Any) -> Axis:
+        """A scale over the plot's height, upwards; options are those of ``axis``."""
         return axis(values, self.height - self.bottom, self.top, **options)
 
     def frame(self, x: Axis | None, y: Axis, x_label: str, y_label: str) -> None:
@@ -129,7 +143,7 @@ class Chart:
                     f'<path class="grid faint" d="M{at:.1f} {self.top:g}V{bottom:g}"/>'
                     f'<text x="{at:.1f}" y="{bottom + 15:g}" class="mid">{number(value)}</text>'
                 )
-        self.text(right, self.height - 5, x_label, "end soft")
+        self.text(right, bottom + 33, x_label, "end soft")
         middle = (self.top + bottom) / 2
         short = fitted(y_label, bottom - self.top)
         self.parts.append(
@@ -177,17 +191,34 @@ class Chart:
         self.parts.append(f'<path class="level {kind}" d="M{self.left:g} {at:.1f}H{right:g}"/>')
         self.text(right - 2, at - 4 if at > self.top + 14 else at + 12, words, "end halo soft")
 
-    def legend(self, series: Sequence[tuple[str, str]]) -> None:
-        """Class and shape of every series, below the plot on the left."""
-        self.named([(kind, shape, kind) for kind, shape in series], self.left)
+    def legend(self, series: Sequence[tuple[str, str, str]]) -> None:
+        """Class, shape and words of every series, in rows below the plot.
+
+        Makes the chart higher by them, so it comes before the axes.
+        """
+        rows: list[list[tuple[str, str, str]]] = [[]]
+        room = self.width - self.left
+        for each in series:
+            if rows[-1] and sum(map(_named_width, [*rows[-1], each])) > room:
+                rows.append([])
+            rows[-1].append(each)
+        for row in rows:
+            self.height += _LEGEND
+            self.bottom += _LEGEND
+            self.named(row, self.left)
 
     def named(self, series: Sequence[tuple[str, str, str]], x: float) -> None:
-        """Class, shape and words of every series, below the plot from ``x`` on."""
+        """Class, shape and words of every series, in one row at the bottom from ``x`` on."""
         y = self.height - 5.0
         for kind, shape, words in series:
-            self.parts.append(f'<g class="mark {kind}">{drawn(shape, x + 4, y - 4)}</g>')
+            if shape == "line":
+                self.parts.append(f'<path class="line {kind}" d="M{x - 1:g} {y - 4:g}h10"/>')
+            elif shape == "ring":
+                self.parts.append(f'<circle class="ring" cx="{x + 4:g}" cy="{y - 4:g}" r="4"/>')
+            else:
+                self.parts.append(f'<g class="mark {kind}">{drawn(shape, x + 4, y - 4)}</g>')
             self.text(x + 12, y, words, "soft")
-            x += 24 + _LETTER * len(words)
+            x += _named_width((kind, shape, words))
 
     def svg(self) -> str:
         """The whole element."""
@@ -233,6 +264,14 @@ def number(value: float) -> str:
     return f"{value:.6g}" if size >= 1e-3 or not size else f"{value:.1e}"
 
 
-def _round_step(rough: float) -> float:
+def _named_width(named: tuple[str, str, str]) -> float:
+    """Pixels of one series in a legend, with the room after it."""
+    return 24 + _LETTER * len(named[2])
+
+
+def _round_step(rough: float, whole: bool) -> float:
+    if whole and rough <= 1:
+        return 1.0
     power = 10.0 ** math.floor(math.log10(rough))
-    return next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough * (1 - 1e-9))
+    factors = (1, 2, 5, 10) if whole else (1, 2, 2.5, 5, 10)
+    return next(f * power for f in factors if f * power >= rough * (1 - 1e-9))

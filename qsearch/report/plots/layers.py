@@ -95,7 +95,7 @@ def decibels(layers: Sequence[Mapping[str, Any]], output_db: float | None, width
     chart = Chart(name, width, 52 + step * len(rows), left=label, right=48, top=22, bottom=26)
     # Round ends, so that plots of two trials have one scale.
     end = 20.0 * math.ceil(max(known) / 20 + 1e-9)
-    x = axis([*known, end], label, width - chart.right, zero=True, whole=True)
+    x = axis([*known, end], label, width - chart.right, zero=True, tight=True)
     bottom = chart.height - 28
     for tick in x.ticks(5):
         chart.parts.append(f'<path class="grid faint" d="M{x.at(tick):.1f} 20V{bottom}"/>')
@@ -125,7 +125,7 @@ def histogram(point: Mapping[str, Any], width: int) -> str:
     """How often values occur (on a logarithmic scale), and the chosen threshold on both sides."""
     counts, low, high = point["counts"], point["low"], point["high"]
     chart = Chart(f"Values of {point['label']}", width, 150, left=8, right=8, bottom=24)
-    x = chart.x_axis([low, high], whole=True)
+    x = chart.x_axis([low, high], tight=True)
     top = max([1, *counts])
     bottom, step = chart.height - chart.bottom, (x.end - x.begin) / max(len(counts), 1)
     parts = []

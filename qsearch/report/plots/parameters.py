@@ -56,20 +56,21 @@ def slices(points: Sequence[TrialPoint], parameter: str, measure: Measure, width
         return nothing(name, width, "no complete trial chose it yet")
     values = ordered_values(value for _, value, _ in known)
     chart = Chart(name, width, 220)
-    y = chart.y_axis([shown for *_, shown in known])
-    x = axis([-0.5, len(values) - 0.5], chart.left, width - chart.right, whole=True)
+    y = chart.y_axis([shown for *_, shown in known], most=measure.most)
+    x = axis([-0.5, len(values) - 0.5], chart.left, width - chart.right, tight=True)
     place = {value: float(i) for i, value in enumerate(values)}
     chart.frame(None, y, "", measure.label)
-    room = (width - chart.left - chart.right) / len(values) - 6
+    step = (width - chart.left - chart.right) / len(values)
+    room = step - 6
+    half = min(room / 2, 26)
     best = min if measure.smaller_is_better else max
     for value, words in zip(values, _short(values), strict=True):
         at = x.at(place[value])
         chart.text(at, chart.height - chart.bottom + 15, words, "mid", room)
         reached = y.at(best(shown for _, other, shown in known if str(other) == value))
-        half = min(room / 2, 26)
         chart.line([(at - half, reached), (at + half, reached)], "best")
     chart.text(width - chart.right, chart.height - 5, parameter, "end soft")
-    jitter = min(0.18, 6.0 / max(len(known), 1) ** 0.5)
+    jitter = min(0.18, 6.0 / max(len(known), 1) ** 0.5, half / step)
     marks = [
         Mark(
             place[str(value)] + jitter * ((p.number * 0.618034) % 1 - 0.5) * 2,
@@ -112,7 +113,7 @@ def parallel(
         values = ordered_values(p.params[parameter] for p, _ in known if parameter in p.params)
         gap = (bottom - chart.top) / max(len(values), 1)
         places.append({value: bottom - gap * (i + 0.5) for i, value in enumerate(values)})
-    y = axis([shown for _, shown in known], bottom, chart.top)
+    y = axis([shown for _, shown in known], bottom, chart.top, most=measure.most)
     count = len(shown_ones)
     for rank, (point, shown) in enumerate(shown_ones):
         path = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from qsearch.report.measures import Measure, Measures, pareto
@@ -23,11 +23,14 @@ def history(study: Study, measures: Measures, points: Sequence[TrialPoint], widt
     if not known:
         return nothing("Optimisation history", width, "no trial has a score yet")
     chart = Chart("Optimisation history", width, _height(width))
+    complete = any(p.state == "complete" for p, _ in known)
+    best_named = [("best", "line", "best so far")] if complete else []
+    chart.legend([*_states(p for p, _ in known), *best_named])
     base = measure.of_score(study.baseline)
     values = [_shown(measure, v) for _, v in known]
     levels = [] if base is None or not _drawable(measure, base) else [_shown(measure, base)]
     x = chart.x_axis([0, max(p.number for p, _ in known)], whole=True)
-    y = chart.y_axis([*_without_far(values), *levels])
+    y = chart.y_axis([*_without_far(values), *levels], most=measure.most)
     chart.frame(x, y, "trial", measure.label)
     chart.level(levels[0] if levels else None, y, "base", "float model")
     _add_marks(chart, [(p, float(p.number), v) for (p, _), v in zip(known, values)], x, y, measure)
@@ -54,7 +57,10 @@ def scatter(
     cost: Measure,
     width: int,
 ) -> str:
-    """One measure against another, with the trials that no other beats in both."""
+    """One measure against another, with the trials that no other beats in both.
+
+    Trials that break a limit (``--max-drop``, ``--max-size``) are drawn, but on no front.
+    """
     name = f"{good.words} and {cost.words}"
     known = [
         (p, _shown(cost, x), _shown(good, y))
@@ -66,22 +72,24 @@ def scatter(
         and _drawable(cost, x)
     ]
     if not known:
-        return nothing(name, width, f"no trial has both {good.words} and {cost.words} yet")
+        wanted = good.words if good == cost else f"both {good.words} and {cost.words}"
+        return nothing(name, width, f"no trial has {wanted} yet")
+    kept = [p for p in points if p.score is not None and measures.objective.feasible(p.score)]
+    found = [place for place in pareto(kept, good, cost) if _drawable(good, place[1])]
     chart = Chart(name, width, _height(width))
+    front_named = [("front", "ring", "Pareto front")] if found else []
+    chart.legend([*_states(p for p, _, _ in known), *front_named])
     base = good.of_score(study.baseline)
     levels = [] if base is None or not _drawable(good, base) else [_shown(good, base)]
     xs = [x for _, x, _ in known]
     x_axis = chart.x_axis(xs, log=min(xs) > 0 and max(xs) > 50 * min(xs))
-    y_axis = chart.y_axis([*_without_far([y for *_, y in known]), *levels])
+    shown = [*_without_far([y for *_, y in known]), *levels]
+    y_axis = chart.y_axis(shown, most=good.most)
     chart.frame(x_axis, y_axis, cost.label, good.label)
     chart.level(levels[0] if levels else None, y_axis, "base", "float model")
     if measures.floor is not None and good == measures.accuracy:
         chart.level(_shown(good, measures.floor), y_axis, "floor", "least allowed")
-    front = [
-        (x_axis.at(_shown(cost, x)), y_axis.at(_shown(good, y)), number)
-        for x, y, number in pareto(points, good, cost)
-        if _drawable(good, y)
-    ]
+    front = [(x_axis.at(_shown(cost, x)), y_axis.at(_shown(good, y)), n) for x, y, n in found]
     stairs: list[tuple[float, float]] = []
     for x, y, _ in front:
         if stairs:
@@ -111,9 +119,12 @@ def _add_marks(
             if p.state == state
         ]
         chart.marks(marks, x, y, state, shape, many=len(places) > SINGLE)
-    present = {p.state for p, _, _ in places}
-    if len(present) > 1:
-        chart.legend([(state, shape) for state, shape in SHAPES.items() if state in present])
+
+
+def _states(points: Iterable[TrialPoint]) -> list[tuple[str, str, str]]:
+    """Class, shape and words of the states that some point has."""
+    present = {point.state for point in points}
+    return [(state, shape, state) for state, shape in SHAPES.items() if state in present]
 
 
 def _title(

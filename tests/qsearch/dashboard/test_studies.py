@@ -15,6 +15,7 @@ from qsearch.dashboard.snapshots import FRESH_S
 from qsearch.report.measures import Measures, measure_of, pareto
 from qsearch.report.plots import layers
 from qsearch.report.plots.parameters import slices
+from qsearch.report.plots.trials import scatter
 from qsearch.store.engine import open_engine
 from qsearch.store.records import Ended, Failure, LayerFigures, Outcome
 from qsearch.store.repository import Repository
@@ -82,6 +83,23 @@ def test_the_scatter_rings_exactly_the_pareto_front(client, repository):
     assert ringed == set(values) - beaten
     front = pareto(repository.points_of(1), measure_of("top1"), measure_of("hw_traffic"))
     assert {number for *_, number in front} == ringed
+
+
+def test_a_trial_that_breaks_a_limit_is_drawn_but_on_no_front(repository):
+    study, points = repository.study("digits"), repository.points_of(1)
+    good, cost = measure_of("top1"), measure_of("hw_traffic")
+    loser = pareto(points, good, cost)[0][2]
+    kept = {True: 1.0, False: 0.0}
+    points = [
+        replace(p, score={**p.score, "keeps_accuracy": kept[p.number != loser]}) if p.score else p
+        for p in points
+    ]
+    root = ElementTree.fromstring(
+        scatter(study, Measures.of(study, points), points, good, cost, 640)
+    )
+    ringed = {int(c.get("data-front")) for c in root.iter(f"{SVG}circle") if c.get("data-front")}
+    assert ringed and loser not in ringed
+    assert str(loser) in {g.get("data-trial") for g in root.iter(f"{SVG}g")}
 
 
 @pytest.mark.parametrize("name", ["importances", "parallel", "layers"])

@@ -47,7 +47,7 @@ async function render(moved = false) {
     if (error.status === 401) askToken(error);
     else {
       showCrumbs([]);
-      replace(main, h("h1", {}, "Not shown"), problem(error), h("p", {}, link("/", "All studies")));
+      replace(main, h("div", { class: "head" }, h("h1", {}, "Not shown")), problem(error), h("p", { class: "after" }, link("/", "All studies")));
       // No answer, or a database that is away: both come back by themselves.
       const passes = error instanceof TypeError || error.status === 503;
       if (passes) setTimeout(() => page.current() && render(), RETRY_MS);

@@ -46,6 +46,11 @@ export function chip(state, words) {
   return h("span", { class: `chip ${state}` }, words ?? state);
 }
 
+// A search whose driver is gone is not running, whatever it last wrote of itself.
+export function studyChip(study) {
+  return study.state === "running" && !study.listening ? chip("idle", "no driver") : chip(study.state);
+}
+
 export function link(path, words, attributes = {}) {
   return h("a", { href: path, ...attributes }, words);
 }

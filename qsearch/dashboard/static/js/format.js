@@ -4,6 +4,7 @@ export function measure(value, about) {
   if (value === null || value === undefined) return about?.name === "sqnr_db" ? "∞" : "–";
   if (about?.unit === "%") return `${(100 * value).toFixed(2)} %`;
   if (about?.name === "sqnr_db" && value >= 400) return "∞";
+  if (about?.unit === "dB") return `${value.toFixed(2)} dB`;
   return about?.unit ? `${number(value)} ${about.unit}` : number(value);
 }
 
@@ -31,7 +32,11 @@ export function duration(seconds) {
 
 export function ago(at) {
   const seconds = Date.now() / 1000 - at;
-  return seconds < 5 ? "just now" : `${duration(Math.round(seconds))} ago`;
+  if (seconds < 5) return "just now";
+  if (seconds < 60) return `${Math.round(seconds)} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h ago`;
+  return `${Math.floor(seconds / 86400)} days ago`;
 }
 
 export function bytes(size) {

@@ -156,7 +156,8 @@ export function hideTip() {
 }
 
 export function sparkline(values) {
-  const svg = s("svg", { class: "spark", viewBox: "0 0 120 28", role: "img", "aria-label": `best value so far, ${values.length} points` });
+  const svg = s("svg", { class: "spark", viewBox: "0 0 120 28", role: "img", "aria-label": `best value so far, ${values.length} point${values.length === 1 ? "" : "s"}` });
+  if (values.length === 1) svg.append(s("circle", { cx: 4, cy: 14, r: 2.5 }));
   if (values.length < 2) return svg;
   const low = Math.min(...values);
   const high = Math.max(...values);

@@ -21,6 +21,7 @@ export function go(path) {
   render(true);
 }
 
-export function stay(path) {
-  history.replaceState(null, "", path);
+// The same page anew, where the reader is: neither scrolled nor focused.
+export function again() {
+  render();
 }

@@ -69,9 +69,10 @@ export class TrialsTable {
     const columns = this.columns();
     this.drawHead(columns);
     replace(this.body, found.rows.length ? found.rows.map((row) => this.row(row, columns))
-      : h("tr", {}, h("td", { colspan: columns.length, class: "empty" }, "no trial passes the filter")));
+      : h("tr", {}, h("td", { colspan: columns.length, class: "empty" },
+        this.state || this.stage || this.find ? "no trial passes the filter" : "no trial yet")));
     const last = this.offset + found.rows.length;
-    this.count.textContent = found.matched ? `${this.offset + 1}–${last} of ${found.matched.toLocaleString("en")}` : "0";
+    this.count.textContent = found.matched ? `${this.offset + 1}–${last} of ${found.matched.toLocaleString("en")}` : "";
     this.before.disabled = this.offset === 0;
     this.after.disabled = last >= found.matched;
   }

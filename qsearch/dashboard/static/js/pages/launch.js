@@ -18,9 +18,9 @@ export async function launchPage(page) {
   const model = field("model", "file", { accept: ".onnx" });
   const calib = field("calib", "file", { accept: ".npz" });
   const evaluation = field("eval", "file", { accept: ".npz" });
-  const name = field("name", "text", { required: true, pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", value: `search-${Date.now().toString(36)}` });
+  const name = field("name", "text", { required: true, pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", title: "letters, digits and . _ -", value: `search-${Date.now().toString(36)}` });
   const trials = field("trials", "number", { min: 1, max: 100000, value: 32 });
-  const drop = field("drop", "text", { value: "1%" });
+  const drop = field("drop", "text", { required: true, pattern: "[0-9]{1,3}(\\.[0-9]{1,6})?%?", title: "a fraction or a share of the baseline: 0.01, 1%", value: "1%" });
   const workers = field("workers", "number", { min: 1, max: 256, value: 1 });
   const button = h("button", { class: "primary" }, "Start");
 

@@ -1,12 +1,13 @@
 // The module that the study emitted: drawing, text, proof, downloads.
 
 import { get, query } from "../api.js";
-import { card, h, link, problem, replace, scroller, select } from "../dom.js";
-import { bytes, plain } from "../format.js";
+import { card, h, link, problem, replace, s, scroller, select } from "../dom.js";
+import { bytes, number, plain } from "../format.js";
 import { graphOf } from "../graph.js";
 
 const TABS = [["graph", "Graph"], ["text", "IR text"], ["proof", "Proof"], ["files", "Files"]];
 const GROUPS = [["none", "operators"], ["fused", "fused kernels"], ["opu_q", "groups on opu_q"], ["npu", "groups on npu"], ["opu", "groups on opu"]];
+const KINDS = [["float", "float"], ["quantized", "8 bits or fewer"], ["accumulator", "16 or 32 bits"], ["other", "inputs, 64 bits, others"]];
 const MAX_LINES = 20000;
 
 export async function modulePage(page, key) {
@@ -52,7 +53,8 @@ export async function modulePage(page, key) {
 }
 
 async function drawGraph(key) {
-  const side = h("div", {}, h("p", { class: "soft small" }, "Choose an operator to see its text, type, range and origin."));
+  const hint = h("p", { class: "soft small" }, "Choose an operator to see its text, type, range and origin.");
+  const side = h("div", {}, hint);
   const canvas = h("div", { class: "graph", tabindex: "0", role: "region", "aria-label": "Graph of the module" });
   const told = h("span", { class: "small soft", role: "status" });
   let zoom = 1;
@@ -65,7 +67,7 @@ async function drawGraph(key) {
   }
 
   function scale(by) {
-    zoom = Math.min(3, Math.max(0.15, by === null ? 1 : zoom * by));
+    zoom = Math.min(3, Math.max(0.15, zoom * by));
     const { width, height } = svg.viewBox.baseVal;
     svg.setAttribute("width", width * zoom);
     svg.setAttribute("height", height * zoom);
@@ -73,6 +75,7 @@ async function drawGraph(key) {
 
   async function load(groups) {
     told.textContent = "drawing…";
+    replace(side, hint);
     try {
       const drawn = await get(`/studies/${key}/module/graph?${query({ groups })}`);
       svg = graphOf(drawn, show);
@@ -88,12 +91,17 @@ async function drawGraph(key) {
     }
   }
 
-  const acts = [told, select("Grouping", GROUPS, "none", load),
+  const acts = [told, select("Grouping", GROUPS, "none", load), h("span", { class: "pair" },
     h("button", { "aria-label": "Smaller", onclick: () => svg && scale(0.8) }, "−"),
-    h("button", { "aria-label": "Larger", onclick: () => svg && scale(1.25) }, "+")];
-  const box = h("div", { class: "split" }, card("Partitions", { acts }, canvas), h("div", { class: "side" }, card("Operator", {}, side)));
+    h("button", { "aria-label": "Larger", onclick: () => svg && scale(1.25) }, "+"))];
+  const box = h("div", { class: "split" }, card("Partitions", { acts }, canvas, legend()), h("div", { class: "side" }, card("Operator", {}, side)));
   await load("none");
   return box;
+}
+
+function legend() {
+  return h("ul", { class: "legend" }, KINDS.map(([kind, words]) => h("li", {}, s("svg", { width: 22, height: 12, "aria-hidden": "true" },
+    s("g", { class: `box ${kind}` }, s("rect", { x: 1.5, y: 1.5, width: 19, height: 9, rx: 3 }))), words)));
 }
 
 async function drawText(key) {
@@ -135,7 +143,7 @@ async function drawProof(key) {
   const { derived, recorded } = await get(`/studies/${key}/module/proof`);
   const holds = derived.verdict === "proved";
   const claims = derived.proved.map((claim) => h("tr", {}, h("td", { class: claim.holds ? "ok" : "bad" }, claim.holds ? "✓ holds" : "✗ fails"),
-    h("th", { scope: "row" }, claim.claim), h("td", {}, claim.detail)));
+    h("th", { scope: "row" }, claim.claim), h("td", { class: "words" }, claim.detail)));
   // Constants are their own range.
   const computed = derived.values.filter((value) => value.op || !value.name.startsWith("constant"));
   return h("div", { class: "grid" }, card("Verdict", { wide: true }, h("p", { class: `verdict ${holds ? "ok" : "bad"}`, "data-verdict": derived.verdict }, holds ? "✓ Proved" : "✗ Refuted"),
@@ -148,7 +156,7 @@ async function drawProof(key) {
   card("Ranges of what operators compute", { wide: true }, h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Ranges of values" }, h("table", { class: "dense" },
     h("thead", {}, h("tr", {}, ["Value", "Operator", "Type", "Least", "Greatest"].map((words, i) => h("th", { scope: "col", class: i > 2 ? "num" : "" }, words)))),
     h("tbody", {}, computed.slice(0, 2000).map((value) => h("tr", {}, h("td", { class: "mono" }, value.name), h("td", {}, value.op),
-      h("td", { class: "mono" }, `${value.dtype} (${value.shape.join(", ")})`), h("td", { class: "num" }, plain(value.low)), h("td", { class: "num" }, plain(value.high)))))))));
+      h("td", { class: "mono" }, `${value.dtype} (${value.shape.join(", ")})`), h("td", { class: "num" }, number(value.low)), h("td", { class: "num" }, number(value.high)))))))));
 }
 
 async function drawFiles(key) {

@@ -1,7 +1,7 @@
 // Every study: how it stands, how far it is, its best.
 
 import { get } from "../api.js";
-import { chip, h, link, replace } from "../dom.js";
+import { h, link, replace, studyChip } from "../dom.js";
 import { ago, measure } from "../format.js";
 import { sparkline } from "../plot.js";
 import { go } from "../router.js";
@@ -62,11 +62,11 @@ function row(study) {
   const base = study.baseline?.[study.measure.name];
   return h("tr", { class: "link-row", "data-study": study.key, onclick: (event) => { if (!event.target.closest("a")) go(path); } },
     h("td", {}, link(path, study.name), h("div", { class: "small soft" }, study.model)),
-    h("td", {}, chip(study.state)),
+    h("td", {}, studyChip(study)),
     h("td", {}, `${study.finished} / ${study.target_trials}`, h("div", { class: "meter", "aria-hidden": "true" }, bar)),
     h("td", { class: "num" }, study.best ? measure(study.best.value, study.measure) : "–",
       h("div", { class: "small soft" }, study.measure.words)),
     h("td", { class: "extra" }, sparkline(study.spark)),
     h("td", { class: "num extra" }, base === undefined ? "–" : measure(base, study.measure)),
-    h("td", { class: "extra soft" }, ago(study.updated_at)));
+    h("td", { class: "extra soft when" }, ago(study.updated_at)));
 }

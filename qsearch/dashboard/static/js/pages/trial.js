@@ -4,7 +4,7 @@ import { get, query } from "../api.js";
 import { card, chip, h, link, problem, replace, scroller, select } from "../dom.js";
 import { bytes, duration, measure, number, plain } from "../format.js";
 import { Plot, svgOf } from "../plot.js";
-import { go } from "../router.js";
+import { again, go } from "../router.js";
 
 const AGAIN_MS = 2000;
 
@@ -28,8 +28,15 @@ export async function trialPage(page, key, text) {
   page.onleave(() => drawings.forEach((plot) => plot.close()));
   if (trial.has_ranges) drawRanges(ranges, key, here);
   if (["waiting", "running"].includes(trial.state)) {
-    const timer = setTimeout(() => page.current() && go(location.pathname + location.search), AGAIN_MS);
-    page.onleave(() => clearTimeout(timer));
+    const timer = setInterval(async () => {
+      try {
+        const now = await get(`/studies/${key}/trials/${here}`);
+        if (page.current() && JSON.stringify(now) !== JSON.stringify(trial)) again();
+      } catch {
+        // Asked again soon.
+      }
+    }, AGAIN_MS);
+    page.onleave(() => clearInterval(timer));
   }
 }
 
@@ -44,7 +51,8 @@ function heading(key, study, trial, second) {
     },
   }, h("label", { for: "with" }, "Compare with trial"), input, h("button", {}, "Compare"),
   trial.number > 0 ? link(path(trial.number - 1), "Previous", { class: "button" }) : null,
-  link(path(trial.number + 1), "Next", { class: "button" }));
+  trial.number + 1 < Object.values(study.counts).reduce((sum, count) => sum + count, 0)
+    ? link(path(trial.number + 1), "Next", { class: "button" }) : null);
   return [h("div", { class: "head" }, h("h1", {}, `Trial ${trial.number}`), chip(trial.state),
     trial.is_best ? chip("best", "best of the study") : null, trial.from_store ? chip("", "known from the store") : null, form),
   h("p", { class: "under" }, `stage ${trial.stage} · batch ${trial.batch} · ${trial.attempts} attempt${trial.attempts === 1 ? "" : "s"}`,
@@ -67,7 +75,7 @@ function scores(study, trial, second) {
     h("th", { scope: "col", class: "num" }, `Trial ${trial.number}`),
     second ? h("th", { scope: "col", class: "num" }, `Trial ${second.number}`) : null,
     h("th", { scope: "col", class: "num" }, "Float model"))), h("tbody", {}, body)))
-    : h("p", { class: "soft" }, "No score yet."));
+    : h("p", { class: "soft" }, ["waiting", "running"].includes(trial.state) ? "No score yet." : "It ended without a score."));
 }
 
 function facts(trial, second) {
@@ -75,7 +83,8 @@ function facts(trial, second) {
     ["CPU time", (t) => (t.from_store ? "none: known from the store" : duration(t.cpu_s))],
     ["Peak memory of a worker", (t) => bytes(t.peak_rss_bytes)],
     ["Outputs", (t) => t.outputs_sha256?.slice(0, 16) ?? "–"], ["Configuration", (t) => t.config_hash.slice(0, 16)]];
-  return card("What it took", {}, scroller("What it took", h("table", {}, h("tbody", {}, rows.map(([words, of]) => h("tr", {}, h("th", { scope: "row" }, words),
+  return card("What it took", {}, scroller("What it took", h("table", {}, second ? h("thead", {}, h("tr", {}, h("td", {}),
+    [trial, second].map((each) => h("th", { scope: "col", class: "num" }, `Trial ${each.number}`)))) : null, h("tbody", {}, rows.map(([words, of]) => h("tr", {}, h("th", { scope: "row" }, words),
     h("td", { class: "num" }, of(trial)), second ? h("td", { class: "num" }, of(second)) : null))))));
 }
 
@@ -89,7 +98,7 @@ function configuration(study, trial, second) {
   const table = (chosen) => h("table", {}, h("thead", {}, h("tr", {}, h("td", {}), h("th", { scope: "col" }, `Trial ${trial.number}`),
     second ? h("th", { scope: "col" }, `Trial ${second.number}`) : null)), h("tbody", {}, chosen.map(row)));
   const moved = rest.filter(differs);
-  return card("Configuration", {}, scroller("Searched fields", table([...searched, ...moved])),
+  return card("Configuration", { wide: !trial.shards.length }, scroller("Searched fields", table([...searched, ...moved])),
     h("details", {}, h("summary", {}, `All ${names.length} fields`), scroller("Other fields", table(rest.filter((name) => !moved.includes(name))))));
 }
 
