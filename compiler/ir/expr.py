@@ -118,10 +118,10 @@ Exprs = tuple[Expr, ...]  # TupleGetItem's field hides the built-in name inside 
 _FIELD_NAMES: dict[type, tuple[str, ...]] = {}
 
 
-def _field_names(cls: type) -> tuple[str, ...]:
+def _field_names(cls: type[Expr]) -> tuple[str, ...]:
     names = _FIELD_NAMES.get(cls)
     if names is None:
-        names = tuple(n for n in cls.__dataclass_fields__ if n != "_checked_type")  # type: ignore[attr-defined]
+        names = tuple(n for n in cls.__dataclass_fields__ if n != "_checked_type")
         _FIELD_NAMES[cls] = names
     return names
 

@@ -26,11 +26,14 @@ Array = NDArray[Any]
 class LoweredFunction(ABC):
     """A function of a module that is no Relay expression any more; equal by content.
 
-    ``attrs`` holds ``target``, the canonical text of the Target it was lowered for.
+    Attributes:
+        name: of the global it is, or will be; no part of its content.
+        attrs: hold ``target``, the canonical text of the Target it was lowered for.
     """
 
     __slots__ = ()
 
+    name: str
     attrs: DictAttrs
 
     @property

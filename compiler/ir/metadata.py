@@ -101,6 +101,7 @@ class MetadataWriter:
         """The section, "" when nothing was referred to; arrays kept outside are written now."""
         if isinstance(self._external, (str, Path)):
             if self._arrays:
+                # The stub fears that a name is "allow_pickle"; ours are k0, k1, …
                 np.savez(self._external, **self._arrays)  # type: ignore[arg-type]
         elif self._external is not None:
             self._external.update(self._arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from compiler.errors import TypeInferenceError, legal_names
 
@@ -68,6 +69,10 @@ def _checked_dim(dim: object, shape: tuple[object, ...]) -> Dim:
     return size
 
 
+def _is_concrete(shape: Shape) -> TypeGuard[tuple[int, ...]]:
+    return not any(isinstance(dim, Any) for dim in shape)
+
+
 class Type:
     """Base of all types."""
 
@@ -101,8 +106,9 @@ class TensorType(Type):
     @property
     def concrete_shape(self) -> tuple[int, ...]:
         """The shape as ints; the caller has made sure that no dimension is unknown."""
-        assert not any(isinstance(d, Any) for d in self.shape), f"dynamic shape {self.shape}"
-        return self.shape  # type: ignore[return-value]
+        shape = self.shape
+        assert _is_concrete(shape), f"dynamic shape {shape}"
+        return shape
 
     @property
     def num_elements(self) -> int:

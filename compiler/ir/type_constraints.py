@@ -41,8 +41,8 @@ class Constraints(ScopeConstraints):
             node, phase = stack.pop()
             cls = type(node)
             if phase == LEAVE:
-                if cls is Call:
-                    self._leave_call(node)  # type: ignore[arg-type]
+                if isinstance(node, Call):
+                    self._leave_call(node)
                 else:
                     _LEAVE[cls](self, node)
                 self.order.append(node)
@@ -58,12 +58,11 @@ class Constraints(ScopeConstraints):
             elif trust and node._checked_type is not None:
                 types[node] = node._checked_type
                 self.met_typed = True
-            elif cls is Call:
-                call: Call = node  # type: ignore[assignment]
+            elif isinstance(node, Call):
                 stack.append((node, LEAVE))
-                stack.extend([(a, ENTER) for a in reversed(call.args) if a not in types])
-                if type(call.op) is not Op or call.op._checked_type is None:
-                    stack.append((call.op, ENTER))
+                stack.extend([(a, ENTER) for a in reversed(node.args) if a not in types])
+                if type(node.op) is not Op or node.op._checked_type is None:
+                    stack.append((node.op, ENTER))
             elif cls in _ENTER:
                 stack.extend(reversed(_ENTER[cls](self, node)))
             elif cls in _LEAVE:

@@ -28,7 +28,9 @@ from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.span import AnySpan, join_spans
 from compiler.ir.ty import TensorType
+from compiler.ops.nn.leaky_relu import LeakyReluAttrs
 from compiler.ops.op_call import op_call
+from compiler.ops.tensor.clip import ClipAttrs
 from compiler.ops.tensor.formula import COMPARISONS, MAX_WORDS, OPERATORS
 
 Words = tuple[str, ...]
@@ -179,11 +181,11 @@ def _words_of(call: Call) -> Callable[[list[Words]], Words] | None:
         return lambda parts: (*(word for part in parts for word in part), name)
     if name == "nn.relu":
         return lambda parts: (*parts[0], "0.0", "maximum")
-    if name == "clip":
-        low, high = _text(attrs.a_min), _text(attrs.a_max)  # type: ignore[union-attr]
+    if isinstance(attrs, ClipAttrs):
+        low, high = _text(attrs.a_min), _text(attrs.a_max)
         return lambda parts: (*parts[0], high, "minimum", low, "maximum")
-    if name == "nn.leaky_relu":
-        alpha = _text(attrs.alpha)  # type: ignore[union-attr]
+    if isinstance(attrs, LeakyReluAttrs):
+        alpha = _text(attrs.alpha)
         below = ("0.0", "minimum", alpha, "multiply")
         return lambda parts: (*parts[0], "0.0", "maximum", *parts[0], *below, "add")
     return None

@@ -24,7 +24,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
-from compiler.ops.evaluate import evaluate_op
+from compiler.ops.evaluate import evaluate_call
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.kind import QAnnotateKind
@@ -71,7 +71,7 @@ def correct_biases(
 def _error(point: Call, given: Constant) -> NDArray[np.float64]:
     """What the levels of a bound quantize point differ from the weight that was given."""
     values = [arg.data for arg in point.args if isinstance(arg, Constant)]
-    quantized = evaluate_op(point.op, point.attrs, values, point.checked_type)  # type: ignore[arg-type]
+    quantized = evaluate_call(point, values)
     assert isinstance(quantized, np.ndarray)
     return quantized.astype(np.float64) - given.data
 

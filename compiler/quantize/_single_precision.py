@@ -15,11 +15,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Constant, Expr, Function, Var, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Var
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import rebuilt
 from compiler.ir.ty import TensorType, Type, is_float, tensor_fields
+from compiler.ops.tensor.cast import CastAttrs
 
 WANTED = "float32"
 _OTHERS = ("float16", "float64")
@@ -57,7 +58,7 @@ def _in_float32(node: Expr, new: Mapping[Expr, Expr]) -> Expr | None:
     if not isinstance(node, Call) or node.attrs is None:
         return None
     named = {name: WANTED for name, value in node.attrs.items() if value in _OTHERS}
-    if is_op_call(node, "cast") and is_float(node.attrs.dtype):  # type: ignore[attr-defined]
+    if isinstance(node.attrs, CastAttrs) and is_float(node.attrs.dtype):
         (data,) = node.args
         if all(is_float(ty.dtype) for ty in tensor_fields(data.checked_type)):
             return new[data]

@@ -35,8 +35,8 @@ class ReferenceKernels:
         functions: with their names.
     """
 
-    def __init__(self, functions: Sequence[Any]) -> None:
-        self._functions: dict[str, LoweredFunction] = {f.name: f for f in functions}
+    def __init__(self, functions: Sequence[LoweredFunction]) -> None:
+        self._functions = {f.name: f for f in functions}
 
     def run(self, name: str, args: Sequence[Array]) -> list[Array]:
         """See KernelRunner."""
@@ -71,7 +71,7 @@ class ModuleKernels:
         self._runs: dict[str, Callable[[str, Sequence[Array]], list[Array]]] = {}
         for name, functions in by_kind.items():
             runner = _runner(name, functions)
-            self._runs.update({f.name: runner.run for f in functions})  # type: ignore[attr-defined]
+            self._runs.update({f.name: runner.run for f in functions})
         externals: Sequence[ExternalModule] = mod.attrs.get("external_mods", ())
         for external in externals:
             self._runs.update(dict.fromkeys(external.symbols, external.run))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from compiler.errors import OnnxImportError
 

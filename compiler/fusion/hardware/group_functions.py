@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.fusion.hardware.groups import Group, Partition
+from compiler.ir.attrs import DictAttrs
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Var
 from compiler.ir.rebuild import with_operands
 
@@ -43,18 +44,20 @@ def group_function(group: Group, hdfg_name: str, symbol: str) -> GroupFunction:
         else:
             stack.append((expr, True))
             stack.extend((o, False) for o in reversed(operands) if o in members)
-    attrs = {
-        "Primitive": 1,
-        "Compiler": hdfg_name,
-        "global_symbol": symbol,
-        "hdfg_stages": group.stage_names,
-        "hdfg_ops": group.op_names,
-    }
+    attrs = DictAttrs(
+        {
+            "Primitive": 1,
+            "Compiler": hdfg_name,
+            "global_symbol": symbol,
+            "hdfg_stages": group.stage_names,
+            "hdfg_ops": group.op_names,
+        }
+    )
     function = Function(
         tuple(inputs.values()),
         made[root],
         root.checked_type,
-        attrs=attrs,  # type: ignore[arg-type]  # a mapping becomes DictAttrs
+        attrs=attrs,
         span=root.span,
     )
     return GroupFunction(function, tuple(inputs))

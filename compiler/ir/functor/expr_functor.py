@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from compiler.errors import DeepGraphError
@@ -228,9 +229,9 @@ class DepthGuard:
 
 
 def _stack_depth() -> int:
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     count = 0
     while frame is not None:
         count += 1
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return count

@@ -31,7 +31,7 @@ from compiler.ops.nn.average_pool import (
     average_pool_scale,
     realize_average_pool,
 )
-from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
+from compiler.ops.nn.avg_pool2d import AvgPool2DAttrs, mean_of, quotient, sum_dtype, widened
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.nn.window_loops import Image, image_loops
@@ -146,8 +146,9 @@ def _weights(call: Call) -> tuple[Weights, ...]:
 
 
 def _even_counts(pool: Call) -> np.ndarray[Any, np.dtype[np.int64]]:
-    size: tuple[int, int] = pool.attrs.pool_size  # type: ignore[union-attr]
-    return np.array([size[0] * size[1]])
+    assert isinstance(pool.attrs, AvgPool2DAttrs)
+    height, width = pool.attrs.pool_size
+    return np.array([height * width])
 
 
 @FQAnnotateRewrite.register(adaptive_avg_pool2d)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.ty import Shape, TensorType, Type, is_float
+from compiler.ir.ty import TensorType, Type, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
+
+Dim = TypeVar("Dim")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,9 @@ def reduced_axes(op: str, rank: int, axis: Axes, exclude: bool) -> tuple[int, ..
     return tuple(sorted(axes)) if axes else tuple(range(rank))
 
 
-def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+def reduced_shape(
+    shape: tuple[Dim, ...], axes: tuple[int, ...], keepdims: bool
+) -> tuple[Dim | int, ...]:
     """The shape after reducing ``axes``."""
     if keepdims:
         return tuple(1 if k in axes else d for k, d in enumerate(shape))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
 from compiler.ir.ty import TensorType, is_dynamic, is_float
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.simplify import FSimplifyExpr, TypeOf
@@ -28,7 +28,8 @@ def _same_static_type(expr: Expr, call: Call, type_of: TypeOf) -> bool:
 
 def _without_neutral(call: Call, type_of: TypeOf) -> Expr | None:
     lhs, rhs = call.args
-    name = call.op.name  # type: ignore[attr-defined]
+    assert isinstance(call.op, Op)
+    name = call.op.name
     value = _NEUTRAL[name]
     if _is_all(rhs, value) and _same_static_type(lhs, call, type_of):
         return lhs

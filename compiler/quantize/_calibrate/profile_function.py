@@ -22,6 +22,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ops.annotation.attach_simulated_quantize import is_given
+from compiler.ops.nn.softmax import SoftmaxAttrs
 from compiler.ops.op_call import op_call, scalar
 from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.quantize._calibrate.collectors import PointMap
@@ -107,8 +108,9 @@ def _read_by_softmax(nodes: Sequence[Expr], result: Expr) -> dict[Expr, int]:
             (axis,) = read
             if axis is not None:
                 found[node] = axis
-        if is_op_call(node, "nn.softmax"):
-            read = {node.attrs.axis}  # type: ignore[attr-defined]
+        if isinstance(node, Call) and is_op_call(node, "nn.softmax"):
+            assert isinstance(node.attrs, SoftmaxAttrs)
+            read = {node.attrs.axis}
         elif not is_op_call(node, "annotation.cast_hint", "annotation.stop_fusion"):
             read = {None}
         for operand in node.operands():

@@ -31,7 +31,7 @@ from compiler.ir.expr import (
     describe,
 )
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TensorType, tensor_fields
+from compiler.ir.ty import TensorType, TupleType, tensor_fields
 from compiler.ops.lowered.call_lowered import get_call_lowered_props
 from compiler.ops.number_format import storage_dtype
 
@@ -161,8 +161,9 @@ class _Builder:
         elif isinstance(node, Tuple):
             self._values[node] = tuple(value for part in node.fields for value in self._of(part))
         elif isinstance(node, TupleGetItem):
-            before = node.tuple.checked_type.fields[: node.index]  # type: ignore[attr-defined]
-            start = sum(len(tensor_fields(ty)) for ty in before)
+            whole = node.tuple.checked_type
+            assert isinstance(whole, TupleType)
+            start = sum(len(tensor_fields(ty)) for ty in whole.fields[: node.index])
             count = len(tensor_fields(node.checked_type))
             self._values[node] = self._of(node.tuple)[start : start + count]
         elif isinstance(node, Let):

@@ -25,6 +25,7 @@ class Scale(LoweredFunction):
 
     factors: Any
     attrs: DictAttrs = NO_ATTRS
+    name: str = "m_scale"
 
     @property
     def func_type(self) -> FuncType:

@@ -47,12 +47,9 @@ def simulated_quantize(step: Step, e: Emitter) -> str:
     clipped = e.node("Clip", [divided, _scalar(low, e), _scalar(high, e)])
     if step.attrs.rounding == "round_even":
         return e.node("Mul", [e.node("Round", [clipped]), scale_name])
-    small = low.data is not None and high.data is not None
-    if small and fits_int32(float(low.data), float(high.data)):  # type: ignore[arg-type]
-        rounded = rounded_small(clipped, e)
-    else:
-        rounded = rounded_half_away(clipped, e)
-    return e.node("Mul", [rounded, scale_name])
+    if low.data is None or high.data is None or not fits_int32(float(low.data), float(high.data)):
+        return e.node("Mul", [rounded_half_away(clipped, e), scale_name])
+    return e.node("Mul", [rounded_small(clipped, e), scale_name])
 
 
 def _scale(scale: Value, axis: int | None, rank: int, e: Emitter) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from compiler.export.to_onnx.dataflow import Step
@@ -86,11 +88,13 @@ def repeat(step: Step, e: Emitter) -> str:
 def mirror_pad(step: Step, e: Emitter) -> str:
     """One Gather per padded axis, with the indices reflected at its ends."""
     name = e.name(step.args[0])
-    mode = "reflect" if step.attrs.mode == "REFLECT" else "symmetric"
+    mode: Literal["reflect", "symmetric"] = (
+        "reflect" if step.attrs.mode == "REFLECT" else "symmetric"
+    )
     for axis, (before, after) in enumerate(step.attrs.pad_width):
         if before or after:
             size = step.args[0].type.concrete_shape[axis]
-            indices = np.pad(np.arange(size), (before, after), mode)  # type: ignore[call-overload]
+            indices = np.pad(np.arange(size), (before, after), mode)
             name = e.node("Gather", [name, e.ints(list(indices))], axis=axis)
     return name
 

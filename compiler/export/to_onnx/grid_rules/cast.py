@@ -91,8 +91,11 @@ def _integral_bounds(value: Value) -> tuple[int, int] | None:
             bounds = (float(step.attrs.a_min), float(step.attrs.a_max))
         elif step.name in ("round", "round_even", "floor", "ceil", "trunc"):
             rounded = True
-        elif step.name == "add" and bounds is None and not rounded and _whole_number(step.args[1]):
-            moved += float(step.args[1].data)  # type: ignore[arg-type]
+        elif step.name == "add" and bounds is None and not rounded:
+            added = _whole_number(step.args[1])
+            if added is None:
+                break
+            moved += added
         elif step.name not in ("annotation.stop_fusion", "annotation.cast_hint"):
             break
         if rounded and bounds is not None:
@@ -105,8 +108,11 @@ def _integral_bounds(value: Value) -> tuple[int, int] | None:
     return int(bounds[0] + moved), int(bounds[1] + moved)
 
 
-def _whole_number(value: Value) -> bool:
-    return value.data is not None and value.data.ndim == 0 and float(value.data).is_integer()
+def _whole_number(value: Value) -> float | None:
+    if value.data is None or value.data.ndim:
+        return None
+    number = float(value.data)
+    return number if number.is_integer() else None
 
 
 def to_float(step: Step, grid: GridEmitter) -> str:

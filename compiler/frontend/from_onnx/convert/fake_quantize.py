@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.values import Quantized
 from compiler.ir.expr import Expr, Op
+from compiler.ir.ty import TensorType
 from compiler.ops.number_format import integer_range
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.qtypes.kind import QAnnotateKind
@@ -131,8 +132,9 @@ def _simulated(values: Array, scale: Array, bounds: tuple[float, float], axis: i
     op = Op.get(SIMULATED_QUANTIZE)
     assert op.attrs_type is not None
     attrs = op.attrs_type.make(kind=int(QAnnotateKind.WEIGHT), rounding="round_even", axis=axis)
-    arrays = [values, scale, *(np.float32(bound) for bound in bounds)]
-    return FNumpyCompute.require(op)(attrs, arrays, None)[0]  # type: ignore[arg-type]
+    arrays = [values, scale, *(np.asarray(bound, np.float32) for bound in bounds)]
+    out_type = TensorType(values.shape, str(values.dtype))
+    return FNumpyCompute.require(op)(attrs, arrays, out_type)[0]
 
 
 def _call(
