@@ -9,10 +9,10 @@ from typing import Any
 
 from qsearch.errors import SearchFailedError, SettingsError
 from qsearch.report.build import trial_details
-from qsearch.report.listing import only_study, study_row
+from qsearch.report.listing import only_study, study_row, with_all_columns
 from qsearch.report.pareto import front_of
 from qsearch.run_folder import RunFolder
-from qsearch.search.objectives import Objective
+from qsearch.search.objectives import Objective, own_scores
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.records import CommandKind, Study
 from qsearch.store.repository import Repository
@@ -114,13 +114,13 @@ def compared(addresses: Sequence[StudyAddress]) -> list[dict[str, Any]]:
                 {
                     **{name: row[name] for name in ("study", "model", "state", "trials")},
                     "baseline_top1": (study.baseline or {}).get("top1"),
-                    **({} if best is None else _scores(best.outcome.score or {})),
+                    **_scores({} if best is None else best.outcome.score or {}),
                     "best_trial": None if best is None else best.number,
                     "cpu_s_per_trial": sum(spent) / len(spent) if spent else None,
                     "params": None if best is None else dict(best.params),
                 }
             )
-    return rows
+    return with_all_columns(rows)
 
 
 def command(address: StudyAddress, kind: CommandKind) -> tuple[str, int]:
@@ -191,4 +191,4 @@ def _front(repository: Repository, study: Study, objective: Objective) -> dict[s
 
 
 def _scores(score: Any) -> dict[str, Any]:
-    return {name: score.get(name) for name in ("top1", "agreement", "sqnr_db")}
+    return {name: score.get(name) for name in ("top1", "agreement", "sqnr_db")} | own_scores(score)

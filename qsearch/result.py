@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qsearch.errors import SearchFailedError
-from qsearch.search.objectives import Objective
+from qsearch.search.objectives import Objective, own_scores
 from qsearch.search.replica import replica
 from qsearch.search.space import Params, Space
 from qsearch.store.records import Trial
@@ -140,6 +140,8 @@ def _scores(score: Mapping[str, Any] | None) -> str:
         parts.append(f"agreement {score['agreement']:.2%}")
     sqnr = score.get("sqnr_db")
     parts.append("SQNR infinite" if sqnr is None else f"SQNR {sqnr:.2f} dB")
+    own = own_scores(score).items()
+    parts.extend(f"{name} {value:.4g}" for name, value in own if value is not None)
     if score.get("hw_groups") is not None:
         parts.append(f"{score['hw_groups']:.0f} hardware groups")
         parts.append(f"{score['hw_traffic']:,.0f} bytes of traffic")

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from typing import Any, Final
 
 from qsearch.cli.arguments import Parser, add_study, add_verbosity, study_of
+
+_COUNTED: Final = 1000
+"""Numbers from here on are bytes and operations, and have no places."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -32,11 +37,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         params = ", ".join(f"{name}={value}" for name, value in found["params"].items())
         print(f"study      {found['study']}\nbest       trial {found['number']}")
-        for name in ("top1", "agreement", "sqnr_db"):
-            if found[name] is not None:
-                print(f"{name:<10} {found[name]:.4f}")
+        for name, value in found.items():
+            if value is not None and (name in ("top1", "agreement", "sqnr_db") or ":" in name):
+                print(f"{name:<10} {value:.4f}{_interval(found['intervals'].get(name))}")
         for one in found.get("front", ()):
-            rest = ", ".join(f"{name} {value}" for name, value in one.items() if name != "trial")
+            rest = ", ".join(f"{n} {_shown(v)}" for n, v in one.items() if n != "trial")
             print(f"front      trial {one['trial']}: {rest}")
         print(f"params     {params}\nmodule     {found['module'] or 'not written here'}")
     return 0
+
+
+def _interval(ends: Sequence[float] | None) -> str:
+    return "" if ends is None else f"  (95 %: {ends[0]:.4f} to {ends[1]:.4f})"
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= _COUNTED else f"{value:.4g}"

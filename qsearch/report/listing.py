@@ -116,11 +116,11 @@ def trial_rows(address: StudyAddress, wanted: TrialFilter) -> list[dict[str, Any
         name = address.name
         study = repository.study(name) if name is not None else only_study(repository)
         trials = repository.trials_of(study.id, states=wanted.states or None)
-        return wanted.apply(_with_all_columns([trial_row(trial) for trial in trials]))
+        return wanted.apply(with_all_columns([trial_row(trial) for trial in trials]))
 
 
-def _with_all_columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Trials without a score lack its columns: every row gets those of the fullest, in order."""
+def with_all_columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without a score lack its columns: all get those of the fullest, in its order."""
     fullest = max(rows, key=len, default={})
     columns = dict.fromkeys([*fullest, *(name for row in rows for name in row)])
     return [{name: row.get(name) for name in columns} for row in rows]

@@ -16,7 +16,8 @@ Score = Mapping[str, float | None]
 
 None: ``top1`` is absent without labels; ``sqnr_db`` is infinite (outputs equal the float model's).
 ``model_bytes`` are bytes of packed weights, ``bit_operations`` those of one run. With ``--hw`` also
-``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``.
+``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``. Metrics of the user are
+under their import path.
 """
 
 KEEPS_ACCURACY: Final = "keeps_accuracy"
@@ -152,6 +153,11 @@ class Objective:
 def score_key(name: str) -> str:
     """The key of a score under which a metric or cost is found."""
     return SCORE_KEY.get(name, name)
+
+
+def own_scores(score: Score) -> dict[str, float | None]:
+    """What the user's metrics gave: by import path, further values as ``function.key``."""
+    return {name: value for name, value in score.items() if ":" in name or "." in name}
 
 
 def weighs_accuracy(metric: str, minimize: tuple[str, ...], has_labels: bool) -> bool:

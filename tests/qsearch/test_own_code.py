@@ -52,6 +52,12 @@ def test_a_metric_of_ones_own_is_what_the_search_maximises(own_code: Any, tmp_pa
     assert best[path] == max(score[path] for score in scores)
     assert result.summary["baseline"][path] > 0
     assert best["margin.margin"] == best[path]
+    assert f"{path} {best[path]:.4g}" in result.text()
+    assert result.summary["best"][path] == best[path]
+    (row,) = api.trials(result.folder, sort=f"-{path}", limit=1)
+    assert row["margin.largest"] == best["margin.largest"]
+    (compared,) = api.compare([result.folder])
+    assert compared[path] == best[path]
 
 
 def test_a_metric_with_a_value_per_sample_is_the_same_on_processes(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 from wsgiref.util import setup_testing_defaults
@@ -15,6 +17,7 @@ import pytest
 
 import qsearch
 from qsearch.cli.main import COMMANDS, run
+from qsearch.errors import SearchFailedError
 from qsearch.run_folder import RunFolder
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
@@ -137,6 +140,34 @@ def answered(application: Any, path: str) -> Any:
     body = b"".join(application(environ, lambda line, headers, *_: status.append(line)))
     assert status == ["200 OK"], body
     return json.loads(body)
+
+
+def test_trials_without_a_score_are_listed_beside_those_with_one(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    qsearch.launch("digits", out=copied, trials=6, pool="inline", sampler="random")
+    database = sqlite3.connect(copied / "study.db")
+    database.execute("UPDATE qs_trial SET state = 'waiting', score = NULL WHERE number IN (0, 5)")
+    database.commit()
+    database.close()
+    lines = asked(capsys, "trials", copied).splitlines()
+    assert [line.split()[:2] for line in lines[1::5]] == [["0", "waiting"], ["5", "waiting"]]
+    cut = asked(capsys, "trials", copied, "--sort", "model_bytes", "--limit", 1, "-f", "csv")
+    assert cut.splitlines()[1].startswith("1,complete,")
+    rows = json.loads(asked(capsys, "trials", copied, "-f", "json"))
+    assert {len(row) for row in rows} == {len(rows[1])}
+
+
+def test_studies_with_and_without_a_best_are_compared(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = threading.Event()
+    over.set()
+    with pytest.raises(SearchFailedError):
+        qsearch.launch("digits", out=tmp_path / "none", trials=1, pool="inline", stop=over)
+    for words in ((searched, tmp_path / "none"), (tmp_path / "none", searched)):
+        told = asked(capsys, "compare", *words).splitlines()
+        assert len({len(line.split()) for line in told}) == 1
 
 
 def test_stop_pause_and_resume_are_left_for_the_drivers(
