@@ -59,7 +59,7 @@ def make_sampler(name: str, seed: int, batch: int) -> BaseSampler:
         sampler = make(seed=chance) if named else make(chance)
         if not isinstance(sampler, BaseSampler):
             raise SettingsError(
-                f"sampler {name} gave a {type(sampler).__name__}",
+                f"sampler {name} gave {sampler!r}",
                 where="sampler",
                 fix="a function from a seed to an Optuna sampler",
             )
@@ -80,7 +80,7 @@ def own_sampler(path: str) -> Any:
     found = load_object(path, "sampler")
     if not callable(found):
         raise SettingsError(
-            f"sampler {path} is a {type(found).__name__}",
+            f"sampler {path} is {found!r}",
             where="sampler",
             fix="a function from a seed to an Optuna sampler",
         )
