@@ -79,14 +79,22 @@ def _edges_to_split(fn: Function) -> set[Edge]:
                 split.add(top)
         elif top not in seen:
             seen.add(top)
-            if isinstance(top, Call) and _is_broadcast_like(top.op):
-                for index in reversed(range(len(top.args))):
-                    if _is_widening_cast(top.args[index]):
-                        stack.append((top, index))
-                    stack.append(top.args[index])
-            elif not (isinstance(top, Function) and top.has_nonzero_attr("Primitive")):
-                stack.extend(reversed(top.operands()))
+            stack.extend(reversed(_below(top)))
     return split
+
+
+def _below(node: Expr) -> list[Expr | Edge]:
+    """What is visited below a node, an edge to be counted behind the argument it leads to."""
+    if isinstance(node, Function) and node.has_nonzero_attr("Primitive"):
+        return []
+    if not isinstance(node, Call) or not _is_broadcast_like(node.op):
+        return list(node.operands())
+    found: list[Expr | Edge] = []
+    for index, arg in enumerate(node.args):
+        found.append(arg)
+        if _is_widening_cast(arg):
+            found.append((node, index))
+    return found
 
 
 def _is_broadcast_like(op: Expr) -> bool:

@@ -192,24 +192,26 @@ class _Partitioner:
         for region in small:
             for member in region.members:
                 del self._region[member]
-        outputs: dict[_Region, dict[Call, None]] = {r: {} for r in self._region.values()}
+        read_outside: set[Expr] = set()
         for node in self._order:
             mine = self._region.get(node)
-            for operand in self._reads(node):
-                held = self._region.get(operand)
-                if held is not None and held is not mine:
-                    assert isinstance(operand, Call)
-                    outputs[held][operand] = None
-        for region, found in outputs.items():
-            region.outputs = [m for m in region.members if m in found]
-            inputs: dict[Expr, None] = {}
-            for member in region.members:
-                for arg in self._reads(member):
-                    if arg is member.op:
-                        continue
-                    if self._region.get(arg) is not region and not isinstance(arg, Constant):
-                        inputs[arg] = None
-            region.inputs = list(inputs)
+            read_outside.update(o for o in self._reads(node) if self._region.get(o) is not mine)
+        for region in dict.fromkeys(self._region.values()):
+            region.outputs = [member for member in region.members if member in read_outside]
+            region.inputs = self._inputs_of(region)
+
+    def _inputs_of(self, region: _Region) -> list[Expr]:
+        """What the members read from outside, each once; constants move inside."""
+        return list(
+            dict.fromkeys(
+                arg
+                for member in region.members
+                for arg in self._reads(member)
+                if arg is not member.op
+                and self._region.get(arg) is not region
+                and not isinstance(arg, Constant)
+            )
+        )
 
     def _rewrite(self) -> Expr:
         """Build everything after what it needs; a region needs all its inputs first."""

@@ -139,15 +139,8 @@ class _Binder:
             if node in self.bound:
                 scales[node] = self.bound[node].scale
             elif quantize_kind(node) == QAnnotateKind.WEIGHT:
-                floor: NDArray[np.float32] | None = None
                 axis = axes.get(node)
-                for product, bias_data in biased.get(node, ()):
-                    data = scales.get(product.args[0])
-                    nbits = self._nbit(node), self._nbit(product)
-                    needed = range_for_bias(
-                        product, bias_data, data, axis is not None, nbits, self.qconfig
-                    )
-                    floor = needed if floor is None else np.maximum(floor, needed)
+                floor = self._floor(node, axis, biased.get(node, ()), scales)
                 scales[node] = self._bind_weight(node, axis, consumer.get(node), floor)
             else:
                 for bias, other in add_operands(node):
@@ -157,6 +150,22 @@ class _Binder:
                 if rule is not None:
                     operands = tuple(scales.get(arg) for arg in node.args)
                     scales[node] = rule(node, operands, self.qconfig)
+
+    def _floor(
+        self,
+        weight: Call,
+        axis: int | None,
+        biased: Sequence[tuple[Call, Constant]],
+        scales: Mapping[Expr, DomScale | None],
+    ) -> NDArray[np.float32] | None:
+        """The smallest range that leaves room for the biases of all products of a weight."""
+        floor: NDArray[np.float32] | None = None
+        for product, bias_data in biased:
+            data = scales.get(product.args[0])
+            nbits = self._nbit(weight), self._nbit(product)
+            needed = range_for_bias(product, bias_data, data, axis is not None, nbits, self.qconfig)
+            floor = needed if floor is None else np.maximum(floor, needed)
+        return floor
 
     def _bind_measured(self) -> None:
         measured = [p for p in self.points if quantize_kind(p) in _MEASURED]
