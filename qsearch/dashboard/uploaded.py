@@ -23,7 +23,7 @@ def about_onnx(file: Path) -> dict[str, Any]:
         ModelFileError: no ONNX model, one that refers to other files, or one with giant tensors.
     """
     import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
 
     try:
         model = onnx.load_model(str(file), load_external_data=False)

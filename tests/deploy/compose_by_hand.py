@@ -139,10 +139,10 @@ class Stack:
                 if name in self._ended or container.process is None or container.alive:
                     continue
                 code = container.process.wait()
-                policy = self.services[container.service].restart
+                policy, _, most = self.services[container.service].restart.partition(":")
                 if policy == "on-failure" and code == 0:
                     self._ended[name] = code
-                elif container.starts > 5:
+                elif container.starts > int(most or 5):
                     self._ended[name] = code or 1
                 else:
                     self.machine.kill(container)

@@ -21,7 +21,12 @@ POD_TEMPLATES = ("Deployment", "StatefulSet")
 
 
 def rendered(overlay: str) -> list[dict[str, Any]]:
-    """What `kubectl apply -k` would send; without kubectl, the base that every overlay patches."""
+    """What `kubectl apply -k` would send; without kubectl, the base that every overlay patches.
+
+    ``loader`` is the pod beside them, which is applied as it is.
+    """
+    if overlay == "loader":
+        return [yaml.safe_load((DEPLOY / "kuberay" / "loader.yaml").read_text())]
     folder = DEPLOY / "kuberay" / "overlays" / overlay
     if shutil.which("kubectl"):
         done = subprocess.run(
@@ -39,7 +44,9 @@ def pod_specs(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     found = {}
     for item in items:
         name = f"{item['kind']}/{item['metadata']['name']}"
-        if item["kind"] in POD_TEMPLATES:
+        if item["kind"] == "Pod":
+            found[name] = item
+        elif item["kind"] in POD_TEMPLATES:
             found[name] = item["spec"]["template"]
         elif item["kind"] == "RayJob":
             cluster = item["spec"]["rayClusterSpec"]
@@ -84,11 +91,11 @@ def test_compose_holds_no_secret_and_the_example_names_each_variable() -> None:
 
 def test_everything_that_serves_comes_back_after_a_crash() -> None:
     policies = {name: s["restart"] for name, s in compose()["services"].items()}
-    assert policies.pop("job") == "on-failure"
+    assert policies.pop("job") == "on-failure:5"
     assert set(policies.values()) == {"unless-stopped"}
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("overlay", [*OVERLAYS, "loader"])
 def test_manifests_obey_the_schemas_of_kubernetes(overlay: str, tmp_path: Path) -> None:
     items = rendered(overlay)
     # KubeRay's own kinds have no schema in the release: their pods are checked as pods.
@@ -109,7 +116,7 @@ def test_manifests_obey_the_schemas_of_kubernetes(overlay: str, tmp_path: Path) 
     assert "WARN" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("overlay", [*OVERLAYS, "loader"])
 def test_every_pod_is_bounded_and_without_privileges(overlay: str) -> None:
     for name, pod in pod_specs(rendered(overlay)).items():
         assert pod["spec"]["securityContext"]["runAsNonRoot"], name
@@ -120,6 +127,23 @@ def test_every_pod_is_bounded_and_without_privileges(overlay: str) -> None:
             for variable in container.get("env", ()):
                 secret = any(word in variable["name"] for word in ("TOKEN", "PASSWORD", "STORAGE"))
                 assert not (secret and "value" in variable), f"{name}: {variable['name']}"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_database_is_ready_only_when_it_can_be_connected_to(overlay: str) -> None:
+    (database,) = (item for item in rendered(overlay) if item["kind"] == "StatefulSet")
+    (container,) = database["spec"]["template"]["spec"]["containers"]
+    asked = [container[probe]["exec"]["command"] for probe in ("readinessProbe", "livenessProbe")]
+    # The image answers on its socket, and only there, while it is still making the database.
+    for command in (*asked, compose()["services"]["postgres"]["healthcheck"]["test"][1:]):
+        assert command[command.index("-h") + 1] == "127.0.0.1"
+
+
+def test_the_files_that_the_readme_applies_are_there() -> None:
+    named = re.findall(r"(?<![\w/])deploy/[\w./-]+", (DEPLOY / "README.md").read_text())
+    made = {"deploy/.env"}  # by the reader
+    assert "deploy/kuberay/loader.yaml" in named
+    assert not [path for path in set(named) - made if not (DEPLOY.parent / path).exists()]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -55,6 +55,8 @@ def test_the_head_is_the_first_node_and_every_core_gets_a_worker(told: dict[str,
     assert isinstance(words, list)
     between = words.index("--")
     ray, command = words[:between], words[between + 1 :]
+    # Without, srun binds the node's Ray to one CPU.
+    assert "--cpus-per-task=8" in told["flags"]  # type: ignore[operator]
     address = ray[ray.index("--address") + 1]
     host, _, port = address.partition(":")
     assert host == "node3"
