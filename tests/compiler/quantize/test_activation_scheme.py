@@ -12,27 +12,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compiler import relay
-from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.pipeline import evaluate
-from compiler.proof.derive import derive_static
 from compiler.quantize import (
     Candidate,
     QConfig,
     activation_scales,
-    build_candidate,
     calibration_stats,
     mark,
     prerequisite_optimize,
 )
 from compiler.quantize import quantize as quantize_module
-from compiler.targets.ort.grid_executor import GRID_DISABLED_OPTIMIZERS
-from compiler.targets.ort.integer_executor import IntegerExecutor
-from compiler.targets.ort.session import OrtExecutor
+from tests.compiler.quantize.candidates import assert_same_integers, calibrated
 
 op = relay.op
 Batches = list[dict[str, Any]]
@@ -54,9 +49,7 @@ def batches(shape: tuple[int, ...], low: float, high: float, count: int = 4) -> 
 
 def quantized(mod: IRModule, data: Batches, **fields: Any) -> Candidate:
     config = QConfig.recommended(**{"calibrate_mode": "max", **fields})
-    annotated, _ = mark(mod, config)
-    stats = calibration_stats(annotated, data, (config.percentile,))
-    return build_candidate(mod, config, activation_scales(stats, config))
+    return calibrated(mod, config, data)
 
 
 def stored_dtypes(made: Candidate) -> set[str]:
@@ -74,21 +67,6 @@ def calls_of(made: Candidate, name: str) -> list[Call]:
     assert made.partitioned is not None
     body = made.partitioned["quantized_main"].body
     return [n for n in post_order(body) if isinstance(n, Call) and is_op_call(n, name)]
-
-
-def assert_same_everywhere(made: Candidate, data: Batches) -> None:
-    """Proved; reference, exact ONNX and grid agree, far outside the calibrated range as well."""
-    module = made.partitioned
-    assert module is not None
-    assert [str(finding) for finding in derive_static(module).findings] == []
-    grid = OrtExecutor(to_grid_onnx(module), disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
-    exact = IntegerExecutor(module)
-    for batch in data:
-        for reach in (1.0, -30.0):
-            inputs = {"x": batch["x"] * np.float32(reach)}
-            (wanted,) = evaluate(module, inputs)
-            np.testing.assert_array_equal(exact.run(inputs)[0], wanted)
-            np.testing.assert_array_equal(grid.run(inputs)[0], wanted)
 
 
 def noise(mod: IRModule, made: Candidate, data: Batches) -> float:
@@ -186,7 +164,7 @@ def test_every_form_of_the_module_gives_the_bits_of_the_reference(
         nbit_input=nbit,
     )
     assert made.report.float_ops == []
-    assert_same_everywhere(made, data)
+    assert_same_integers(made.partitioned, data, far=-30.0)
     # KL may clip: on a few hundred values it does, and the noise is its choice.
     assert nbit < 8 or mode == "kl_divergence" or noise(mod, made, data) < 0.05
 
@@ -265,7 +243,7 @@ def test_products_of_two_activations_have_no_zero_point() -> None:
     made = quantized(mod, batches((1, 4, 6), -1.0, 4.0), activation_scheme="asymmetric")
     assert made.report.float_ops == []
     assert stored_dtypes(made) == {"int8", "uint8"}
-    assert_same_everywhere(made, batches((1, 4, 6), -1.0, 4.0))
+    assert_same_integers(made.partitioned, batches((1, 4, 6), -1.0, 4.0), far=-30.0)
 
 
 @pytest.mark.parametrize("mode", ["max", "percentile", "mse", "kl_divergence"])

@@ -14,9 +14,6 @@ from compiler.quantize import (
     ChannelStats,
     QConfig,
     QuantizeContext,
-    activation_scales,
-    build_candidate,
-    calibration_stats,
     channel_stats,
     mark,
     prerequisite_optimize,
@@ -24,6 +21,7 @@ from compiler.quantize import (
 )
 from compiler.quantize._calibrate.weighted_calls import weighted_calls
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.quantize.candidates import calibrated
 
 SHAPE = (1, 4, 9, 9)
 
@@ -59,10 +57,7 @@ def stats(mod: IRModule, data: list[dict[str, Any]]) -> ChannelStats:
 
 def simulated(mod: IRModule, data: list[dict[str, Any]], config: QConfig) -> IRModule:
     channels = stats(mod, data) if config.needs_channels else None
-    annotated, _ = mark(mod, config, channels)
-    found = calibration_stats(annotated, data, (config.percentile,), executor=ReferenceExecutor)
-    candidate = build_candidate(mod, config, activation_scales(found, config), channels)
-    return candidate.simulated
+    return calibrated(mod, config, data, channels, executor=ReferenceExecutor).simulated
 
 
 def mean_output_error(mod: IRModule, data: list[dict[str, Any]], config: QConfig) -> float:
@@ -186,9 +181,7 @@ def test_the_whole_flow_and_a_candidate_are_the_same_integers(fields: dict[str, 
     run = QuantizeContext(config)
     whole = quantize(mod, None, data, context=run)
     channels = channel_stats(mod, data) if config.needs_channels else None
-    annotated, _ = mark(mod, config, channels)
-    scales = activation_scales(calibration_stats(annotated, data, (config.percentile,)), config)
-    candidate = build_candidate(mod, config, scales, channels)
+    candidate = calibrated(mod, config, data, channels)
     assert candidate.partitioned is not None
     for x in data:
         one, other = evaluate(whole, x), evaluate(candidate.partitioned, x)

@@ -17,16 +17,13 @@ import pytest
 
 from compiler.ir.module import IRModule
 from compiler.quantize import (
-    activation_scales,
-    build_candidate,
-    calibration_stats,
     channel_stats,
     layer_names,
-    mark,
     prerequisite_optimize,
 )
 from compiler.testing import models
 from compiler.testing.emitted import compare_emitted, random_qconfig
+from tests.compiler.quantize.candidates import calibrated
 
 COUNT = int(os.environ.get("QSEARCH_RANDOM_QCONFIGS", "3"))
 NETWORKS: tuple[Callable[[], Any], ...] = (
@@ -57,9 +54,7 @@ def test_file_and_grid_give_the_bits_of_the_reference(
     config = random_qconfig(rng, layer_names(mod))
     calib = batches_of(mod, 4, rng)
     channels = channel_stats(mod, calib, grams=True)
-    annotated, _ = mark(mod, config, channels)
-    stats = calibration_stats(annotated, calib)
-    candidate = build_candidate(mod, config, activation_scales(stats, config), channels)
+    candidate = calibrated(mod, config, calib, channels)
     assert candidate.partitioned is not None
     # Larger than anything seen in calibration as well: clips and saturating sums take part.
     wild = [{n: 40 * a for n, a in batch.items()} for batch in batches_of(mod, 2, rng)]

@@ -15,14 +15,11 @@ from compiler.proof.derive import derive_static
 from compiler.quantize import (
     Candidate,
     QConfig,
-    activation_scales,
-    build_candidate,
-    calibration_stats,
     diagnose,
-    mark,
     prerequisite_optimize,
 )
 from compiler.targets.ort.integer_executor import IntegerExecutor
+from tests.compiler.quantize.candidates import calibrated, sqnr_db
 
 node = helper.make_node
 Arrays = dict[str, Any]
@@ -52,9 +49,7 @@ def model(nodes: list[Any], arrays: Arrays, inputs: dict[str, tuple[int, ...]]) 
 
 def quantized(mod: IRModule, data: list[Arrays], **fields: Any) -> Candidate:
     config = QConfig.recommended(calibrate_mode="max", **fields)
-    annotated, _ = mark(mod, config)
-    scales = activation_scales(calibration_stats(annotated, data), config)
-    made = build_candidate(mod, config, scales)
+    made = calibrated(mod, config, data)
     assert made.partitioned is not None
     assert derive_static(made.partitioned).findings == ()
     exact = IntegerExecutor(made.partitioned)
@@ -62,15 +57,6 @@ def quantized(mod: IRModule, data: list[Arrays], **fields: Any) -> Candidate:
         for ours, theirs in zip(evaluate(made.partitioned, batch), exact.run(batch), strict=True):
             np.testing.assert_array_equal(ours, theirs)
     return made
-
-
-def sqnr_db(mod: IRModule, made: Candidate, data: list[Arrays]) -> float:
-    assert made.partitioned is not None
-    wanted, found = (
-        np.concatenate([evaluate(m, batch)[0].ravel() for batch in data]).astype(np.float64)
-        for m in (mod, made.partitioned)
-    )
-    return float(10 * np.log10((wanted**2).sum() / ((wanted - found) ** 2).sum()))
 
 
 def normal(*shape: int, seed: int = 0) -> Any:
@@ -137,7 +123,7 @@ def test_what_moves_or_pools_the_input_is_integer(front: str) -> None:
     mod = model(nodes + LAYER, {"w": normal(4, channels, 3, 3), **arrays}, {"x": IMAGE})
     assert diagnose(mod, QConfig.recommended()).fully_integral
     data = [{"x": normal(*IMAGE, seed=seed)} for seed in range(4)]
-    assert sqnr_db(mod, quantized(mod, data), data) > 30
+    assert sqnr_db(mod, quantized(mod, data).partitioned, data) > 30
 
 
 def test_a_convolution_in_one_dimension_reads_the_input() -> None:
@@ -145,7 +131,7 @@ def test_a_convolution_in_one_dimension_reads_the_input() -> None:
     nodes = [node("Conv", ["x", "w"], ["c"]), node("PRelu", ["c", "slope"], ["out"])]
     mod = model(nodes, arrays, {"x": (1, 2, 16)})
     data = [{"x": normal(1, 2, 16, seed=seed)} for seed in range(4)]
-    assert sqnr_db(mod, quantized(mod, data), data) > 35
+    assert sqnr_db(mod, quantized(mod, data).partitioned, data) > 35
 
 
 def test_tokens_pick_rows_of_an_integer_table() -> None:
@@ -166,7 +152,7 @@ def test_tokens_pick_rows_of_an_integer_table() -> None:
     rng = np.random.default_rng(3)
     data = [{"ids": rng.integers(-20, 20, (2, 6))} for _ in range(4)]
     made = quantized(mod, data)
-    assert sqnr_db(mod, made, data) > 35
+    assert sqnr_db(mod, made.partitioned, data) > 35
 
 
 def test_without_tables_the_first_operators_stay_as_the_reference_has_them() -> None:

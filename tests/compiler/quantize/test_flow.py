@@ -20,16 +20,14 @@ from compiler.qtypes.errors import IntegerOverflowError
 from compiler.quantize import (
     QConfig,
     QuantizeContext,
-    activation_scales,
     build_candidate,
-    calibration_stats,
     has_only_conversion_ops,
-    mark,
     prerequisite_optimize,
     qconfig,
     quantize,
 )
 from compiler.transform import PassContext
+from tests.compiler.quantize.candidates import calibrated
 
 Graph = Callable[..., IRModule]
 
@@ -237,9 +235,7 @@ LEAST_DB = {"per tensor": 12.0, "powers of two": 14.0}
 def test_recommended_values_leave_integers_from_end_to_end(variant: str) -> None:
     mod = residual_net()
     config = QConfig.recommended(**VARIANTS[variant])
-    annotated, _ = mark(mod, config)
-    stats = calibration_stats(annotated, batches(8), percentiles=(config.percentile,))
-    candidate = build_candidate(mod, config, activation_scales(stats, config))
+    candidate = calibrated(mod, config, batches(8))
     assert candidate.report.float_ops == []
     module = candidate.partitioned
     assert module is not None
@@ -258,9 +254,7 @@ def test_per_channel_scales_beat_one_scale_where_channels_differ() -> None:
     found = {}
     for granularity in ("tensor", "channel"):
         config = QConfig.recommended(weight_granularity=granularity, calibrate_mode="max")
-        annotated, _ = mark(mod, config)
-        ranges = activation_scales(calibration_stats(annotated, batches(8)), config)
-        candidate = build_candidate(mod, config, ranges)
+        candidate = calibrated(mod, config, batches(8))
         outputs = [(evaluate(mod, t)[0], evaluate(candidate.integer, t)[0]) for t in batches(4, 9)]
         found[granularity] = sqnr_db(*(np.concatenate(side) for side in zip(*outputs)))
     assert found["channel"] > found["tensor"] + 2
@@ -333,9 +327,7 @@ def test_the_models_of_shared_data_become_fully_integral(name: str, shared_data:
         return pixels / 16 if group == "digits" else pixels / 127.5 - 1
 
     config = QConfig.recommended()
-    annotated, _ = mark(mod, config)
-    stats = calibration_stats(annotated, [{"input": x[None]} for x in images(calib, 64)])
-    candidate = build_candidate(mod, config, activation_scales(stats, config))
+    candidate = calibrated(mod, config, [{"input": x[None]} for x in images(calib, 64)])
     assert candidate.report.float_ops == []
     assert candidate.partitioned is not None
     tests = images(dev, 60)

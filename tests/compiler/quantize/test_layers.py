@@ -16,12 +16,9 @@ from compiler.ir.module import IRModule
 from compiler.proof.derive import derive_static
 from compiler.qtypes.errors import ConfigValueError, IntegerOverflowError
 from compiler.quantize import (
-    Candidate,
     QConfig,
-    activation_scales,
     bind_params,
     build_candidate,
-    calibration_stats,
     diagnose,
     layer_names,
     mark,
@@ -30,6 +27,7 @@ from compiler.quantize import (
 from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.quantize.candidates import calibrated
 
 NETWORK = """
 #[version = "0.0.5"]
@@ -59,12 +57,6 @@ def inputs(rng: np.random.Generator, c: int = 3, count: int = 3) -> list[dict[st
     return [{"x": rng.normal(0, 1, (2, c, 6, 6)).astype(np.float32)} for _ in range(count)]
 
 
-def candidate_of(mod: IRModule, config: QConfig, data: list[dict[str, Any]]) -> Candidate:
-    annotated, _ = mark(mod, config)
-    scales = activation_scales(calibration_stats(annotated, data), config)
-    return build_candidate(mod, config, scales)
-
-
 def test_layers_without_onnx_nodes_are_called_after_operator_and_place() -> None:
     assert layer_names(network(np.random.default_rng(0))) == NAMES
 
@@ -88,7 +80,7 @@ def test_a_float_layer_stays_float_and_says_so() -> None:
     config = QConfig.recommended(
         layers={"conv2d_1": {"float": True}}, partition_conversions="enabled"
     )
-    candidate = candidate_of(mod, config, data)
+    candidate = calibrated(mod, config, data)
     records = {record.layer: record for record in candidate.report.calls if record.layer}
     assert (records["conv2d_1"].status, records["conv2d_1"].reason) == ("float", "skipped_layer")
     assert records["conv2d_2"].status == "integer"
@@ -104,7 +96,7 @@ def test_a_value_has_the_most_bits_that_any_of_its_readers_asks_for() -> None:
     config = QConfig.recommended(
         layers={"conv2d_1": {"nbit_input": 4}, "conv2d_2": {"nbit_input": 6}}
     )
-    costs = {layer.name: layer.nbit_input for layer in candidate_of(mod, config, data).cost.layers}
+    costs = {layer.name: layer.nbit_input for layer in calibrated(mod, config, data).cost.layers}
     assert costs == {"conv2d_0": 8, "conv2d_1": 6, "conv2d_2": 6, "dense_3": 8}
 
 
@@ -114,7 +106,7 @@ def test_weights_are_counted_packed_and_work_by_its_bits() -> None:
     config = QConfig.recommended(
         nbit_weight=5, layers={"conv2d_0": {"nbit_weight": 3}, "dense_3": {"nbit_input": 16}}
     )
-    cost = candidate_of(mod, config, data).cost
+    cost = calibrated(mod, config, data).cost
     elements = [4 * 3 * 9, 4 * 4 * 9, 4 * 9, 20]
     assert [layer.weight_elements for layer in cost.layers] == elements
     packed = [-(-n * bits // 8) for n, bits in zip(elements, [3, 5, 5, 5], strict=True)]
@@ -143,7 +135,7 @@ def test_all_forms_of_a_mixed_module_agree_bit_for_bit(
         name: {"nbit_weight": w, "nbit_input": x} for name, (w, x) in zip(NAMES, bits, strict=True)
     }
     config = QConfig.recommended(layers=layers, calibrate_mode="max")
-    module = candidate_of(mod, config, data).partitioned
+    module = calibrated(mod, config, data).partitioned
     assert module is not None
     assert derive_static(module).holds
     reference = ReferenceExecutor(module)
@@ -179,7 +171,7 @@ def test_what_a_pool_hands_on_keeps_the_bits_its_reader_asks_for(nbit: int, sche
         nbit_input=5,
         layers={name: {"nbit_input": nbit} for name in ("conv2d_1", "conv2d_2")},
     )
-    candidate = candidate_of(mod, config, data)
+    candidate = calibrated(mod, config, data)
     assert [layer.nbit_input for layer in candidate.cost.layers] == [5, nbit, nbit]
     module = candidate.partitioned
     assert module is not None
@@ -199,7 +191,7 @@ def test_more_bits_where_they_are_asked_for_lose_less() -> None:
 
     def error(layers: Any) -> float:
         config = QConfig.recommended(calibrate_mode="max", layers=layers)
-        run = ReferenceExecutor(candidate_of(mod, config, data).partitioned)
+        run = ReferenceExecutor(calibrated(mod, config, data).partitioned)
         return float(sum(np.square(run.run(b)[0] - p).sum() for b, p in zip(data, plain)))
 
     wide = {name: {"nbit_input": 16} for name in NAMES}
@@ -237,7 +229,7 @@ def test_the_example_of_the_readme_holds() -> None:
         nbit_weight=4,
         layers={first: {"nbit_weight": 6}, last: {"nbit_weight": 8, "nbit_input": 16}},
     )
-    cost = candidate_of(mod, config, data).cost
+    cost = calibrated(mod, config, data).cost
     assert [layer.nbit_weight for layer in cost.layers] == [6, 4, 4, 8]
     assert [layer.nbit_input for layer in cost.layers] == [8, 8, 8, 16]
     assert cost.weight_bytes == sum(layer.weight_bytes for layer in cost.layers)

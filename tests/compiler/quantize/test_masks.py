@@ -8,20 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import evaluate, relay
+from compiler import relay
 from compiler.ir.expr import Expr
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.proof.derive import derive_static
 from compiler.quantize import (
     QConfig,
-    activation_scales,
-    build_candidate,
-    calibration_stats,
-    mark,
     prerequisite_optimize,
 )
 from compiler.quantize._masks import bounded_masks
+from tests.compiler.quantize.candidates import Batch, calibrated, sqnr_db
 
 op = relay.op
 TOKENS, WIDTH = 6, 8
@@ -79,22 +76,18 @@ def tokens(seed: int) -> dict[str, Any]:
     return {"x": np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)}
 
 
-def sqnr_db(mod: IRModule, data: list[dict[str, Any]], **fields: Any) -> float:
-    config = QConfig.recommended(**fields)
-    annotated, _ = mark(mod, config)
-    scales = activation_scales(calibration_stats(annotated, data), config)
-    made = build_candidate(mod, config, scales).partitioned
-    assert made is not None
-    assert derive_static(made).findings == ()
-    wanted, found = (np.stack([evaluate(m, b)[0] for b in data]) for m in (mod, made))
-    return float(10 * np.log10((wanted**2).sum() / ((wanted - found) ** 2).sum()))
+def decibels(mod: IRModule, data: list[Batch], **fields: Any) -> float:
+    made = calibrated(mod, QConfig.recommended(**fields), data)
+    assert made.partitioned is not None
+    assert derive_static(made.partitioned).findings == ()
+    return sqnr_db(mod, made.partitioned, data)
 
 
 @pytest.mark.parametrize("mode", ["max", "percentile", "mse"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_masked_scores_keep_their_scale(mask: str, mode: str) -> None:
     data = [tokens(seed) for seed in range(8)]
-    assert sqnr_db(attention(MASKS[mask]), data, calibrate_mode=mode) > 27
+    assert decibels(attention(MASKS[mask]), data, calibrate_mode=mode) > 27
 
 
 def test_a_mask_that_is_an_input_is_a_number_of_the_same_kind() -> None:
@@ -108,7 +101,7 @@ def test_a_mask_that_is_an_input_is_a_number_of_the_same_kind() -> None:
 
     visible = np.array([[1, 1, 1, 1, 0, 0]])
     data = [{**tokens(seed), "ones": visible} for seed in range(8)]
-    assert sqnr_db(attention(masked, ones), data, calibrate_mode="max") > 27
+    assert decibels(attention(masked, ones), data, calibrate_mode="max") > 27
 
 
 def test_sums_without_masks_are_left_alone() -> None:
@@ -132,4 +125,4 @@ def test_a_mask_of_truth_values_is_chosen_on_integers() -> None:
 
     visible = np.array([[[5, 1, 7, 1, 0, 0]]])
     data = [{**tokens(seed), "ids": visible} for seed in range(8)]
-    assert sqnr_db(attention(masked, ids, guard=guarded), data, calibrate_mode="max") > 27
+    assert decibels(attention(masked, ids, guard=guarded), data, calibrate_mode="max") > 27

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from compiler import evaluate, relay
-from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+from compiler import relay
 from compiler.ir.expr import Expr
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.proof.derive import derive_static
 from compiler.quantize import (
     Candidate,
     QConfig,
-    activation_scales,
-    build_candidate,
-    calibration_stats,
-    mark,
     prerequisite_optimize,
 )
-from compiler.targets.ort.integer_executor import IntegerExecutor
-from compiler.targets.ort.session import OrtExecutor
+from tests.compiler.quantize.candidates import assert_same_integers, calibrated, sqnr_db
 
 op = relay.op
 Batches = list[dict[str, Any]]
@@ -48,34 +41,7 @@ def batches(shape: tuple[int, ...], count: int = 4, seed: int = 1) -> Batches:
 
 def quantized(mod: IRModule, data: Batches, **fields: Any) -> Candidate:
     config = QConfig.recommended(**{"calibrate_mode": "max", **fields})
-    annotated, _ = mark(mod, config)
-    return build_candidate(
-        mod, config, activation_scales(calibration_stats(annotated, data), config)
-    )
-
-
-def assert_same_integers(made: Candidate, data: Iterable[dict[str, Any]]) -> None:
-    """No float inside, proved, and three executors that agree, far outside the ranges as well."""
-    module = made.partitioned
-    assert module is not None
-    assert [str(finding) for finding in derive_static(module).findings] == []
-    grid = OrtExecutor(to_grid_onnx(module), disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
-    exact = IntegerExecutor(module)
-    for batch in data:
-        for reach in (1.0, 50.0):
-            inputs = {"x": batch["x"] * np.float32(reach)}
-            (wanted,) = evaluate(module, inputs)
-            np.testing.assert_array_equal(exact.run(inputs)[0], wanted)
-            np.testing.assert_array_equal(grid.run(inputs)[0], wanted)
-
-
-def sqnr_db(mod: IRModule, made: Candidate, data: Batches) -> float:
-    assert made.integer is not None
-    wanted, found = (
-        np.concatenate([evaluate(m, batch)[0].ravel() for batch in data]).astype(np.float64)
-        for m in (mod, made.integer)
-    )
-    return float(10 * np.log10((wanted**2).sum() / ((wanted - found) ** 2).sum()))
+    return calibrated(mod, config, data)
 
 
 def conv(x: Expr, reads: int, channels: int, size: int = 3, seed: int = 0) -> Expr:
@@ -101,8 +67,8 @@ def test_an_average_of_accumulators_is_never_refused(
     mod = network(lambda x: POOLS[pool](conv(x, channels, 16)), shape)
     data = batches(shape)
     made = quantized(mod, data, avg_pool_round=rounding)
-    assert_same_integers(made, data)
-    assert sqnr_db(mod, made, data) > (22 if rounding else 14)
+    assert_same_integers(made.partitioned, data)
+    assert sqnr_db(mod, made.partitioned, data) > (22 if rounding else 14)
 
 
 def test_a_mean_over_a_large_image_is_still_rounded() -> None:
@@ -111,9 +77,9 @@ def test_a_mean_over_a_large_image_is_still_rounded() -> None:
     mod = network(lambda x: op.nn.global_avg_pool2d(op.nn.relu(conv(x, 3, 8))), shape)
     data = batches(shape)
     made = quantized(mod, data)
-    assert_same_integers(made, data)
+    assert_same_integers(made.partitioned, data)
     truncated = quantized(mod, data, avg_pool_round=False)
-    assert sqnr_db(mod, made, data) > sqnr_db(mod, truncated, data) + 3
+    assert sqnr_db(mod, made.partitioned, data) > sqnr_db(mod, truncated.partitioned, data) + 3
 
 
 def test_a_sum_that_32_bits_do_not_hold_is_made_in_64() -> None:
@@ -123,8 +89,8 @@ def test_a_sum_that_32_bits_do_not_hold_is_made_in_64() -> None:
     data = batches(shape, 2)
     wide = {"dtype_input": "int16", "nbit_input": 16, "nbit_weight": 8}
     made = quantized(mod, data, **wide)
-    assert_same_integers(made, data)
-    assert sqnr_db(mod, made, data) > 35
+    assert_same_integers(made.partitioned, data)
+    assert sqnr_db(mod, made.partitioned, data) > 35
 
 
 def bias(channels: int) -> Expr:
@@ -190,8 +156,8 @@ def test_operator_between_convolutions_is_an_integer_one(name: str, granularity:
     data = batches((1, 3, 7, 7))
     made = quantized(mod, data, weight_granularity=granularity)
     assert made.report.float_ops == []
-    assert_same_integers(made, data)
-    assert sqnr_db(mod, made, data) > (28 if granularity == "channel" else 24)
+    assert_same_integers(made.partitioned, data)
+    assert sqnr_db(mod, made.partitioned, data) > (28 if granularity == "channel" else 24)
 
 
 def l2_norm(x: Expr) -> Expr:
@@ -243,8 +209,8 @@ def test_a_norm_over_a_whole_image_fits_exact_sums() -> None:
     )
     data = batches(shape, 2)
     made = quantized(mod, data)
-    assert_same_integers(made, data)
-    assert sqnr_db(mod, made, data) > 30
+    assert_same_integers(made.partitioned, data)
+    assert sqnr_db(mod, made.partitioned, data) > 30
 
 
 @pytest.mark.parametrize("classes", [2, 10, 1000])
@@ -254,8 +220,8 @@ def test_log_softmax_at_the_end_follows_the_float_one(classes: int) -> None:
     )
     data = batches((2, 16))
     made = quantized(mod, data)
-    assert_same_integers(made, data)
-    assert sqnr_db(mod, made, data) > 33
+    assert_same_integers(made.partitioned, data)
+    assert sqnr_db(mod, made.partitioned, data) > 33
 
 
 def test_a_mask_of_minus_infinity_stays_float_and_says_so() -> None:
@@ -280,5 +246,5 @@ def test_a_bias_may_have_an_axis_for_the_batch() -> None:
     mod = network(gate, shape)
     data = batches(shape)
     made = quantized(mod, data)
-    assert_same_integers(made, data)
-    assert sqnr_db(mod, made, data) > 30
+    assert_same_integers(made.partitioned, data)
+    assert sqnr_db(mod, made.partitioned, data) > 30

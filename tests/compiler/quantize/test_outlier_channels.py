@@ -14,15 +14,12 @@ from compiler.frontend.from_onnx.load import load
 from compiler.ir.module import IRModule
 from compiler.quantize import (
     QConfig,
-    activation_scales,
-    build_candidate,
-    calibration_stats,
     channel_stats,
-    mark,
     prerequisite_optimize,
 )
 from compiler.quantize._calibrate.collect_stats import float_executor
 from compiler.targets.ort.session import OrtExecutor
+from tests.compiler.quantize.candidates import calibrated
 
 pytestmark = pytest.mark.shared
 
@@ -45,9 +42,7 @@ def outlier(shared_data: Path) -> tuple[IRModule, Rows, Rows, NDArray[Any]]:
 
 def logits(mod: IRModule, config: QConfig, calib: Rows, dev: Rows) -> NDArray[Any]:
     channels = channel_stats(mod, calib) if config.needs_channels else None
-    annotated, _ = mark(mod, config, channels)
-    scales = activation_scales(calibration_stats(annotated, calib), config)
-    candidate = build_candidate(mod, config, scales, channels)
+    candidate = calibrated(mod, config, calib, channels)
     assert candidate.partitioned is not None
     grid = to_grid_onnx(candidate.partitioned)
     executor = OrtExecutor(grid, disabled_optimizers=GRID_DISABLED_OPTIMIZERS)

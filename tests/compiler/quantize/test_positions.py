@@ -18,24 +18,18 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import is_op_call
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.proof.derive import derive_static
 from compiler.quantize import (
     QConfig,
-    activation_scales,
-    build_candidate,
-    calibration_stats,
     diagnose,
-    mark,
     prerequisite_optimize,
 )
-from compiler.runtime.executor import Executor
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.ort.session import OrtExecutor
+from tests.compiler.quantize.candidates import Batch, assert_same_integers, calibrated
 
 SHAPE = (1, 3, 8, 8)
-Batch = dict[str, Any]
 
 
 def segmentation(
@@ -81,28 +75,9 @@ def batches(count: int = 4) -> list[Batch]:
 
 def quantized(mod: IRModule, **fields: Any) -> IRModule:
     config = QConfig.recommended(**{"calibrate_mode": "max", **fields})
-    annotated, _ = mark(mod, config)
-    stats = calibration_stats(annotated, batches())
-    module = build_candidate(mod, config, activation_scales(stats, config)).partitioned
+    module = calibrated(mod, config, batches()).partitioned
     assert module is not None
     return module
-
-
-def assert_same_integers(module: IRModule, data: list[Batch]) -> None:
-    """Proved, and reference, exact integers and grid agree, far outside the ranges as well."""
-    assert [str(finding) for finding in derive_static(module).findings] == []
-    others: list[Executor] = [
-        IntegerExecutor(module),
-        OrtExecutor(to_grid_onnx(module), disabled_optimizers=GRID_DISABLED_OPTIMIZERS),
-    ]
-    for batch in data:
-        for reach in (1.0, 50.0):
-            inputs = {"x": batch["x"] * np.float32(reach)}
-            wanted = evaluate(module, inputs)
-            for other in others:
-                for found, right in zip(other.run(inputs), wanted, strict=True):
-                    assert found.dtype == right.dtype
-                    np.testing.assert_array_equal(found, right)
 
 
 @pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])

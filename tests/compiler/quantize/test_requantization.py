@@ -28,15 +28,12 @@ from compiler.proof.derive import derive_static
 from compiler.quantize import (
     Candidate,
     QConfig,
-    activation_scales,
-    build_candidate,
-    calibration_stats,
-    mark,
     prerequisite_optimize,
 )
 from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.quantize.candidates import calibrated
 
 ROUNDINGS = ("UPWARD", "TONEAREST", "TONEAREST_EVEN")
 PRODUCTS = ("fixed_point_multiply", "fixed_point_multiply_per_axis")
@@ -64,9 +61,7 @@ def batches(rng: np.random.Generator, c: int = 3) -> list[dict[str, Any]]:
 
 
 def candidate_of(mod: IRModule, config: QConfig, data: list[dict[str, Any]]) -> Candidate:
-    annotated, _ = mark(mod, config)
-    stats = calibration_stats(annotated, data, executor=ReferenceExecutor)
-    return build_candidate(mod, config, activation_scales(stats, config))
+    return calibrated(mod, config, data, executor=ReferenceExecutor)
 
 
 def operators(mod: IRModule) -> Counter[str]:

@@ -23,11 +23,8 @@ from compiler.quantize import (
     ChannelStats,
     QConfig,
     QuantizeContext,
-    activation_scales,
     build_candidate,
-    calibration_stats,
     channel_stats,
-    mark,
     prerequisite_optimize,
     quantize,
 )
@@ -37,6 +34,7 @@ from compiler.quantize._reconstruction import reconstructed
 from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.quantize.candidates import calibrated
 
 ADAPTIVE = QConfig.recommended(weight_rounding="adaptive", calibrate_mode="max")
 
@@ -72,9 +70,7 @@ def measured(mod: IRModule, data: list[dict[str, Any]]) -> ChannelStats:
 
 def candidate_of(mod: IRModule, config: QConfig, data: list[dict[str, Any]]) -> Candidate:
     channels = measured(mod, data) if config.needs_channels else None
-    annotated, _ = mark(mod, config, channels)
-    stats = calibration_stats(annotated, data, executor=ReferenceExecutor)
-    return build_candidate(mod, config, activation_scales(stats, config), channels)
+    return calibrated(mod, config, data, channels, executor=ReferenceExecutor)
 
 
 def rule_of(call: Call) -> InputColumns:
@@ -243,9 +239,7 @@ def test_the_flow_in_one_call_gives_the_module_of_the_pieces() -> None:
     config = ADAPTIVE.with_overrides(nbit_weight=4, bias_correction=True)
     whole = quantize(mod, dataset=data, context=QuantizeContext(config))
     channels = channel_stats(mod, data, grams=True)
-    annotated, _ = mark(mod, config, channels)
-    scales = activation_scales(calibration_stats(annotated, data), config)
-    pieces = build_candidate(mod, config, scales, channels).partitioned
+    pieces = calibrated(mod, config, data, channels).partitioned
     for batch in data:
         np.testing.assert_array_equal(evaluate(whole, batch)[0], evaluate(pieces, batch)[0])
 

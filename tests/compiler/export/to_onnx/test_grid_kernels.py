@@ -27,6 +27,7 @@ from tests.compiler.export.to_onnx.grid_graphs import (
     op_types,
     requantized,
 )
+from tests.compiler.quantize.candidates import calibrated
 
 op = relay.op
 REACH = (-(1 << 22), 1 << 22)
@@ -120,9 +121,7 @@ def test_trained_models_give_the_same_bits(shared_data: Path, name: str) -> None
     rng = np.random.default_rng(0)
     batches = [{"input": rng.normal(0, 0.6, shape).astype("float32")} for _ in range(3)]
     config = quantize.QConfig.recommended()
-    annotated, _ = quantize.mark(mod, config)
-    scales = quantize.activation_scales(quantize.calibration_stats(annotated, batches), config)
-    candidate = quantize.build_candidate(mod, config, scales)
+    candidate = calibrated(mod, config, batches)
     assert candidate.partitioned is not None
     for kernels in (False, narrow_kernels.are_exact()):
         executor = grid(candidate.partitioned, kernels=kernels)
