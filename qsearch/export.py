@@ -15,7 +15,7 @@ import numpy as np
 from compiler.named_table import NamedTable
 from compiler.runtime.artifact import QModule, Sample, load_qmod
 from qsearch.errors import RunFolderError, SettingsError
-from qsearch.run_folder import RunFolder
+from qsearch.run_folder import module_at
 
 if TYPE_CHECKING:
     import onnx
@@ -55,7 +55,7 @@ export_formats: NamedTable[Exporter] = NamedTable("export format", SettingsError
 def export_file(given: Path, format: str, out: Path, name: str | None) -> ExportedFiles:
     """See ``qsearch.api.export``."""
     exporter = export_formats.require(format)
-    path = given / RunFolder(given).module.name if given.is_dir() else given
+    path = module_at(given)
     module = load_qmod(path)
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,7 @@ def trial_of(address: StudyAddress, number: int) -> dict[str, Any]:
             raise SettingsError(
                 f"study {study.name!r} has no trial {number}",
                 where="--trial",
-                fix=f"0 to {repository.count_trials(study.id).finished - 1} are finished",
+                fix="see `qsearch trials`",
             )
         (trial,) = found
         failure = trial.outcome.failure

@@ -16,8 +16,8 @@ from compiler.ir.pass_infra import Sequential
 from compiler.ir.pass_text import split_passes
 from compiler.runtime.artifact import load_qmod
 from qsearch.errors import ModelFileError
-from qsearch.model_source import find_model
-from qsearch.run_folder import RunFolder
+from qsearch.model_source import SHIPPED, find_model
+from qsearch.run_folder import RunFolder, module_at
 
 
 def read_module(
@@ -33,9 +33,8 @@ def read_module(
     Raises:
         CompilerError: the file cannot be used, or a pass fails.
     """
-    written = RunFolder(path).module
-    if written.is_file():
-        path = written
+    if RunFolder(path).module.is_file() or str(path) not in SHIPPED:
+        path = module_at(path)
     if path.suffix == ".qmod":
         module = load_qmod(path).module
     elif path.suffix == ".relay":

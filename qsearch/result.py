@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from qsearch.choices import COSTS
 from qsearch.errors import SearchFailedError
-from qsearch.search.objectives import Objective, own_scores
+from qsearch.search.objectives import Objective, own_scores, score_key
 from qsearch.search.replica import replica
 from qsearch.search.space import Params, Space
 from qsearch.store.records import Trial
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     import pandas
 
     from compiler.runtime.artifact import QModule
+
+
+_ALWAYS_TOLD: Final = ("hw_groups", "hw_traffic")
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class SearchResult:
             f"float     {_scores(s['baseline'])}",
         ]
         if s["best"]:
-            lines.append(f"best      {_scores(s['best'])}  (trial {s['best']['trial']})")
+            best = _scores(s["best"]) + self._costs(s["best"])
+            lines.append(f"best      {best}  (trial {s['best']['trial']})")
             params = ", ".join(f"{k}={v}" for k, v in self._best().params.items())
             lines.append(f"          {params}")
         for one in s.get("front", ()):
@@ -114,6 +119,13 @@ class SearchResult:
 
         rows = [(line[:10].strip(), line[10:]) for line in self.text().splitlines()]
         return html_table("qsearch", (), rows)
+
+    def _costs(self, score: Mapping[str, Any]) -> str:
+        """The costs that the search looks at and ``_scores`` leaves out."""
+        limits = () if self.objective.max_size is None else ("size",)
+        names = dict.fromkeys([*self.objective.names, *limits])
+        told = [name for name in names if name in COSTS and name not in _ALWAYS_TOLD]
+        return "".join(f", {name} {_number(score.get(score_key(name)))}" for name in told)
 
     def _best(self) -> Trial:
         best = self.objective.best(self.trials)

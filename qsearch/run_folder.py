@@ -156,3 +156,21 @@ class RunFolder:
                 where=str(self.path),
                 fix="choose a folder you may write to with -o",
             ) from error
+
+
+def module_at(path: Path) -> Path:
+    """The path of a module: of the winner, where ``path`` is a run folder.
+
+    Raises:
+        RunFolderError: a folder in which no search wrote one.
+    """
+    if not path.is_dir():
+        return path
+    module = RunFolder(path).module
+    if not module.is_file():
+        raise RunFolderError(
+            f"there is no {module.name} in {path}",
+            where=str(path.absolute()),
+            fix="`qsearch launch` writes it as soon as one trial is complete",
+        )
+    return module

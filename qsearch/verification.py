@@ -29,7 +29,7 @@ from compiler.runtime.artifact import QModule, load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError
-from qsearch.run_folder import RunFolder
+from qsearch.run_folder import RunFolder, module_at
 from qsearch.store.artifacts import write_atomically
 from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
@@ -103,7 +103,7 @@ class Verification:
 
 def verify_file(given: Path, data: Any, preprocess: str | None) -> Verification:
     """See ``qsearch.api.verify``."""
-    path = given / RunFolder(given).module.name if given.is_dir() else given
+    path = module_at(given)
     if not path.is_file():
         raise ArtifactError(f"there is no file {path}", fix="check the path")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

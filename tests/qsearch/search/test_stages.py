@@ -146,6 +146,7 @@ def test_a_limit_of_bytes_that_no_module_keeps_is_a_missed_target(tmp_path: Path
     result = search(tmp_path / "run", trials=2, max_size=1000)
     assert result.exit_code == 1
     assert "no trial stayed within --max-drop and --max-size" in result.text()
+    assert f", size {result.summary['best']['model_bytes']:,.0f}  (trial" in result.text()
     target = json.loads((result.folder / "report.json").read_text())["target"]
     assert (target["kept"], target["max_size"], target["fits"]) == (True, 1000, False)
 
