@@ -32,6 +32,17 @@ class Parser(argparse.ArgumentParser):
         """Every option string this parser knows."""
         return [flag for action in self._actions for flag in action.option_strings]
 
+    def values(self) -> dict[str, list[str]]:
+        """The legal words after a flag, where there are some; those of a place are under ""."""
+        found: dict[str, list[str]] = {}
+        for action in self._actions:
+            listed = str(action.metavar).split("|") if action.option_strings else []
+            words = [str(word) for word in action.choices or (listed if len(listed) > 1 else ())]
+            if words:
+                flags = [flag for flag in action.option_strings if flag.startswith("--")]
+                found.update({flag: words for flag in flags or [""]})
+        return found
+
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse a whole command line; unknown options name the nearest known ones.
 

@@ -20,32 +20,51 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
-    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](flags_of_commands()))
+    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](parsers_of_commands()))
     return 0
 
 
-def flags_of_commands() -> dict[str, list[str]]:
-    """The long flags of every command, as the parsers declare them."""
+def parsers_of_commands() -> dict[str, Parser]:
+    """Every command with its flags and their values, as it declares them."""
     from qsearch.cli.main import COMMANDS, module_of
 
     found = {}
     for name in COMMANDS:
-        parser = Parser(prog=name)
-        import_module(module_of(name)).add_arguments(parser)
-        found[name] = sorted(flag for flag in parser.flags() if flag.startswith("--"))
+        found[name] = Parser(prog=name)
+        import_module(module_of(name)).add_arguments(found[name])
     return found
 
 
-def _bash(flags: dict[str, list[str]]) -> str:
-    cases = "\n".join(f'    {name}) words="{" ".join(these)}" ;;' for name, these in flags.items())
+def _flags(parser: Parser) -> list[str]:
+    return sorted(flag for flag in parser.flags() if flag.startswith("--"))
+
+
+def _split(words: list[str]) -> tuple[str, bool]:
+    """The words to offer, and whether a file may stand there too."""
+    return " ".join(word for word in words if not word.isupper()), any(map(str.isupper, words))
+
+
+def _bash(commands: dict[str, Parser]) -> str:
+    flags, values = [], []
+    for name, parser in commands.items():
+        flags.append(f'    {name}) words="{" ".join(_flags(parser))}" ;;')
+        for flag, words in parser.values().items():
+            legal, files = _split(words)
+            offer = f'compgen {"-f " if files else ""}-W "{legal}" -- "$word"'
+            place = f'"{name} {flag}"' if flag else f'"{name} {name}"'
+            values.append(f"    {place}) COMPREPLY=($({offer})); return ;;")
+    cases, offered = "\n".join(flags), "\n".join(values)
     return f"""_qsearch() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" words
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{" ".join(flags)}" -- "$word"))
+    COMPREPLY=($(compgen -W "{" ".join(commands)}" -- "$word"))
     return
   fi
   case "${{COMP_WORDS[1]}}" in
 {cases}
+  esac
+  case "${{COMP_WORDS[1]}} ${{COMP_WORDS[COMP_CWORD-1]}}" in
+{offered}
   esac
   case "$word" in
     -*) COMPREPLY=($(compgen -W "$words" -- "$word")) ;;
@@ -55,17 +74,20 @@ def _bash(flags: dict[str, list[str]]) -> str:
 complete -o filenames -F _qsearch qsearch"""
 
 
-def _zsh(flags: dict[str, list[str]]) -> str:
-    return "autoload -U +X bashcompinit && bashcompinit\n" + _bash(flags)
+def _zsh(commands: dict[str, Parser]) -> str:
+    return "autoload -U +X bashcompinit && bashcompinit\n" + _bash(commands)
 
 
-def _fish(flags: dict[str, list[str]]) -> str:
+def _fish(commands: dict[str, Parser]) -> str:
     lines = [
-        f"complete -c qsearch -n __fish_use_subcommand -f -a '{' '.join(flags)}'",
+        f"complete -c qsearch -n __fish_use_subcommand -f -a '{' '.join(commands)}'",
     ]
-    for name, these in flags.items():
-        for flag in these:
-            lines.append(
-                f"complete -c qsearch -n '__fish_seen_subcommand_from {name}' -l {flag[2:]}"
-            )
+    for name, parser in commands.items():
+        start = f"complete -c qsearch -n '__fish_seen_subcommand_from {name}'"
+        values = parser.values()
+        lines += [f"{start} -f -a '{' '.join(values[''])}'"] if "" in values else []
+        for flag in _flags(parser):
+            legal, files = _split(values.get(flag, []))
+            offer = f" {'-r' if files else '-x'} -a '{legal}'" if legal else ""
+            lines.append(f"{start} -l {flag[2:]}{offer}")
     return "\n".join(lines)

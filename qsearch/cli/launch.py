@@ -43,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="|".join(METRICS),
         help="what to maximise (top1 with labels, or sqnr); costs are minimised",
     )
-    add("--minimize", metavar="|".join(COSTS[:3]) + "|…", help="costs beside it: a Pareto front")
+    add("--minimize", metavar="|".join(COSTS), help="costs beside it: a Pareto front")
     add("--max-size", metavar="B", help="most bytes of weights the winner may have: 300k, 2M")
     add("--space", metavar="FILE", help="what is searched (see qsearch doctor --space-out)")
     add("--patience", metavar="K", help="end after K trials in a row that brought nothing better")

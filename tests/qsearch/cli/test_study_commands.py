@@ -260,11 +260,19 @@ def test_completions_know_every_command_and_flag(
 def test_bash_completes_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
     script = asked(capsys, "completion", "bash")
     ask = 'COMP_WORDS=(qsearch {}); COMP_CWORD={}; _qsearch; echo "${{COMPREPLY[@]}}"'
-    for words, place, wanted in (("la", 1, "launch"), ("launch --max-d", 2, "--max-drop")):
+    for words, place, wanted in (
+        ("la", 1, ["launch"]),
+        ("launch --max-d", 2, ["--max-drop"]),
+        ("launch --sampler n", 3, ["nsga2"]),
+        ('launch -q --pool ""', 4, ["ray", "process", "inline"]),
+        ("launch --hw opu", 3, ["opu", "opu_q"]),
+        ("trials --format c", 3, ["csv"]),
+        ("store mi", 2, ["migrate"]),
+    ):
         done = subprocess.run(
             ["bash", "-c", f"{script}\n{ask.format(words, place)}"],
             text=True,
             capture_output=True,
             check=True,
         )
-        assert done.stdout.split() == [wanted]
+        assert done.stdout.split() == wanted
