@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
             words = [str(word) for word in action.choices or (listed if len(listed) > 1 else ())]
             if words:
                 flags = [flag for flag in action.option_strings if flag.startswith("--")]
-                found.update({flag: words for flag in flags or [""]})
+                found.update(dict.fromkeys(flags or [""], words))
         return found
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
