@@ -87,11 +87,15 @@ class DriverOut(Out):
 
 
 class BestOut(Out):
-    """The winner so far; ``value`` is of the study's first measure."""
+    """The winner so far; ``value`` is of the study's first measure.
+
+    ``breaks`` names the limits that even the winner does not keep, as ``--max-drop``.
+    """
 
     number: int
     value: float | None
     score: Score
+    breaks: list[str]
 
 
 class StudyOut(Out):

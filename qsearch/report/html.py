@@ -22,9 +22,11 @@ from qsearch.store.records import Failure, LayerFigures, Stage, Study
 from qsearch.store.view_queries import TrialPoint
 from qsearch.study_address import StudyAddress
 
-WIDTH: Final = 620
+WIDTH: Final = 560
 ROWS: Final = 200
 """Trials in the table: the best ones."""
+SLICES: Final = 12
+"""Parameters with a plot of their own: the most important ones."""
 _LETTERS: Final = 80
 
 
@@ -110,7 +112,7 @@ def draw_plots(content: StudyContent) -> dict[str, tuple[str, str]]:
     drawn = {
         "history": ("Optimisation history", trials.history(study, measures, points, WIDTH)),
         "scatter": (
-            f"{good.words} and {cost.words}",
+            "Accuracy and cost" if good == cost else f"{good.words} and {cost.words}",
             trials.scatter(study, measures, points, good, cost, WIDTH),
         ),
         "importances": (
@@ -122,9 +124,8 @@ def draw_plots(content: StudyContent) -> dict[str, tuple[str, str]]:
             parameters.parallel(points, list(names), measures.primary, 2 * WIDTH),
         ),
     }
-    for name in names:
-        if len({str(p.params.get(name)) for p in points}) < 2:
-            continue
+    differing = [name for name in names if len({str(p.params.get(name)) for p in points}) > 1]
+    for name in differing[:SLICES]:
         svg = parameters.slices(points, name, measures.primary, WIDTH)
         drawn[f"slice-{_file_name(name)}"] = (f"Slice: {name}", svg)
     for kind in dict.fromkeys(layer.kind for layer in content.layers):
@@ -210,7 +211,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _best(measures: Measures, best: TrialPoint | None) -> str:
     if best is None:
         return "no trial is complete"
-    return f"{_value(measures.primary, measures.primary.of(best))} (trial {best.number})"
+    broken = measures.broken(best.score)
+    told = f", breaks {' and '.join(broken)}" if broken else ""
+    return f"{_value(measures.primary, measures.primary.of(best))} (trial {best.number}{told})"
 
 
 def _value(measure: Measure, value: float | None) -> str:
@@ -219,7 +222,10 @@ def _value(measure: Measure, value: float | None) -> str:
         return "–"
     if measure.name == "sqnr_db" and abs(shown) >= 400:
         return "∞"
-    text = f"{shown:.2f}" if measure.unit == "%" else f"{shown:.6g}"
+    if measure.unit in ("%", "dB", "s"):
+        text = f"{shown:.2f}"
+    else:
+        text = f"{shown:,.0f}" if shown == round(shown) else f"{shown:.6g}"
     return f"{text} {measure.unit}".strip()
 
 

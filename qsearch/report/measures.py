@@ -204,6 +204,16 @@ class Measures:
             default=None,
         )
 
+    def broken(self, score: Mapping[str, Any] | None) -> list[str]:
+        """Limits that a trial breaks, as the options of the command line that set them."""
+        if score is None:
+            return []
+        amounts = dict(self.objective.violations(score))
+        # A cost as the metric ranks by the floor instead of counting it as a violation.
+        if score.get(KEEPS_ACCURACY) == 0:
+            amounts["max_drop"] = 1.0
+        return [f"--{name.replace('_', '-')}" for name, by in sorted(amounts.items()) if by > 0]
+
     def best(self, trials: Sequence[Any]) -> Any:
         """The winner among trials; None where none is complete."""
         complete = [t for t in trials if t.state == "complete" and t.score is not None]

@@ -155,7 +155,12 @@ def _summary(study: Snapshot) -> dict[str, Any]:
         "measure": MeasureOut.of(measure),
         "best": None
         if best is None
-        else BestOut(number=best.number, value=measure.of(best), score=dict(best.score or {})),
+        else BestOut(
+            number=best.number,
+            value=measure.of(best),
+            score=dict(best.score or {}),
+            breaks=study.measures.broken(best.score),
+        ),
         "baseline": None if row.baseline is None else _numbers(row.baseline),
         "rate_per_min": study.derive("rate", lambda: study.rate_per_min),
         "listening": listening(drivers),

@@ -36,6 +36,18 @@ def test_a_study_is_listed_with_its_progress_and_best(client, repository):
     assert study["spark"][-1] == study["best"]["value"]
 
 
+def test_a_best_that_breaks_a_limit_is_told(client, repository):
+    assert client.get(client.study).json()["best"]["breaks"] == []
+    score = {"top1": 0.99, "model_bytes": 100, "keeps_accuracy": 1.0}
+    lost = {"top1": 0.5, "model_bytes": 101, "keeps_accuracy": 0.0}
+    study = repository.study("digits")
+    free = Measures.of(study, ())
+    small = Measures.of(replace(study, spec={**study.spec, "max_size": 100}), ())
+    assert free.broken(score) == small.broken(score) == free.broken(None) == []
+    assert free.broken(lost) == ["--max-drop"]
+    assert small.broken(lost) == ["--max-drop", "--max-size"]
+
+
 def test_new_trials_appear(client, repository):
     before = client.get(client.study).json()
     (queued,) = repository.add_trials(1, [new_trial(30)])
@@ -98,7 +110,8 @@ def test_a_trial_that_breaks_a_limit_is_drawn_but_on_no_front(repository):
         scatter(study, Measures.of(study, points), points, good, cost, 640)
     )
     ringed = {int(c.get("data-front")) for c in root.iter(f"{SVG}circle") if c.get("data-front")}
-    assert ringed and loser not in ringed
+    assert ringed
+    assert loser not in ringed
     assert str(loser) in {g.get("data-trial") for g in root.iter(f"{SVG}g")}
 
 

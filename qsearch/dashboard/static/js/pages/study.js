@@ -168,7 +168,7 @@ function tilesOf(study, trialPath) {
   return [
     tile("Best", best ? measure(best.value, study.measure) : "–",
       best ? [link(trialPath(best.number), `trial ${best.number}`), delta ? ` · ${delta}` : "",
-        best.score.keeps_accuracy === 0 ? h("div", { class: "bad" }, "loses more than is allowed") : null]
+        best.breaks.length ? h("div", { class: "bad" }, `breaks ${best.breaks.join(" and ")}`) : null]
         : study.state === "complete" ? "no trial gave a module" : study.measure.words, "best"),
     tile("Float model", base === undefined ? "–" : measure(base, study.measure), study.measure.words, "float"),
     h("div", { class: "tile full" }, h("div", { class: "name" }, "Progress"),
