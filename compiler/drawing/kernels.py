@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from compiler.drawing.scales import scale_text
 from compiler.drawing.wording import Wording, box_title, type_text
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, Tuple, TupleGetItem
@@ -95,6 +96,8 @@ def kernel_of(function: Function, attrs: Mapping[str, Any] | None = None) -> Ker
         if not isinstance(node, Call) or not isinstance(node.op, Op):
             continue
         details.append({"text": words, "type": type_text(node.checked_type_or_none)})
+        if scale := scale_text(node):
+            details[-1]["scale"] = scale
         if node.span is not None:
             details[-1]["span"] = str(node.span)
         row = f"{box_title(node)}  {type_text(node.checked_type_or_none)}"

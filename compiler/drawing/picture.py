@@ -20,6 +20,7 @@ from compiler.drawing.kernels import (
     lowered_kernel,
     shown_operands,
 )
+from compiler.drawing.scales import scale_text
 from compiler.drawing.wording import Wording, box_title, type_text
 from compiler.ir.adt import Match
 from compiler.ir.analysis import post_order
@@ -180,6 +181,8 @@ class _FrameBuilder:
         row_details: tuple[dict[str, str], ...] = ()
         kernel = None
         if isinstance(node, Call):
+            if scale := scale_text(node):
+                detail["scale"] = scale
             kernel = self._kernels.get(node.op) or lowered_kernel(node, self._mod)
         if kernel is not None:
             title, rows, row_details = kernel.title, kernel.rows, kernel.details

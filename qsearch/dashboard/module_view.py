@@ -160,5 +160,6 @@ def _detail(
         shown["range"] = f"{value['low']} … {value['high']} ({value['dtype']}), proved"
     span = detail.get("span", "")
     if span:
-        shown["source" if span.startswith(_ONNX) else "at"] = span.replace(_ONNX, "")
+        known = span.startswith(_ONNX)
+        shown["source" if known else "at"] = span.replace(_ONNX, "").strip("'") if known else span
     return shown

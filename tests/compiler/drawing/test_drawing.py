@@ -7,6 +7,7 @@ import json
 import re
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +24,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.span import Span
 from compiler.ir.ty import TensorType
+from compiler.ops.rules.integer_calls import fixed_point_multiply, fixed_point_multiply_per_axis
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -149,6 +151,42 @@ def test_the_page_holds_text_type_and_span_of_a_box() -> None:
         "type": "(2,) float32",
         "span": "ONNX node 'Relu_7'",
     }
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scaled", "shown"),
+    [
+        ("float32", lambda x: call_op("multiply", x, Constant(np.float32(0.25))), "× 0.25"),
+        ("int32", lambda x: call_op("right_shift", x, Constant(np.int32(3))), "× 0.125"),
+        ("int32", lambda x: call_op("left_shift", x, Constant(np.int32(3))), "× 8"),
+        ("int32", lambda x: fixed_point_multiply(x, 1 << 30, -1), "× 0.25"),
+        (
+            "int32",
+            lambda x: fixed_point_multiply_per_axis(
+                x, np.array([1 << 30, 3 << 29]), np.array([0, 1]), 1
+            ),
+            "× 0.5 … 1.5, 2 factors",
+        ),
+        ("int32", lambda x: call_op("add", x, Constant(np.int32(3))), None),
+    ],
+)
+def test_an_operator_tells_by_what_it_multiplies(
+    dtype: str, scaled: Callable[[Expr], Expr], shown: str | None
+) -> None:
+    x = Var("x", TensorType((1, 2), dtype))
+    mod = module_of((x,), scaled(x))
+    (*_, box) = picture_of(mod).frames[0].boxes
+    assert box.detail.get("scale") == shown
+    # Fusion hands tensors to a kernel as parameters; a scalar stays where it is used.
+    inside = None if shown and "factors" in shown else shown
+    (*_, kernel) = picture_of(transform.FuseOps()(mod)).frames[0].boxes
+    assert kernel.row_details[0].get("scale") == inside
+
+
+def test_a_factor_that_is_computed_is_not_told() -> None:
+    x = Var("x", TensorType((1, 2)))
+    (*_, box) = picture_of(module_of((x,), call_op("multiply", x, x))).frames[0].boxes
+    assert "scale" not in box.detail
 
 
 def test_names_from_a_model_never_become_markup() -> None:

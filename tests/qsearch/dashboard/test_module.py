@@ -47,6 +47,10 @@ def test_the_drawing_has_three_partitions_in_the_order_of_the_data(searched):
     (conv, *_) = (box for box in main["boxes"] if "nn.conv2d" in box["title"])
     assert conv["kind"] == "accumulator"
     assert "proved" in conv["detail"]["range"]
+    assert conv["detail"]["source"] == "conv_0"
+    first = drawn["frames"][0]["boxes"][1]["detail"]
+    assert first["scale"].startswith("× 25")  # 255 steps for inputs of 0 to 1
+    assert any("factors" in box["detail"].get("scale", "") for box in main["boxes"])
     assert len(main["edges"]) >= len(main["boxes"]) - 1
 
 
