@@ -14,6 +14,7 @@ from typing import Any
 
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
+from qsearch.errors import StoreError
 from qsearch.import_path import is_import_path
 from qsearch.progress import Progress
 from qsearch.report.build import Costs
@@ -130,7 +131,22 @@ class Session:
             log.warning("interrupted; writing the best so far")
             self._repository.set_study_state(self._study.id, "stopped", INTERRUPTED)
             self._repository.add_event(self._study.id, INTERRUPTED)
+        except StoreError:
+            raise  # it cannot be noted there
+        except Exception as error:
+            self._note_failure(error)
+            raise
         return self._finish(interrupted)
+
+    def _note_failure(self, error: Exception) -> None:
+        """Say in the store that nobody searches any more, and why, unless others go on."""
+        if self._repository.drivers_of(self._study.id, running=True):
+            return
+        why = f"{type(error).__name__}: {error}"
+        if isinstance(error, CompilerError):
+            why = error.what
+        self._repository.set_study_state(self._study.id, "failed", why)
+        self._repository.add_event(self._study.id, "failed", data={"stopped": why})
 
     def _search(self) -> None:
         scales = self._calibrator.scales_for(self._prepared.start)

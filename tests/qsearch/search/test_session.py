@@ -13,6 +13,7 @@ import pytest
 
 import qsearch
 from compiler.qtypes.qconfig import QConfig
+from qsearch import api
 from qsearch.errors import RunFolderError, SearchFailedError
 from qsearch.search import launching
 from qsearch.store.records import Trial
@@ -120,6 +121,21 @@ def test_the_emitted_score_is_that_of_the_exact_integers(tmp_path: Path) -> None
     # Sums of shards are added in another order than those of one request.
     assert emitted["sqnr_db"] == pytest.approx(best["sqnr_db"], rel=1e-12)
     assert emitted["equal_outputs"] == 1.0
+
+
+def test_a_search_that_breaks_is_no_longer_running_and_goes_on_later(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+
+    def breaks(trial: object) -> bool:
+        raise ZeroDivisionError("in a callback")
+
+    with pytest.raises(ZeroDivisionError):
+        qsearch.launch("digits", trials=2, pool="inline", out=out, callbacks=[breaks])
+    (row,) = api.status(out)
+    assert (row["state"], row["stopped"]) == ("failed", "ZeroDivisionError: in a callback")
+    assert qsearch.launch("digits", trials=2, pool="inline", out=out).exit_code == 0
+    (row,) = api.status(out)
+    assert (row["state"], row["stopped"]) == ("complete", None)
 
 
 def test_other_data_is_refused_with_what_changed(tmp_path: Path) -> None:
