@@ -6,6 +6,7 @@ that the rest of the service never meets an option it does not know.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -62,7 +63,8 @@ class Settings:
             minimised among what keeps its accuracy.
         minimize: costs beside the metric, for a Pareto front: size, bit_operations, hw_….
         max_size: most bytes (or "2M") of packed weights; modules that have more do not win.
-        space: file that says what is searched; None is what ``doctor --space-out`` writes.
+        space: file that says what is searched, or the mapping it would hold; None is what
+            ``doctor --space-out`` writes.
         patience: trials in a row without a better one that end the search; None never ends it.
         prune: chance that a trial as good as the best so far is stopped early as worse; 0 stops
             none; None is 0.05, and 0 for samplers that look at no history.
@@ -98,7 +100,7 @@ class Settings:
     metric: str | None = None
     minimize: tuple[str, ...] = ()
     max_size: int | None = None
-    space: str | None = None
+    space: str | Mapping[str, Any] | None = None
     patience: int | None = None
     prune: float | None = None
     hw: str | None = None
@@ -203,6 +205,12 @@ def _check_together(settings: Settings) -> None:
             where=f"--address {settings.address}",
             fix="--pool ray, or leave --address out",
         )
+    if settings.worker_gpus and settings.pool != "ray":
+        raise SettingsError(
+            f"the pool {settings.pool} sets no GPU aside",
+            where="--worker-gpus",
+            fix="--pool ray, or leave --worker-gpus out",
+        )
     if settings.metric in settings.minimize:
         raise SettingsError(
             f"{settings.metric} is the metric already",
@@ -248,6 +256,13 @@ def _text(raw: Any) -> str:
         if isinstance(text, str) and text:
             return text
     raise ValueError("expected a text that is not empty")
+
+
+def _space(raw: Any) -> str | dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        return _text(raw)
+    plain: dict[str, Any] = json.loads(json.dumps(dict(raw), allow_nan=False))
+    return plain
 
 
 def _number_from(low: int) -> Callable[[Any], int]:
@@ -398,7 +413,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "metric": _choice_or_path("metric", METRICS),
     "minimize": _costs,
     "max_size": parse_bytes,
-    "space": _text,
+    "space": _space,
     "patience": _number_from(1),
     "prune": _rate,
     "hw": _text,

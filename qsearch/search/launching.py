@@ -165,7 +165,9 @@ def write_config(folder: RunFolder, resolved: Resolved, prepared: PreparedStudy)
     for key in _ONE_RUN_ONLY:
         values.pop(key)
     for key, value in values.items():
-        text = yaml.safe_dump({key: value}, default_flow_style=True, width=10_000).strip()
+        text = yaml.safe_dump(
+            {key: value}, default_flow_style=True, sort_keys=False, width=10_000
+        ).strip()
         lines.append(f"{text[1:-1]}  # {resolved.sources[key]}")
     write_atomically(folder.config, ("\n".join(lines) + "\n").encode())
     if settings.preprocess is not None:

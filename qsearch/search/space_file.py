@@ -1,4 +1,5 @@
-"""The search space as a file: ``--space space.yaml``, and what ``doctor --space-out`` writes.
+"""The search space as data: ``--space space.yaml``, the same as a mapping in Python or below
+``space:`` of a ``-c`` file, and what ``doctor --space-out`` writes.
 
     fields:
       weight_granularity: [channel, tensor]
@@ -53,16 +54,16 @@ class SpaceFile:
     layers: tuple[str, ...] = ()
 
 
-def read_space(path: str | Path, layers: Sequence[str]) -> SpaceFile:
-    """Read a file.
+def read_space(source: str | Path | Mapping[str, Any], layers: Sequence[str]) -> SpaceFile:
+    """Read a file, or what it would hold.
 
     Args:
+        source: path of a YAML, TOML or JSON file, or its content.
         layers: names of the model's layers that have weights.
     Raises:
         SettingsError: unknown section, field, layer or key; a value that the field may not have.
     """
-    where = str(path)
-    given = read_config_file(path)
+    given, where = (source, "space") if isinstance(source, Mapping) else _read(source)
     _check_keys(given, _SECTIONS, where)
     rows = _mapping(given.get("fields", {}), f"{where}: fields")
     legal = [f.name for f in fields(QConfig) if f.name not in _NOT_SEARCHED]
@@ -83,6 +84,10 @@ def read_space(path: str | Path, layers: Sequence[str]) -> SpaceFile:
         )
     bits, differing = _layer_section(given.get("layers"), layers, f"{where}: layers")
     return SpaceFile(Space(tuple(found)), bits, differing)
+
+
+def _read(path: str | Path) -> tuple[Mapping[str, Any], str]:
+    return read_config_file(path), str(path)
 
 
 def write_space(

@@ -189,6 +189,7 @@ def test_a_run_folder_of_another_model(refused: Refusal, tmp_path: Path) -> None
         (["launch", "digits", "--timeout", "nan"], "expected seconds > 0"),
         (["launch", "digits", "--max-size", "big"], "expected a size > 0, such as 2G"),
         (["launch", "digits", "--pool", "process", "--address", "auto"], "joins no cluster"),
+        (["launch", "digits", "--pool", "inline", "--worker-gpus", "1"], "sets no GPU aside"),
         (["launch", "digits", "--metric", "size", "--minimize", "size"], "is the metric already"),
         (["status"], "no study was found"),
         (["status", "no/such/run"], "no study was found"),

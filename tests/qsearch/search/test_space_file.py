@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+import qsearch
 from compiler.qtypes.qconfig import QConfig
 from qsearch import api
 from qsearch.errors import SettingsError
@@ -48,6 +50,26 @@ layers:
     assert choices["nbit_weight"] == (6, 7, 8)
     assert found.space.parameters[1].when == (("calibrate_mode", ("percentile",)),)
     assert (found.weight_bits, found.layers) == ((4, 8), ("conv_1", "gemm_0"))
+
+
+def test_a_mapping_says_the_same_as_a_file(tmp_path: Path) -> None:
+    given = {
+        "fields": {"weight_scale": ["max", "mse"], "bias_correction": [False]},
+        "layers": {"nbit_weight": [4, 8], "only": "conv_1"},
+    }
+    assert read_space(given, LAYERS) == read(tmp_path, yaml.safe_dump(given, sort_keys=False))
+    with pytest.raises(SettingsError, match="unknown name 'field'"):
+        read_space({"field": {}}, LAYERS)
+
+
+def test_a_space_can_be_given_in_python_and_in_a_configuration_file(tmp_path: Path) -> None:
+    space = {"fields": {"weight_scale": ("max", "mse"), "rounding": ["UPWARD"]}}
+    out = tmp_path / "run"
+    options = {"pool": "inline", "trials": 9}
+    result = qsearch.launch("digits", out=out, space=space, **options)
+    assert [trial.params["weight_scale"] for trial in result.trials] == ["max", "mse"]
+    again = qsearch.launch("digits", out=out, config=out / "config.resolved.yaml")
+    assert again.trials == result.trials
 
 
 def test_one_layer_needs_no_list(tmp_path: Path) -> None:
