@@ -105,9 +105,9 @@ def launch(
     Args:
         model: path of an ONNX file, or the name of a shipped model ("digits").
         calib: calibration inputs: a path (.npz, .npy, folder of images), an array, a mapping of
-            arrays, an iterable of mappings or (inputs, labels) pairs such as a torch DataLoader, a
-            Hugging Face data set, ``qsearch.Dataset(items, transform_fn)``, a
-            CalibrationDataReader, or a callable that gives one.
+            arrays, a tuple (inputs, labels), an iterable of mappings or (inputs, labels) pairs
+            such as a torch DataLoader, a Hugging Face data set, ``qsearch.Dataset(items,
+            transform_fn)``, a CalibrationDataReader, or a callable that gives one.
         eval: evaluation data of the same kinds; ``labels`` among the names scores top-1.
         trials: of the study in total, over all runs (32).
         progress: True shows it on stderr.

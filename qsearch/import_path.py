@@ -54,5 +54,6 @@ def path_of(given: Any, what: str, *, in_this_process: bool) -> str:
     raise SettingsError(
         f"workers cannot import the {what} {given!r}",
         where=what,
-        fix="define it at the top of a module of its own, or search with pool='inline'",
+        fix="define it at the top of a module of its own, with a name"
+        + ("" if in_this_process else ", or search with pool='inline'"),
     )

@@ -1,9 +1,10 @@
 """Data given as Python objects becomes an .npz in the run folder, one sample at a time.
 
-Taken: an array (models with one input), a mapping of arrays, an iterable of mappings, arrays or
-(inputs, labels) pairs, onnxruntime's CalibrationDataReader (``get_next``), or a callable that
-returns one of these. Torch's DataLoader and the data sets of Hugging Face are such iterables; their
-tensors are known by what they can do, so neither package is needed.
+Taken: an array (models with one input), a mapping of arrays, a tuple of inputs and labels, an
+iterable of mappings, arrays or (inputs, labels) pairs, onnxruntime's CalibrationDataReader
+(``get_next``), or a callable that returns one of these. Torch's DataLoader and the data sets of
+Hugging Face are such iterables; their tensors are known by what they can do, so neither package is
+needed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _items(data: Any) -> Iterator[Any]:
     if hasattr(data, "get_next"):
         while (item := data.get_next()) is not None:
             yield item
-    elif isinstance(data, np.ndarray | Mapping):
+    elif isinstance(data, np.ndarray | Mapping) or _is_columns(data):
         yield data
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
         yield from data
@@ -80,6 +81,14 @@ def _items(data: Any) -> Iterator[Any]:
                 "CalibrationDataReader, a callable, or the path of an .npz or image folder"
             ),
         )
+
+
+def _is_columns(data: Any) -> bool:
+    """Whether this is one tuple of all inputs and all labels, and not of two samples."""
+    if not (isinstance(data, tuple) and len(data) == 2 and all(hasattr(d, "shape") for d in data)):
+        return False
+    inputs, labels = (tuple(part.shape) for part in data)
+    return len(inputs) > len(labels) == 1 and inputs[0] == labels[0]
 
 
 def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:

@@ -29,6 +29,18 @@ class Reader:
         return None if item is None else {"x": item[np.newaxis]}
 
 
+def test_a_tuple_of_all_inputs_and_all_labels_is_one_data_set(tmp_path: Path) -> None:
+    found = loaded(spool((DATA, LABELS), INPUT, tmp_path, "eval"))
+    pairs = loaded(spool(list(zip(DATA, LABELS, strict=True)), INPUT, tmp_path, "eval"))
+    assert {name: found[name].tolist() for name in found} == {
+        "x": DATA.tolist(),
+        "labels": LABELS.tolist(),
+    }
+    assert {name: pairs[name].tolist() for name in pairs} == {
+        name: found[name].tolist() for name in found
+    }
+
+
 def loaded(path: Path) -> dict[str, Any]:
     with np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}

@@ -24,6 +24,7 @@ from workers.code_version import code_version
 from workers.errors import WorkerError
 from workers.pool.jobs import DEFAULT_RUNNER, MAX_ATTEMPTS, Job, handles_of, log_tail
 from workers.pool.protocol import Finished, WorkerSize
+from workers.pool.python_path import python_path
 from workers.pool.queued import QueuedPool
 
 START_TIMEOUT_S = 120.0
@@ -191,9 +192,7 @@ class ProcessPool(QueuedPool):
         environment = dict(os.environ)
         for name in _ONE_THREAD:
             environment.setdefault(name, str(max(1, int(self._size.cpus))))
-        home = str(Path(__file__).resolve().parents[2])
-        paths = [home, *(path for path in sys.path if path)]
-        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+        environment["PYTHONPATH"] = python_path()
         # -P: a folder called workers where the user stands must not hide ours.
         module = ["-P", "-m", "workers.pool.process_worker"]
         limit = str(self._size.memory_bytes or 0)
@@ -267,7 +266,11 @@ class ProcessPool(QueuedPool):
                     where="; ".join(
                         [f"{sys.executable} -m workers.pool.process_worker", *last_words]
                     ),
-                    fix="check that Python environment, or use --pool inline",
+                    fix=(
+                        "give --worker-memory more, 1G or so"
+                        if self._size.memory_bytes
+                        else "check that Python environment, or use --pool inline"
+                    ),
                 )
         job, log = process.job, log_tail(process.log)
         self._bury(process)

@@ -6,13 +6,12 @@ import contextlib
 import logging
 import math
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from workers.errors import WorkerError
 from workers.pool.protocol import WorkerSize
+from workers.pool.python_path import python_path
 
 OBJECT_STORE_BYTES = 300 << 20
 """Shared memory of a local cluster: models, reference outputs, merged statistics."""
@@ -72,8 +71,7 @@ def require_resources(ray: Any, num_workers: int, size: WorkerSize, address: str
 def _import_path_in_environment() -> Iterator[None]:
     """Actors of a local cluster find the packages that this process found, installed or not."""
     before = os.environ.get("PYTHONPATH")
-    home = str(Path(__file__).resolve().parents[2])
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([home, *filter(None, sys.path)]))
+    os.environ["PYTHONPATH"] = python_path()
     try:
         yield
     finally:
