@@ -99,7 +99,11 @@ class BestOut(Out):
 
 
 class StudyOut(Out):
-    """How a study stands."""
+    """How a study stands.
+
+    ``listening`` counts the drivers that will hear a command; ``silent`` says that there are some
+    that did not leave and of which nothing is heard.
+    """
 
     key: str
     name: str
@@ -115,6 +119,7 @@ class StudyOut(Out):
     baseline: Score | None
     rate_per_min: float
     listening: int
+    silent: bool
     created_at: float
     updated_at: float
     version: int

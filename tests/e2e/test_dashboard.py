@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from qsearch.store.engine import open_reader
+from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.repository import Repository
 from tests.e2e.browser import NEEDS_CHROMIUM, playwright, serious, started, watched_page
 from tests.qsearch.dashboard.stores import written_runs
@@ -181,17 +181,28 @@ def test_a_page_comes_back_by_itself_when_the_database_does(
     page.locator("tr[data-study]").wait_for()
 
 
-def test_a_study_whose_driver_is_gone_is_not_called_running(tmp_path: Path, browser: Any) -> None:
+def test_a_study_is_called_running_only_while_a_driver_is_heard(
+    tmp_path: Path, browser: Any
+) -> None:
     page, errors = watched_page(browser)
     server = Dashboard(written_runs(tmp_path))
     server.start()
     try:
         page.goto(server.url)
-        page.locator(".studies .chip", has_text="no driver").wait_for()
+        page.locator(".studies .chip", has_text="preparing").wait_for()
         page.locator("tr[data-study] a").first.click()
+        page.locator(".head .chip", has_text="preparing").wait_for()
+        database = f"sqlite:///{server.folder / 'digits' / 'study.db'}"
+        repository = Repository(open_engine(database))
+        repository.join(repository.study("digits").id, "one", "test", 2)
+        page.locator(".head .chip.running").wait_for()
+        page.get_by_text("2 workers", exact=True).wait_for()
+        with repository.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE qs_driver SET beat_at = 0")
+        repository.close()
         page.locator(".head .chip", has_text="no driver").wait_for()
-        assert page.locator(".head .chip.running").count() == 0
-        assert page.locator("[data-tile=drivers]").inner_text() == "0"
+        page.goto(server.url)
+        page.locator(".studies .chip", has_text="no driver").wait_for()
         assert errors == []
     finally:
         server.kill()

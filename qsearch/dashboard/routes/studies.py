@@ -164,6 +164,7 @@ def _summary(study: Snapshot) -> dict[str, Any]:
         "baseline": None if row.baseline is None else _numbers(row.baseline),
         "rate_per_min": study.derive("rate", lambda: study.rate_per_min),
         "listening": listening(drivers),
+        "silent": bool(drivers) and not listening(drivers),
         "created_at": row.created_at,
         "updated_at": row.updated_at,
         "version": study.version,

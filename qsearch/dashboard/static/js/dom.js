@@ -48,7 +48,8 @@ export function chip(state, words) {
 
 // A search whose driver is gone is not running, whatever it last wrote of itself.
 export function studyChip(study) {
-  return study.state === "running" && !study.listening ? chip("idle", "no driver") : chip(study.state);
+  if (study.state !== "running" || study.listening) return chip(study.state);
+  return study.silent ? chip("idle", "no driver") : chip("waiting", "preparing");
 }
 
 export function link(path, words, attributes = {}) {

@@ -145,7 +145,7 @@ function heading(key, study, changed) {
   const running = study.state === "running" && study.listening > 0;
   const acts = h("div", { class: "acts" },
     running ? h("button", { onclick: () => command("pause") }, "Pause") : null,
-    study.paused || (study.can_resume && !study.listening && study.finished < study.target_trials)
+    study.paused || (study.can_resume && !study.listening && (study.silent || study.state !== "running") && study.finished < study.target_trials)
       ? h("button", { class: "primary", onclick: () => command("resume") }, "Resume") : null,
     study.listening ? h("button", { class: "danger", onclick: () => command("stop") }, "Stop") : null,
     study.has_module ? link(`/studies/${key}/module`, "Module", { class: "button" }) : null);
@@ -191,7 +191,7 @@ function driversOf(study) {
   const alive = study.drivers.filter((driver) => driver.state === "running");
   if (!study.listening) {
     const silent = Math.min(...alive.map((driver) => driver.silent_s));
-    return alive.length ? `nothing heard for ${duration(silent)}` : "nobody is searching";
+    return alive.length ? `nothing heard for ${duration(silent)}` : study.state === "running" ? "none yet" : "nobody is searching";
   }
   const workers = alive.reduce((sum, driver) => sum + driver.workers, 0);
   return `${workers} worker${workers === 1 ? "" : "s"}`;
