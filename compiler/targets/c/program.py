@@ -200,14 +200,13 @@ class _Builder:
 
     def _finish(self, results: Sequence[Value]) -> None:
         """Results that a step writes stay, others are copied: caller's memory is not shared."""
-        found: list[Value] = []
+        found: dict[Value, None] = {}
         for value in results:
-            if value.place == "computed" and value not in found:
-                found.append(value)
-                continue
-            copy = Value(value.dtype, value.shape, "computed")
-            self._program.steps.append(Step("", (value,), (copy,)))
-            found.append(copy)
+            if value.place != "computed" or value in found:
+                copy = Value(value.dtype, value.shape, "computed")
+                self._program.steps.append(Step("", (value,), (copy,)))
+                value = copy
+            found[value] = None
         self._program.results = tuple(found)
 
 
