@@ -149,8 +149,8 @@ def full_report(
             "wall_s, cpu_s, trials_per_min": "of the last run of the command; cpu_s is the "
             "driver's and what the workers report",
             "intervals": "95 %, were the samples drawn anew: Wilson's for accuracies, the delta "
-            "method's for SQNR; of a pruned trial on the samples it was stopped after, which are "
-            "spread over all of them at equal distances",
+            "method's for SQNR and for metrics of one's own; of a pruned trial on the samples it "
+            "was stopped after, which are spread over all of them at equal distances",
             "calibration_cpu_s": "of the whole study",
         },
         "all_trials": [trial_details(trial) for trial in trials],

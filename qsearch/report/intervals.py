@@ -1,8 +1,8 @@
 """How far a score could be off, were the evaluation samples drawn anew: 95 % intervals.
 
-Accuracies have Wilson's interval, SQNR the delta method's on its ratio of sums (see
-``workers.metrics.sqnr.standard_error_db``). Source: E. B. Wilson, "Probable inference, the law of
-succession, and statistical inference", 1927.
+Accuracies have Wilson's interval; SQNR and metrics of the user the delta method's on their ratios
+of sums (see ``workers.metrics.sqnr.standard_error_db``, ``workers.metrics.custom.standard_error``).
+Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Final
+
+from qsearch.search.objectives import UNCERTAIN
 
 Z: Final = 1.959963984540054
 """Standard normal deviate of 95 %."""
@@ -39,7 +41,8 @@ def intervals(score: Mapping[str, float | None], samples: int | None) -> dict[st
         value = score.get(name)
         if value is not None and samples:
             found[name] = wilson(value, samples)
-    sqnr, error = score.get("sqnr_db"), score.get("sqnr_db_error")
-    if sqnr is not None and error is not None:
-        found["sqnr_db"] = (sqnr - Z * error, sqnr + Z * error)
+    for name, value in score.items():
+        error = score.get(f"{name}{UNCERTAIN}")
+        if value is not None and error is not None:
+            found[name] = (value - Z * error, value + Z * error)
     return found

@@ -14,6 +14,7 @@ from qsearch.search.objectives import (
     KEEPS_ACCURACY,
     SQNR_CEILING_DB,
     Objective,
+    is_uncertainty,
     score_key,
 )
 from qsearch.settings import parse_max_drop
@@ -33,8 +34,6 @@ _COSTS: Final = (
 """Beginnings of names of which less is better."""
 _COSTS_FIRST: Final = ("hw_traffic", "hw_cycles", "hw_groups", "latency_ms", "model_bytes")
 """Costs that are drawn before others."""
-_UNCERTAIN: Final = "_error"
-"""End of the names of standard errors, which are no measures of their own."""
 _UNITS: Final[Mapping[str, str]] = {
     "top1": "%",
     "top5": "%",
@@ -167,7 +166,7 @@ class Measures:
                 elif value != first[name]:
                     varying.add(name)
                 told = name not in names and (value is not None or name == "sqnr_db")
-                if told and name != KEEPS_ACCURACY and not name.endswith(_UNCERTAIN):
+                if told and name != KEEPS_ACCURACY and not is_uncertainty(name, trial.score or {}):
                     names[name] = None
         if timed:
             timings = ("cpu_s", "seconds")

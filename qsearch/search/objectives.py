@@ -23,6 +23,9 @@ under their import path.
 KEEPS_ACCURACY: Final = "keeps_accuracy"
 """In a score of a search that weighs it: 1.0 where the accuracy stays within ``--max-drop``."""
 
+UNCERTAIN: Final = "_error"
+"""After the name of a score: its standard error."""
+
 # Below every cost that a module can have: what loses accuracy ranks behind what keeps it.
 _LOST_ACCURACY: Final = -1e18
 # A module without a cost (a trial of older code) ranks behind those that have one.
@@ -157,7 +160,16 @@ def score_key(name: str) -> str:
 
 def own_scores(score: Score) -> dict[str, float | None]:
     """What the user's metrics gave: by import path, further values as ``function.key``."""
-    return {name: value for name, value in score.items() if ":" in name or "." in name}
+    return {
+        name: value
+        for name, value in score.items()
+        if (":" in name or "." in name) and not is_uncertainty(name, score)
+    }
+
+
+def is_uncertainty(name: str, score: Score) -> bool:
+    """Whether a name of a score is the standard error of another, and no measure of its own."""
+    return name.endswith(UNCERTAIN) and name.removesuffix(UNCERTAIN) in score
 
 
 def weighs_accuracy(metric: str, minimize: tuple[str, ...], has_labels: bool) -> bool:

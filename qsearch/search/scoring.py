@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from qsearch.import_path import is_import_path
-from qsearch.search.objectives import SQNR_CEILING_DB
-from workers.metrics.custom import named_values
+from qsearch.search.objectives import SQNR_CEILING_DB, UNCERTAIN
+from workers.metrics.custom import named_values, standard_error
 from workers.metrics.registry import results
 from workers.metrics.sqnr import standard_error_db
 
-SQNR_ERROR: Final = "sqnr_db_error"
+SQNR_ERROR: Final = f"sqnr_db{UNCERTAIN}"
 """In a score: the standard error of ``sqnr_db``, from how samples differ."""
 
 
@@ -44,6 +44,7 @@ def _custom(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     for name, state in sums.items():
         if is_import_path(name):
             found[name] = results({name: state})[name]
+            found[name + UNCERTAIN] = standard_error(state)
             found.update(named_values(name, state))
     return found
 

@@ -56,6 +56,9 @@ def test_a_metric_of_ones_own_is_what_the_search_maximises(own_code: Any, tmp_pa
     assert result.summary["best"][path] == best[path]
     (row,) = api.trials(result.folder, sort=f"-{path}", limit=1)
     assert row["margin.largest"] == best["margin.largest"]
+    low, high = result.summary["best"]["intervals"][path]
+    assert low < best[path] < high
+    assert f"{path}_error" not in row
     (compared,) = api.compare([result.folder])
     assert compared[path] == best[path]
 

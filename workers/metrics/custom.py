@@ -11,6 +11,7 @@ the float model. Scores are means over samples, so that parts of an evaluation a
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
@@ -24,7 +25,9 @@ from workers.metrics.protocol import Outputs, State
 
 TOTAL: Final = "total"
 VALUE: Final = "value"
-SQUARES: Final = "squares"
+_CALLS, _SQUARES, _PRODUCTS, _COUNTS = "calls", "squares", "products", "counts"
+"""Answers (of a sample, or of all samples of a call), and sums over them for ``standard_error``:
+their totals squared, totals times samples, and samples squared."""
 NAMED: Final = "value of "
 """Before the name of a further value that the function gave."""
 
@@ -47,7 +50,7 @@ class CustomMetric:
 
     def init(self) -> State:
         """See ``Metric.init``."""
-        return {VALUE: 0.0, SQUARES: 0.0, TOTAL: 0.0}
+        return dict.fromkeys((VALUE, TOTAL, _CALLS, _SQUARES, _PRODUCTS, _COUNTS), 0.0)
 
     def update(
         self,
@@ -73,11 +76,14 @@ class CustomMetric:
         count = len(outputs[0])
         named = dict(answer) if isinstance(answer, Mapping) else {"": answer}
         for place, (key, value) in enumerate(named.items()):
-            values = self._values(value, count)
-            total = float(values.sum())
+            totals, samples = self._answers(value, count)
+            total = float(totals.sum())
             if place == 0:
                 state[VALUE] += total
-                state[SQUARES] += float((values * values).sum())
+                state[_CALLS] += len(totals)
+                state[_SQUARES] += float(totals @ totals)
+                state[_PRODUCTS] += float(totals @ samples)
+                state[_COUNTS] += float(samples @ samples)
             if key:
                 state[NAMED + key] = state.get(NAMED + key, 0.0) + total
         state[TOTAL] += count
@@ -86,16 +92,30 @@ class CustomMetric:
         """See ``Metric.result``."""
         return state[VALUE] / state[TOTAL] if state[TOTAL] else None
 
-    def _values(self, value: Any, count: int) -> NDArray[np.float64]:
+    def _answers(self, value: Any, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Totals of the answers, and for how many samples each is."""
         array = np.asarray(value, np.float64)
         if array.ndim == 0:
-            return np.full(count, array)
+            return array[np.newaxis] * count, np.asarray([float(count)])
         if array.shape != (count,):
             raise MetricError(
                 f"metric {self._name} gave values of shape {array.shape} for {count} samples",
                 fix="one float, a dictionary of floats, or one value per sample",
             )
-        return array
+        return array, np.ones(count)
+
+
+def standard_error(state: Mapping[str, float]) -> float | None:
+    """How far ``result`` could be off, were the samples drawn anew; None of fewer than two answers.
+
+    The delta method on the ratio of totals to samples, answers being independent of one another.
+    """
+    calls, total = state.get(_CALLS, 0.0), state[TOTAL]
+    if calls < 2:
+        return None
+    mean = state[VALUE] / total
+    spread = state[_SQUARES] - 2.0 * mean * state[_PRODUCTS] + mean * mean * state[_COUNTS]
+    return math.sqrt(max(spread, 0.0) * calls / (calls - 1.0)) / total
 
 
 @cache

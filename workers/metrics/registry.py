@@ -33,9 +33,9 @@ def merge_sums(shards: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str,
     merged: dict[str, State] = {}
     for shard in shards:
         for name, state in shard.items():
-            held = merged.setdefault(name, dict.fromkeys(state, 0.0))
+            held = merged.setdefault(name, {})
             for key, value in state.items():
-                held[key] += value
+                held[key] = held.get(key, 0.0) + value
     return merged
 
 
