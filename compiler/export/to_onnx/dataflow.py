@@ -100,7 +100,11 @@ def dataflow(mod: IRModule, function: str = "main") -> Dataflow:
 
 
 def flatten_function(fn: Function, mod: IRModule) -> Dataflow:
-    """``dataflow`` for a function object."""
+    """``dataflow`` for a function object.
+
+    Raises:
+        OnnxExportError: as ``dataflow``, and for parameters that are no tensors of static shape.
+    """
     inputs: list[Value] = []
     env: Env = {}
     for param in fn.params:

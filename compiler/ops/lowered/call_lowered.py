@@ -43,7 +43,11 @@ def _frozen(value: Any) -> Any:
 
 
 def infer_call_lowered(types: Sequence[Any], attrs: CallLoweredAttrs) -> Type:
-    """The result type of the callee, whose parameters must be of the types of the tuple."""
+    """The result type of the callee, whose parameters must be of the types of the tuple.
+
+    Raises:
+        TypeInferenceError: the callee is no function, or takes other arguments.
+    """
     callee, packed = types
     if not isinstance(callee, FuncType):
         raise TypeInferenceError(

@@ -59,7 +59,11 @@ class AdaptivePool2DAttrs(OpAttrs):
 
 
 def adaptive_avg_pool2d_infer(types: Sequence[Any], attrs: AdaptivePool2DAttrs) -> Type:
-    """The data's type with another height and width."""
+    """The data's type with another height and width.
+
+    Raises:
+        TypeInferenceError: the data are no numbers, or a window holds no element.
+    """
     data = tensor_of_rank(OP, types, 0, "data", 4)
     axes = axes_of(OP, attrs.layout, "NCHW", "layout")
     n, c, h, w = arrange(data.shape, axes)

@@ -43,7 +43,11 @@ class BatchNormAttrs(OpAttrs):
 def batch_norm_rel(
     types: Sequence[Type], num_inputs: int, attrs: BatchNormAttrs, reporter: Reporter
 ) -> bool:
-    """The four parameters are vectors as long as the channel axis; unknown ones are assigned."""
+    """The four parameters are vectors as long as the channel axis; unknown ones are assigned.
+
+    Raises:
+        TypeInferenceError: the data are no floats.
+    """
     if not is_known(types[0]):
         return False
     data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)

@@ -79,7 +79,11 @@ class Conv2DAttrs(OpAttrs):
 def conv2d_rel(
     types: Sequence[Type], num_inputs: int, attrs: Conv2DAttrs, reporter: Reporter
 ) -> bool:
-    """Assigns the result, and the weight when only ``channels`` and ``kernel_size`` are known."""
+    """Assigns the result, and the weight when only ``channels`` and ``kernel_size`` are known.
+
+    Raises:
+        TypeInferenceError: the channels of data and weight do not agree.
+    """
     if not is_known(types[0]):
         return False
     data = tensor_of_rank(OP, types, 0, "data", 4)

@@ -74,7 +74,11 @@ class Conv2DTransposeAttrs(Conv2DAttrs):
 def conv2d_transpose_rel(
     types: Sequence[Type], num_inputs: int, attrs: Conv2DTransposeAttrs, reporter: Reporter
 ) -> bool:
-    """Assigns the result, and the weight when only ``channels`` and ``kernel_size`` are known."""
+    """Assigns the result, and the weight when only ``channels`` and ``kernel_size`` are known.
+
+    Raises:
+        TypeInferenceError: the groups do not divide the channels.
+    """
     if not is_known(types[0]):
         return False
     data = tensor_of_rank(OP, types, 0, "data", 4)

@@ -47,7 +47,11 @@ class DenseAttrs(OpAttrs):
 def dense_rel(
     types: Sequence[Type], num_inputs: int, attrs: DenseAttrs, reporter: Reporter
 ) -> bool:
-    """Assigns the result, and the weight when only ``units`` is known."""
+    """Assigns the result, and the weight when only ``units`` is known.
+
+    Raises:
+        TypeInferenceError: data and weight differ in features.
+    """
     if not is_known(types[0]):
         return False
     data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)

@@ -39,7 +39,11 @@ _AFFINE = affine_norm_rel("nn.group_norm")
 def group_norm_rel(
     types: Sequence[Type], num_inputs: int, attrs: GroupNormAttrs, reporter: Reporter
 ) -> bool:
-    """As layer_norm; the groups must divide the channels."""
+    """As layer_norm; the groups must divide the channels.
+
+    Raises:
+        TypeInferenceError: they do not.
+    """
     if not _AFFINE(types, num_inputs, attrs, reporter):
         return False
     data = types[0]

@@ -33,7 +33,11 @@ class L2NormalizeAttrs(OpAttrs):
 
 
 def l2_normalize_infer(types: Sequence[Any], attrs: L2NormalizeAttrs) -> Type:
-    """Type of the data, floats."""
+    """Type of the data, floats.
+
+    Raises:
+        TypeInferenceError: the data are no floats, or no axis is given.
+    """
     data = tensor("nn.l2_normalize", types, 0, "data")
     if not attrs.axis:
         raise TypeInferenceError("nn.l2_normalize: no axis is given", fix="name one or more")

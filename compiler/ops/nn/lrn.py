@@ -37,7 +37,11 @@ class LRNAttrs(OpAttrs):
 
 
 def lrn_infer(types: Sequence[Any], attrs: LRNAttrs) -> Type:
-    """Type of the data, floats."""
+    """Type of the data, floats.
+
+    Raises:
+        TypeInferenceError: the data are no floats, or the size is below 1.
+    """
     data = tensor("nn.lrn", types, 0, "data")
     normalize_axis("nn.lrn", attrs.axis, len(data.shape))
     if not is_float(data.dtype) or attrs.size < 1:

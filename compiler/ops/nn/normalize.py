@@ -18,7 +18,11 @@ Array = NDArray[Any]
 
 
 def affine_norm_rel(op: str) -> TypeRelation:
-    """Result = type of the data; gamma and beta are vectors as long as attrs.axis."""
+    """Result = type of the data; gamma and beta are vectors as long as attrs.axis.
+
+    Raises:
+        TypeInferenceError: (from the relation) the data are no floats.
+    """
 
     def rel(types: Sequence[Type], num_inputs: int, attrs: Any, reporter: Reporter) -> bool:
         if not is_known(types[0]):

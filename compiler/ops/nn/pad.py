@@ -66,7 +66,11 @@ def _padded(op: str, data: TensorType, width: tuple[tuple[int, ...], ...], refle
 
 
 def pad_infer(types: Sequence[Any], attrs: PadAttrs) -> Type:
-    """Every axis grows by its pair; negative values crop."""
+    """Every axis grows by its pair; negative values crop.
+
+    Raises:
+        TypeInferenceError: the mode is unknown.
+    """
     data = tensor("nn.pad", types, 0, "data")
     same_dtype("nn.pad", data, tensor_of_rank("nn.pad", types, 1, "pad_value", 0))
     if attrs.pad_mode not in _MODES:
@@ -102,7 +106,11 @@ def pad_numpy(attrs: PadAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 def mirror_pad_infer(types: Sequence[Any], attrs: MirrorPadAttrs) -> Type:
-    """Every axis grows by its pair."""
+    """Every axis grows by its pair.
+
+    Raises:
+        TypeInferenceError: the mode is unknown, or a pair is negative.
+    """
     data = tensor("nn.mirror_pad", types, 0, "data")
     if attrs.mode not in _MIRROR_MODES:
         raise TypeInferenceError(

@@ -34,7 +34,11 @@ class PReluAttrs(OpAttrs):
 def prelu_rel(
     types: Sequence[Type], num_inputs: int, attrs: PReluAttrs, reporter: Reporter
 ) -> bool:
-    """Result = type of the data; alpha is a vector as long as the axis, assigned if unknown."""
+    """Result = type of the data; alpha is a vector as long as the axis, assigned if unknown.
+
+    Raises:
+        TypeInferenceError: the data are no floats.
+    """
     if not is_known(types[0]):
         return False
     data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)

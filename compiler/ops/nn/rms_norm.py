@@ -45,7 +45,11 @@ class RmsNormAttrs(OpAttrs):
 
 
 def rms_norm_infer(types: Sequence[Any], attrs: RmsNormAttrs) -> Type:
-    """Type of the data, floats."""
+    """Type of the data, floats.
+
+    Raises:
+        TypeInferenceError: the data are no floats.
+    """
     data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
     normalize_axis(OP, attrs.axis, len(data.shape))
     if not is_float(data.dtype):

@@ -39,7 +39,11 @@ class UpSamplingAttrs(OpAttrs):
 
 
 def upsampling_infer(types: Sequence[Any], attrs: UpSamplingAttrs) -> Type:
-    """Sizes are rounded to the nearest int."""
+    """Sizes are rounded to the nearest int.
+
+    Raises:
+        TypeInferenceError: a scale is not positive and finite.
+    """
     data = tensor_of_rank(OP, types, 0, "data", 4)
     axes = axes_of(OP, attrs.layout, "NCHW", "layout")
     check_method(OP, attrs.method, data.dtype)

@@ -48,7 +48,11 @@ def reduced_shape(
 
 
 def reduce_rel(op: str, dtype: str | None = None, floats_only: bool = False) -> TypeRelation:
-    """The relation of a reduction; ``dtype`` is what it accepts ("bool") or None for numbers."""
+    """The relation of a reduction; ``dtype`` is what it accepts ("bool") or None for numbers.
+
+    Raises:
+        TypeInferenceError: (from the relation) the data are of another kind.
+    """
 
     def infer(types: Sequence[Any], attrs: ReduceAttrs) -> Type:
         data = tensor(op, types, 0, "data")

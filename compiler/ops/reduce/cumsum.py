@@ -37,7 +37,11 @@ class ScanopAttrs(OpAttrs):
 
 
 def cumsum_infer(types: Sequence[Any], attrs: ScanopAttrs) -> Type:
-    """Shape of the data, flat without an axis."""
+    """Shape of the data, flat without an axis.
+
+    Raises:
+        TypeInferenceError: the data are bool and no dtype is given.
+    """
     data = tensor("cumsum", types, 0, "data")
     if data.dtype == "bool" and not attrs.dtype:
         raise TypeInferenceError(f"cumsum: argument 0 (data) is {data}", fix="give a dtype")

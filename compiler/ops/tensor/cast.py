@@ -35,7 +35,11 @@ class CastAttrs(OpAttrs):
 
 
 def cast_infer(types: Sequence[Any], attrs: CastAttrs) -> Type:
-    """Shape of the data, dtype of the attribute."""
+    """Shape of the data, dtype of the attribute.
+
+    Raises:
+        TypeInferenceError: it is no dtype of a tensor.
+    """
     if attrs.dtype in ("", "void"):
         raise TypeInferenceError(f"cast: dtype {attrs.dtype!r} is no dtype of a tensor")
     return TensorType(tensor("cast", types, 0, "data").shape, attrs.dtype)

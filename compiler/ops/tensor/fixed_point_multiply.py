@@ -51,7 +51,11 @@ class FixedPointMultiplyPerAxisAttrs(OpAttrs):
 
 
 def fixed_point_infer(types: Sequence[Any], attrs: FixedPointMultiplyAttrs) -> Type:
-    """Type of the data, an integer tensor."""
+    """Type of the data, an integer tensor.
+
+    Raises:
+        TypeInferenceError: the multiplier is outside [0, 2^31).
+    """
     if not 0 <= attrs.multiplier < 1 << 31:
         raise TypeInferenceError(
             f"fixed_point_multiply: multiplier {attrs.multiplier} is outside [0, 2^31)"

@@ -18,6 +18,8 @@ def number_rel(op: str, floats_only: bool = False, bools: bool = False) -> TypeR
         op: name for error messages.
         floats_only: refuse integers.
         bools: accept bool.
+    Raises:
+        TypeInferenceError: (from the relation) the data are of another kind.
     """
 
     def infer(types: Sequence[Any], attrs: Any) -> Type:

@@ -31,7 +31,11 @@ class LayoutTransformAttrs(OpAttrs):
 
 
 def layout_transform_infer(types: Sequence[Any], attrs: LayoutTransformAttrs) -> Type:
-    """The permuted shape."""
+    """The permuted shape.
+
+    Raises:
+        TypeInferenceError: the source layout does not name the axes of the data.
+    """
     data = tensor(OP, types, 0, "data")
     axes = axes_of(OP, attrs.src_layout, attrs.dst_layout, "src_layout")
     if len(axes) != len(data.shape) or len(set(attrs.src_layout)) != len(axes):

@@ -27,7 +27,11 @@ class SliceLikeAttrs(OpAttrs):
 
 
 def reshape_like_infer(types: Sequence[Any], attrs: Any) -> Type:
-    """Shape of argument 1, dtype of argument 0."""
+    """Shape of argument 1, dtype of argument 0.
+
+    Raises:
+        TypeInferenceError: the element counts differ.
+    """
     data = tensor("reshape_like", types, 0, "data")
     like = tensor("reshape_like", types, 1, "like")
     if static(data.shape) and static(like.shape):
@@ -44,7 +48,11 @@ def _cut_axes(rank: int, axes: Axes) -> tuple[int, ...]:
 
 
 def slice_like_infer(types: Sequence[Any], attrs: SliceLikeAttrs) -> Type:
-    """The leading elements of each cut axis, as many as the other tensor has."""
+    """The leading elements of each cut axis, as many as the other tensor has.
+
+    Raises:
+        TypeInferenceError: an axis is missing, or shorter in the data.
+    """
     data = tensor("slice_like", types, 0, "data")
     like = tensor("slice_like", types, 1, "like")
     dims = list(data.shape)

@@ -55,7 +55,11 @@ def _check_mode(op: str, mode: str) -> None:
 
 
 def scatter_elements_infer(types: Sequence[Any], attrs: ScatterElementsAttrs) -> Type:
-    """Type of the data; indices and updates have one shape, of the data's rank."""
+    """Type of the data; indices and updates have one shape, of the data's rank.
+
+    Raises:
+        TypeInferenceError: the shapes do not fit, or the indices reach beyond the data.
+    """
     op = "scatter_elements"
     data = tensor(op, types, 0, "data")
     indices = integer_tensor(op, types, 1, "indices")
@@ -74,7 +78,11 @@ def scatter_elements_infer(types: Sequence[Any], attrs: ScatterElementsAttrs) ->
 
 
 def scatter_nd_infer(types: Sequence[Any], attrs: ScatterNDAttrs) -> Type:
-    """Type of the data; index tuples run along axis 0 of the indices (M, …)."""
+    """Type of the data; index tuples run along axis 0 of the indices (M, …).
+
+    Raises:
+        TypeInferenceError: tuples do not index the data, or the updates do not fit.
+    """
     op = "scatter_nd"
     data = tensor(op, types, 0, "data")
     indices = integer_tensor(op, types, 1, "indices")

@@ -34,7 +34,11 @@ class StackAttrs(OpAttrs):
 
 
 def stack_infer(types: Sequence[Any], attrs: StackAttrs) -> Type:
-    """The common shape with the number of fields inserted."""
+    """The common shape with the number of fields inserted.
+
+    Raises:
+        TypeInferenceError: the types of the fields differ.
+    """
     fields = tensor_tuple("stack", types, 0, "data")
     dims: list[Dim] = list(fields[0].shape)
     for index, field in enumerate(fields[1:], start=1):

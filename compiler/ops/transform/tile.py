@@ -47,7 +47,11 @@ def _times(size: Dim, count: int) -> Dim:
 
 
 def tile_infer(types: Sequence[Any], attrs: TileAttrs) -> Type:
-    """Missing axes and repetitions count as 1."""
+    """Missing axes and repetitions count as 1.
+
+    Raises:
+        TypeInferenceError: a repetition is negative.
+    """
     data = tensor("tile", types, 0, "data")
     if any(r < 0 for r in attrs.reps):
         raise TypeInferenceError(f"tile: reps {list(attrs.reps)} has a negative value")
@@ -58,7 +62,11 @@ def tile_infer(types: Sequence[Any], attrs: TileAttrs) -> Type:
 
 
 def repeat_infer(types: Sequence[Any], attrs: RepeatAttrs) -> Type:
-    """The axis grows by the factor."""
+    """The axis grows by the factor.
+
+    Raises:
+        TypeInferenceError: the factor is negative.
+    """
     data = tensor("repeat", types, 0, "data")
     if attrs.repeats < 0:
         raise TypeInferenceError(f"repeat: repeats {attrs.repeats} is negative")

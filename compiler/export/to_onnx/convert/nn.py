@@ -11,7 +11,11 @@ from compiler.ir.ty import is_float
 
 
 def require_float(step: Step, e: Emitter) -> None:
-    """Integer products have no plain ONNX form that onnxruntime computes exactly and fast."""
+    """Integer products have no plain ONNX form that onnxruntime computes exactly and fast.
+
+    Raises:
+        OnnxExportError: the operands are integers, or the result is of another dtype.
+    """
     if not all(is_float(a.type.dtype) for a in step.args[:2]):
         raise e.refuse(
             step,
@@ -24,7 +28,11 @@ def require_float(step: Step, e: Emitter) -> None:
 
 
 def require_layout(step: Step, e: Emitter, layout: str, kernel: str | None = None) -> None:
-    """Only ONNX's own layouts."""
+    """Only ONNX's own layouts.
+
+    Raises:
+        OnnxExportError: the layout is another.
+    """
     if layout != "NCHW" or kernel not in (None, "OIHW", "IOHW"):
         raise e.refuse(step, f"layout {layout} {kernel or ''}", "convert the module to NCHW first")
 

@@ -110,7 +110,11 @@ def arg_reduce(step: Step, e: Emitter) -> str:
 
 
 def position_in(step: Step, e: Emitter, dtype: str) -> str:
-    """``argmax`` or ``argmin``, as int64, of an argument that the emitter holds in ``dtype``."""
+    """``argmax`` or ``argmin``, as int64, of an argument that the emitter holds in ``dtype``.
+
+    Raises:
+        OnnxExportError: several axes are reduced, but not all.
+    """
     axes = reduced_axes(step)
     data, attrs = step.args[0], step.attrs
     name, keepdims = e.name(data), int(attrs.keepdims)
