@@ -7,6 +7,8 @@ nn.integer_standardize gives the normalised value; gamma and beta follow in unit
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +27,7 @@ from compiler.ops.rules.realize import QRealizeIntExpr, fits, integers
 from compiler.ops.rules.requantize import to_scalar
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
 
 Vector = NDArray[np.float64]
 
@@ -86,21 +89,7 @@ def realize_norm(
             "exact deviation in double"
         )
         return None
-    root_bits = min((_ROOT_LIMIT_BITS - spread.bit_length()) // 2, 8)
-    shift = np.zeros(1) if offset is None else offset
-    # Bits are shared evenly between the normalised value and gamma.
-    reach = (output_bound(count, 0) + 1).bit_length()
-    out_bits = (_RESULT_BITS - reach) // 2
-    factor_bits = _RESULT_BITS - 1 - reach - out_bits
-    unit = max(
-        float(np.abs(factor).max(initial=0)) / (1 << factor_bits),
-        float(np.abs(shift).max(initial=0)) / (1 << (_RESULT_BITS - 2 - out_bits)),
-        float(np.finfo(np.float32).tiny) * 2.0**32,
-    )
-    scale = DomScale(chosen_scale(unit / (1 << out_bits), ctx.qconfig), wide=True)
-    per_step = float(scale.values)
-    factors = np.rint(factor / (per_step * (1 << out_bits))).astype(np.int64)
-    offsets = np.rint(shift / per_step).astype(np.int64)
+    affine = _rounded(count, factor, np.zeros(1) if offset is None else offset, ctx.qconfig)
     source = cast(data.data, "int16" if fits(data, "int16") else "int32")
     standard = Call(
         integer_standardize,
@@ -108,16 +97,47 @@ def realize_norm(
         IntegerStandardizeAttrs(
             axis=axis,
             epsilon=whole_epsilon,
-            root_bits=root_bits,
-            out_bits=out_bits,
+            root_bits=min((_ROOT_LIMIT_BITS - spread.bit_length()) // 2, 8),
+            out_bits=affine.out_bits,
             centred=centred,
         ),
         span=ref_call.span,
     )
-    bound = output_bound(count, out_bits)
-    low = int((offsets - bound * np.abs(factors)).min())
-    high = int((offsets + bound * np.abs(factors)).max())
-    result: Expr = multiply(standard, along_axis(factors, trailing, "int32"))
+    reach = output_bound(count, affine.out_bits) * np.abs(affine.factors)
+    low, high = int((affine.offsets - reach).min()), int((affine.offsets + reach).max())
+    result: Expr = multiply(standard, along_axis(affine.factors, trailing, "int32"))
     if offset is not None:
-        result = add(result, along_axis(offsets, trailing, "int32"))
-    return integers(result, scale, "int32", low, high)
+        result = add(result, along_axis(affine.offsets, trailing, "int32"))
+    return integers(result, affine.scale, "int32", low, high)
+
+
+class _Affine(NamedTuple):
+    """A factor and an offset as integers.
+
+    Attributes:
+        scale: of the result, which the offsets count as well.
+        out_bits: fractional bits of the normalised value that the factors multiply.
+        factors: int64.
+        offsets: int64.
+    """
+
+    scale: DomScale
+    out_bits: int
+    factors: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+
+def _rounded(count: int, factor: Vector, offset: Vector, qconfig: QConfig) -> _Affine:
+    # Bits are shared evenly between the normalised value and gamma.
+    reach = (output_bound(count, 0) + 1).bit_length()
+    out_bits = (_RESULT_BITS - reach) // 2
+    factor_bits = _RESULT_BITS - 1 - reach - out_bits
+    unit = max(
+        float(np.abs(factor).max(initial=0)) / (1 << factor_bits),
+        float(np.abs(offset).max(initial=0)) / (1 << (_RESULT_BITS - 2 - out_bits)),
+        float(np.finfo(np.float32).tiny) * 2.0**32,
+    )
+    scale = DomScale(chosen_scale(unit / (1 << out_bits), qconfig), wide=True)
+    per_step = float(scale.values)
+    factors = np.rint(factor / (per_step * (1 << out_bits))).astype(np.int64)
+    return _Affine(scale, out_bits, factors, np.rint(offset / per_step).astype(np.int64))

@@ -6,11 +6,12 @@ All elements under each window are gathered by constant indices, so argmax picks
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.frontend.from_onnx.convert.window import read_window
+from compiler.frontend.from_onnx.convert.window import Window, read_window
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.ir.expr import Expr
 
@@ -38,46 +39,55 @@ def max_pool_with_indices(node: OnnxNode) -> list[Expr]:
         raise node.error(f"the window {window.kernel} does not fit {tuple(spatial)}")
     if math.prod(sizes) * math.prod(window.kernel) > MAX_TAPS:
         raise node.error("indices of a window this large are not supported")
-    # Position of tap k of output o along each axis, and whether it lies inside the data.
-    position: list[NDArray[np.int64]] = []
-    for size, s, before, k, d in zip(
-        sizes, window.strides, window.begins, window.kernel, window.dilations
-    ):
-        starts = np.arange(size)[:, None] * s - before
-        position.append(starts + np.arange(k)[None, :] * d)
-    rank = len(spatial)
-    row_major = np.zeros((), np.int64)
-    stored = np.zeros((), np.int64)
-    inside = np.ones((), bool)
-    column_first = bool(node.attr("storage_order", 0))
-    for axis, taps in enumerate(position):
-        shape = [1] * (2 * rank)
-        shape[axis], shape[rank + axis] = taps.shape
-        at = taps.reshape(shape)
-        inside = inside & (at >= 0) & (at < spatial[axis])
-        at = np.clip(at, 0, spatial[axis] - 1)
-        row_major = row_major + at * math.prod(spatial[axis + 1 :])
-        others = spatial[:axis] if column_first else spatial[axis + 1 :]
-        stored = stored + at * math.prod(others)
-    outputs, taps_count = math.prod(sizes), math.prod(window.kernel)
-    flat_index = np.broadcast_to(row_major, (*sizes, *window.kernel)).reshape(-1)
-    flat_stored = np.broadcast_to(stored, (*sizes, *window.kernel)).reshape(outputs, taps_count)
-    flat_inside = np.broadcast_to(inside, (*sizes, *window.kernel)).reshape(outputs, taps_count)
+    taps = _taps(window, spatial, sizes, column_first=bool(node.attr("storage_order", 0)))
+    outputs = math.prod(sizes)
     image = node.call("reshape", data, newshape=(n * c, math.prod(spatial)))
-    taken = node.call("take", image, node.const(flat_index.astype(np.int64)), axis=1)
-    windows = node.call("reshape", taken, newshape=(n * c, outputs, taps_count))
+    taken = node.call("take", image, node.const(taps.element.reshape(-1)), axis=1)
+    windows = node.call("reshape", taken, newshape=(n * c, *taps.element.shape))
     lowest = _lowest(data.tensor_type.dtype)
-    masked = node.call("where", node.const(flat_inside), windows, node.scalar_like(lowest, data))
+    masked = node.call("where", node.const(taps.inside), windows, node.scalar_like(lowest, data))
     best = node.call("argmax", masked, axis=(2,), keepdims=True, dtype="int64")
     result_shape = (n, c, *sizes)
     maxima = node.call("reshape", node.call("gather", masked, best, axis=2), newshape=result_shape)
-    table = node.call("broadcast_to", node.const(flat_stored), shape=(n * c, outputs, taps_count))
+    table = node.call("broadcast_to", node.const(taps.stored), shape=(n * c, *taps.stored.shape))
     chosen = node.call(
         "reshape", node.call("gather", table, best, axis=2), newshape=(n * c, outputs)
     )
     images = (np.arange(n * c, dtype=np.int64) * math.prod(spatial)).reshape(-1, 1)
     indices = node.call("add", chosen, node.const(images))
     return [maxima, node.call("reshape", indices, newshape=result_shape)]
+
+
+class _Taps(NamedTuple):
+    """What every output reads: arrays (outputs, taps of a window).
+
+    Attributes:
+        element: int64, its position in an image, row by row; clamped into it.
+        stored: int64, the number it has in the indices' own order.
+        inside: bool, whether it lies in the image.
+    """
+
+    element: NDArray[np.int64]
+    stored: NDArray[np.int64]
+    inside: NDArray[np.bool_]
+
+
+def _taps(window: Window, spatial: list[int], sizes: list[int], column_first: bool) -> _Taps:
+    rank = len(spatial)
+    index, stored, inside = np.zeros((), np.int64), np.zeros((), np.int64), np.ones((), bool)
+    for axis, size in enumerate(sizes):
+        starts = np.arange(size)[:, None] * window.strides[axis] - window.begins[axis]
+        position = starts + np.arange(window.kernel[axis])[None, :] * window.dilations[axis]
+        shape = [1] * (2 * rank)
+        shape[axis], shape[rank + axis] = position.shape
+        at = position.reshape(shape)
+        inside = inside & (at >= 0) & (at < spatial[axis])
+        at = np.clip(at, 0, spatial[axis] - 1)
+        index = index + at * math.prod(spatial[axis + 1 :])
+        others = spatial[:axis] if column_first else spatial[axis + 1 :]
+        stored = stored + at * math.prod(others)
+    full, flat = (*sizes, *window.kernel), (math.prod(sizes), math.prod(window.kernel))
+    return _Taps(*(np.broadcast_to(a, full).reshape(flat) for a in (index, stored, inside)))
 
 
 def _lowest(dtype: str) -> float:
