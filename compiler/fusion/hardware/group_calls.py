@@ -16,13 +16,9 @@ Place = tuple[str, Node]
 
 def group_functions(mod: IRModule, name: str | None = None) -> list[Function]:
     """Functions of hardware groups, of description ``name`` or of any, in order of creation."""
-    found: dict[str, Function] = {}
-    for function in mod.functions.values():
-        if isinstance(function, Function):
-            for node in post_order(function):
-                if is_group(node, name):
-                    assert isinstance(node, Function)
-                    found[node.get_attr("global_symbol")] = node
+    bodies = [post_order(fn) for fn in mod.functions.values() if isinstance(fn, Function)]
+    groups = [n for body in bodies for n in body if isinstance(n, Function) and is_group(n, name)]
+    found = {group.get_attr("global_symbol"): group for group in groups}
     return [found[symbol] for symbol in sorted(found, key=_creation)]
 
 

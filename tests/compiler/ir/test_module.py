@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from compiler import relay
+from compiler import relay, transform
 from compiler.errors import CompilerError
-from compiler.ir.expr import Function, GlobalVar
+from compiler.ir.expr import Call, Expr, Function, GlobalVar
+from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 
 
@@ -39,3 +42,43 @@ def test_updated_keeps_the_attributes() -> None:
 def test_a_name_is_defined_once() -> None:
     with pytest.raises(CompilerError, match="two definitions of @a"):
         IRModule({GlobalVar("a"): identity(), GlobalVar("a"): identity()})
+
+
+def many(count: int) -> IRModule:
+    """@main calls ``count`` functions, in each of which there is something to fold."""
+    functions: dict[GlobalVar, Function] = {}
+    x = relay.var("x", (2,))
+    result: Expr = x
+    for number in range(count):
+        y = relay.var("y", (2,))
+        one = relay.const(float(number))
+        name = GlobalVar(f"f{number}")
+        functions[name] = Function((y,), relay.op.exp(relay.op.add(y, relay.op.add(one, one))))
+        result = Call(name, (result,))
+    return infer_module(IRModule({**functions, GlobalVar("main"): Function((x,), result)}))
+
+
+@pytest.mark.parametrize(
+    "rewrite", [transform.FoldConstant(), transform.PlanDevices(), transform.LowerTE()], ids=str
+)
+def test_a_pass_copies_a_module_as_often_for_many_functions_as_for_few(
+    rewrite: transform.Pass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[str] = []
+    for method in ("updated", "with_functions", "without"):
+        original = getattr(IRModule, method)
+
+        def counted(*args: Any, original: Any = original, method: str = method) -> IRModule:
+            copies.append(method)
+            made: IRModule = original(*args)
+            return made
+
+        monkeypatch.setattr(IRModule, method, counted)
+    found = []
+    for count in (2, 20):
+        mod = many(count)
+        copies.clear()
+        rewrite(mod)
+        found.append(list(copies))
+    assert found[0] == found[1]
+    assert found[0]
