@@ -57,6 +57,8 @@ _BINARY: dict[str, Callable[[Array, Array], Any]] = {
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
 }  # fmt: skip
 
+_UNARY: dict[str, Callable[[Array], Any]] = {"neg": np.negative, "abs": np.abs, "not": np.invert}
+
 
 class Tile:
     """Part of a loop nest: a span of every loop, and the buffers read there.
@@ -119,8 +121,7 @@ class Tile:
             found = function(*values, node.to) if node.to is not None else function(*values)
             return np.asarray(found).astype(node.dtype, copy=False)
         if isinstance(node, Un):
-            function = {"neg": np.negative, "abs": np.abs, "not": np.invert}[node.op]
-            return np.asarray(function(values[0]))
+            return np.asarray(_UNARY[node.op](values[0]))
         if isinstance(node, Axis):
             place = self._places[node.name]
             shape = [1] * len(self._spans)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from compiler.lir import index
 from compiler.lir.scalars import (
@@ -44,20 +45,22 @@ def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
     """The node over other operands, index arithmetic simplified; itself when they are its own."""
     if all(new is old for new, old in zip(operands, node.operands())):
         return node
-    if isinstance(node, Bin):
-        if node.dtype == INDEX_DTYPE:
-            return index.binary(node.op, operands[0], operands[1])
-        return Bin(node.op, operands[0], operands[1])
-    if isinstance(node, Load):
-        return Load(node.buffer, tuple(operands))
-    if isinstance(node, Select):
-        return Select(operands[0], operands[1], operands[2])
-    if isinstance(node, Cast):
-        return Cast(node.to, operands[0])
-    if isinstance(node, Un):
-        return Un(node.op, operands[0])
-    assert isinstance(node, Intrin), f"{type(node).__name__} has no operands"
-    return Intrin(node.name, tuple(operands), node.to)
+    return _REBUILD[type(node)](node, operands)
+
+
+def _binary(node: Any, operands: Sequence[Scalar]) -> Scalar:
+    made = index.binary if node.dtype == INDEX_DTYPE else Bin
+    return made(node.op, *operands)
+
+
+_REBUILD: dict[type[Scalar], Callable[[Any, Sequence[Scalar]], Scalar]] = {
+    Bin: _binary,
+    Load: lambda node, operands: Load(node.buffer, tuple(operands)),
+    Select: lambda node, operands: Select(*operands),
+    Cast: lambda node, operands: Cast(node.to, *operands),
+    Un: lambda node, operands: Un(node.op, *operands),
+    Intrin: lambda node, operands: Intrin(node.name, tuple(operands), node.to),
+}
 
 
 def rewrite(root: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
