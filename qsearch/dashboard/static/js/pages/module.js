@@ -9,6 +9,7 @@ const TABS = [["graph", "Graph"], ["text", "IR text"], ["proof", "Proof"], ["fil
 const GROUPS = [["none", "operators"], ["fused", "fused kernels"], ["opu_q", "groups on opu_q"], ["npu", "groups on npu"], ["opu", "groups on opu"]];
 const KINDS = [["float", "float"], ["quantized", "8 bits or fewer"], ["accumulator", "16 or 32 bits"], ["other", "inputs, 64 bits, others"]];
 const MAX_LINES = 20000;
+const SMALLEST = 0.7;
 
 export async function modulePage(page, key) {
   const study = await get(`/studies/${key}`);
@@ -66,11 +67,21 @@ async function drawGraph(key) {
       h("dt", {}, words[name] ?? name), h("dd", { class: "mono", "data-detail": name }, name === "loops" ? h("pre", {}, value) : value)])));
   }
 
+  // What is in the middle stays there.
   function scale(by) {
+    const before = zoom;
     zoom = Math.min(3, Math.max(0.15, zoom * by));
     const { width, height } = svg.viewBox.baseVal;
     svg.setAttribute("width", width * zoom);
     svg.setAttribute("height", height * zoom);
+    const moved = (start, seen) => (start + seen / 2) * (zoom / before) - seen / 2;
+    canvas.scrollTo(moved(canvas.scrollLeft, canvas.clientWidth), moved(canvas.scrollTop, canvas.clientHeight));
+  }
+
+  function fit() {
+    const fits = canvas.clientWidth / svg.viewBox.baseVal.width;
+    if (fits < 1) scale(Math.max(fits, SMALLEST));
+    canvas.scrollTo((canvas.scrollWidth - canvas.clientWidth) / 2, 0);
   }
 
   async function load(groups) {
@@ -81,8 +92,7 @@ async function drawGraph(key) {
       svg = graphOf(drawn, show);
       replace(canvas, svg);
       zoom = 1;
-      const fits = canvas.clientWidth / svg.viewBox.baseVal.width;
-      if (fits && fits < 1) scale(Math.max(fits, 0.6));
+      if (canvas.clientWidth) fit();
       const boxes = drawn.frames.reduce((sum, frame) => sum + frame.boxes.length, 0);
       told.textContent = `${boxes} boxes in ${drawn.frames.length} functions`;
     } catch (error) {
@@ -96,6 +106,13 @@ async function drawGraph(key) {
     h("button", { "aria-label": "Larger", onclick: () => svg && scale(1.25) }, "+"))];
   const box = h("div", { class: "split" }, card("Partitions", { acts }, canvas, legend()), h("div", { class: "side" }, card("Operator", {}, side)));
   await load("none");
+  // It has a width once the page shows it.
+  const shown = new ResizeObserver(() => {
+    if (!canvas.clientWidth) return;
+    shown.disconnect();
+    if (svg) fit();
+  });
+  shown.observe(canvas);
   return box;
 }
 
@@ -106,7 +123,8 @@ function legend() {
 
 async function drawText(key) {
   const found = await get(`/studies/${key}/module/text`);
-  const lines = found.text.split("\n").slice(0, MAX_LINES).map((line) => h("div", {}, line));
+  const written = found.text.split("\n");
+  const lines = written.slice(0, MAX_LINES).map((line) => h("div", {}, line));
   const code = h("div", { class: "code", tabindex: "0", role: "region", "aria-label": "IR text" }, lines);
   const count = h("span", { class: "small soft", role: "status" });
   let hits = [];
@@ -136,7 +154,7 @@ async function drawText(key) {
     onkeydown: (event) => { if (event.key === "Enter") next(event.shiftKey ? -1 : 1); },
   });
   const acts = [count, input, h("button", { "aria-label": "Next match", onclick: () => next(1) }, "Next")];
-  return card("IR text", { acts }, found.cut ? h("p", { class: "notice" }, "The text is longer than a page can show; its end is missing.") : null, code);
+  return card("IR text", { acts }, found.cut || written.length > MAX_LINES ? h("p", { class: "notice" }, "The text is longer than a page can show; its end is missing.") : null, code);
 }
 
 async function drawProof(key) {
@@ -152,7 +170,7 @@ async function drawProof(key) {
   card("Claims", { wide: true }, scroller("Claims", h("table", {}, h("tbody", {}, claims)))),
   derived.findings.length ? card("Findings", { wide: true }, derived.findings.map((finding) => problem({ what: finding.what, where: `${finding.check}, ${finding.node}`, fix: finding.bound }))) : null,
   card("Inputs", {}, h("table", {}, h("tbody", {}, derived.inputs.map((input) => h("tr", {}, h("th", { scope: "row" }, input.name), h("td", { class: "mono" }, `${input.low} … ${input.high}`)))))),
-  card("Conversions", {}, h("pre", {}, derived.conversions.join("\n"))),
+  card("Conversions", {}, h("pre", { class: "log", tabindex: "0" }, derived.conversions.join("\n"))),
   card("Ranges of what operators compute", { wide: true }, h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Ranges of values" }, h("table", { class: "dense" },
     h("thead", {}, h("tr", {}, ["Value", "Operator", "Type", "Least", "Greatest"].map((words, i) => h("th", { scope: "col", class: i > 2 ? "num" : "" }, words)))),
     h("tbody", {}, computed.slice(0, 2000).map((value) => h("tr", {}, h("td", { class: "mono" }, value.name), h("td", {}, value.op),
