@@ -16,6 +16,7 @@ from compiler.ir.module import IRModule
 from compiler.lir import reference
 from compiler.lir.nodes import PrimFunc
 from compiler.lir.reference import run
+from tests.compiler.quantize.candidates import calibrated
 
 pytestmark = pytest.mark.shared
 
@@ -42,10 +43,8 @@ def candidate(
     (x,) = mod["main"].params
     rng = np.random.default_rng(3)
     inputs = [rng.normal(0, 1, x.tensor_type.concrete_shape).astype(np.float32) for _ in range(2)]
-    annotated, _ = quantize.mark(mod, qconfig)
-    stats = quantize.calibration_stats(annotated, [{x.name_hint: value} for value in inputs])
-    scales = quantize.activation_scales(stats, qconfig)
-    return mod, quantize.build_candidate(mod, qconfig, scales), inputs
+    data = [{x.name_hint: value} for value in inputs]
+    return mod, calibrated(mod, qconfig, data), inputs
 
 
 @pytest.mark.parametrize(("name", "config"), CASES)

@@ -12,6 +12,7 @@ from compiler import quantize
 from compiler.frontend.from_onnx.load import load
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive
+from tests.compiler.quantize.candidates import calibrated
 
 pytestmark = pytest.mark.shared
 
@@ -47,9 +48,7 @@ def test_a_real_model_on_integers_is_proved(
         {n: rng.normal(0, 1, t.concrete_shape).astype(t.dtype) for n, t in types.items()}
         for _ in range(2)
     ]
-    annotated, _ = quantize.mark(mod, qconfig)
-    scales = quantize.activation_scales(quantize.calibration_stats(annotated, batches), qconfig)
-    module = quantize.build_candidate(mod, qconfig, scales).partitioned
+    module = calibrated(mod, qconfig, batches).partitioned
     assert module is not None
     proof = derive(module, [(batch, evaluate(module, batch)) for batch in batches])
     assert proof.findings == ()
