@@ -18,7 +18,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ from qsearch.search.objectives import Objective
 from qsearch.search.proposals import Proposer
 from qsearch.search.queueing import ScaleSource, TrialQueue
 from qsearch.search.stages import StageBook
-from qsearch.store.records import Ended, Study, StudyState, Trial
+from qsearch.store.records import DriverRecord, Ended, Study, StudyState, Trial
 from qsearch.store.repository import Repository
 from workers.code_version import code_version
 from workers.pool.protocol import WorkerPool
@@ -136,7 +136,7 @@ class Driver:
             if len(self._evaluations):
                 self.pool.cancel_all()
                 self._evaluations.clear()
-            repository.requeue(study_id, [self._me])
+            repository.requeue([self._me])
             repository.end_drivers([self._me])
 
     def _load(self) -> None:
@@ -144,9 +144,9 @@ class Driver:
         study_id = self.study.id
         self._seen_command = self.repository.last_command(study_id)
         if not self.repository.shared:
-            # We hold the study's lock: whoever else was here is gone.
-            others = self.repository.drivers_of(study_id, running=True)
-            self._bury([driver.id for driver in others if driver.id != self._me])
+            # We hold the database's lock: whoever else was here, in whatever study, is gone.
+            others = self.repository.drivers_of(None, running=True)
+            self._bury([driver for driver in others if driver.id != self._me])
         self._ledger.note_all(self.repository.trials_of(study_id))
         self._others = len(self.repository.drivers_of(study_id, running=True)) - 1
         self._queue.load(alone=not self._others)
@@ -321,10 +321,12 @@ class Driver:
             self.progress.message(f"the study is {state}, as was asked for")
         if self.repository.shared:
             self._sync()
-            drivers = self.repository.drivers_of(self.study.id, running=True)
-            dead = self.watch.expired(d for d in drivers if d.id != self._me)
-            self._bury(dead)
-            self._others = len(drivers) - 1 - len(dead)
+            # Of all studies: the same work as ours is not begun while a dead driver holds it.
+            drivers = self.repository.drivers_of(None, running=True)
+            dead = set(self.watch.expired(d for d in drivers if d.id != self._me))
+            self._bury([driver for driver in drivers if driver.id in dead])
+            alive = [driver for driver in drivers if driver.id not in dead | {self._me}]
+            self._others = sum(driver.study_id == self.study.id for driver in alive)
         return None
 
     def _sync(self) -> None:
@@ -339,12 +341,12 @@ class Driver:
         if ledger.finished > before:
             self.progress.advance(ledger.finished - before, self._best_note())
 
-    def _bury(self, dead: list[int]) -> None:
+    def _bury(self, dead: Sequence[DriverRecord]) -> None:
         """Let what dead drivers ran wait again, with the same parameters."""
-        if not dead:
-            return
-        requeued = self.repository.requeue(self.study.id, dead)
-        self.repository.end_drivers(dead)
-        if requeued:
-            log.warning("%d trials of %d dead drivers wait again", requeued, len(dead))
-            self.repository.add_event(self.study.id, "requeued", data={"trials": requeued})
+        for study_id in {driver.study_id for driver in dead}:
+            ids = [driver.id for driver in dead if driver.study_id == study_id]
+            requeued = self.repository.requeue(ids)
+            self.repository.end_drivers(ids)
+            if requeued:
+                log.warning("%d trials of %d dead drivers wait again", requeued, len(ids))
+                self.repository.add_event(study_id, "requeued", data={"trials": requeued})

@@ -98,7 +98,7 @@ def _search(
         progress.message(f"warning: {warning}")
     engine = open_engine(storage)
     try:
-        with exclusive(engine, study_name(settings, folder)):
+        with exclusive(engine):
             repository = Repository(engine)
             session = Session(
                 settings, prepared, folder, repository, pool, progress, watch, control

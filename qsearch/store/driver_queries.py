@@ -47,9 +47,11 @@ class DriverQueries(Database):
             ended = update(DriverRow).where(DriverRow.id.in_(list(driver_ids)))
             self.execute(ended.values(state="ended"))
 
-    def drivers_of(self, study_id: int, *, running: bool = False) -> list[DriverRecord]:
-        """Drivers in order of arrival: all, or those that did not end."""
-        query = select(*_COLUMNS).where(DriverRow.study_id == study_id)
+    def drivers_of(self, study_id: int | None, *, running: bool = False) -> list[DriverRecord]:
+        """Drivers of a study, or of all (None), by arrival: all, or those that did not end."""
+        query = select(*_COLUMNS)
+        if study_id is not None:
+            query = query.where(DriverRow.study_id == study_id)
         if running:
             query = query.where(DriverRow.state == "running")
         rows = self.read(query.order_by(DriverRow.id))

@@ -254,21 +254,21 @@ def _other_schema(url: URL, found: str, head: str) -> StoreError:
 
 
 @contextlib.contextmanager
-def exclusive(engine: Engine, study: str) -> Iterator[None]:
-    """Hold the right to drive ``study`` on SQLite; it ends with the process, however that ends.
+def exclusive(engine: Engine) -> Iterator[None]:
+    """Hold the right to drive a study of this SQLite database; it ends with the process, however.
 
-    On PostgreSQL several drivers share a study: there, leases keep them apart.
+    On PostgreSQL several drivers share a database and a study: there, leases keep them apart.
 
     Raises:
-        StoreError: another living process drives this study.
+        StoreError: another living process drives a study of this database.
     """
     if engine.url.get_backend_name() != "sqlite":
         yield
         return
     busy = StoreError(
-        f"another process is searching study {study!r}",
+        "another process is searching with this SQLite database",
         where=masked(engine.url),
-        fix="wait for it, stop it, or use another --study; drivers can share one on PostgreSQL",
+        fix="wait for it, stop it, or use another database; drivers can share PostgreSQL",
     )
     with file_lock(Path(f"{engine.url.database}.lock"), busy):
         yield

@@ -302,16 +302,10 @@ class TrialQueries(Database):
             )
         self.execute(*statements)
 
-    def requeue(self, study_id: int, driver_ids: Collection[int] | None = None) -> int:
-        """Let running trials wait again, with the same parameters; how many.
-
-        Args:
-            driver_ids: only what these drivers hold; None is all.
-        """
-        where = [TrialRow.study_id == study_id, TrialRow.state == "running"]
-        if driver_ids is not None:
-            where.append(TrialRow.driver_id.in_(list(driver_ids)))
-        back = update(TrialRow).where(*where)
+    def requeue(self, driver_ids: Collection[int]) -> int:
+        """Let what these drivers run wait again, with the same parameters; how many trials."""
+        held = TrialRow.driver_id.in_(list(driver_ids))
+        back = update(TrialRow).where(TrialRow.state == "running", held)
         return self.execute(back.values(state="waiting", started_at=None, driver_id=None))
 
     def shards_of(self, study_id: int, number: int) -> list[Shard]:

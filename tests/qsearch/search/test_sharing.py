@@ -138,6 +138,23 @@ def test_what_a_dead_driver_ran_is_run_by_another_with_the_same_parameters(
     repository.close()
 
 
+def test_a_dead_driver_of_another_study_holds_up_no_equal_work(storage_url: str) -> None:
+    repository = Repository(open_engine(storage_url))
+    killed = driver(repository, FakePool(on_finish=fake_interrupt(after=1)), name="killed")
+    with pytest.raises(KilledError):
+        killed.run()
+    dead = repository.join(killed.study.id, "killed", "v1", 2)
+    taken = repository.claim_trials(killed.study.id, dead, 2, below=TRIALS).run
+    other = driver(repository, FakePool(), name="other", watch=LeaseWatch(lease_s=0.5))
+    assert other.run() is None
+    works = {trial.work_hash for trial in repository.trials_of(other.study.id)}
+    assert works & {trial.work_hash for trial in taken}
+    assert repository.count_trials(other.study.id).finished == TRIALS
+    left = repository.trials_by_number(killed.study.id, [trial.number for trial in taken])
+    assert {trial.state for trial in left} == {"waiting"}
+    repository.close()
+
+
 def test_a_wish_to_stop_ends_the_search_with_nothing_running(sqlite_url: str) -> None:
     repository = Repository(open_engine(sqlite_url))
     asked = threading.Event()

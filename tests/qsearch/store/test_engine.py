@@ -141,16 +141,16 @@ def test_processes_that_create_a_database_together_take_turns(storage_url: str) 
         assert process.returncode == 0, err.decode()
 
 
-def test_one_study_of_an_sqlite_store_has_one_driver(tmp_path: Path) -> None:
+def test_an_sqlite_store_has_one_driver(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     engine, other = open_engine(url), open_engine(url)
     with (
-        exclusive(engine, "digits"),
+        exclusive(engine),
         pytest.raises(StoreError, match="another process"),
-        exclusive(other, "digits"),
+        exclusive(other),
     ):
         pass
-    with exclusive(other, "digits"):
+    with exclusive(other):
         pass
     engine.dispose()
     other.dispose()

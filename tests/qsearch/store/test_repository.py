@@ -132,8 +132,8 @@ def test_interrupted_trials_return_to_the_queue_with_their_attempts(
     driver = repository.join(study.id, "here", "v1", 2)
     first, second = repository.claim_trials(study.id, driver, 2, below=8).run
     repository.finish_trials(study.id, [Ended(second, Outcome(state="pruned", collapsed=True))])
-    assert repository.requeue(study.id, [driver + 1]) == 0
-    assert repository.requeue(study.id, [driver]) == 1
+    assert repository.requeue([driver + 1]) == 0
+    assert repository.requeue([driver]) == 1
     again = repository.trials_of(study.id, states=["waiting"])
     assert [(t.number, t.outcome.attempts, t.params) for t in again] == [(0, 1, first.params)]
 
