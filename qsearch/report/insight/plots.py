@@ -94,9 +94,8 @@ def _frame(rows: Sequence[Row], top: float, unit: str) -> list[str]:
         value = top * step / 4
         x = _place(value, top)
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 4}" y2="{bottom}"/>')
-        anchor = "end" if step == 4 else "middle"
-        words = f"{value:g} {unit}" if step == 4 else f"{value:g}"
-        parts.append(f'<text x="{x:.1f}" y="{TOP - 8}" text-anchor="{anchor}">{words}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{TOP - 8}" text-anchor="middle">{value:g}</text>')
+    parts.append(f'<text x="{WIDTH - 2}" y="{TOP - 8}" text-anchor="end">{escape(unit)}</text>')
     for index, row in enumerate(rows):
         y = TOP + index * ROW + ROW / 2 + 4
         short = row.label
