@@ -49,7 +49,10 @@ def sqnr_value(score: Score) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One metric, and perhaps costs beside it; ties go to agreement, SQNR, the earlier trial.
+    """One metric, and perhaps costs beside it.
+
+    Ties go to the lower costs, so that the best lies on the front; then to agreement, SQNR, and the
+    earlier trial.
 
     Accuracy and SQNR are maximised. A cost as the metric is minimised among the modules that keep
     their accuracy; behind them the rest, by accuracy.
@@ -141,11 +144,11 @@ class Objective:
             parts.append(f"{name} {text}")
         return ", ".join(parts)
 
-    def rank(self, score: Score, number: int) -> tuple[float, float, float, float, int]:
+    def rank(self, score: Score, number: int) -> tuple[float, ...]:
         """Greater is better; what breaks a limit is behind what breaks none."""
         broken = sum(max(amount, 0.0) for amount in self.violations(score).values())
         agreement = score.get("agreement") or 0.0
-        return (-broken, self.value(score), agreement, sqnr_value(score), -number)
+        return (-broken, *self.values(score), agreement, sqnr_value(score), -number)
 
     def best(self, trials: Iterable[Trial]) -> Trial | None:
         """The best complete trial."""

@@ -69,6 +69,17 @@ def test_a_cost_is_shown_as_it_is_and_not_as_its_negative() -> None:
     assert both.values(score) == (31.256, -15580.0)
 
 
+def test_of_equal_accuracy_the_smaller_is_best_so_the_best_lies_on_the_front() -> None:
+    objective = Objective("top1", ("size",))
+    small = {"top1": 0.9, "agreement": 0.97, "sqnr_db": 20.0, "model_bytes": 900.0}
+    ranked = [
+        objective.rank(small, 4),
+        objective.rank({**small, "agreement": 0.99, "model_bytes": 1000.0}, 3),
+        objective.rank({**small, "agreement": 0.98, "model_bytes": 1000.0}, 2),
+    ]
+    assert ranked == sorted(ranked, reverse=True)
+
+
 def test_what_breaks_a_limit_ranks_behind_what_breaks_none() -> None:
     objective = Objective("sqnr", max_size=1000.0)
     fits = {"sqnr_db": 20.0, "model_bytes": 1000.0, "keeps_accuracy": 1.0}
