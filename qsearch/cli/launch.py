@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from types import FrameType
 
 from qsearch.choices import COSTS, JUDGES, METRICS, POOLS, SAMPLERS
 from qsearch.cli.arguments import (
@@ -72,6 +69,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search; the exit code says whether the accuracy was kept."""
     from qsearch.errors import SettingsError
+    from qsearch.interrupts import interrupts_kept
     from qsearch.settings import Settings, resolve
 
     # An orderly stop, like Ctrl-C: running trials return to the queue, the best is written.
@@ -111,32 +109,6 @@ def run(args: argparse.Namespace) -> int:
         own = resolved.settings.storage is None
         print(after_launch(result.folder, result.summary, result.exit_code, own))
     return int(result.exit_code)
-
-
-@contextlib.contextmanager
-def interrupts_kept() -> Iterator[None]:
-    """Ctrl-C takes effect when the block ends: native modules cut off in their import crash.
-
-    A second one takes effect at once.
-
-    Raises:
-        KeyboardInterrupt: there was one.
-    """
-    kept: list[int] = []
-
-    def keep(number: int, frame: FrameType | None) -> None:
-        kept.append(number)
-        if len(kept) > 1:
-            signal.default_int_handler(number, frame)
-
-    before = {number: signal.signal(number, keep) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if kept:
-        raise KeyboardInterrupt
 
 
 def _lines(plan: dict[str, object]) -> str:

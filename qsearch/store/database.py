@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection, CursorResult, Engine, Executable
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 
+from qsearch.interrupts import interrupts_kept
 from qsearch.store.engine import masked, unreachable
 
 T = TypeVar("T")
@@ -27,7 +28,8 @@ class Database:
     """One engine and a clock; every piece of work is one transaction.
 
     A PostgreSQL server that restarts is waited for and the transaction is run again, so each must
-    have the same effect when it runs twice. SQLite waits for its lock by itself.
+    have the same effect when it runs twice. SQLite waits for its lock by itself. Ctrl-C takes
+    effect between transactions.
 
     Args:
         engine: from ``open_engine`` or ``open_reader``.
@@ -103,7 +105,8 @@ class Database:
         begin, pause = self._monotonic(), _FIRST_PAUSE_S
         while True:
             try:
-                return attempt()
+                with interrupts_kept():
+                    return attempt()
             except IntegrityError:
                 raise
             except SQLAlchemyError as error:

@@ -1,6 +1,9 @@
-"""Transactions while a server is away."""
+"""Transactions while a server is away, and when Ctrl-C comes in the middle of one."""
 
 from __future__ import annotations
+
+import os
+import signal
 
 import pytest
 from sqlalchemy import Connection, text
@@ -94,4 +97,19 @@ def test_sqlite_is_not_waited_for(storage_url: str) -> None:
 
     with pytest.raises(StoreError):
         database.write(work)
+    database.close()
+
+
+def test_an_interrupt_waits_for_the_end_of_a_transaction(storage_url: str) -> None:
+    database = Database(open_engine(storage_url))
+    create = "CREATE TABLE kept (number INTEGER)"
+    database.write(lambda connection: connection.exec_driver_sql(create))
+
+    def work(connection: Connection) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        connection.exec_driver_sql("INSERT INTO kept VALUES (1)")
+
+    with pytest.raises(KeyboardInterrupt):
+        database.write(work)
+    assert database.read(text("SELECT number FROM kept")) == [(1,)]
     database.close()

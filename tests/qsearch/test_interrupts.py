@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a command starts: one line, exit code 130, no traceback."""
+"""Ctrl-C and SIGTERM wait for what must not be cut off; a command they end says so in a line."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 
-from qsearch.cli.launch import interrupts_kept
+from qsearch.interrupts import interrupts_kept
 
 CUT_OFF = """
 import sys
@@ -21,6 +23,14 @@ sys.meta_path.insert(0, Interrupting())
 from qsearch.__main__ import main
 main()
 """
+
+
+@pytest.fixture(autouse=True)
+def _termination_is_an_interrupt() -> Iterator[None]:
+    """As ``qsearch launch`` has it; by default nobody handles SIGTERM."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def interrupted_import(numbers: list[signal.Signals], done: list[str]) -> None:
@@ -45,6 +55,37 @@ def test_a_second_one_takes_effect_at_once() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted_import([signal.SIGINT, signal.SIGINT], done)
     assert done == []
+
+
+def interrupted_error() -> None:
+    with interrupts_kept():
+        os.kill(os.getpid(), signal.SIGINT)
+        raise ValueError("of the block")
+
+
+def test_an_error_in_the_block_does_not_swallow_it() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_error()
+
+
+def test_handlers_of_ones_own_are_called_afterwards() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
+    try:
+        with interrupts_kept():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert heard == []
+        assert heard == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_are_left_alone() -> None:
+    done: list[str] = []
+    thread = threading.Thread(target=interrupted_import, args=([], done))
+    thread.start()
+    thread.join()
+    assert done == ["imports"]
 
 
 def test_without_one_nothing_happens() -> None:
