@@ -253,6 +253,8 @@ class ProcessPool(QueuedPool):
             self._failed_starts = 0
         elif process.job is not None:
             job, process.job, process.deadline = process.job, None, None
+            # While some work, whatever kills others at their start is no reason to give up.
+            self._failed_starts = 0
             self._jobs.done(job, message[1], message[2])
 
     def _lost(self, process: _Process, why: str) -> None:

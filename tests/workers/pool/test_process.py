@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -44,6 +45,21 @@ def test_workers_that_cannot_start_are_reported_not_restarted_for_ever() -> None
         pool.submit("a", Ask("double", 1))
         with pytest.raises(WorkerError, match="in a row did not start: exit code 1"):
             drain(pool)
+    finally:
+        pool.close()
+
+
+def test_workers_killed_at_their_start_end_no_search_while_another_works() -> None:
+    pool = ProcessPool(2, runner="pool_runner:Runner")
+    try:
+        pool.submit("first", Ask("pid"))
+        works = drain(pool)["first"].result
+        for number in range(8):
+            (starting,) = set(pool.pids) - {works}
+            os.kill(starting, signal.SIGKILL)
+            while starting in pool.pids:
+                pool.submit(number, Ask("double", number))
+                assert drain(pool)[number].result == 2 * number
     finally:
         pool.close()
 
