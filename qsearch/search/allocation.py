@@ -18,6 +18,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from qsearch.errors import SearchError
+from qsearch.search.native_stdout import native_stdout_dropped
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,16 +68,17 @@ def _solved(layers: Sequence[str], costs: Floats, sizes: Floats, budget: float) 
     entries = np.ones(len(layers)), (owner, np.arange(len(layers)))
     one_each = coo_array(entries, (len(rows), len(layers))).tocsc()
     unit = max(float(sizes.max()), 1.0)
-    solved = milp(
-        costs,
-        integrality=np.ones(len(layers)),
-        bounds=Bounds(0, 1),
-        constraints=[
-            LinearConstraint(one_each, 1, 1),
-            LinearConstraint(sizes[None, :] / unit, -np.inf, budget / unit),
-        ],
-        options={"mip_rel_gap": 0.0},
-    )
+    with native_stdout_dropped():
+        solved = milp(
+            costs,
+            integrality=np.ones(len(layers)),
+            bounds=Bounds(0, 1),
+            constraints=[
+                LinearConstraint(one_each, 1, 1),
+                LinearConstraint(sizes[None, :] / unit, -np.inf, budget / unit),
+            ],
+            options={"mip_rel_gap": 0.0},
+        )
     if solved.x is None:
         raise SearchError("the integer programme was not solved", where=str(solved.message))
     return np.flatnonzero(solved.x > 0.5)
