@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -119,15 +119,18 @@ class Snapshots:
             raise NotFoundError("there is no such study", where=key, fix="see /api/v1/studies")
         return self.refreshed(key, source, repository, found)
 
-    def newest(self) -> Iterator[Snapshot]:
-        """Snapshots of the studies that fit into memory, the newest change first.
+    def page(self, offset: int, limit: int) -> tuple[list[Snapshot], int]:
+        """Snapshots of so many studies, the newest change first; and how many studies there are.
 
         Raises:
             StoreError: the only database does not answer.
         """
         studies = sorted(self.sources.studies(), key=lambda each: -each[2].updated_at)
-        for source, repository, study in studies[:KEPT]:
-            yield self.refreshed(study_key(source, study), source, repository, study)
+        shown = [
+            self.refreshed(study_key(source, study), source, repository, study)
+            for source, repository, study in studies[offset : offset + limit]
+        ]
+        return shown, len(studies)
 
     def refreshed(self, key: str, source: Source, repository: Repository, study: Study) -> Snapshot:
         """The snapshot of a study whose row was just read."""

@@ -23,7 +23,6 @@ from qsearch.dashboard.schemas import (
 )
 from qsearch.dashboard.security import without_passwords
 from qsearch.dashboard.snapshots import Snapshot
-from qsearch.dashboard.sources import study_key
 from qsearch.dashboard.state import SharedDep, SnapshotDep
 from qsearch.store.records import DriverRecord, Stage
 from qsearch.store.view_queries import TrialPoint
@@ -44,14 +43,10 @@ def list_studies(
     limit: Annotated[int, Query(ge=1, le=100)] = 50,
 ) -> StudiesPage:
     """Studies of every source, newest change first."""
-    everything = sorted(found.sources.studies(), key=lambda each: -each[2].updated_at)
-    shown = [
-        found.snapshots.refreshed(study_key(source, study), source, repository, study)
-        for source, repository, study in everything[offset : offset + limit]
-    ]
+    shown, total = found.snapshots.page(offset, limit)
     return StudiesPage(
         studies=[StudyOut(**_summary(each)) for each in shown],
-        total=len(everything),
+        total=total,
         allow_launch=found.starter is not None,
     )
 
