@@ -23,7 +23,7 @@ from compiler.quantize._calibrate.percentile import find_scale_by_percentile
 from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate, calibrate
 from compiler.quantize._candidate import Candidate, build_candidate, mark
 from compiler.quantize._conversion_ops import has_only_conversion_ops
-from compiler.quantize._cost import LayerCost, ModuleCost, module_cost
+from compiler.quantize._cost import FLOAT_BITS, LayerCost, ModuleCost, module_cost
 from compiler.quantize._diagnosis import Diagnosis, OperatorDiagnosis, diagnose
 from compiler.quantize._equalization import equalize
 from compiler.quantize._flow import quantize
@@ -47,6 +47,7 @@ from compiler.quantize._second_calibration import second_stats
 from compiler.quantize._smoothing import smooth
 
 __all__ = [
+    "FLOAT_BITS",
     "CallRecord",
     "Candidate",
     "ChannelStats",

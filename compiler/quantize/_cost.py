@@ -24,6 +24,7 @@ from compiler.quantize._calibrate.point_bits import chosen_bits
 from compiler.quantize._layers import has_weight, named_layers
 
 FLOAT_BITS: Final = 32
+"""Bits of a layer that stays in float."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from qsearch.store.records import StoredArtifact
 from qsearch.store.repository import Repository
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
 from workers.pool.protocol import WorkerPool
+from workers.recent import Recent
 
 log = logging.getLogger("qsearch.search.calibration")
 
@@ -37,6 +38,8 @@ CHANNELS = "channels"
 STATISTICS = "calibration"
 SCALES = "scales"
 MEASUREMENTS = (CHANNELS, STATISTICS, SCALES)
+_VARIANTS = 8
+"""Graph variants whose statistics are held; those of others are read again."""
 # Fields beside calibration_fields() that decide the activation scales.
 _SCALE_FIELDS = (
     "calibrate_mode",
@@ -79,7 +82,7 @@ class Calibrator:
     """CPU seconds that workers spent on it in this run."""
     grams: bool = False
     leaves_ranges: bool = True
-    _stats: dict[str, CalibrationStats] = field(default_factory=dict)
+    _stats: Recent[CalibrationStats] = field(default_factory=lambda: Recent(_VARIANTS))
     _scales: dict[str, tuple[float, ...]] = field(default_factory=dict)
     _channels: ChannelStats | None = None
     _channels_handle: Any = None
@@ -160,12 +163,10 @@ class Calibrator:
         if not self.leaves_ranges:
             return ()
         variant, _ = stored_keys(self.key, qconfig)
-        statistics = self._stats.get(variant)
-        if statistics is None:
-            arrays = self._stored(STATISTICS, variant)
-            if arrays is None:
-                return ()
-            statistics = self._stats[variant] = CalibrationStats.from_arrays(arrays)
+        arrays = self._stored(STATISTICS, variant)
+        if arrays is None:
+            return ()
+        statistics = self._stats.get(variant, lambda: CalibrationStats.from_arrays(arrays))
         scales = self.scales_for(qconfig)
         assert scales is not None
         return clipping_note(heavily_clipped(statistics, scales), qconfig.calibrate_mode)
@@ -185,16 +186,16 @@ class Calibrator:
         return self._scales[key]
 
     def _statistics(self, variant: str, qconfig: QConfig) -> CalibrationStats:
-        if variant not in self._stats:
-            arrays = self._stored(STATISTICS, variant)
-            if arrays is None:
-                statistics, cpu_s = self._measure(qconfig)
-                self.worker_cpu_s += cpu_s
-                self._keep(STATISTICS, variant, statistics.to_arrays(), cpu_s)
-            else:
-                statistics = CalibrationStats.from_arrays(arrays)
-            self._stats[variant] = statistics
-        return self._stats[variant]
+        return self._stats.get(variant, lambda: self._stored_or_measured(variant, qconfig))
+
+    def _stored_or_measured(self, variant: str, qconfig: QConfig) -> CalibrationStats:
+        arrays = self._stored(STATISTICS, variant)
+        if arrays is not None:
+            return CalibrationStats.from_arrays(arrays)
+        statistics, cpu_s = self._measure(qconfig)
+        self.worker_cpu_s += cpu_s
+        self._keep(STATISTICS, variant, statistics.to_arrays(), cpu_s)
+        return statistics
 
     def _measure(
         self, qconfig: QConfig, ranges: tuple[float, ...] | None = None

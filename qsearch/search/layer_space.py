@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import mark, module_cost
+from compiler.quantize import FLOAT_BITS, mark, module_cost
 from qsearch.search.allocation import Table, allocate_bits
-from qsearch.search.space import Parameter, Params, Space, Value, layer_parameter
+from qsearch.search.space import FLOAT_LAYER, Parameter, Params, Space, Value, layer_parameter
 
 BUDGET: Final = "weight_budget"
 """Parameter: the budget as a fraction of the way from the smallest to the largest module."""
@@ -36,7 +36,7 @@ class LayerSpace:
 
     Attributes:
         elements: number of weights by layer, in visiting order.
-        bits: choices, rising.
+        bits: choices, rising; ``FLOAT_BITS`` leaves a layer in float.
     """
 
     elements: Mapping[str, int]
@@ -56,8 +56,13 @@ class LayerSpace:
 
     def raw(self) -> tuple[Parameter, ...]:
         """One parameter per layer, most bits first; for samplers that know no stages."""
-        choices = tuple(reversed(self.bits))
+        choices = tuple(choice_of(bits) for bits in reversed(self.bits))
         return tuple(Parameter(layer_parameter(name), choices) for name in self.elements)
+
+
+def choice_of(bits: int) -> Value:
+    """What a layer's parameter says for these bits."""
+    return FLOAT_LAYER if bits == FLOAT_BITS else bits
 
 
 def weight_elements(module: IRModule, start: QConfig) -> dict[str, int]:
@@ -126,7 +131,8 @@ class LayerPlan:
 
     def params_of(self, point: Mapping[str, Value]) -> Params:
         """The point as values of the raw parameters; choices equal to no choice are kept too."""
-        return {layer_parameter(name): bits for name, bits in self.bits_of(point).items()}
+        bits = self.bits_of(point)
+        return {layer_parameter(name): choice_of(chosen) for name, chosen in bits.items()}
 
     def _weight_of(self, layer: str) -> float:
         row = self.damage[layer]

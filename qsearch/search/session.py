@@ -237,6 +237,7 @@ class Session:
             layers,
             [(prepared.start, scales), *self._first_guess()],
             self._progress,
+            self._calibrator.scales_for,
         )
         self._stages.begin(SENSITIVITY, len(layers.elements))
         damage = measured.damages()

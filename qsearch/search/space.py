@@ -30,6 +30,8 @@ MEASURED: Final = ("percentile", "kl_divergence", "max", "mse")
 
 LAYER_PREFIX: Final = "layers."
 _WEIGHT_BITS: Final = ".nbit_weight"
+FLOAT_LAYER: Final = "float"
+"""Instead of bits: the layer stays in float."""
 
 # Fields that change nothing about the numbers a module computes.
 _NO_EFFECT: Final = ("calibrate_chunk_by",)
@@ -311,7 +313,11 @@ def to_qconfig(params: Mapping[str, Value], start: QConfig) -> QConfig:
     for name, bits in params.items():
         if is_of_layer(name):
             layer = name[len(LAYER_PREFIX) : -len(_WEIGHT_BITS)]
+            if bits == FLOAT_LAYER:
+                layers[layer] = {"float": True}
+                continue
             choice = layers.setdefault(layer, {})
+            choice.pop("float", None)
             choice["nbit_weight"] = bits
             if bits == fields["nbit_weight"]:
                 del choice["nbit_weight"]
@@ -319,7 +325,7 @@ def to_qconfig(params: Mapping[str, Value], start: QConfig) -> QConfig:
 
 
 def layer_parameter(layer: str) -> str:
-    """The parameter that is the bits of one layer's weight."""
+    """The parameter that is the bits of one layer's weight, or ``FLOAT_LAYER``."""
     return f"{LAYER_PREFIX}{layer}{_WEIGHT_BITS}"
 
 
@@ -333,6 +339,8 @@ def value_in(fields: Mapping[str, Any], name: str) -> Any:
     if not is_of_layer(name):
         return fields[name]
     choice = fields["layers"].get(name[len(LAYER_PREFIX) : -len(_WEIGHT_BITS)], {})
+    if choice.get("float"):
+        return FLOAT_LAYER
     return choice.get("nbit_weight", fields["nbit_weight"])
 
 

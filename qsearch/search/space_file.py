@@ -7,7 +7,7 @@
       percentile: {values: [0.999, 0.9999], when: {calibrate_mode: [percentile]}}
       smooth_alpha: {from: 0.3, to: 0.9, step: 0.2}
     layers:
-      nbit_weight: [4, 6, 8]
+      nbit_weight: [4, 6, 8]          # and float, where the fields let a module have float parts
       except: [conv_0]
 
 Fields are those of QConfig, searched in the order of the file; a field that is not named stays as
@@ -26,9 +26,11 @@ import yaml
 from compiler.errors import CompilerError, legal_names
 from compiler.qtypes.layer_choices import WEIGHT_BITS
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import FLOAT_BITS
 from qsearch.config_file import read_config_file
 from qsearch.errors import SettingsError
-from qsearch.search.space import Parameter, Space, Value, to_qconfig, value_in
+from qsearch.search.layer_space import choice_of
+from qsearch.search.space import FLOAT_LAYER, Parameter, Space, Value, to_qconfig, value_in
 
 MOST_CHOICES: Final = 1000
 """Values of one field; a finer range than this gains nothing."""
@@ -45,7 +47,8 @@ class SpaceFile:
 
     Attributes:
         space: the fields.
-        weight_bits: choices of bits of single layers; empty where layers do not differ.
+        weight_bits: choices of bits of single layers, rising, with ``FLOAT_BITS`` for layers that
+            stay in float; empty where layers do not differ.
         layers: names of the layers that may differ.
     """
 
@@ -83,6 +86,8 @@ def read_space(source: str | Path | Mapping[str, Any], layers: Sequence[str]) ->
             fix="name some under `fields:`; qsearch doctor --space-out writes those of the default",
         )
     bits, differing = _layer_section(given.get("layers"), layers, f"{where}: layers")
+    if FLOAT_BITS in bits:
+        _check_float_parts(found, f"{where}: layers")
     return SpaceFile(Space(tuple(found)), bits, differing)
 
 
@@ -106,7 +111,8 @@ def write_space(
         text = yaml.safe_dump({name: row}, default_flow_style=True, sort_keys=False, width=10_000)
         lines.append(f"  {text.strip()[1:-1]}")
     if weight_bits:
-        lines += ["layers:", f"  nbit_weight: {list(weight_bits)}"]
+        choices = ", ".join(str(choice_of(bits)) for bits in weight_bits)
+        lines += ["layers:", f"  nbit_weight: [{choices}]"]
         lines.append("  # all of these unless named under `only:` or `except:`")
         lines += [f"  #   {name}" for name in layers]
     return "\n".join(lines) + "\n"
@@ -196,17 +202,32 @@ def _layer_section(
         return (), ()
     rows = _mapping(given, place)
     _check_keys(rows, _LAYER_KEYS, place)
-    bits = rows.get("nbit_weight")
+    given_bits = rows.get("nbit_weight")
     low, high = WEIGHT_BITS
-    if not (bits and isinstance(bits, list)) or not all(
-        isinstance(b, int) and not isinstance(b, bool) and low <= b <= high for b in bits
-    ):
+    bits = given_bits if isinstance(given_bits, list) else []
+    fits = [b == FLOAT_LAYER or (type(b) is int and low <= b <= high) for b in bits]
+    if not (bits and all(fits)):
         raise SettingsError(
-            f"nbit_weight cannot be {bits!r}", where=place, fix=f"a list of {low} to {high}"
+            f"nbit_weight cannot be {given_bits!r}",
+            where=place,
+            fix=f"a list of {low} to {high}, or {FLOAT_LAYER}",
         )
     named = _layer_names(rows.get("only", list(layers)), layers, f"{place}: only")
     left_out = _layer_names(rows.get("except", []), layers, f"{place}: except")
-    return tuple(sorted(set(bits))), tuple(n for n in layers if n in named and n not in left_out)
+    numbers = sorted({FLOAT_BITS if choice == FLOAT_LAYER else choice for choice in bits})
+    return tuple(numbers), tuple(n for n in layers if n in named and n not in left_out)
+
+
+def _check_float_parts(fields_: Sequence[Parameter], place: str) -> None:
+    """A layer can stay in float only where no module must be integers throughout."""
+    integral = QConfig.recommended().partition_conversions
+    chosen = [p.choices for p in fields_ if p.name == "partition_conversions"]
+    if integral in (chosen[0] if chosen else (integral,)):
+        raise SettingsError(
+            f"{FLOAT_LAYER} layers do not fit partition_conversions {integral!r}",
+            where=place,
+            fix=f"drop {FLOAT_LAYER}, or put `partition_conversions: [enabled]` below fields",
+        )
 
 
 def _layer_names(given: Any, layers: Sequence[str], place: str) -> list[str]:

@@ -8,8 +8,9 @@ Sensitivities are no trials: they are bounded by the layers, kept in the store, 
 base is the start or the first good guess, whichever errs less: what one layer adds drowns in the
 noise of a base that has lost the signal, and then the layer seems to need no bits. A
 search whose layers may not differ has the global stage only; the store says why the others are
-skipped. Source: leave-one-out sensitivities as in Yao et al., "HAWQ-V3", 2021, with measured
-damages in place of Hessian traces.
+skipped. Where layers may stay in float, damages are counted from there, not from the base, and
+every layer that is measured in float costs a calibration of its own. Source: leave-one-out
+sensitivities as in Yao et al., "HAWQ-V3", 2021, with measured damages in place of Hessian traces.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from math import log10
 from typing import Final
 
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import FLOAT_BITS
 from qsearch.progress import Progress
 from qsearch.search.gathering import await_workers, gather
 from qsearch.search.judging import Judging
-from qsearch.search.layer_space import LayerSpace
+from qsearch.search.layer_space import LayerSpace, choice_of
 from qsearch.search.space import layer_parameter, to_qconfig
 from qsearch.search.stage_names import SENSITIVITY, STAGES
 from qsearch.store.records import LayerFigures, Stage
@@ -37,7 +39,8 @@ MOST_MEASURED: Final = 128
 and the noise of the others follows from the step size: four times less for every bit."""
 
 Damage = dict[str, dict[int, float]]
-Base = tuple[QConfig, tuple[float, ...] | None]
+Ranges = tuple[float, ...] | None
+Base = tuple[QConfig, Ranges]
 """A configuration and its activation ranges."""
 
 
@@ -52,6 +55,7 @@ class Sensitivities:
         layers: what layers may choose.
         bases: configurations, with their activation ranges, in one of which single layers are
             changed: the one that errs least, the first of equals.
+        ranges_of: activation ranges of a configuration that leaves a layer in float.
     """
 
     repository: Repository
@@ -61,6 +65,7 @@ class Sensitivities:
     layers: LayerSpace
     bases: Sequence[Base]
     progress: Progress
+    ranges_of: Callable[[QConfig], Ranges]
     cpu_s: float = 0.0
     """CPU seconds that workers spent on it in this run."""
 
@@ -82,12 +87,18 @@ class Sensitivities:
     def _measured(self) -> Damage:
         choices = self._to_measure(self.bases[0][0].nbit_weight)
         await_workers(self.pool, self.progress)
-        self.progress.phase(SENSITIVITY, len(choices) + len(self.bases))
+        self.progress.phase(SENSITIVITY, len(self.bases))
         noises = self._noises(self.bases)
         noise, place = min((noise, place) for place, noise in enumerate(noises))
         base, scales = self.bases[place]
-        changed = [to_qconfig({layer_parameter(name): bits}, base) for name, bits in choices]
-        alone = dict(zip(choices, self._noises([(one, scales) for one in changed]), strict=True))
+        changed = [
+            to_qconfig({layer_parameter(name): choice_of(bits)}, base) for name, bits in choices
+        ]
+        ranges = [self.ranges_of(c) if c.layers.float_layers else scales for c in changed]
+        self.progress.phase(SENSITIVITY, len(choices))
+        alone = dict(
+            zip(choices, self._noises(list(zip(changed, ranges, strict=True))), strict=True)
+        )
         damage = self._filled(alone, noise, base.nbit_weight)
         self._keep(damage, alone, noise)
         return damage
@@ -118,16 +129,16 @@ class Sensitivities:
         damage: Damage = {}
         for name in self.layers.elements:
             row = {
-                bits: max(alone[name, bits] - base, 0.0)
-                for bits in self.layers.bits
-                if (name, bits) in alone
+                bits: alone[name, bits] - base for bits in self.layers.bits if (name, bits) in alone
             }
             least = min(row, default=full)
+            if FLOAT_BITS not in self.layers.bits or FLOAT_BITS in row:
+                row[full] = 0.0
+            unhurt = min(row.get(FLOAT_BITS, 0.0), 0.0)
+            law = max(row.get(least, 0.0), 0.0)
             for bits in self.layers.bits:
-                if bits == full:
-                    row[bits] = 0.0
-                row.setdefault(bits, row.get(least, 0.0) * 4.0 ** (least - bits))
-            damage[name] = {bits: row[bits] for bits in self.layers.bits}
+                row.setdefault(bits, law * 4.0 ** (least - bits))
+            damage[name] = {bits: max(row[bits] - unhurt, 0.0) for bits in self.layers.bits}
         return damage
 
     def _keep(self, damage: Damage, alone: Mapping[tuple[str, int], float], base: float) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.layer_space import BUDGET, NO_FLIP, LayerPlan, LayerSpace
-from qsearch.search.space import layer_parameter, to_qconfig
+from qsearch.search.space import layer_parameter, to_qconfig, value_in
 
 LAYERS = LayerSpace({"conv_0": 100, "conv_1": 1000, "gemm_0": 400}, (4, 6, 8))
 DAMAGE = {
@@ -45,6 +45,23 @@ def test_first_budgets_spread_over_the_range() -> None:
     assert fractions[:2] == [1.0, 0.5]
     assert set(fractions[2:4]) == {0.25, 0.75}
     assert len(set(fractions)) == 32
+
+
+def test_a_layer_in_float_is_a_choice_of_32_bits() -> None:
+    layers = LayerSpace({"conv_0": 100, "gemm_0": 400}, (4, 8, 32))
+    assert layers.sizes["conv_0"] == {4: 50.0, 8: 100.0, 32: 400.0}
+    damage = {"conv_0": {4: 9.0, 8: 8.0, 32: 0.0}, "gemm_0": {4: 0.2, 8: 0.1, 32: 0.0}}
+    plan = LayerPlan(layers, damage, most=800.0)
+    start = QConfig.recommended(partition_conversions="enabled")
+    params = plan.params_of({BUDGET: 1.0})
+    qconfig = to_qconfig(params, start)
+    assert qconfig.layers == {"conv_0": {"float": True}}
+    assert [value_in(qconfig.to_dict(), name) for name in params] == ["float", 8]
+    # Another point takes the layer out of float again.
+    assert to_qconfig({layer_parameter("conv_0"): 4}, qconfig).layers == {
+        "conv_0": {"nbit_weight": 4}
+    }
+    assert layers.raw()[0].choices == ("float", 8, 4)
 
 
 def test_raw_parameters_make_the_same_configuration_as_the_field() -> None:

@@ -52,6 +52,25 @@ layers:
     assert (found.weight_bits, found.layers) == ((4, 8), ("conv_1", "gemm_0"))
 
 
+def test_layers_may_stay_in_float_where_modules_may_have_float_parts(tmp_path: Path) -> None:
+    fields = "fields:\n  partition_conversions: [enabled, disabled]\n"
+    found = read(tmp_path, fields + "layers:\n  nbit_weight: [float, 8]\n")
+    assert found.weight_bits == (8, 32)
+    again = write_space(found.space, found.weight_bits, found.layers)
+    assert "nbit_weight: [8, float]" in again
+    assert read(tmp_path, again) == found
+
+
+@pytest.mark.parametrize(
+    "fields", ["weight_scale: [max]", "partition_conversions: [enabled, fully_integral]"]
+)
+def test_float_layers_in_modules_of_integers_are_refused(tmp_path: Path, fields: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        read(tmp_path, f"fields:\n  {fields}\nlayers:\n  nbit_weight: [8, float]\n")
+    assert "fully_integral" in refused.value.what
+    assert "partition_conversions: [enabled]" in str(refused.value.fix)
+
+
 def test_a_mapping_says_the_same_as_a_file(tmp_path: Path) -> None:
     given = {
         "fields": {"weight_scale": ["max", "mse"], "bias_correction": [False]},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,13 @@ import pytest
 
 import qsearch
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import FLOAT_BITS
 from qsearch.progress import SilentProgress
 from qsearch.result import SearchResult
 from qsearch.search.judging import Judging
 from qsearch.search.layer_space import LayerSpace
-from qsearch.search.stages import MOST_MEASURED, Sensitivities
+from qsearch.search.objectives import sqnr_value
+from qsearch.search.stages import MOST_MEASURED, Damage, Sensitivities
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy
 from qsearch.store.repository import Repository
@@ -61,38 +63,72 @@ def test_all_stages_and_sensitivities_are_in_the_store(two_objectives: SearchRes
     assert len(layers) < MOST_MEASURED
 
 
-def test_what_a_layer_adds_is_measured_in_the_base_that_errs_least(tmp_path: Path) -> None:
-    def noise(qconfig: Mapping[str, Any]) -> float:
-        if qconfig["calibrate_mode"] == "percentile":
-            return 4.0  # nothing is left of the signal, whatever the bits are
-        bits = {name: choice["nbit_weight"] for name, choice in qconfig["layers"].items()}
-        return 0.01 + sum({"a": 0.2, "b": 0.1}[name] / most for name, most in bits.items())
+def damages(folder: Path, noise: Callable[[QConfig], float], bits: tuple[int, ...]) -> Damage:
+    """What is measured of layers a and b where a configuration errs by ``noise``."""
+    start = QConfig.recommended(partition_conversions="enabled")
+    ranges: dict[QConfig, tuple[float, ...]] = {start: (1.0,)}
+    ranges[start.with_overrides(calibrate_mode="mse")] = (2.0,)
+    bases = list(ranges.items())
+
+    def ranges_of(qconfig: QConfig) -> tuple[float, ...]:
+        assert qconfig.layers.float_layers
+        return ranges.setdefault(qconfig, (float(len(ranges)),))
 
     def answer(request: EvaluationRequest) -> EvaluationResult:
-        sums = {**made_up(request).sums, "sqnr": {"signal": 1.0, "noise": noise(request.qconfig)}}
+        qconfig = QConfig.from_dict(request.qconfig)
+        plain = qconfig.with_overrides(layers={})
+        assert request.activation_scales == ranges[qconfig if needs_own(qconfig) else plain]
+        sums = {**made_up(request).sums, "sqnr": {"signal": 1.0, "noise": noise(qconfig)}}
         return replace(made_up(request), sums=sums)
 
-    start, good = QConfig.recommended(), QConfig.recommended(calibrate_mode="mse")
-    repository = Repository(open_engine(f"sqlite:///{tmp_path / 'study.db'}"))
+    def needs_own(qconfig: QConfig) -> bool:
+        return bool(qconfig.layers.float_layers)
+
+    repository = Repository(open_engine(f"sqlite:///{folder / 'study.db'}"))
     try:
         study = repository.create_study(
             NewStudy("study", "m.onnx", "a" * 64, {}, "b" * 64, 3, TRIALS, "c" * 16)
         )
         samples = DatasetRef("npz"), Range(0, 300)
-        damage = Sensitivities(
+        return Sensitivities(
             repository,
             study.id,
             FakePool(answer=answer),
             Judging(b"", *samples, "grid", ("sqnr",), (), lambda _: {}),
-            LayerSpace({"a": 100, "b": 100}, (4, 8)),
-            [(start, (1.0,)), (good, (2.0,))],
+            LayerSpace({"a": 100, "b": 100}, bits),
+            bases,
             SilentProgress(),
+            ranges_of,
         ).damages()
     finally:
         repository.close()
-    assert damage == {
-        "a": {4: pytest.approx(0.05), 8: 0.0},
-        "b": {4: pytest.approx(0.025), 8: 0.0},
+
+
+def noise_of_layers(qconfig: QConfig) -> float:
+    """The recommended configuration loses all; in the other, layers add up."""
+    if qconfig.calibrate_mode == "percentile":
+        return 4.0  # nothing is left of the signal, whatever the bits are
+    added = {"a": 0.2, "b": 0.1}
+    choices = qconfig.layers
+    return sum(
+        0.0
+        if name in choices.float_layers
+        else part / (choices[name].nbit_weight or 8 if name in choices else 8)
+        for name, part in added.items()
+    )
+
+
+def test_what_a_layer_adds_is_measured_in_the_base_that_errs_least(tmp_path: Path) -> None:
+    assert damages(tmp_path, noise_of_layers, (4, 8)) == {
+        "a": {4: pytest.approx(0.025), 8: 0.0},
+        "b": {4: pytest.approx(0.0125), 8: 0.0},
+    }
+
+
+def test_where_layers_may_stay_in_float_damages_count_from_there(tmp_path: Path) -> None:
+    assert damages(tmp_path, noise_of_layers, (4, 8, FLOAT_BITS)) == {
+        "a": {4: pytest.approx(0.05), 8: pytest.approx(0.025), FLOAT_BITS: 0.0},
+        "b": {4: pytest.approx(0.025), 8: pytest.approx(0.0125), FLOAT_BITS: 0.0},
     }
 
 
@@ -140,6 +176,28 @@ def test_a_space_of_ones_own_under_a_limit_of_bytes(tmp_path: Path) -> None:
     assert "conv_0" not in {name for t in result.trials for name in t.qconfig["layers"]}
     # Close to the limit: the programme fills the budget.
     assert 7000 < result.summary["best"]["model_bytes"] <= 8000
+
+
+def test_layers_get_bits_or_float_under_a_limit_of_bytes(tmp_path: Path) -> None:
+    space = {
+        "fields": {
+            "partition_conversions": ["enabled"],
+            "calibrate_mode": ["mse"],
+            "weight_scale": ["mse", "max"],
+        },
+        "layers": {"nbit_weight": [4, 8, "float"]},
+    }
+    result = search(tmp_path / "run", trials=10, space=space, max_size=20_000)
+    assert {t.state for t in result.trials} <= {"complete", "pruned"}
+    best = result.objective.best(result.trials)
+    assert best is not None
+    floats = QConfig.from_dict(best.qconfig).layers.float_layers
+    assert floats
+    assert best.stage == "layers"
+    assert (best.outcome.score or {})["model_bytes"] <= 20_000
+    all_eight = max(sqnr_value(t.outcome.score or {}) for t in result.trials if t.stage == "global")
+    assert sqnr_value(best.outcome.score or {}) > all_eight
+    assert 'dtype="float32"' in qsearch.load(result.folder / "best.qmod").text()
 
 
 def test_a_limit_of_bytes_that_no_module_keeps_is_a_missed_target(tmp_path: Path) -> None:
