@@ -28,6 +28,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the best trial."""
     from qsearch import api
+    from qsearch.search.objectives import own_scores
 
     found = api.best(**study_of(args))
     if args.qconfig:
@@ -37,8 +38,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         params = ", ".join(f"{name}={value}" for name, value in found["params"].items())
         print(f"study      {found['study']}\nbest       trial {found['number']}")
-        for name, value in found.items():
-            if value is not None and (name in ("top1", "agreement", "sqnr_db") or ":" in name):
+        usual = {name: found.get(name) for name in ("top1", "agreement", "sqnr_db")}
+        for name, value in (usual | own_scores(found)).items():
+            if value is not None:
                 print(f"{name:<10} {value:.4f}{_interval(found['intervals'].get(name))}")
         for one in found.get("front", ()):
             rest = ", ".join(f"{n} {_shown(v)}" for n, v in one.items() if n != "trial")

@@ -43,7 +43,9 @@ def search(tmp_path: Path, **options: Any) -> qsearch.SearchResult:
     return qsearch.launch("digits", out=tmp_path / "run", **options)
 
 
-def test_a_metric_of_ones_own_is_what_the_search_maximises(own_code: Any, tmp_path: Path) -> None:
+def test_a_metric_of_ones_own_is_what_the_search_maximises(
+    own_code: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = search(tmp_path, metric=own_code.margin)
     path = "own_code:margin"
     scores = [t.outcome.score for t in result.trials if t.outcome.score is not None]
@@ -61,6 +63,11 @@ def test_a_metric_of_ones_own_is_what_the_search_maximises(own_code: Any, tmp_pa
     assert f"{path}_error" not in row
     (compared,) = api.compare([result.folder])
     assert compared[path] == best[path]
+    assert run(["best", str(result.folder)]) == 0
+    shown = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines())
+    assert shown[path] == f"{best[path]:.4f}"
+    assert shown["margin.largest"] == f"{best['margin.largest']:.4f}"
+    assert f"{path}_error" not in shown
 
 
 def test_a_metric_with_a_value_per_sample_is_the_same_on_processes(
