@@ -6,6 +6,7 @@ that the rest of the service never meets an option it does not know.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
@@ -22,6 +23,8 @@ from qsearch.errors import SettingsError
 from qsearch.import_path import is_import_path
 
 ENVIRONMENT_PREFIX: Final = "QSEARCH_"
+_MISSPELLED: Final = 0.9
+"""Likeness, as difflib measures it, from which a variable of the environment is a setting's."""
 _PASSWORD: Final = re.compile(r"(://[^/:@]*:)[^/]*@")
 
 
@@ -230,6 +233,16 @@ def _from_environment(
     environment: Mapping[str, str] | None, names: set[str]
 ) -> dict[str, str | None]:
     variables = os.environ if environment is None else environment
+    known = {ENVIRONMENT_PREFIX + name.upper() for name in names}
+    for variable in sorted(v for v in variables if v.startswith(ENVIRONMENT_PREFIX)):
+        # Others may have variables of this prefix; one that nearly is a setting is misspelled.
+        nearest = difflib.get_close_matches(variable, known, n=1, cutoff=_MISSPELLED)
+        if variable not in known and nearest:
+            raise SettingsError(
+                f"unknown variable {variable}",
+                where="environment",
+                fix=f"did you mean {nearest[0]}? Else unset it",
+            )
     return {
         name: variables[ENVIRONMENT_PREFIX + name.upper()]
         for name in sorted(names)

@@ -99,6 +99,23 @@ def test_a_wrong_configuration_file_is_named(
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("misspelled", "meant"),
+    [("TRIAL", "TRIALS"), ("MAXDROP", "MAX_DROP"), ("MINIMISE", "MINIMIZE"), ("STORE", "STORAGE")],
+)
+def test_a_misspelled_variable_is_named_with_the_nearest(misspelled: str, meant: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        resolve({}, environment={f"QSEARCH_{misspelled}": "3"})
+    assert f"QSEARCH_{misspelled}" in caught.value.what
+    assert f"did you mean QSEARCH_{meant}?" in str(caught.value.fix)
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    others = ("TOKEN", "KERNELS", "CACHE_DIR", "IMAGE", "TEST_PG_URL", "SCREENSHOTS", "MY_OWN")
+    found = resolve({}, environment={f"QSEARCH_{name}": "3" for name in others})
+    assert set(found.sources.values()) == {"default"}
+
+
 def test_a_missing_configuration_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         resolve({}, config_file=tmp_path / "none.yaml", environment={})
