@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 HARDWARE_METRICS: Final = ("hw_groups", "hw_traffic", "hw_cycles", "hw_host_calls")
-COSTS: Final = ("size", "bit_operations", *HARDWARE_METRICS)
+COSTS: Final = ("size", "bit_operations", "latency", *HARDWARE_METRICS)
 """What ``--minimize`` may name, and ``--metric`` with less being better."""
 METRICS: Final = ("top1", "agreement", "sqnr", *COSTS)
 JUDGES: Final = ("grid", "simulated")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _ALWAYS_TOLD: Final = ("hw_groups", "hw_traffic")
+_UNIT: Final = {"latency": " ms"}
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,9 @@ class SearchResult:
         limits = () if self.objective.max_size is None else ("size",)
         names = dict.fromkeys([*self.objective.names, *limits])
         told = [name for name in names if name in COSTS and name not in _ALWAYS_TOLD]
-        return "".join(f", {name} {_number(score.get(score_key(name)))}" for name in told)
+        return "".join(
+            f", {name} {_number(score.get(score_key(name)))}{_UNIT.get(name, '')}" for name in told
+        )
 
     def _best(self) -> Trial:
         best = self.objective.best(self.trials)

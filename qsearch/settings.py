@@ -64,7 +64,8 @@ class Settings:
         seed: of the sampler and of synthetic data.
         metric: what the search maximises; None means top1 with labels and sqnr without. A cost is
             minimised among what keeps its accuracy.
-        minimize: costs beside the metric, for a Pareto front: size, bit_operations, hw_….
+        minimize: costs beside the metric, for a Pareto front: size, bit_operations, latency (of the
+            module as C, measured), hw_….
         max_size: most bytes (or "2M") of packed weights; modules that have more do not win.
         space: file that says what is searched, or the mapping it would hold; None is what
             ``doctor --space-out`` writes.

@@ -35,6 +35,7 @@ class Runnable:
         compile_cpu_s: what making it cost.
         hardware: its cost on the accelerator of the request, if that names one.
         cost: bytes of its packed weights and its bit operations; None for the float model.
+        module: what ships; None where nothing was realised.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -44,6 +45,7 @@ class Runnable:
     compile_cpu_s: float
     hardware: Mapping[str, float] | None = None
     cost: Mapping[str, float] | None = None
+    module: IRModule | None = None
 
 
 class Builder:
@@ -108,6 +110,7 @@ class Builder:
             clock.seconds,
             _hardware(candidate, request.hardware),
             _cost(candidate),
+            candidate.partitioned or candidate.integer,
         )
 
 

@@ -65,6 +65,10 @@ class EvaluationActor:
         collapsed = run.collapsed_early()
         if not collapsed:
             run.judge_all()
+        run_cpu_s = clock.seconds
+        cost = runnable.cost
+        if request.latency and part == 0 and not collapsed and cost is not None:
+            cost = {**cost, **run.latency()}
         return EvaluationResult(
             sums=run.sums.sums,
             samples=run.judged,
@@ -72,13 +76,13 @@ class EvaluationActor:
             outputs_sha256=run.digest.hexdigest(),
             outputs=run.outputs() if request.return_outputs else None,
             compile_cpu_s=compile_cpu_s,
-            run_cpu_s=clock.seconds,
+            run_cpu_s=run_cpu_s,
             peak_rss_bytes=peak_rss_bytes(),
             fully_integral=runnable.fully_integral,
             float_ops=runnable.float_ops,
             run_samples=batch_size(runnable.inputs),
             hardware=runnable.hardware,
-            cost=runnable.cost,
+            cost=cost,
         )
 
 
@@ -159,17 +163,35 @@ class _Judgement:
             self._record(outputs)
             self.judged += batch.count
 
+    def latency(self) -> dict[str, float]:
+        """Milliseconds a sample of what ships, as C on this machine, where there is such a module.
+
+        Raises:
+            CompilerError: the module has no C form, or there is no compiler.
+        """
+        from compiler.targets.c.stopwatch import timed_run
+
+        module = self._runnable.module
+        if module is None:
+            return {}
+        _, milliseconds = timed_run(module, self._batch(self._runs[0]).inputs)
+        return {"latency_ms": milliseconds / self._size}
+
     def outputs(self) -> Rows:
         """Outputs of all judged samples."""
         return tuple(np.concatenate(parts) for parts in zip(*self._kept, strict=True))
 
     def _run(self, index: int) -> tuple[ModelBatch, Rows]:
+        batch = self._batch(index)
+        outputs = self._runnable.executor.run(batch.inputs)
+        return batch, tuple(_rows(out, batch.count, self._size) for out in outputs)
+
+    def _batch(self, index: int) -> ModelBatch:
         samples = self._request.samples
         start = samples.start + index * self._size
         part = Range(start, min(start + self._size, samples.stop))
         (batch,) = model_batches(self._dataset, part, self._runnable.inputs, self._size)
-        outputs = self._runnable.executor.run(batch.inputs)
-        return batch, tuple(_rows(out, batch.count, self._size) for out in outputs)
+        return batch
 
     def _reference_of(self, batch: ModelBatch) -> Outputs | None:
         if self._reference is None:

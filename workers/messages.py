@@ -128,6 +128,7 @@ class EvaluationRequest:
             every part is spread over them. Parts of one evaluation merge by ``workers.parts``.
         hardware: text of a hardware description and the name of its file, as ``parse_hdfg`` takes
             them, where the candidate's cost on that accelerator is wanted.
+        latency: time the candidate as C; of an evaluation in parts, the first part does.
     """
 
     blob: bytes | Handle
@@ -144,6 +145,7 @@ class EvaluationRequest:
     channels: Mapping[str, NDArray[Any]] | Handle | None = None
     part: tuple[int, int] = (0, 1)
     hardware: tuple[str, str] | None = None
+    latency: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,8 @@ class EvaluationResult:
         float_ops: operators that stayed float, with the reason, for the report.
         run_samples: samples of one run of the model (its batch size).
         hardware: ``HardwareCost.totals`` of the candidate, where it was asked for.
-        cost: ``model_bytes`` (of packed weights) and ``bit_operations``; None for the float model.
+        cost: ``model_bytes`` (of packed weights) and ``bit_operations``, and where it was asked for
+            ``latency_ms``, CPU milliseconds a sample; None for the float model.
     """
 
     sums: Mapping[str, Mapping[str, float]]

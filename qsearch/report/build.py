@@ -78,7 +78,7 @@ def _best(trial: Trial) -> dict[str, Any]:
 
 def _scored(score: Mapping[str, float | None]) -> dict[str, float | None]:
     """Accuracies, what the user's own metrics gave, and the costs that are known."""
-    known = ("model_bytes", "bit_operations", *HARDWARE_METRICS)
+    known = ("model_bytes", "bit_operations", "latency_ms", *HARDWARE_METRICS)
     costs = {name: score[name] for name in known if name in score}
     return {**{name: score.get(name) for name in _SCORES}, **own_scores(score), **costs}
 

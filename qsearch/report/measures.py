@@ -60,7 +60,11 @@ _WORDS: Final[Mapping[str, str]] = {
     "cpu_s": "CPU time",
     "number": "trial",
 }
-_OF_METRIC: Final[Mapping[str, str]] = {"sqnr": "sqnr_db", "size": "model_bytes"}
+_OF_METRIC: Final[Mapping[str, str]] = {
+    "sqnr": "sqnr_db",
+    "size": "model_bytes",
+    "latency": "latency_ms",
+}
 
 
 class Scored(Protocol):

@@ -38,6 +38,7 @@ class Judging:
         channels: the pool's handle of channel statistics, for configurations that need them.
         parts: requests of one trial, that idle workers may share; see ``workers.parts``.
         hardware: description whose cost is part of the score, see EvaluationRequest.
+        latency: time candidates as C, see EvaluationRequest.
         keeps: whether a score keeps the accuracy, for searches that weigh it.
     """
 
@@ -51,6 +52,7 @@ class Judging:
     channels: Any = None
     parts: int = 1
     hardware: tuple[str, str] | None = None
+    latency: bool = False
     keeps: Callable[[Score], bool] | None = None
 
     def judge_of(self, qconfig: Mapping[str, Any]) -> Judge:
@@ -73,6 +75,7 @@ class Judging:
             collapse_after=COLLAPSE_AFTER if len(self.samples) > COLLAPSE_AFTER else None,
             channels=self.channels_of(qconfig),
             hardware=self.hardware,
+            latency=self.latency,
         )
         return split(request, self.parts)
 

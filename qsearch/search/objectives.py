@@ -15,7 +15,8 @@ Score = Mapping[str, float | None]
 """Metric name → value: ``top1`` and ``agreement`` as fractions 0..1, ``sqnr_db`` in dB.
 
 None: ``top1`` is absent without labels; ``sqnr_db`` is infinite (outputs equal the float model's).
-``model_bytes`` are bytes of packed weights, ``bit_operations`` those of one run. With ``--hw`` also
+``model_bytes`` are bytes of packed weights, ``bit_operations`` those of one run, and ``latency_ms``
+the CPU time of a sample in C on the worker's machine, where it is asked for. With ``--hw`` also
 ``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``. Metrics of the user are
 under their import path.
 """
@@ -38,6 +39,7 @@ SCORE_KEY: Final = {
     "agreement": "agreement",
     "sqnr": "sqnr_db",
     "size": "model_bytes",
+    "latency": "latency_ms",
 }
 
 

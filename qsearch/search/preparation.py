@@ -25,6 +25,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     ungiven_weights,
 )
+from compiler.targets.c.toolchain import build_facts, find_compiler
 from qsearch.choices import HARDWARE_METRICS
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
@@ -43,9 +44,9 @@ from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
 
-ON_HARDWARE = ("hw", "max_drop")
-"""Parts of the spec that are there, and decide scores, with ``--hw`` only; the accuracy that may be
-lost where a cost is what is minimised."""
+SOMETIMES_SCORED = ("hw", "latency", "max_drop")
+"""Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the
+machine that latency is measured on, the accuracy that may be lost where a cost is minimised."""
 
 PREREQUISITE_LEVEL = 3
 """Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
@@ -169,6 +170,8 @@ def prepare_study(
     hardware = _hardware(settings, metric)
     if hardware is not None:
         spec["hw"] = hashlib.sha256(hardware[0].encode()).hexdigest()
+    if "latency" in (metric, *settings.minimize):
+        spec["latency"] = _timed_where(settings)
     warnings = _warnings(calib_data, eval_given, has_labels)
     return PreparedStudy(
         source,
@@ -214,6 +217,25 @@ def _hardware(settings: Settings, metric: str) -> tuple[str, str] | None:
     described = read_description(settings.hw)
     parse_hdfg(*described)
     return described
+
+
+def _timed_where(settings: Settings) -> str:
+    """The machine that candidates are timed on: on others their figures are different.
+
+    Raises:
+        SettingsError: nothing can be compiled here, where the workers are.
+    """
+    if settings.address is not None:
+        return "cluster"
+    compiler = find_compiler()
+    if compiler is None:
+        raise SettingsError(
+            "latency is that of the module as C, and there is no C compiler",
+            where="--metric, --minimize",
+            fix="install one (apt-get install gcc, or pip install ziglang), or minimise "
+            "bit_operations",
+        )
+    return content_hash({"build": build_facts(compiler)})
 
 
 def _prune(settings: Settings) -> float:

@@ -33,7 +33,7 @@ from qsearch.search.kept_inputs import INPUTS, kept_inputs
 from qsearch.search.layer_space import LayerPlan
 from qsearch.search.ledger import Ledger
 from qsearch.search.objectives import Objective, keeps_accuracy
-from qsearch.search.preparation import ON_HARDWARE, PreparedStudy, leaves_ranges
+from qsearch.search.preparation import SOMETIMES_SCORED, PreparedStudy, leaves_ranges
 from qsearch.search.proposals import Proposer
 from qsearch.search.pruning import PairedStop
 from qsearch.search.scoring import metric_names, score_of
@@ -206,6 +206,7 @@ class Session:
             ),
             parts=self._parts(reference),
             hardware=prepared.hardware,
+            latency="latency" in self._objective.names,
             keeps=(
                 (lambda score: keeps_accuracy(score, baseline, self._settings.max_drop))
                 if "max_drop" in prepared.spec
@@ -290,7 +291,7 @@ class Session:
             work_key={
                 **{
                     k: prepared.spec[k]
-                    for k in (*decides, "percentiles", "collapse_after", *ON_HARDWARE)
+                    for k in (*decides, "percentiles", "collapse_after", *SOMETIMES_SCORED)
                     if k in prepared.spec
                 },
                 **({"metric": prepared.metric} if is_import_path(prepared.metric) else {}),

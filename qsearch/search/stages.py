@@ -123,7 +123,9 @@ class Sensitivities:
 
     def _request(self, qconfig: QConfig, scales: tuple[float, ...] | None) -> EvaluationRequest:
         first = self.judging.requests(qconfig.to_dict(), scales)[0]
-        return replace(first, collapse_after=None, return_outputs=False, hardware=None)
+        return replace(
+            first, collapse_after=None, return_outputs=False, hardware=None, latency=False
+        )
 
     def _filled(self, alone: Mapping[tuple[str, int], float], base: float, full: int) -> Damage:
         damage: Damage = {}

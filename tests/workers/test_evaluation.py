@@ -9,6 +9,7 @@ import pytest
 from compiler import evaluate
 from compiler.errors import QuantizeError
 from compiler.quantize import QConfig, build_candidate
+from compiler.targets.c.toolchain import find_compiler
 from workers.errors import MetricError, WorkerError
 from workers.evaluation import EvaluationActor, evaluate_shard
 from workers.large_values import LargeValues
@@ -65,6 +66,22 @@ def test_integer_judges_agree_with_the_reference_executor(study, baseline, scale
         assert scores["agreement"] >= 0.9
         assert scores["sqnr"] >= 15
         assert answer.samples == 48
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+def test_the_first_part_times_what_ships_as_c_and_changes_no_score(study, baseline, scales) -> None:
+    plain = study.evaluation(
+        "grid", activation_scales=scales, metrics=ALL, reference=baseline.outputs
+    )
+    timed = replace(plain, latency=True)
+    first, second = (evaluate_shard(replace(timed, part=(part, 2))) for part in range(2))
+    assert first.cost["latency_ms"] > 0
+    assert "latency_ms" not in second.cost
+    whole = evaluate_shard(timed)
+    expected = evaluate_shard(plain)
+    assert (whole.sums, whole.outputs_sha256) == (expected.sums, expected.outputs_sha256)
+    assert set(whole.cost) - set(expected.cost) == {"latency_ms"}
+    assert evaluate_shard(replace(timed, judge="float")).cost is None
 
 
 def test_shards_of_one_candidate_merge_to_the_whole(study, baseline, scales) -> None:

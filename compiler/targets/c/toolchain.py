@@ -50,6 +50,23 @@ def find_compiler() -> Command | None:
     return zig_compiler()
 
 
+def required_compiler() -> Command:
+    """``find_compiler``, where there must be one.
+
+    Raises:
+        CodegenError: there is none.
+    """
+    compiler = find_compiler()
+    if compiler is None:
+        raise CodegenError(
+            "no C compiler found",
+            where="$CC, cc, gcc, clang on the PATH, ziglang beside this Python",
+            fix="install one (apt-get install gcc, or pip install ziglang) "
+            "or do without: numpy gives the same results",
+        )
+    return compiler
+
+
 def zig_compiler() -> Command | None:
     """The compiler of the PyPI package ziglang, which is also a cross compiler; None without it."""
     if importlib.util.find_spec("ziglang") is None:
@@ -90,23 +107,20 @@ def build_library(name: str, sources: Sequence[Path], flags: Sequence[str] = EXA
     Raises:
         CodegenError: no compiler, or it refuses the sources; the message holds its first lines.
     """
-    compiler = find_compiler()
-    if compiler is None:
-        raise CodegenError(
-            "no C compiler found",
-            where="$CC, cc, gcc, clang on the PATH, ziglang beside this Python",
-            fix="install one (apt-get install gcc, or pip install ziglang) "
-            "or do without: numpy gives the same results",
-        )
+    compiler = required_compiler()
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.read_bytes())
-    facts = (*flags, _version(compiler), platform.machine(), platform.system(), _cpu_features())
-    digest.update("\0".join(facts).encode())
+    digest.update("\0".join((*flags, *build_facts(compiler))).encode())
     target = cache_dir() / f"{name}-{digest.hexdigest()[:24]}.so"
     if not target.exists():
         link(compiler, sources, [*flags, "-shared", "-fPIC"], target)
     return target
+
+
+def build_facts(compiler: Command) -> tuple[str, ...]:
+    """What code and its speed depend on beside source and flags: compiler, system, processor."""
+    return (_version(compiler), platform.machine(), platform.system(), _cpu_features())
 
 
 def link(compiler: Command, sources: Sequence[Path], flags: Sequence[str], target: Path) -> None:

@@ -1,0 +1,127 @@
+"""How long a module takes as C: what is exported, run and timed in a process of its own.
+
+Whoever measures keeps neither the library nor its memory. CPU time, not wall time: a busy machine
+shows only in what its caches lose.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CodegenError
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.targets.c.c_types import c_type
+from compiler.targets.c.executor import lowered
+from compiler.targets.c.package import CPackage, c_package
+from compiler.targets.c.toolchain import EXACT_FLAGS, link, required_compiler
+from compiler.targets.reference.inputs import checked_inputs
+
+Array = NDArray[Any]
+
+ROUNDS: Final = 7
+"""Measurements, of which the shortest counts; fewer where they take ``_ENOUGH_S`` together."""
+_ROUND_S: Final = 0.01
+_ENOUGH_S: Final = 1.0
+_TIMEOUT_S: Final = 600.0
+
+
+def timed_run(module: IRModule, inputs: Mapping[str, Array]) -> tuple[list[Array], float]:
+    """Outputs of one run of ``@main`` in C, and CPU milliseconds that it takes, on one core.
+
+    Args:
+        module: with static shapes and without control flow.
+        inputs: array by the name of the parameter.
+    Returns:
+        the results, tuples flattened from left to right, and the shortest of some measurements.
+    Raises:
+        LoweringError: an operator has no loops.
+        CodegenError: there is no compiler, or something has no C form.
+        EvaluationError: an input does not fit.
+    """
+    compiler = required_compiler()
+    if module["main"].checked_type_or_none is None:
+        module = infer_module(module)
+    package = c_package(lowered(module), "module")
+    entry = package.entries["main"]
+    arrays = [
+        np.ascontiguousarray(array)
+        for value in checked_inputs(module["main"], inputs)
+        for array in (value if isinstance(value, tuple) else (value,))
+    ]
+    with tempfile.TemporaryDirectory(prefix="qsearch-c-") as scratch:
+        folder = Path(scratch)
+        sources = package.write(folder)
+        driver, program = folder / "stopwatch.c", folder / "stopwatch"
+        driver.write_text(_driver(package), encoding="utf-8")
+        link(compiler, [*sources, driver], ("-std=c99", *EXACT_FLAGS), program)
+        given = b"".join(array.tobytes() for array in arrays)
+        made, seconds = _answer(program, given, sum(v.nbytes for v in entry.results))
+    outputs, start = [], 0
+    for value in entry.results:
+        flat = np.frombuffer(made, value.dtype, value.size, start)
+        outputs.append(flat.reshape(value.shape))
+        start += value.nbytes
+    return outputs, 1e3 * seconds
+
+
+def _driver(package: CPackage) -> str:
+    """A program: inputs from stdin; outputs and seconds of one run, as a double, to stdout."""
+    entry = package.entries["main"]
+    given = [(f"in{i}", value) for i, value in enumerate(entry.params)]
+    made = [(f"out{i}", value) for i, value in enumerate(entry.results)]
+    arena = ["&arena"] if entry.placement.arena_bytes else []
+    call = f"{entry.symbol}({', '.join([*arena, *(n for n, _ in given), *(n for n, _ in made)])});"
+    lines = [
+        f'#include "{package.name}.h"',
+        "#include <stdio.h>",
+        "#include <time.h>",
+        *(f"static {package.name}_arena arena;" for _ in arena),
+        *(f"static {c_type(v.dtype)} {n}[{v.size}];" for n, v in [*given, *made]),
+        "int main(void)",
+        "{",
+        "    double least = 0, all = 0;",
+        "    long runs = 1;",
+        "    int rounds = 0;",
+        *(f"    if (fread({n}, sizeof {n}, 1, stdin) != 1) return 2;" for n, _ in given),
+        f"    {call}",
+        f"    while (rounds < {ROUNDS} && (rounds == 0 || all < {_ENOUGH_S})) {{",
+        "        double took;",
+        "        clock_t begin = clock();",
+        f"        for (long run = 0; run < runs; run++) {call}",
+        "        took = (double)(clock() - begin) / CLOCKS_PER_SEC;",
+        f"        if (rounds == 0 && took < {_ROUND_S}) {{ runs *= 2; continue; }}",
+        "        all += took;",
+        "        if (rounds++ == 0 || took / runs < least) least = took / runs;",
+        "    }",
+        *(f"    if (fwrite({n}, sizeof {n}, 1, stdout) != 1) return 3;" for n, _ in made),
+        "    return fwrite(&least, sizeof least, 1, stdout) != 1;",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _answer(program: Path, given: bytes, made: int) -> tuple[bytes, float]:
+    """Bytes of the outputs, and seconds of a run."""
+    try:
+        done = subprocess.run(
+            [program], input=given, capture_output=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CodegenError(
+            f"the module did not end within {_TIMEOUT_S:.0f} s in C", where=program.name
+        ) from error
+    if done.returncode != 0 or len(done.stdout) != made + 8:
+        raise CodegenError(
+            f"the module in C ended with {done.returncode} and {len(done.stdout)} bytes",
+            where=program.name,
+            fix="report it, with the model: the generated program is at fault",
+        )
+    return done.stdout[:made], float(np.frombuffer(done.stdout, np.float64, 1, made)[0])

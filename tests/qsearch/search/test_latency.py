@@ -1,0 +1,42 @@
+"""Latency as a cost: measured for every candidate, part of the front; needs a compiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import qsearch
+from compiler.targets.c.toolchain import find_compiler
+from qsearch.errors import SettingsError
+from qsearch.search import preparation
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+def test_a_search_weighs_the_time_that_modules_take(tmp_path: Path) -> None:
+    space = {"fields": {"weight_scale": ["max", "mse"], "calibrate_mode": ["mse", "max"]}}
+    result = qsearch.launch(
+        "digits",
+        out=tmp_path / "run",
+        space=space,
+        trials=4,
+        pool="process",
+        workers=1,
+        metric="sqnr",
+        minimize=["latency"],
+    )
+    scores = [t.outcome.score or {} for t in result.trials if t.state == "complete"]
+    assert scores
+    assert all(score["latency_ms"] > 0 for score in scores)
+    front = result.summary["front"]
+    assert [one["latency"] for one in front] == sorted((o["latency"] for o in front), reverse=True)
+    best = result.summary["best"]
+    assert best["latency_ms"] == front[0]["latency"]
+    assert f"latency {best['latency_ms']:.4g} ms" in result.text()
+
+
+def test_latency_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(preparation, "find_compiler", lambda: None)
+    with pytest.raises(SettingsError, match="there is no C compiler") as refused:
+        qsearch.launch("digits", out=tmp_path / "run", metric="latency", pool="inline", trials=2)
+    assert "bit_operations" in str(refused.value.fix)
