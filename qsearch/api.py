@@ -118,8 +118,8 @@ def launch(
             and ``passes`` may be functions and classes: ``metric(outputs, labels)`` gives a float,
             a dictionary or one value per sample; ``sampler(seed)`` an Optuna sampler.
     Returns:
-        The study so far; ``exit_code`` 1 says that no trial stayed within ``max_drop`` and
-        ``max_size``.
+        The study so far; ``exit_code`` 1 says that no trial stayed within ``max_drop``,
+        ``max_size`` and ``at_most``.
     Raises:
         CompilerError: anything that cannot be used, with what, where and how to fix it.
     Example:

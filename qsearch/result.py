@@ -108,9 +108,7 @@ class SearchResult:
             lines.append(f"module    {s['module']}")
         lines.extend(f"note      {warning}" for warning in self.warnings)
         if self.exit_code == 1:
-            limits = (
-                "--max-drop" if self.objective.max_size is None else "--max-drop and --max-size"
-            )
+            limits = " and ".join(self.objective.limits)
             lines.append(f"target    missed: no trial stayed within {limits}")
         return "\n".join(lines)
 
@@ -123,8 +121,7 @@ class SearchResult:
 
     def _costs(self, score: Mapping[str, Any]) -> str:
         """The costs that the search looks at and ``_scores`` leaves out."""
-        limits = () if self.objective.max_size is None else ("size",)
-        names = dict.fromkeys([*self.objective.names, *limits])
+        names = dict.fromkeys([*self.objective.names, *self.objective.limited])
         told = [name for name in names if name in COSTS and name not in _ALWAYS_TOLD]
         return "".join(
             f", {name} {_number(score.get(score_key(name)))}{_UNIT.get(name, '')}" for name in told

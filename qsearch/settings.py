@@ -67,6 +67,7 @@ class Settings:
         minimize: costs beside the metric, for a Pareto front: size, bit_operations, latency (of the
             module as C, measured), hw_….
         max_size: most bytes (or "2M") of packed weights; modules that have more do not win.
+        at_most: most that other costs may be, as pairs: (("hw_groups", 39.0), ("latency", 5.0)).
         space: file that says what is searched, or the mapping it would hold; None is what
             ``doctor --space-out`` writes.
         patience: trials in a row without a better one that end the search; None never ends it.
@@ -104,6 +105,7 @@ class Settings:
     metric: str | None = None
     minimize: tuple[str, ...] = ()
     max_size: int | None = None
+    at_most: tuple[tuple[str, float], ...] = ()
     space: str | Mapping[str, Any] | None = None
     patience: int | None = None
     prune: float | None = None
@@ -144,6 +146,7 @@ class Settings:
         values["dim"] = dict(self.dim)
         values["passes"] = list(self.passes)
         values["minimize"] = list(self.minimize)
+        values["at_most"] = dict(self.at_most)
         if self.storage is not None:
             values["storage"] = _PASSWORD.sub(r"\1***@", self.storage)
         return values
@@ -364,6 +367,19 @@ def _costs(raw: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(choose(word) for word in words))
 
 
+def _limits(raw: Any) -> tuple[tuple[str, float], ...]:
+    legal = tuple(name for name in COSTS if name != "size")
+    found = {}
+    for name, value in _pairs(raw):
+        if name == "size":
+            raise ValueError("size has a limit of its own, --max-size")
+        cost = _choice("at_most", legal)(name)
+        found[cost] = _number(value, f"a number for {name}, such as 39")
+        if found[cost] < 0:
+            raise ValueError(f"no module has a {name} below 0")
+    return tuple(sorted(found.items()))
+
+
 def parse_bytes(raw: Any) -> int:
     """A number of bytes, or one with K, M, G or T behind it (powers of 1024)."""
     text = str(raw).strip().upper().removesuffix("B").removesuffix("I")
@@ -394,20 +410,24 @@ def parse_max_drop(raw: Any) -> MaxDrop:
 
 def parse_dims(raw: Any) -> tuple[tuple[str, int], ...]:
     """``NAME=N`` words, or a mapping, as sorted pairs."""
+    return tuple(sorted((name, _number_from(1)(size)) for name, size in _pairs(raw)))
+
+
+def _pairs(raw: Any) -> list[tuple[str, Any]]:
+    """``NAME=N`` words, pairs or a mapping as pairs."""
     if isinstance(raw, Mapping):
-        pairs = [(str(name), size) for name, size in raw.items()]
-    else:
-        words = raw.split(",") if isinstance(raw, str) else list(raw)
-        pairs = []
-        for word in words:
-            if not isinstance(word, str):
-                name, size = word
-            else:
-                name, equals, size = word.partition("=")
-                if not equals:
-                    raise ValueError(f"expected NAME=N, got {word!r}")
-            pairs.append((str(name).strip(), size))
-    return tuple(sorted((name, _number_from(1)(size)) for name, size in pairs))
+        return [(str(name), value) for name, value in raw.items()]
+    words = raw.split(",") if isinstance(raw, str) else list(raw)
+    pairs = []
+    for word in words:
+        if not isinstance(word, str):
+            name, value = word
+        else:
+            name, equals, value = word.partition("=")
+            if not equals:
+                raise ValueError(f"expected NAME=N, got {word!r}")
+        pairs.append((str(name).strip(), value))
+    return pairs
 
 
 _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -427,6 +447,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "metric": _choice_or_path("metric", METRICS),
     "minimize": _costs,
     "max_size": parse_bytes,
+    "at_most": _limits,
     "space": _space,
     "patience": _number_from(1),
     "prune": _rate,

@@ -42,6 +42,12 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--minimize", metavar="|".join(COSTS), help="costs beside it: a Pareto front")
     add("--max-size", metavar="B", help="most bytes of weights the winner may have: 300k, 2M")
+    add(
+        "--at-most",
+        metavar="COST=N",
+        action="append",
+        help="limit of another cost: hw_groups=39, latency=5 (ms); repeatable",
+    )
     add("--space", metavar="FILE", help="what is searched (see qsearch doctor --space-out)")
     add("--patience", metavar="K", help="end after K trials in a row that brought nothing better")
     add("--prune", metavar="A", help="chance to stop a trial as worse that is not; 0: never (0.05)")

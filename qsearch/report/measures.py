@@ -15,6 +15,7 @@ from qsearch.search.objectives import (
     SQNR_CEILING_DB,
     Objective,
     is_uncertainty,
+    option_of,
     score_key,
 )
 from qsearch.settings import parse_max_drop
@@ -215,7 +216,7 @@ class Measures:
         # A cost as the metric ranks by the floor instead of counting it as a violation.
         if score.get(KEEPS_ACCURACY) == 0:
             amounts["max_drop"] = 1.0
-        return [f"--{name.replace('_', '-')}" for name, by in sorted(amounts.items()) if by > 0]
+        return [option_of(name) for name, by in sorted(amounts.items()) if by > 0]
 
     def best(self, trials: Sequence[Any]) -> Any:
         """The winner among trials; None where none is complete."""

@@ -77,6 +77,7 @@ def hand_over(
             "relative_drop": (before - value) / before if before else None,
             "kept": kept,
             "max_size": objective.max_size,
+            "at_most": dict(objective.at_most),
             "fits": fits,
         },
         float_ops=float_ops,

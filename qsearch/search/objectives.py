@@ -32,6 +32,9 @@ _LOST_ACCURACY: Final = -1e18
 # A module without a cost (a trial of older code) ranks behind those that have one.
 _NO_COST: Final = -1e18
 
+# Begins the name of a limit on a cost other than size.
+_AT_MOST: Final = "at_most "
+
 # Stands for an infinite SQNR where a finite number is needed (Optuna, sorting).
 SQNR_CEILING_DB: Final = 400.0
 SCORE_KEY: Final = {
@@ -63,11 +66,13 @@ class Objective:
         metric: what decides the winner among the trials that violate nothing.
         minimize: costs that span a Pareto front with it.
         max_size: most bytes of weights; None is any number.
+        at_most: the most that other costs may be.
     """
 
     metric: str
     minimize: tuple[str, ...] = ()
     max_size: float | None = None
+    at_most: tuple[tuple[str, float], ...] = ()
 
     @staticmethod
     def of(spec: Mapping[str, Any]) -> Objective:
@@ -77,12 +82,24 @@ class Objective:
             str(spec["metric"]),
             tuple(spec.get("minimize", ())),
             None if limit is None else float(limit),
+            tuple(sorted(spec.get("at_most", {}).items())),
         )
 
     @property
     def names(self) -> tuple[str, ...]:
         """The metric and the costs, in the order of ``values``."""
         return (self.metric, *self.minimize)
+
+    @property
+    def limited(self) -> tuple[str, ...]:
+        """The costs that have a limit."""
+        return (*(() if self.max_size is None else ("size",)), *(name for name, _ in self.at_most))
+
+    @property
+    def limits(self) -> list[str]:
+        """What a winner must keep, as the options of the command line."""
+        size = [] if self.max_size is None else ["--max-size"]
+        return ["--max-drop", *size, *(option_of(f"{_AT_MOST}{name}") for name, _ in self.at_most)]
 
     def value(self, score: Score) -> float:
         """The metric as the sampler sees it; greater is better."""
@@ -112,10 +129,9 @@ class Objective:
         if kept is not None and self.metric not in COSTS:
             found["max_drop"] = 1.0 - kept
         if self.max_size is not None:
-            size = score.get("model_bytes")
-            found["max_size"] = (
-                1.0 if size is None else (size - self.max_size) / max(self.max_size, 1.0)
-            )
+            found["max_size"] = _excess(score.get("model_bytes"), self.max_size)
+        for name, limit in self.at_most:
+            found[_AT_MOST + name] = _excess(score.get(score_key(name)), limit)
         return found
 
     def feasible(self, score: Score) -> bool:
@@ -123,8 +139,9 @@ class Objective:
         return all(amount <= 0 for amount in self.violations(score).values())
 
     def fits(self, score: Score) -> bool:
-        """Whether the weights stay within ``max_size``."""
-        return self.violations(score).get("max_size", 0.0) <= 0
+        """Whether its costs stay within ``max_size`` and ``at_most``."""
+        violations = self.violations(score)
+        return all(violations[name] <= 0 for name in violations if name != "max_drop")
 
     def shown(self, score: Score) -> float | None:
         """The metric as people read it: a cost as it is, not its negative."""
@@ -141,8 +158,10 @@ class Objective:
                 text = "unknown"
             elif name == "sqnr":
                 text = f"{value:.2f} dB"
+            elif name in COSTS:
+                text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
             else:
-                text = f"{value:,.0f}" if name in COSTS else f"{value:.4f}"
+                text = f"{value:.4f}"
             parts.append(f"{name} {text}")
         return ", ".join(parts)
 
@@ -156,6 +175,18 @@ class Objective:
         """The best complete trial."""
         complete = [t for t in trials if t.state == "complete" and t.outcome.score is not None]
         return max(complete, key=lambda t: self.rank(t.outcome.score or {}, t.number), default=None)
+
+
+def option_of(limit: str) -> str:
+    """The option of the command line that sets a limit named as in ``Objective.violations``."""
+    if limit.startswith(_AT_MOST):
+        return f"--at-most {limit.removeprefix(_AT_MOST)}"
+    return f"--{limit.replace('_', '-')}"
+
+
+def _excess(cost: float | None, limit: float) -> float:
+    """What a cost has above its limit, as a share of it; a cost nobody knows is too much."""
+    return 1.0 if cost is None else (cost - limit) / (limit or 1.0)
 
 
 def score_key(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,12 +165,15 @@ def prepare_study(
         spec["minimize"] = list(settings.minimize)
     if settings.max_size is not None:
         spec["max_size"] = settings.max_size
+    if settings.at_most:
+        spec["at_most"] = dict(settings.at_most)
     if weighs_accuracy(metric, settings.minimize, has_labels):
         spec["max_drop"] = str(settings.max_drop)
-    hardware = _hardware(settings, metric)
+    costs = (metric, *settings.minimize, *dict(settings.at_most))
+    hardware = _hardware(settings, costs)
     if hardware is not None:
         spec["hw"] = hashlib.sha256(hardware[0].encode()).hexdigest()
-    if "latency" in (metric, *settings.minimize):
+    if "latency" in costs:
         spec["latency"] = _timed_where(settings)
     warnings = _warnings(calib_data, eval_given, has_labels)
     return PreparedStudy(
@@ -203,14 +206,14 @@ def _find_own_code(settings: Settings) -> None:
         custom_metric(settings.metric)
 
 
-def _hardware(settings: Settings, metric: str) -> tuple[str, str] | None:
+def _hardware(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | None:
     """The description that ``--hw`` names, checked before anything runs."""
     if settings.hw is None:
-        needs = [name for name in (metric, *settings.minimize) if name in HARDWARE_METRICS]
+        needs = [name for name in costs if name in HARDWARE_METRICS]
         if needs:
             raise SettingsError(
                 f"the metric {needs[0]} needs an accelerator",
-                where="--metric" if metric in HARDWARE_METRICS else "--minimize",
+                where="--metric, --minimize, --at-most",
                 fix="add --hw opu_q, --hw npu, or a description of your own",
             )
         return None
@@ -231,7 +234,7 @@ def _timed_where(settings: Settings) -> str:
     if compiler is None:
         raise SettingsError(
             "latency is that of the module as C, and there is no C compiler",
-            where="--metric, --minimize",
+            where="--metric, --minimize, --at-most",
             fix="install one (apt-get install gcc, or pip install ziglang), or minimise "
             "bit_operations",
         )

@@ -45,9 +45,8 @@ def searched_space(settings: Settings, module: IRModule, metric: str) -> Searche
     if settings.space is not None:
         asked = read_space(settings.space, tuple(elements))
     else:
-        counts = settings.max_size is not None or bool(
-            {metric, *settings.minimize}.intersection(_OF_SIZE)
-        )
+        costs = {metric, *settings.minimize, *dict(settings.at_most)}
+        counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         bits = LAYER_BITS if counts else ()
         asked = SpaceFile(default_space(settings.allow_float, weighted), bits, tuple(elements))
     start = fitting_start(asked.space, recommended)

@@ -206,7 +206,7 @@ class Session:
             ),
             parts=self._parts(reference),
             hardware=prepared.hardware,
-            latency="latency" in self._objective.names,
+            latency="latency" in (*self._objective.names, *self._objective.limited),
             keeps=(
                 (lambda score: keeps_accuracy(score, baseline, self._settings.max_drop))
                 if "max_drop" in prepared.spec

@@ -59,7 +59,7 @@ def scatter(
 ) -> str:
     """One measure against another, with the trials that no other beats in both.
 
-    Trials that break a limit (``--max-drop``, ``--max-size``) are drawn, but on no front.
+    Trials that break a limit (``--max-drop``, ``--max-size``, …) are drawn, but on no front.
     """
     name = f"{good.words} and {cost.words}"
     known = [

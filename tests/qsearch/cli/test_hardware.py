@@ -115,6 +115,22 @@ def test_a_search_can_minimise_the_traffic_of_the_groups(capfd: Output, tmp_path
     assert len(set(kept)) > 1
 
 
+def test_a_limit_of_groups_decides_the_winner(capfd: Output, tmp_path: Path) -> None:
+    words = ["--hw", "opu_q", "--metric", "sqnr", "--pool", "inline", "--trials", "8", "--json"]
+    data = ["--seed", "0", "--sampler", "random", "-q"]
+    assert run(["launch", "digits", *words, *data, "-o", str(tmp_path / "free")]) == 0
+    rows = [r for r in api.trials(tmp_path / "free") if r["state"] == "complete"]
+    fewest = min(r["hw_traffic"] for r in rows)
+    assert max(r["hw_traffic"] for r in rows) > fewest
+    capfd.readouterr()
+    limit = ["--at-most", f"hw_traffic={fewest}"]
+    assert run(["launch", "digits", *words, *data, *limit, "-o", str(tmp_path / "few")]) == 0
+    summary = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert summary["best"]["hw_traffic"] == fewest
+    none = ["--at-most", "hw_traffic=1"]
+    assert run(["launch", "digits", *words, *data, *none, "-o", str(tmp_path / "none")]) == 1
+
+
 def test_a_cost_on_hardware_needs_the_hardware(capfd: Output, tmp_path: Path) -> None:
     words = ["--metric", "hw_groups", "--pool", "inline", "-o", str(tmp_path / "run")]
     assert run(["launch", "--model", "digits", *words]) == 2

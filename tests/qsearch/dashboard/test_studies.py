@@ -46,6 +46,8 @@ def test_a_best_that_breaks_a_limit_is_told(client, repository):
     assert free.broken(score) == small.broken(score) == free.broken(None) == []
     assert free.broken(lost) == ["--max-drop"]
     assert small.broken(lost) == ["--max-drop", "--max-size"]
+    few = Measures.of(replace(study, spec={**study.spec, "at_most": {"hw_groups": 3}}), ())
+    assert few.broken({**score, "hw_groups": 4.0}) == ["--at-most hw_groups"]
 
 
 def test_new_trials_appear(client, repository):

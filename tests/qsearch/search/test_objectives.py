@@ -97,6 +97,25 @@ def test_what_breaks_a_limit_ranks_behind_what_breaks_none() -> None:
     assert objective.violations(fits) == {"max_drop": 0.0, "max_size": 0.0}
 
 
+@pytest.mark.parametrize(
+    ("groups", "latency", "fits"),
+    [(39.0, 5.0, True), (40.0, 5.0, False), (39.0, 5.5, False), (None, 5.0, False)],
+)
+def test_every_limit_of_a_cost_counts(groups: float | None, latency: float, fits: bool) -> None:
+    limits = {"hw_groups": 39.0, "latency": 5.0, "hw_host_calls": 0.0}
+    objective = Objective.of({"metric": "sqnr", "at_most": limits})
+    score = {"sqnr_db": 30.0, "hw_groups": groups, "latency_ms": latency, "hw_host_calls": 0.0}
+    assert (objective.feasible(score), objective.fits(score)) == (fits, fits)
+    assert objective.fits({**score, "keeps_accuracy": 0.0}) == fits
+    assert not objective.fits({**score, "hw_host_calls": 1.0})
+    assert objective.limits == [
+        "--max-drop",
+        "--at-most hw_groups",
+        "--at-most hw_host_calls",
+        "--at-most latency",
+    ]
+
+
 def test_max_drop_decides_only_where_accuracy_is_not_what_is_maximised() -> None:
     assert weighs_accuracy("sqnr", (), has_labels=True)
     assert not weighs_accuracy("sqnr", (), has_labels=False)
