@@ -37,6 +37,8 @@ from tests.benchmarks.databases import database
 from tests.benchmarks.machine import machine
 
 TIMEOUT_S = 600.0
+START_S = 4.0
+"""About what a search takes until its first trials run."""
 
 
 @dataclass
@@ -161,7 +163,7 @@ def interrupt(search: Search, kills: int, rng: random.Random) -> dict[str, Any]:
         process = search.start()
         if number % 2:
             search.wait_for(rng.randint(1, 2), process)
-        time.sleep(rng.random() * (0.3 if number % 2 else 10))
+        time.sleep(rng.random() * (0.3 if number % 2 else START_S))
         process.send_signal((signal.SIGINT, signal.SIGTERM)[number // 2 % 2])
         _, err = process.communicate(timeout=TIMEOUT_S)
         codes.append(process.returncode)
@@ -175,6 +177,8 @@ def interrupt(search: Search, kills: int, rng: random.Random) -> dict[str, Any]:
         if number % 2:
             assert process.returncode == 130, err
             assert search.module(), "the best so far was not written"
+    interrupted = sum(code != 0 for code in codes)
+    assert interrupted >= min(kills, 8) // 2, f"only {interrupted} runs were interrupted: {codes}"
     search.finish()
     return {"exit_codes": codes, "most_attempts": max(t.outcome.attempts for t in search.look())}
 
