@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,15 @@ settings.load_profile("untimed")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NO_SHARED_DATA = "needs ../shared/data (real models and images), which is not on this machine"
+
+
+def pytest_configure() -> None:
+    """Ctrl-C works in tests and in what they start, also where a shell runs us with ``&``.
+
+    Such a shell has its children ignore SIGINT, and a Python that starts so leaves it at that.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
