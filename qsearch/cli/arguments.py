@@ -49,21 +49,44 @@ class Parser(argparse.ArgumentParser):
         Raises:
             SettingsError: anything that does not parse.
         """
-        known, rest = self.parse_known_args(with_hyphens(words))
-        if not rest:
-            return known
-        command: Parser = getattr(known, "parser", self)
-        word = rest[0].partition("=")[0]
-        if not word.startswith("-"):
-            command.error(f"unexpected argument {rest[0]!r}")
+        try:
+            known, rest = self.parse_known_args(with_hyphens(words))
+        except _OneTooMany as extra:
+            # What follows an unknown option looks like one argument too many.
+            options = [w for w in words if w.startswith("--") and w != "--"]
+            unknown = [w for w in options if w.partition("=")[0] not in extra.command.flags()]
+            extra.command.refuse(unknown[0] if unknown else extra.word)
+        if rest:
+            command: Parser = getattr(known, "parser", self)
+            command.refuse(rest[0])
+        return known
+
+    def refuse(self, word: str) -> NoReturn:
+        """Say that a word of the command line means nothing here.
+
+        Raises:
+            SettingsError: always; of an option it names the nearest known one.
+        """
+        option = word.partition("=")[0]
+        if not option.startswith("-"):
+            self.error(f"unexpected argument {word!r}")
         from compiler.errors import nearest
         from qsearch.errors import SettingsError
 
-        close = nearest(word, command.flags())
+        close = nearest(option, self.flags())
         hint = f"did you mean {close[0]}? " if close else ""
         raise SettingsError(
-            f"unknown option {word}", where=command.prog, fix=f"{hint}see {command.prog} --help"
+            f"unknown option {option}", where=self.prog, fix=f"{hint}see {self.prog} --help"
         )
+
+
+class _OneTooMany(Exception):
+    """A word for a place that is taken."""
+
+    def __init__(self, command: Parser, word: str) -> None:
+        super().__init__(word)
+        self.command = command
+        self.word = word
 
 
 class _InputShape(argparse.Action):
@@ -94,7 +117,8 @@ class _Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         if getattr(namespace, self.dest, None) is not None:
-            parser.error(f"unexpected argument {values!r}")
+            assert isinstance(parser, Parser)
+            raise _OneTooMany(parser, str(values))
         setattr(namespace, self.dest, values)
 
 

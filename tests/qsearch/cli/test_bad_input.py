@@ -187,6 +187,8 @@ def test_a_run_folder_of_another_model(refused: Refusal, tmp_path: Path) -> None
         (["trials", "--limit", "0"], "expected a whole number >= 1, got '0'"),
         (["launch", "digits", "--max-drop", "much"], "expected a drop of 0..1 (0.01) or 0..100%"),
         (["launch", "digits", "--timeout", "nan"], "expected seconds > 0"),
+        (["launch", "--model", "digits", "--metrik", "sqnr"], "did you mean --metric?"),
+        (["launch", "--model", "digits", "other"], "unexpected argument 'other'"),
         (["launch", "digits", "--max-size", "big"], "expected a size > 0, such as 2G"),
         (["launch", "digits", "--at-most", "hw_group=3"], "did you mean 'hw_groups'"),
         (["launch", "digits", "--at-most", "size=3"], "--max-size"),
