@@ -49,17 +49,26 @@ class Parser(argparse.ArgumentParser):
         Raises:
             SettingsError: anything that does not parse.
         """
-        try:
-            known, rest = self.parse_known_args(with_hyphens(words))
-        except _OneTooMany as extra:
-            # What follows an unknown option looks like one argument too many.
-            options = [w for w in words if w.startswith("--") and w != "--"]
-            unknown = [w for w in options if w.partition("=")[0] not in extra.command.flags()]
-            extra.command.refuse(unknown[0] if unknown else extra.word)
+        words = with_hyphens(words)
+        command, flags = self._chosen(words)
+        for word in words[: words.index("--")] if "--" in words else words:
+            # Before argparse, which may blame what follows an unknown option instead.
+            if word.startswith("--") and word.partition("=")[0] not in flags:
+                command.refuse(word)
+        known, rest = self.parse_known_args(words)
         if rest:
-            command: Parser = getattr(known, "parser", self)
             command.refuse(rest[0])
         return known
+
+    def _chosen(self, words: Sequence[str]) -> tuple[Parser, set[str]]:
+        """The innermost command that is named, and all options up to it."""
+        command, flags = self, set(self.flags())
+        for word in words:
+            choices = [a.choices for a in command._actions if isinstance(a.choices, dict)]
+            if choices and isinstance(choices[0].get(word), Parser):
+                command = choices[0][word]
+                flags.update(command.flags())
+        return command, flags
 
     def refuse(self, word: str) -> NoReturn:
         """Say that a word of the command line means nothing here.
@@ -78,15 +87,6 @@ class Parser(argparse.ArgumentParser):
         raise SettingsError(
             f"unknown option {option}", where=self.prog, fix=f"{hint}see {self.prog} --help"
         )
-
-
-class _OneTooMany(Exception):
-    """A word for a place that is taken."""
-
-    def __init__(self, command: Parser, word: str) -> None:
-        super().__init__(word)
-        self.command = command
-        self.word = word
 
 
 class _InputShape(argparse.Action):
@@ -117,8 +117,7 @@ class _Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         if getattr(namespace, self.dest, None) is not None:
-            assert isinstance(parser, Parser)
-            raise _OneTooMany(parser, str(values))
+            parser.error(f"unexpected argument {values!r}")
         setattr(namespace, self.dest, values)
 
 

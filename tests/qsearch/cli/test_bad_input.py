@@ -188,6 +188,7 @@ def test_a_run_folder_of_another_model(refused: Refusal, tmp_path: Path) -> None
         (["launch", "digits", "--max-drop", "much"], "expected a drop of 0..1 (0.01) or 0..100%"),
         (["launch", "digits", "--timeout", "nan"], "expected seconds > 0"),
         (["launch", "--model", "digits", "--metrik", "sqnr"], "did you mean --metric?"),
+        (["run", "best.qmod", "--evl", "x.npz"], "did you mean --eval?"),
         (["launch", "--model", "digits", "other"], "unexpected argument 'other'"),
         (["launch", "digits", "--max-size", "big"], "expected a size > 0, such as 2G"),
         (["launch", "digits", "--at-most", "hw_group=3"], "did you mean 'hw_groups'"),
