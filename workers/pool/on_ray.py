@@ -30,7 +30,7 @@ from workers.pool.jobs import (
 )
 from workers.pool.protocol import Finished, WorkerSize
 from workers.pool.queued import QueuedPool
-from workers.pool.ray_cluster import connect, require_resources
+from workers.pool.ray_cluster import await_resources, connect
 from workers.worker import Answer, answer
 
 START_TIMEOUT_S = 180.0
@@ -234,7 +234,7 @@ class RayPool(QueuedPool):
             ours = not ray.is_initialized()
             if ours:
                 connect(ray, self._address, self._count, self._size)
-            require_resources(ray, self._count, self._size, self._address)
+            await_resources(ray, self._count, self._size, self._address, self._stopping)
             self._ray = ray
         except Exception as error:  # handed to the caller's thread, which raises it
             self._start_error = error

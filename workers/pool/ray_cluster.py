@@ -6,12 +6,18 @@ import contextlib
 import logging
 import math
 import os
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from workers.errors import WorkerError
 from workers.pool.protocol import WorkerSize
 from workers.pool.python_path import python_path
+
+JOIN_S = 30.0
+"""How long nodes of a cluster may take to join it, before it counts as too small."""
+_LOOK_AGAIN_S = 0.2
 
 OBJECT_STORE_BYTES = 300 << 20
 """Shared memory of a local cluster: models, reference outputs, merged statistics."""
@@ -45,6 +51,23 @@ def connect(ray: Any, address: str | None, num_workers: int, size: WorkerSize) -
                 "(RAY_AUTH_TOKEN or ~/.ray/auth_token) are set here too",
             ) from error
     _keep_stdout_clean(ray)
+
+
+def await_resources(
+    ray: Any, num_workers: int, size: WorkerSize, address: str | None, stopping: threading.Event
+) -> None:
+    """``require_resources``, with time for the nodes of a cluster that is coming up to join it.
+
+    Raises:
+        WorkerError: after ``JOIN_S``, or when ``stopping`` is set, there is still too little.
+    """
+    end = time.monotonic() + (0.0 if address is None else JOIN_S)
+    while True:
+        try:
+            return require_resources(ray, num_workers, size, address)
+        except WorkerError:
+            if time.monotonic() >= end or stopping.wait(_LOOK_AGAIN_S):
+                raise
 
 
 def require_resources(ray: Any, num_workers: int, size: WorkerSize, address: str | None) -> None:

@@ -52,11 +52,14 @@ class TestRayPool(SeparateWorkersTestCase):
 
 def test_more_workers_than_cpus_are_refused_with_a_sentence(ray_address: str) -> None:
     pool = RayPool(64, runner=RUNNER)
+
+    def ask() -> None:
+        pool.submit(0, Ask("pid"))  # tells already, where Ray answers at once
+        drain(pool)
+
     try:
         with pytest.raises(WorkerError, match="64 workers need 64 CPUs, the Ray cluster has 2"):
-            # Where Ray answers at once, submit tells already.
-            pool.submit(0, Ask("pid"))
-            drain(pool)
+            ask()
     finally:
         pool.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from workers.errors import WorkerError
 from workers.pool.protocol import WorkerSize
-from workers.pool.ray_cluster import connect, require_resources
+from workers.pool.ray_cluster import await_resources, connect, require_resources
 
 
 class Ray:
@@ -57,3 +58,25 @@ def test_more_workers_than_there_is_room_for_are_refused() -> None:
     ) as caught:
         require_resources(Ray(CPU=4.0), 5, WorkerSize(), None)
     assert "--workers 4" in (caught.value.fix or "")
+
+
+class Growing(Ray):
+    """A cluster whose nodes join one by one, a CPU each time that somebody looks."""
+
+    def cluster_resources(self) -> dict[str, float]:
+        self._resources["CPU"] = self._resources.get("CPU", -1.0) + 1.0
+        return self._resources
+
+
+def test_nodes_that_are_still_joining_are_waited_for() -> None:
+    never = threading.Event()
+    await_resources(Growing(), 3, WorkerSize(), "head:6379", never)
+    with pytest.raises(WorkerError, match="3 workers need 3 CPUs, the Ray cluster has 0"):
+        await_resources(Growing(), 3, WorkerSize(), None, never)
+
+
+def test_whoever_stops_waits_for_no_node() -> None:
+    stopping = threading.Event()
+    stopping.set()
+    with pytest.raises(WorkerError, match="the Ray cluster has 1"):
+        await_resources(Ray(CPU=1.0), 3, WorkerSize(), "head:6379", stopping)
