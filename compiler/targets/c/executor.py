@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
+from compiler.ir.expr import Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.lir.nodes import PrimFunc
@@ -71,18 +72,28 @@ class CExecutor:
         Raises:
             EvaluationError: an input does not fit.
         """
-        given = [
-            np.ascontiguousarray(array)
-            for value in checked_inputs(self._function, inputs)
-            for array in (value if isinstance(value, tuple) else (value,))
-        ]
-        if len(given) != len(self._entry.params):
-            raise EvaluationError("a nested tuple cannot be handed to C", fix="pass it flat")
+        given = flat_inputs(self._function, self._entry, inputs)
         made = [np.empty(value.shape, value.dtype) for value in self._entry.results]
         arena = np.empty(self._entry.placement.arena_bytes // 8 + 2, np.int64)
         memory = [arena] if self._entry.placement.arena_bytes else []
         self._call(*(ctypes.c_void_p(a.ctypes.data) for a in (*memory, *given, *made)))
         return made
+
+
+def flat_inputs(function: Function, entry: Entry, inputs: Mapping[str, Array]) -> list[Array]:
+    """The arrays that the C function of ``function`` takes, in order.
+
+    Raises:
+        EvaluationError: an input does not fit.
+    """
+    given = [
+        np.ascontiguousarray(array)
+        for value in checked_inputs(function, inputs)
+        for array in (value if isinstance(value, tuple) else (value,))
+    ]
+    if len(given) != len(entry.params):
+        raise EvaluationError("a nested tuple cannot be handed to C", fix="pass it flat")
+    return given
 
 
 def lowered(mod: IRModule) -> IRModule:

@@ -19,10 +19,9 @@ from compiler.errors import CodegenError
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.targets.c.c_types import c_type
-from compiler.targets.c.executor import lowered
+from compiler.targets.c.executor import flat_inputs, lowered
 from compiler.targets.c.package import CPackage, c_package
 from compiler.targets.c.toolchain import EXACT_FLAGS, link, required_compiler
-from compiler.targets.reference.inputs import checked_inputs
 
 Array = NDArray[Any]
 
@@ -51,11 +50,7 @@ def timed_run(module: IRModule, inputs: Mapping[str, Array]) -> tuple[list[Array
         module = infer_module(module)
     package = c_package(lowered(module), "module")
     entry = package.entries["main"]
-    arrays = [
-        np.ascontiguousarray(array)
-        for value in checked_inputs(module["main"], inputs)
-        for array in (value if isinstance(value, tuple) else (value,))
-    ]
+    arrays = flat_inputs(module["main"], entry, inputs)
     with tempfile.TemporaryDirectory(prefix="qsearch-c-") as scratch:
         folder = Path(scratch)
         sources = package.write(folder)
