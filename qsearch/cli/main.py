@@ -75,7 +75,7 @@ def build_parser(words: Sequence[str]) -> Parser:
         if name == wanted:
             module = import_module(module_of(name))
             module.add_arguments(sub)
-            sub.set_defaults(run=module.run, parser=sub)
+            sub.set_defaults(run=module.run)
     return parser
 
 

@@ -76,13 +76,10 @@ def damages(folder: Path, noise: Callable[[QConfig], float], bits: tuple[int, ..
 
     def answer(request: EvaluationRequest) -> EvaluationResult:
         qconfig = QConfig.from_dict(request.qconfig)
-        plain = qconfig.with_overrides(layers={})
-        assert request.activation_scales == ranges[qconfig if needs_own(qconfig) else plain]
+        owner = qconfig if qconfig.layers.float_layers else qconfig.with_overrides(layers={})
+        assert request.activation_scales == ranges[owner]
         sums = {**made_up(request).sums, "sqnr": {"signal": 1.0, "noise": noise(qconfig)}}
         return replace(made_up(request), sums=sums)
-
-    def needs_own(qconfig: QConfig) -> bool:
-        return bool(qconfig.layers.float_layers)
 
     repository = Repository(open_engine(f"sqlite:///{folder / 'study.db'}"))
     try:
