@@ -31,7 +31,7 @@ from qsearch.modules import (
 )
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.result import SearchResult
-from qsearch.search.control import Callback, Control
+from qsearch.search.budget import Callback, Control
 from qsearch.settings import Resolved, resolve
 from qsearch.studies import (
     best,

@@ -78,7 +78,7 @@ def diagnose_model(
     source = find_model(model)
     module = import_model(source, dim)
     if space_out is not None:
-        from qsearch.search.searched_space import described_space
+        from qsearch.search.space_file import described_space
 
         write_atomically(Path(space_out), described_space(module, source.name).encode())
     return ModelDiagnosis(

@@ -37,9 +37,8 @@ from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_source import ModelSource, find_model
 from qsearch.module_file import read_module
-from qsearch.search.finalize import build_winner
+from qsearch.search.finalize import build_winner, recorded_proof, samples_of
 from qsearch.search.preparation import PREREQUISITE_LEVEL
-from qsearch.search.winner_file import recorded_proof, samples_of
 from qsearch.settings import parse_dims
 from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec

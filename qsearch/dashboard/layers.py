@@ -10,7 +10,7 @@ from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats
 from qsearch.dashboard.histograms import arrays_of
-from qsearch.search.kept_inputs import runs_of
+from qsearch.search.finalize import runs_of
 
 
 def layers_of(

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from qsearch.data import PreparedData
 from qsearch.import_path import is_import_path
 from qsearch.progress import Progress
-from qsearch.search.gathering import await_workers, gather
-from qsearch.search.scoring import baseline_score
+from qsearch.search.evaluating import await_workers, gather
+from qsearch.search.judging import baseline_score
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact
 from qsearch.store.repository import Repository

@@ -1,10 +1,14 @@
-"""When a search stops: enough trials, or no time left; and what time it took."""
+"""When a search stops (trials, time, patience), what it cost, and who else may stop it."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from qsearch.store.records import Trial
 
 
 class Stopwatch:
@@ -58,3 +62,26 @@ class Budget:
     def seconds_left(self) -> float | None:
         """Seconds until the timeout, at least 0; None is unlimited."""
         return None if self.timeout_s is None else max(0.0, self.timeout_s - self.elapsed_s)
+
+
+Callback = Callable[[Trial], Any]
+"""Called with every trial that ended, after it was stored; a true answer stops the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Callbacks of one run, and the event that stops it in good order.
+
+    Attributes:
+        callbacks: called in order, in the driver's thread.
+        stop: set it from any thread.
+    """
+
+    callbacks: Sequence[Callback] = ()
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def on_trial(self, trial: Trial) -> None:
+        """Tell every callback."""
+        wishes = [callback(trial) for callback in self.callbacks]
+        if any(wishes):
+            self.stop.set()

@@ -23,7 +23,7 @@ from compiler.quantize._calibrate.clipping import clipping_note, heavily_clipped
 from compiler.quantize._calibrate.input_grams import InputGrams
 from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
 from qsearch.progress import Progress
-from qsearch.search.gathering import await_workers, gather
+from qsearch.search.evaluating import await_workers, gather
 from qsearch.search.space import canonical_fields, content_hash
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact

@@ -5,9 +5,12 @@ only. So a driver may be killed at any moment: the rows say which trials are fin
 are run again with the same parameters, and the next batch is the one it would have been. Samplers
 that look at no history do not wait for a batch to end.
 
-Several drivers may work on one study of a PostgreSQL store. Each leases trials, beats while it
-lives, and takes over what a dead one left; equal histories propose equal batches, so whoever comes
-second to store one finds it there.
+Several drivers may work on one study of a PostgreSQL store. Each leases trials, sends heartbeats
+while it lives, and takes over what a dead driver left; equal histories propose equal batches, so
+the second driver to store a batch finds it there. A trial is leased to its driver for as long as
+the driver's ``beat`` grows. How long it has not grown is measured by the observer's monotonic
+clock, and only over times in which the observer could read the store: clocks that jump or differ,
+a server that restarts and a machine that slept end no lease.
 """
 
 from __future__ import annotations
@@ -18,19 +21,18 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any, Final
 
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
-from qsearch.errors import SearchFailedError
+from qsearch.errors import SearchFailedError, StoreError
 from qsearch.progress import TRIALS, Progress
 from qsearch.search.budget import Budget
-from qsearch.search.evaluating import EarlyStop, Evaluations, NeverStop
-from qsearch.search.gathering import await_workers
+from qsearch.search.evaluating import EarlyStop, Evaluations, NeverStop, await_workers
 from qsearch.search.judging import Judging, failed
-from qsearch.search.leases import Heartbeat, LeaseWatch
 from qsearch.search.ledger import Ledger
 from qsearch.search.objectives import Objective
 from qsearch.search.proposals import Proposer
@@ -41,7 +43,83 @@ from qsearch.store.repository import Repository
 from workers.code_version import code_version
 from workers.pool.protocol import WorkerPool
 
+BEAT_S: Final = 2.0
+"""Seconds between two beats."""
+
+LEASE_S: Final = 20.0
+"""Seconds without a beat after which a driver is taken for dead."""
+
 log = logging.getLogger("qsearch.search.driver")
+
+
+class Heartbeat:
+    """Beats in a thread of its own while the block lasts, whatever the driver waits for.
+
+    Args:
+        repository: its engine gives the thread a connection of its own.
+        driver_id: whose heart.
+        every_s: seconds between beats.
+    """
+
+    def __init__(self, repository: Repository, driver_id: int, every_s: float = BEAT_S) -> None:
+        self._repository = repository
+        self._driver_id = driver_id
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(self._every_s)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                self._repository.beat(self._driver_id)
+            except StoreError as error:
+                # The driver meets the same store and decides; beats go on in case it comes back.
+                log.warning("no heartbeat: %s", error.what)
+
+
+class LeaseWatch:
+    """Finds drivers whose heart has stopped.
+
+    Args:
+        lease_s: seconds without a beat that end a lease.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, lease_s: float = LEASE_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._lease_s = lease_s
+        self._clock = clock
+        self._last_look: float | None = None
+        self._still: dict[int, tuple[int, float]] = {}  # driver → (beat, seconds it stood still)
+
+    def expired(self, drivers: Iterable[DriverRecord]) -> list[int]:
+        """Ids of those among ``drivers``, as the store shows them now, that are dead."""
+        now = self._clock()
+        # A gap between two looks says nothing about the others: we did not look.
+        longest = 2 * BEAT_S
+        passed = 0.0 if self._last_look is None else min(now - self._last_look, longest)
+        self._last_look = now
+        still: dict[int, tuple[int, float]] = {}
+        for driver in drivers:
+            beat, stood = self._still.get(driver.id, (None, 0.0))
+            still[driver.id] = (driver.beat, stood + passed if beat == driver.beat else 0.0)
+        self._still = still
+        return [driver for driver, (_, stood) in still.items() if stood >= self._lease_s]
+
 
 SPACE_EXHAUSTED: Final = "space exhausted"
 TIMEOUT: Final = "timeout"

@@ -1,11 +1,17 @@
-"""The winner, once more from the start: built, checked, run by the exact integers, written."""
+"""The end of a search: the winner is built again, run by the exact integers, and written.
+
+``best.qmod`` and ``qconfig.json`` are the same bytes for the same search. The first calibration
+inputs are stored as well, so that any trial can be examined later.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +20,25 @@ from compiler.errors import NotFullyIntegralError
 from compiler.ir.analysis import post_order
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type
+from compiler.pipeline import evaluate
+from compiler.proof.derive import derive_static
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats, build_candidate
+from compiler.runtime.artifact import QModule, Sample
+from qsearch.data import PreparedData
 from qsearch.progress import Progress
+from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
-from qsearch.search.gathering import await_workers
-from qsearch.search.judging import Judging
-from qsearch.search.scoring import score_of
+from qsearch.search.evaluating import await_workers
+from qsearch.search.judging import Judging, score_of
+from qsearch.search.preparation import PreparedStudy
+from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
-from workers.messages import EvaluationRequest, Judge
+from workers.code_version import code_version
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import open_dataset
+from workers.feeding import batch_size, model_batches
+from workers.messages import EvaluationRequest, Judge, Range
 from workers.pool.protocol import WorkerPool
 
 MAIN = "quantized_main"
@@ -171,3 +187,93 @@ def equal_fraction(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]])
     for one, other in zip(ours, theirs, strict=True):
         equal &= (one == other).reshape(count, -1).all(axis=1)
     return float(equal.mean())
+
+
+log = logging.getLogger("qsearch.search.finalize")
+
+SAMPLES = 4
+"""Inputs that are stored with their outputs."""
+
+
+def write_winner(
+    folder: RunFolder,
+    module: IRModule,
+    qconfig: QConfig,
+    prepared: PreparedStudy,
+    outputs_sha256: str | None,
+) -> None:
+    """Write the module with its configuration, provenance, proof and a few samples.
+
+    Args:
+        outputs_sha256: over its outputs on the evaluation data; None where they were not computed.
+    """
+    made = QModule(
+        module,
+        qconfig,
+        provenance={
+            "model_sha256": prepared.source.sha256,
+            "module_sha256": prepared.blob.sha256,
+            "calib_sha256": prepared.calib.sha256,
+            "eval_sha256": prepared.evaluation.sha256,
+            "outputs_sha256": outputs_sha256,
+            "seed": prepared.spec["seed"],
+            "code_version": code_version(),
+        },
+        samples=samples_of(module, prepared.calib, prepared.inputs),
+        proof=recorded_proof(module),
+    )
+    partial = folder.module.with_suffix(".part")
+    made.save(partial)
+    partial.replace(folder.module)
+    text = json.dumps(qconfig.to_dict(), indent=1, sort_keys=True) + "\n"
+    write_atomically(folder.qconfig, text.encode())
+
+
+def recorded_proof(module: IRModule) -> dict[str, Any] | None:
+    """What holds of a fully integral module for every input; None where float is left in it."""
+    proof = derive_static(module)
+    if any(finding.check == "dtypes" for finding in proof.findings):
+        return None
+    for finding in proof.findings:
+        log.warning("the module is not proved: %s", finding)
+    return proof.to_dict()
+
+
+def samples_of(module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]) -> list[Sample]:
+    """The first inputs of the data with the outputs of the exact reference."""
+    dataset = open_dataset(data.ref, inputs)
+    first = Range(0, min(SAMPLES, data.count))
+    return [
+        (batch.inputs, evaluate(module, batch.inputs))
+        for batch in model_batches(dataset, first, inputs, 1)
+    ]
+
+
+INPUTS: Final = "inputs"
+"""Kind of the artefact."""
+RUNS: Final = 8
+MAX_BYTES: Final = 16 << 20
+
+
+def kept_inputs(data: PreparedData, inputs: Sequence[InputSpec]) -> dict[str, NDArray[Any]]:
+    """Inputs of a few runs of the model, by ``run.place``: input names may be anything."""
+    first = Range(0, min(RUNS * batch_size(inputs), data.count))
+    kept: dict[str, NDArray[Any]] = {}
+    held = 0
+    for run, batch in enumerate(model_batches(open_dataset(data.ref, inputs), first, inputs, 1)):
+        held += sum(batch.inputs[spec.name].nbytes for spec in inputs)
+        if kept and held > MAX_BYTES:
+            break
+        for place, spec in enumerate(inputs):
+            kept[f"{run}.{place}"] = batch.inputs[spec.name]
+    return kept
+
+
+def runs_of(
+    kept: Mapping[str, NDArray[Any]], names: Sequence[str]
+) -> list[dict[str, NDArray[Any]]]:
+    """What ``kept_inputs`` gave, as inputs by name, run after run."""
+    runs = len(kept) // max(len(names), 1)
+    return [
+        {name: kept[f"{run}.{place}"] for place, name in enumerate(names)} for run in range(runs)
+    ]

@@ -18,11 +18,9 @@ from qsearch.model_source import ModelSource, find_model
 from qsearch.progress import Progress
 from qsearch.result import SearchResult
 from qsearch.run_folder import RunFolder
-from qsearch.search.budget import Stopwatch
-from qsearch.search.control import Control
-from qsearch.search.preparation import PreparedStudy, prepare_study
+from qsearch.search.budget import Control, Stopwatch
+from qsearch.search.preparation import PreparedStudy, prepare_study, study_name
 from qsearch.search.session import Session
-from qsearch.search.study_row import study_name
 from qsearch.settings import Resolved, Settings
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import exclusive, masked, open_engine, parse_url

@@ -1,22 +1,35 @@
-"""What single layers may choose, and a few parameters that stand for it.
+"""Bits of single layers: a few parameters that stand for hundreds of choices.
 
-Hundreds of raw choices, one per layer, drown a sampler. So a search is offered a budget of bytes,
-which an integer programme over measured damages turns into bits of every layer (``allocation``),
-and two layers to be moved one choice up or down from there. Source of the programme: Yao et al.,
-"HAWQ-V3", 2021.
+One choice per layer is too much for a sampler. So a search is offered a budget of bytes, which an
+integer linear programme over measured damages turns into bits of every layer, and two layers to be
+moved one choice up or down from there.
+
+    minimise    sum over layers l of damage[l, bits(l)]
+    such that   sum over layers l of size[l, bits(l)] <= budget
+
+Damages are taken to add up. Source: Yao et al., "HAWQ-V3: dyadic neural network quantization",
+2021, section 4, with measured damages in place of Hessian traces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
+import scipy  # loads its parts when they are first used
+from numpy.typing import NDArray
+
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS, mark, module_cost
-from qsearch.search.allocation import Table, allocate_bits
+from qsearch.errors import SearchError
 from qsearch.search.space import FLOAT_LAYER, Parameter, Params, Space, Value, layer_parameter
 
 BUDGET: Final = "weight_budget"
@@ -142,3 +155,112 @@ class LayerPlan:
 def _twos(number: int) -> int:
     """How often two divides a number."""
     return (number & -number).bit_length() - 1
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+Table = Mapping[str, Mapping[int, float]]
+"""Layer → bits → a number."""
+
+
+def allocate_bits(damage: Table, size: Table, budget: float) -> dict[str, int]:
+    """Bits of every layer with the least total damage whose sizes stay within the budget.
+
+    Args:
+        damage: what is lost when only this layer has these bits, in any unit that adds up (squared
+            error of the outputs, say); finite. Its keys are the choices.
+        size: bytes (or bit operations) of the same choices.
+        budget: in the unit of ``size``.
+    Returns:
+        layer → bits, in the order of ``damage``; equal problems give equal answers.
+    Raises:
+        SearchError: the tables do not fit each other, or not even the smallest choices fit.
+    """
+    choices = [(layer, bits) for layer, row in damage.items() for bits in sorted(row)]
+    _check(damage, size, budget)
+    if not choices:
+        return {}
+    sizes = np.asarray([float(size[layer][bits]) for layer, bits in choices])
+    room = float(budget)
+    while True:
+        taken = _solved([layer for layer, _ in choices], _costs(damage, choices), sizes, room)
+        excess = float(sizes[taken].sum()) - budget
+        if excess <= 0:
+            return {choices[place][0]: choices[place][1] for place in taken}
+        # The solver takes a millionth of the largest size for nothing.
+        room -= 2 * excess
+
+
+def _costs(damage: Table, choices: Sequence[tuple[str, int]]) -> Floats:
+    """Damages over their largest: the solver's tolerances are absolute."""
+    costs = np.asarray([float(damage[layer][bits]) for layer, bits in choices])
+    return costs / max(float(np.abs(costs).max()), float(np.finfo(np.float64).tiny))
+
+
+def _solved(layers: Sequence[str], costs: Floats, sizes: Floats, budget: float) -> Ints:
+    """Places of the choices taken, one of each layer."""
+    rows = {layer: row for row, layer in enumerate(dict.fromkeys(layers))}
+    owner = np.asarray([rows[layer] for layer in layers])
+    entries = np.ones(len(layers)), (owner, np.arange(len(layers)))
+    one_each = scipy.sparse.coo_array(entries, (len(rows), len(layers))).tocsc()
+    unit = max(float(sizes.max()), 1.0)
+    with native_stdout_dropped():
+        solved = scipy.optimize.milp(
+            costs,
+            integrality=np.ones(len(layers)),
+            bounds=scipy.optimize.Bounds(0, 1),
+            constraints=[
+                scipy.optimize.LinearConstraint(one_each, 1, 1),
+                scipy.optimize.LinearConstraint(sizes[None, :] / unit, -np.inf, budget / unit),
+            ],
+            options={"mip_rel_gap": 0.0},
+        )
+    if solved.x is None:
+        raise SearchError("the integer programme was not solved", where=str(solved.message))
+    return np.flatnonzero(solved.x > 0.5)
+
+
+def _check(damage: Table, size: Table, budget: float) -> None:
+    for layer, row in damage.items():
+        missing = sorted(set(row) - set(size.get(layer, {})))
+        if not row or missing:
+            raise SearchError(
+                f"no choice of bits for layer {layer!r}"
+                if not row
+                else f"sizes of layer {layer!r} lack {missing} bits",
+                fix="give damage and size for the same layers and bits",
+            )
+        if not np.isfinite([*row.values(), *(size[layer][bits] for bits in row)]).all():
+            raise SearchError(f"damage or size of layer {layer!r} is not finite")
+    least = sum(min(size[layer][bits] for bits in row) for layer, row in damage.items())
+    if least > budget:
+        raise SearchError(
+            f"not even the fewest bits everywhere fit: {least:g} bytes, budget {budget:g}",
+            fix="raise the budget, or allow fewer bits",
+        )
+
+
+@contextlib.contextmanager
+def native_stdout_dropped() -> Iterator[None]:
+    """What compiled code prints to standard output inside the block goes nowhere.
+
+    HiGHS 1.12, which SciPy 1.17 carries, prints a line left from debugging (ERGO-Code/HiGHS #2783).
+    On a pipe C keeps it until the process ends, where it would follow the last line of ``--json``.
+    """
+    if sys.stdout is None:  # closed by whoever started us
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    sys.stdout.flush()
+    libc.fflush(None)
+    kept = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        libc.fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

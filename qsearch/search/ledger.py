@@ -1,12 +1,13 @@
-"""A study's trials in memory, as the store has them: counted in constant time a trial."""
+"""The trials of a study in memory, as the store has them: counted in constant time a trial."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from qsearch.search.objectives import Objective
-from qsearch.store.records import Trial
+from qsearch.store.records import Shard, Trial
+from qsearch.store.repository import Repository
 
 
 @dataclass(slots=True)
@@ -105,3 +106,27 @@ class Ledger:
     def unfinished_numbers(self) -> list[int]:
         """Their numbers, in order."""
         return sorted(self._unfinished)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIncumbents:
+    """See ``pruning.Incumbents``.
+
+    Args:
+        ledger: the trials of the study as the driver knows them.
+        repository, study_id: where their parts are.
+    """
+
+    ledger: Ledger
+    repository: Repository
+    study_id: int
+
+    def before(self, batch: int) -> Sequence[Trial]:
+        """Complete trials of earlier batches."""
+        return self.ledger.before(batch)
+
+    def shards(self, trial: Trial) -> Sequence[Shard]:
+        """The parts of a trial; of one that the store answered, those of the work it repeats."""
+        if trial.outcome.from_store:
+            return self.repository.shards_of_work(trial.work_hash)
+        return self.repository.shards_of(self.study_id, trial.number)

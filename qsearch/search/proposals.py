@@ -29,7 +29,7 @@ from qsearch.search.space import (
     is_of_layer,
     to_qconfig,
 )
-from qsearch.search.stage_names import GLOBAL, LAYERS
+from qsearch.search.stages import GLOBAL, LAYERS
 from qsearch.store.records import Trial
 
 WARM_UP: Final = 12

@@ -1,23 +1,190 @@
-"""What to change at the best trials so far: the changes a surrogate expects most of.
+"""What to change at the best trials so far: the changes a Gaussian process expects most of.
 
 Candidates differ from one of the best trials in one value or two; of two, one may pay only with
 the other. They are ranked by expected improvement. The next of a batch is chosen as if the ones
 before it had scored what is expected of them.
+
+The covariance of two configurations is
+
+    k(x, y) = variance * exp(-sum over parameters p of weight[p] * distance[p](x, y))
+
+where the distance of one parameter is 0 or 1; for numbers 0, or from 1/2 to 1. Weights, variance
+and noise have the greatest posterior density given what was seen. With small weights the effects
+of parameters add up, with large ones combinations have a score of their own; a few dozen points
+tell which. Scores far below the median count as one: how far a module has collapsed says nothing
+about good ones.
+
+Sources: Hutter, Hoos, Leyton-Brown, "Sequential model-based optimization for general algorithm
+configuration", LION 2011 (the covariance for categories); Jones, Schonlau, Welch, "Efficient
+global optimization of expensive black-box functions", 1998 (expected improvement); Ginsbourger, Le
+Riche, Carraro, "Kriging is well-suited to parallelize optimization", 2010 (``believe``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
+import scipy  # loads its parts when they are first used
+from numpy.typing import NDArray
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import Objective
-from qsearch.search.space import Params, Space, Value, config_hash, to_qconfig
-from qsearch.search.surrogate import Surrogate
+from qsearch.search.space import Parameter, Params, Space, Value, config_hash, to_qconfig
 from qsearch.store.records import Trial
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Point = Mapping[str, Value]
+
+# Mean and deviation of the logarithm before anything is seen.
+_WEIGHT: Final = (-1.5, 1.5)
+_VARIANCE: Final = (0.0, 1.0)
+_NOISE: Final = (-5.0, 1.0)
+_ITERATIONS: Final = 60
+_JITTER: Final = 1e-8
+_LEAST_VARIANCE: Final = 1e-12
+
+
+class Surrogate:
+    """Fitted to the points that were tried; equal points and scores give equal answers.
+
+    Args:
+        space: of the points.
+        points: tried ones, at least one.
+        scores: of the points, greater is better; minus infinity where there is none.
+    """
+
+    def __init__(self, space: Space, points: Sequence[Point], scores: Sequence[float]) -> None:
+        self._space = space
+        self._rows = encoded(space, points)
+        self._values = standardized(np.asarray(scores, np.float64))
+        apart = distances(space, self._rows, self._rows)
+        self._theta = _fitted(apart, self._values)
+        self._condition(apart)
+
+    def believe(self, point: Point) -> None:
+        """Take a point that is on its way as seen, with the score that is expected of it."""
+        mean, _ = self.predict([point])
+        self._rows = np.concatenate([self._rows, encoded(self._space, [point])])
+        self._values = np.append(self._values, mean)
+        self._condition(distances(self._space, self._rows, self._rows))
+
+    def predict(self, points: Sequence[Point]) -> tuple[Floats, Floats]:
+        """Mean and deviation, shape (points,) each, in deviations of the scores seen."""
+        cross = _covariance(
+            self._theta, distances(self._space, encoded(self._space, points), self._rows)
+        )
+        mean: Floats = self._mean + cross @ self._weighted
+        explained = np.einsum("pr,rp->p", cross, scipy.linalg.cho_solve(self._factor, cross.T))
+        variance = np.maximum(np.exp(self._theta[-2]) - explained, _LEAST_VARIANCE)
+        return mean, np.sqrt(variance)
+
+    def improvement(self, points: Sequence[Point]) -> Floats:
+        """Expected improvement over the best seen, shape (points,), in the unit of ``predict``."""
+        mean, deviation = self.predict(points)
+        above = mean - float(self._values.max())
+        ratio = above / deviation
+        density = np.exp(-0.5 * ratio**2) / np.sqrt(2 * np.pi)
+        found: Floats = above * scipy.special.ndtr(ratio) + deviation * density
+        return found
+
+    def _condition(self, apart: Floats) -> None:
+        matrix = _covariance(self._theta, apart)
+        matrix[np.diag_indices_from(matrix)] += np.exp(self._theta[-1]) + _JITTER
+        self._factor = scipy.linalg.cho_factor(matrix, lower=True)
+        self._mean = float(self._values.mean())
+        self._weighted: Floats = scipy.linalg.cho_solve(self._factor, self._values - self._mean)
+
+
+def encoded(space: Space, points: Sequence[Point]) -> Ints:
+    """The place of every parameter's choice, -1 without effect, shape (points, parameters)."""
+    columns = []
+    for parameter in space.parameters:
+        places = {choice: place for place, choice in enumerate(parameter.choices)}
+        named = [(parameter.name in point, point.get(parameter.name)) for point in points]
+        columns.append([places.get(value, -1) if has else -1 for has, value in named])
+    found: Ints = np.asarray(columns, np.int64).reshape(len(space.parameters), len(points)).T
+    return found
+
+
+def distances(space: Space, rows: Ints, others: Ints) -> Floats:
+    """How far points are apart, shape (parameters, rows, others); see ``encoded``."""
+    one, other = rows.T[:, :, None], others.T[:, None, :]
+    found: Floats = (one != other).astype(np.float64)
+    for place, parameter in enumerate(space.parameters):
+        if _is_numeric(parameter):
+            steps = np.abs(one[place] - other[place]) / (len(parameter.choices) - 1)
+            active = (one[place] >= 0) & (other[place] >= 0)
+            found[place] *= np.where(active, (1 + steps) / 2, 1.0)
+    return found
+
+
+def standardized(scores: Floats) -> Floats:
+    """Scores with mean 0 and deviation 1, those far below the median raised to one floor.
+
+    Args:
+        scores: any numbers, or minus infinity, which stands at the floor.
+    """
+    seen = scores[np.isfinite(scores)]
+    if not len(seen):
+        return np.zeros_like(scores)
+    top, middle = float(seen.max()), float(np.median(seen))
+    # The floor is as far below the median as the best is above it.
+    reach = top - middle or top - float(seen.min()) or 1.0
+    kept = np.maximum(scores, middle - reach)
+    spread = float(kept.std())
+    found: Floats = (kept - kept.mean()) / (spread or 1.0)
+    return found
+
+
+def _is_numeric(parameter: Parameter) -> bool:
+    """Whether more than two choices are numbers, and at most one is None."""
+    numbers = [c for c in parameter.choices if isinstance(c, int | float) and c is not True]
+    others = set(parameter.choices) - set(numbers)
+    return len(numbers) > 2 and others <= {None}
+
+
+def _covariance(theta: Floats, apart: Floats) -> Floats:
+    found: Floats = np.exp(theta[-2] - np.tensordot(np.exp(theta[:-2]), apart, 1))
+    return found
+
+
+def _fitted(apart: Floats, values: Floats) -> Floats:
+    """Logarithms of the weights, the variance and the noise."""
+    parameters = len(apart)
+    centre = np.asarray([_WEIGHT[0]] * parameters + [_VARIANCE[0], _NOISE[0]])
+    spread = np.asarray([_WEIGHT[1]] * parameters + [_VARIANCE[1], _NOISE[1]])
+    target = values - values.mean()
+    eye = np.eye(len(values))
+
+    def loss(theta: Floats) -> tuple[float, Floats]:
+        """Negative logarithm of the posterior density, and its gradient."""
+        smooth = _covariance(theta, apart)
+        factor = scipy.linalg.cho_factor(smooth + (np.exp(theta[-1]) + _JITTER) * eye, lower=True)
+        inverse = scipy.linalg.cho_solve(factor, eye)
+        weighted = inverse @ target
+        pull = (theta - centre) / spread
+        value = 0.5 * target @ weighted + np.log(np.diag(factor[0])).sum() + 0.5 * pull @ pull
+        slope = 0.5 * (inverse - np.outer(weighted, weighted))
+        gradient = np.empty_like(theta)
+        gradient[:-2] = -np.exp(theta[:-2]) * np.tensordot(apart, slope * smooth, 2)
+        gradient[-2] = (slope * smooth).sum()
+        gradient[-1] = np.exp(theta[-1]) * np.trace(slope)
+        return float(value), gradient + pull / spread
+
+    found: Floats = scipy.optimize.minimize(
+        loss,
+        centre,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=list(zip(centre - 4 * spread, centre + 4 * spread, strict=True)),
+        options={"maxiter": _ITERATIONS},
+    ).x
+    return found
+
 
 _CENTRES: Final = 3
 _PAIRS: Final = 256

@@ -1,18 +1,24 @@
-"""Stored trials as Optuna's records, and studies in memory that hold them."""
+"""Optuna's view of a study: stored trials as its records, importances, and an export.
+
+The store is the truth. Studies of Optuna are built from it in memory, or written to a storage of
+Optuna's own for ``optuna-dashboard`` and other tools.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.importance import PedAnovaImportanceEvaluator
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from qsearch.errors import SettingsError
 from qsearch.search.objectives import Objective
 from qsearch.search.samplers import GENERATION, POPULATION
 from qsearch.search.space import Space
@@ -121,3 +127,91 @@ def quiet_optuna() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+LEAST: Final = 8
+"""Trials below which nothing is said."""
+MOST: Final = 3000
+"""Of more trials an even choice is looked at."""
+
+
+def importances(
+    trials: Sequence[tuple[Mapping[str, Any], float]], *, smaller_is_better: bool = False
+) -> dict[str, float]:
+    """Importance of the parameters that every trial has and that differ; they add up to one.
+
+    Args:
+        trials: parameters and value of complete trials.
+    Returns:
+        Empty where there are too few trials, or all values are the same.
+    """
+    trials = trials[:: -(-len(trials) // MOST)] if trials else trials
+    if len(trials) < LEAST or len({value for _, value in trials}) < 2:
+        return {}
+    shared = set.intersection(*(set(params) for params, _ in trials))
+    choices = {
+        name: tuple(dict.fromkeys(params[name] for params, _ in trials)) for name in sorted(shared)
+    }
+    known: dict[str, BaseDistribution] = {
+        n: CategoricalDistribution(c) for n, c in choices.items() if len(c) > 1
+    }
+    if not known:
+        return {}
+    with quiet_optuna():
+        study = optuna.create_study(direction="minimize" if smaller_is_better else "maximize")
+        study.add_trials(
+            [
+                create_trial(
+                    params={name: params[name] for name in known}, distributions=known, value=value
+                )
+                for params, value in trials
+            ]
+        )
+        found = optuna.importance.get_param_importances(
+            study, evaluator=PedAnovaImportanceEvaluator()
+        )
+    return {name: float(value) for name, value in found.items()}
+
+
+def write_study(
+    trials: Sequence[Trial], space: Space, objective: Objective, url: str, name: str
+) -> None:
+    """Write finished trials, in order, as a new study.
+
+    Args:
+        url: of an Optuna storage, such as ``sqlite:///optuna.db``; not our own database, since
+            both own tables there.
+    Raises:
+        SettingsError: the name is taken, or the storage cannot be used.
+    """
+    known = distributions_of(space)
+    costs = [optuna.study.StudyDirection.MINIMIZE] * len(objective.minimize)
+    with quiet_optuna():
+        try:
+            study = optuna.create_study(
+                storage=url,
+                study_name=name,
+                directions=[optuna.study.StudyDirection.MAXIMIZE, *costs],
+            )
+        except optuna.exceptions.DuplicatedStudyError as error:
+            raise SettingsError(
+                f"the Optuna storage has a study {name!r} already",
+                where=url,
+                fix="choose another with --name, or another storage",
+            ) from error
+        except Exception as error:  # whatever the driver of that storage raises
+            raise SettingsError(
+                f"the Optuna storage cannot be used: {str(error).splitlines()[0]}",
+                where=url,
+                fix="for example sqlite:///optuna.db, a file of its own",
+            ) from error
+        study.set_metric_names(list(objective.names))
+        study.add_trials([_as_shown(frozen_trial(trial, known, objective)) for trial in trials])
+
+
+def _as_shown(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
+    """Costs as they are: samplers see their negatives."""
+    if trial.values is not None:
+        metric, *costs = trial.values
+        trial.values = [metric, *(-cost for cost in costs)]
+    return trial

@@ -21,27 +21,20 @@ from qsearch.report.build import Costs
 from qsearch.result import SearchResult
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline
-from qsearch.search.budget import Budget, Stopwatch
+from qsearch.search.budget import Budget, Control, Stopwatch
 from qsearch.search.calibration import MEASUREMENTS, Calibrator
-from qsearch.search.control import Control
 from qsearch.search.driver import STOPPED, TIMEOUT, Driver
-from qsearch.search.finalize import build_winner, check_winner
+from qsearch.search.finalize import INPUTS, build_winner, check_winner, kept_inputs, write_winner
 from qsearch.search.handover import hand_over
-from qsearch.search.incumbents import StoredIncumbents
-from qsearch.search.judging import JUDGE_OF_FLAG, Judging, costs_of
-from qsearch.search.kept_inputs import INPUTS, kept_inputs
+from qsearch.search.judging import JUDGE_OF_FLAG, Judging, costs_of, metric_names, score_of
 from qsearch.search.layer_space import LayerPlan
-from qsearch.search.ledger import Ledger
+from qsearch.search.ledger import Ledger, StoredIncumbents
 from qsearch.search.objectives import Objective, keeps_accuracy
-from qsearch.search.preparation import SOMETIMES_SCORED, PreparedStudy, leaves_ranges
+from qsearch.search.preparation import SOMETIMES_SCORED, PreparedStudy, leaves_ranges, open_study
 from qsearch.search.proposals import Proposer
 from qsearch.search.pruning import PairedStop
-from qsearch.search.scoring import metric_names, score_of
 from qsearch.search.space import first_points, to_qconfig
-from qsearch.search.stage_names import LAYERS, SENSITIVITY, STAGES
-from qsearch.search.stages import Base, Sensitivities, StageBook
-from qsearch.search.study_row import open_study
-from qsearch.search.winner_file import write_winner
+from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageBook
 from qsearch.settings import Settings
 from qsearch.store.records import StoredArtifact, StudyState, Trial
 from qsearch.store.remote_artifacts import artifact_store

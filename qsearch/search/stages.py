@@ -24,15 +24,20 @@ from typing import Final
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
 from qsearch.progress import Progress
-from qsearch.search.gathering import await_workers, gather
+from qsearch.search.evaluating import await_workers, gather
 from qsearch.search.judging import Judging
 from qsearch.search.layer_space import LayerSpace, choice_of
 from qsearch.search.space import layer_parameter, to_qconfig
-from qsearch.search.stage_names import SENSITIVITY, STAGES
 from qsearch.store.records import LayerFigures, Stage
 from qsearch.store.repository import Repository
 from workers.messages import EvaluationRequest, EvaluationResult
 from workers.pool.protocol import WorkerPool
+
+SENSITIVITY: Final = "sensitivity"
+GLOBAL: Final = "global"
+LAYERS: Final = "layers"
+STAGES: Final = (SENSITIVITY, GLOBAL, LAYERS)
+
 
 MOST_MEASURED: Final = 128
 """Evaluations of the first stage; with more choices only the fewest bits of a layer are measured,

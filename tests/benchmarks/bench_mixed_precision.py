@@ -40,7 +40,7 @@ from compiler.quantize import (
 )
 from compiler.runtime.executor import Executor
 from compiler.targets.ort.grid_executor import GridExecutor
-from qsearch.search.allocation import allocate_bits
+from qsearch.search.layer_space import allocate_bits
 from tests.benchmarks.bench_accuracy import on_onnxruntime, outputs_of
 from tests.benchmarks.machine import machine
 from tests.benchmarks.real_models import DATA, Split, batch_of, read_split

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qsearch.errors import SearchError
-from qsearch.search.allocation import allocate_bits
+from qsearch.search.layer_space import allocate_bits
 
 BITS = (4, 5, 6, 8)
 numbers = st.integers(1, 2000)

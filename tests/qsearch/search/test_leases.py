@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from qsearch.search.leases import BEAT_S, LEASE_S, Heartbeat, LeaseWatch
+from qsearch.search.driver import BEAT_S, LEASE_S, Heartbeat, LeaseWatch
 from qsearch.store.engine import open_engine
 from qsearch.store.records import DriverRecord, NewStudy
 from qsearch.store.repository import Repository

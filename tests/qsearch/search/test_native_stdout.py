@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import ctypes
-from qsearch.search.native_stdout import native_stdout_dropped
+from qsearch.search.layer_space import native_stdout_dropped
 
 libc = ctypes.CDLL(None)
 print("before")

@@ -14,9 +14,8 @@ import pytest
 from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import SilentProgress
 from qsearch.search.budget import Budget
-from qsearch.search.driver import STOPPED, Driver
+from qsearch.search.driver import STOPPED, Driver, LeaseWatch
 from qsearch.search.judging import Judging
-from qsearch.search.leases import LeaseWatch
 from qsearch.search.objectives import Objective
 from qsearch.search.proposals import Proposer
 from qsearch.search.space import default_space
