@@ -20,6 +20,8 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import (
+    Diagnosis,
+    diagnose,
     given_points,
     mark,
     measured_points,
@@ -145,7 +147,8 @@ def prepare_study(
             fix="give --eval with labels (an array `labels`, or class folders), "
             "or use --metric agreement|sqnr",
         )
-    asked = searched_space(settings, module, metric)
+    diagnosis = diagnose(module, QConfig.recommended())
+    asked = searched_space(settings, module, metric, diagnosis.fully_integral)
     space, start, layers = asked.space, asked.start, asked.layers
     spec = {
         "model_sha256": source.sha256,
@@ -181,7 +184,10 @@ def prepare_study(
         spec["hw"] = hashlib.sha256(hardware[0].encode()).hexdigest()
     if "latency" in costs:
         spec["latency"] = _timed_where(settings)
-    warnings = _warnings(calib_data, eval_given, has_labels)
+    warnings = (
+        *_float_warning(diagnosis, start),
+        *_warnings(calib_data, eval_given, has_labels),
+    )
     return PreparedStudy(
         source,
         module,
@@ -256,6 +262,25 @@ def _prune(settings: Settings) -> float:
 
 def _first(*given: Any) -> Any:
     return next((value for value in given if value is not None), None)
+
+
+def _float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
+    """What the diagnosis knows before calibration of a model that is not fully integral."""
+    if diagnosis.fully_integral:
+        return ()
+    causes = [f"{row['op']}{_first_node(row)}" for row in diagnosis.causes()]
+    shown = ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
+    why = f"{shown} in float" if shown else diagnosis.obstacles[0].splitlines()[0]
+    outlook = (
+        "modules with float parts are tried first"
+        if start.partition_conversions != "fully_integral"
+        else "its trials will be infeasible; --allow-float admits modules with float parts"
+    )
+    return (f"the model is not fully integral ({why}; see qsearch doctor): {outlook}",)
+
+
+def _first_node(cause: Mapping[str, Any]) -> str:
+    return f" {cause['onnx_nodes'][0]!r}" if cause["onnx_nodes"] else ""
 
 
 def _warnings(calib: PreparedData, eval_given: Any, has_labels: bool) -> tuple[str, ...]:

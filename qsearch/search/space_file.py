@@ -296,9 +296,14 @@ class SearchedSpace:
     layers: LayerSpace | None
 
 
-def searched_space(settings: Settings, module: IRModule, metric: str) -> SearchedSpace:
+def searched_space(
+    settings: Settings, module: IRModule, metric: str, fully_integral: bool = True
+) -> SearchedSpace:
     """What the settings ask to search in a prepared module.
 
+    Args:
+        fully_integral: the diagnosis of ``module``. The search of a model that is not fully
+            integral starts with modules that have float parts, where the space holds such modules.
     Raises:
         SettingsError: the file of ``--space`` asks for what does not exist.
     """
@@ -312,7 +317,7 @@ def searched_space(settings: Settings, module: IRModule, metric: str) -> Searche
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         bits = LAYER_BITS if counts else ()
         asked = SpaceFile(default_space(settings.allow_float, weighted), bits, tuple(elements))
-    start = fitting_start(asked.space, recommended)
+    start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     if len(asked.weight_bits) < 2 or not asked.layers:
         return SearchedSpace(asked.space, start, None)
     layers = LayerSpace({name: elements[name] for name in asked.layers}, asked.weight_bits)
@@ -320,6 +325,16 @@ def searched_space(settings: Settings, module: IRModule, metric: str) -> Searche
         return SearchedSpace(asked.space, start, layers)
     whole = Space((*asked.space.parameters, *layers.raw()))
     return SearchedSpace(whole, fitting_start(whole, start), layers)
+
+
+def _mixed(space: Space) -> QConfig:
+    """The recommended configuration, with float parts where ``space`` has them."""
+    recommended = QConfig.recommended()
+    name = "partition_conversions"
+    for value in (v for p in space.parameters if p.name == name for v in p.choices):
+        if value != recommended.partition_conversions:
+            return to_qconfig({name: value}, recommended)
+    return recommended
 
 
 def percentiles_of(space: Space) -> list[float]:

@@ -14,6 +14,7 @@ import pytest
 import qsearch
 from compiler.qtypes.qconfig import QConfig
 from qsearch import api
+from qsearch.cli.main import run
 from qsearch.errors import RunFolderError, SearchFailedError
 from qsearch.search import launching
 from qsearch.store.records import Trial
@@ -148,9 +149,8 @@ def test_other_data_is_refused_with_what_changed(tmp_path: Path) -> None:
     assert fresh.summary["trials"]["complete"] == 1
 
 
-def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
-    tmp_path: Path,
-) -> None:
+def _quotient_model(path: Path) -> Path:
+    """A model whose division of two activations stays in float."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -171,8 +171,14 @@ def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
             onnx.numpy_helper.from_array(weight.T.copy(), "v"),
         ],
     )
-    path = tmp_path / "quotient.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
+    tmp_path: Path,
+) -> None:
+    path = _quotient_model(tmp_path / "quotient.onnx")
     data = (np.random.default_rng(2).random((40, 8)) + 0.5).astype(np.float32)
     options = {"calib": data, "eval": data, "trials": 8, "pool": "inline"}
     with pytest.raises(SearchFailedError, match="none of 8 trials was completed"):
@@ -182,3 +188,22 @@ def test_a_model_that_cannot_be_integer_says_why_and_runs_with_allow_float(
     result = qsearch.launch(path, out=tmp_path / "loose", allow_float=True, **options)
     assert result.best_params["partition_conversions"] != "fully_integral"
     assert result.best_module().run({"x": data[:1]})[0].shape == (1, 8)
+
+
+def test_a_model_that_stays_partly_float_is_told_first_and_tries_mixed_modules_first(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = _quotient_model(tmp_path / "quotient.onnx")
+    data = (np.random.default_rng(2).random((40, 8)) + 0.5).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=data)
+    words = ["launch", "--model", str(path), "--calib", str(tmp_path / "data.npz")]
+    words += ["--trials", "8", "--pool", "inline", "--max-drop", "1"]
+    assert run([*words, "-o", str(tmp_path / "loose"), "--allow-float"]) == 0
+    shown = capfd.readouterr().err
+    assert shown.index("quotient") < shown.index("calibration:")
+    assert "modules with float parts are tried first" in shown
+    report = json.loads((tmp_path / "loose" / "report.json").read_text())
+    assert report["trials"]["complete"] == 8
+    assert run([*words, "-o", str(tmp_path / "strict")]) == 1
+    shown = capfd.readouterr().err
+    assert shown.index("--allow-float") < shown.index("calibration:")
