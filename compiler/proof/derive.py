@@ -19,11 +19,12 @@ from compiler.ir.analysis import post_order
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.expr import Call, Constant, describe
 from compiler.ir.module import IRModule
-from compiler.proof.dtypes import CORE, PREFIX, SUFFIX, check_dtypes, count_values
+from compiler.proof.dtypes import check_dtypes, count_values
 from compiler.proof.finding import Finding
 from compiler.proof.input_ranges import input_ranges
 from compiler.proof.ranges import Intermediate, Ranges, ValueRange, analyse, attr_texts
 from compiler.proof.replay import Comparison, replay_core, replay_samples
+from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
 from compiler.runtime.artifact import Sample
 
 FORMAT = 1
@@ -62,6 +63,7 @@ class Proof:
         values: every value of quantized_main with its bounds.
         intermediates: what operators compute on their way, with its bounds.
         conversions: what quantize_inputs and dequantize_outputs are made of, scales included.
+        passthrough: outputs that are no results of the core but copies, a sentence each.
     """
 
     module_sha256: str
@@ -72,6 +74,7 @@ class Proof:
     values: tuple[ValueRange, ...]
     conversions: tuple[str, ...] = ()
     intermediates: tuple[Intermediate, ...] = ()
+    passthrough: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -114,6 +117,7 @@ class Proof:
                 for f in self.findings
             ],
             "conversions": list(self.conversions),
+            "passthrough": list(self.passthrough),
             "intermediates": [
                 {"node": i.node, "what": i.what, "dtype": i.dtype, "low": i.low, "high": i.high}
                 for i in self.intermediates
@@ -171,6 +175,11 @@ def derive_static(mod: IRModule) -> Proof:
     shown = ", ".join(f"{count} {dtype}" for dtype, count in counts.items())
     whole = not findings
     claims = [Claim("integers only", whole, f"tensors of @{CORE}: {shown}")]
+    unjoined = check_wiring(mod)
+    if unjoined:
+        findings.extend(unjoined)
+        claims.append(Claim("no overflow", False, "@main does not join the three parts in order"))
+        return Proof(sha256, (), tuple(claims), (), tuple(findings), ())
     try:
         bounds = input_ranges(mod)
         ranges = analyse(mod, CORE, bounds)
@@ -193,6 +202,7 @@ def derive_static(mod: IRModule) -> Proof:
         values=ranges.values,
         conversions=conversions,
         intermediates=ranges.intermediates,
+        passthrough=passed_through(mod),
     )
 
 

@@ -9,8 +9,7 @@ from compiler.export.to_onnx.dataflow import Step, Value, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
 from compiler.ops.number_format import integer_range
-
-PREFIX = "quantize_inputs"
+from compiler.proof.wiring import PREFIX
 
 Bounds = tuple[float, float]
 _ANYTHING: Bounds = (-math.inf, math.inf)

@@ -24,8 +24,7 @@ from compiler.ir.ty import is_float, is_integer
 from compiler.ops.number_format import integer_range
 from compiler.proof.finding import Finding
 from compiler.proof.interval import Bound, Interval, constant_interval, interval_of
-
-CORE = "quantized_main"
+from compiler.proof.wiring import CORE
 
 
 @dataclass(frozen=True, slots=True)

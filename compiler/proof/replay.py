@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from compiler.errors import CodegenError, CompilerError, LoweringError
 from compiler.ir.expr import Var
 from compiler.ir.module import IRModule
-from compiler.proof.dtypes import CORE, PREFIX
 from compiler.proof.finding import Finding
+from compiler.proof.wiring import CORE, PREFIX
 from compiler.runtime.artifact import Sample
 from compiler.runtime.executor import Executor
 from compiler.targets.c.executor import CExecutor

@@ -56,6 +56,7 @@ def _report(found: Verification) -> list[str]:
         lines.append(f"  {'proved' if claim.holds else 'REFUTED':<8} {claim.name}: {claim.detail}")
     inputs = ", ".join(f"%{name} in [{low}, {high}]" for name, low, high in found.proof.inputs)
     lines.append(f"  with the inputs of @quantized_main: {inputs or 'unknown'}")
+    lines += [f"  {sentence}" for sentence in found.proof.passthrough]
     lines.append("tested")
     for test in found.proof.comparisons:
         differing = f"{test.differing} of {test.elements} elements differ"
