@@ -1,4 +1,4 @@
-"""``python -m compiler.opt -p FuseOps,… f.relay``: text → passes → text.
+"""``python -m compiler.opt -p FuseOps,… f.relay``: text → passes → text. ``--list``: all passes.
 
 Golden tests run ``run_passes`` in process; people use it to see what a pass does.
 """
@@ -6,6 +6,7 @@ Golden tests run ``run_passes`` in process; people use it to see what a pass doe
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import warnings
 from collections.abc import Sequence
@@ -15,19 +16,23 @@ from compiler.errors import CompilerError
 from compiler.ir.instruments import DumpDir, NodeCountInstrument, TimingInstrument
 from compiler.ir.parser import MissingVersionWarning, parse
 from compiler.ir.pass_context import Instrument
-from compiler.ir.pass_infra import PassContext, Sequential
+from compiler.ir.pass_infra import Pass, PassContext, Sequential, create_pass, run_named
+from compiler.ir.pass_text import format_value, split_passes
 from compiler.ir.printer import text
 from compiler.text_output import show
-from compiler.transform import InferType
+from compiler.transform import InferType, registered_passes
 
 EXIT_BAD_INPUT = 2
+
+HIGHEST_LEVEL = 4
+"""The level that passes read, such as FuseOps, where the caller gives none."""
 
 
 def run_passes(
     source: str,
     pipeline: str,
     *,
-    opt_level: int = 4,
+    opt_level: int | None = None,
     show_types: bool = False,
     show_meta: bool = True,
     source_name: str = "<text>",
@@ -38,7 +43,7 @@ def run_passes(
     Args:
         source: Relay text; the version line may be left out.
         pipeline: names separated by commas, options in braces: ``FuseOps{max_depth=64}``.
-        opt_level: passes of a higher level are left out; the default runs every pass named.
+        opt_level: passes of a higher level are left out; None runs every pass named.
         show_types: print ``/* ty=… */``.
         show_meta: print the metadata section.
         source_name: shown in errors.
@@ -50,14 +55,23 @@ def run_passes(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingVersionWarning)
         mod = parse(source, source_name=source_name)
-    passes = Sequential.from_text(pipeline)
-    with PassContext(opt_level=opt_level, instruments=tuple(instruments), verify=True):
-        return text(passes(InferType()(mod)), show_types=show_types, show_meta=show_meta)
+    passes = [create_pass(spec) for spec in split_passes(pipeline)]
+    level = HIGHEST_LEVEL if opt_level is None else opt_level
+    with PassContext(opt_level=level, instruments=tuple(instruments), verify=True):
+        mod = InferType()(mod)
+        mod = run_named(mod, passes) if opt_level is None else Sequential(passes)(mod)
+    return text(mod, show_types=show_types, show_meta=show_meta)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code, 2 for input that is wrong."""
-    options = argument_parser().parse_args(arguments)
+    parser = argument_parser()
+    options = parser.parse_args(arguments)
+    if options.list:
+        show(pass_table())
+        return 0
+    if options.file is None:
+        parser.error("give a .relay file, or - for standard input; --list prints the passes")
     timing, counting = TimingInstrument(), NodeCountInstrument()
     instruments: list[Instrument] = [timing, counting] if options.stats else []
     if options.dump_ir:
@@ -92,14 +106,47 @@ def statistics(timing: TimingInstrument, counting: NodeCountInstrument) -> str:
     return "\n".join(lines)
 
 
+def pass_table() -> str:
+    """A line for each registered pass: name, opt level, options with their defaults, summary."""
+    rows = [
+        (name, str(cls.info.opt_level), _options(cls), _summary(cls))
+        for name, cls in registered_passes().items()
+    ]
+    rows.insert(0, ("pass", "level", "options", "what it does"))
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    lines = []
+    for name, level, options, summary in rows:
+        lines.append(f"{name:{widths[0]}}  {level:>{widths[1]}}  {summary}")
+        if options and name != "pass":
+            lines.append(f"{'':{sum(widths) + 4}}{{{options}}}")
+    return "\n".join(lines)
+
+
+def _options(cls: type[Pass]) -> str:
+    """``max_depth=256,link_params=False``; fields that text cannot give are left out."""
+    if not dataclasses.is_dataclass(cls):
+        return ""
+    return ",".join(
+        f"{field.name}={format_value(field.default)}"
+        for field in dataclasses.fields(cls)
+        if isinstance(field.default, (bool, int, float, str, tuple))
+    )
+
+
+def _summary(cls: type[Pass]) -> str:
+    """First line of the docstring."""
+    return (cls.__doc__ or "").strip().partition("\n")[0]
+
+
 def argument_parser() -> argparse.ArgumentParser:
     """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m compiler.opt", description="Run passes on a Relay text file and print it."
     )
-    parser.add_argument("file", help="a .relay file, or - for standard input")
+    parser.add_argument("file", nargs="?", help="a .relay file, or - for standard input")
     parser.add_argument("-p", "--passes", default="", help="such as InferType,FoldConstant")
-    parser.add_argument("--opt-level", type=int, default=4, help="leave out passes above it")
+    parser.add_argument("--opt-level", type=int, metavar="N", help="leave out passes above level N")
+    parser.add_argument("--list", action="store_true", help="print every pass, then stop")
     parser.add_argument("--types", action="store_true", help="print inferred types as comments")
     parser.add_argument("--dump-ir", metavar="DIR", help="write the module after every pass")
     parser.add_argument("--stats", action="store_true", help="size and time of every pass")

@@ -13,7 +13,7 @@ from compiler.fusion.fuse_ops import FuseOps
 from compiler.ir.expr import Expr
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.pass_infra import Pass, PassContext, Sequential
+from compiler.ir.pass_infra import Pass, run_named
 from compiler.lowering.lower_te import LowerTE
 from compiler.passes.canonicalize_cast import CanonicalizeCast
 from compiler.passes.eliminate_common_subexpr import EliminateCommonSubexpr
@@ -102,11 +102,6 @@ def lower(
     if isinstance(mod, Expr):
         mod = IRModule.from_expr(mod)
     config = CompilationConfig.of(target, targets_by_kind)
-    current = PassContext.current()
-    needed = tuple(step.info.name for step in BEFORE_LOWERING)
-    with current.inner(
-        opt_level=current.opt_level, required_pass=needed, disabled_pass=current.disabled_pass
-    ):
-        fused = Sequential(BEFORE_LOWERING)(infer_module(mod))
-        lowered = LowerTE(mod_name, config=config, cache_dir=str(cache_dir or ""))(fused)
+    fused = run_named(infer_module(mod), BEFORE_LOWERING, "lower")
+    lowered = LowerTE(mod_name, config=config, cache_dir=str(cache_dir or ""))(fused)
     return LoweredModule(lowered, config.default_primitive.target or "")

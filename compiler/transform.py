@@ -24,6 +24,7 @@ from compiler.ir.pass_infra import (
     module_pass,
     register_pass,
     registered_passes,
+    run_named,
 )
 from compiler.lowering.lower_te import LowerTE
 from compiler.passes.cancel_transposes import CancelTransposes
@@ -95,4 +96,5 @@ __all__ = [
     "module_pass",
     "register_pass",
     "registered_passes",
+    "run_named",
 ]

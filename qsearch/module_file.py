@@ -12,9 +12,9 @@ from compiler.ir.expr import Constant, Expr, Var
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
-from compiler.ir.pass_infra import Sequential
 from compiler.ir.pass_text import split_passes
 from compiler.runtime.artifact import load_qmod
+from compiler.transform import run_named
 from qsearch.errors import ModelFileError
 from qsearch.model_source import SHIPPED, find_model
 from qsearch.run_folder import RunFolder, module_at
@@ -51,7 +51,7 @@ def read_module(
             module = infer_module(module.with_function("main", bind(main, weights)))
     if after:
         try:
-            module = Sequential(split_passes(after), name="show")(module)
+            module = run_named(module, split_passes(after), "show")
         except CompilerError as error:
             error.add_note(f"while running --after {after}")
             raise

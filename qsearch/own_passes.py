@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass
-from compiler.transform import InferType, PassContext, create_pass
-from compiler.transform import Sequential as PassSequence
+from compiler.transform import InferType, PassContext, create_pass, run_named
 from qsearch.errors import SettingsError
 from qsearch.import_path import is_import_path, load_object
 
@@ -24,7 +23,7 @@ def run_own_passes(module: IRModule, passes: Sequence[str]) -> IRModule:
     """
     made = [_pass_of(word) for word in passes]
     with PassContext(opt_level=3):
-        return PassSequence([*made, InferType()], name="own passes")(module)
+        return run_named(module, [*made, InferType()], "own passes")
 
 
 def _pass_of(word: str) -> Pass:

@@ -30,6 +30,7 @@ __all__ = [
     "register_config",
     "register_pass",
     "registered_passes",
+    "run_named",
 ]
 
 SKIPPED = ("Compiler", "Extern", "SkipOptimization")
@@ -209,15 +210,18 @@ def create_pass(spec: str) -> Pass:
     return cls(**options)
 
 
+_KINDS: dict[type, str] = {tuple: "list in square brackets"}
+
+
 def _check_option(spec: str, name: str, key: str, value: object, default: object) -> None:
     """Options with a default of a plain kind take values of that kind; an int is a float too."""
     kind = type(default)
-    if kind not in (bool, int, float, str) or type(value) is kind:
+    if kind not in (bool, int, float, str, tuple) or type(value) is kind:
         return
     if kind is float and type(value) is int:
         return
     raise CompilerError(
-        f"{name}: option {key} takes a {kind.__name__}, got {value!r}",
+        f"{name}: option {key} takes a {_KINDS.get(kind, kind.__name__)}, got {value!r}",
         where=f"pipeline {spec!r}",
         fix=f"the default is {key}={format_value(default)}",
     )
@@ -263,6 +267,28 @@ class Sequential(Pass):
 
     def __str__(self) -> str:
         return ",".join(str(p) for p in self.passes)
+
+
+def run_named(mod: IRModule, passes: Sequence[Pass | str], name: str = "named") -> IRModule:
+    """Run passes that the caller names one by one: each one, whatever its opt level.
+
+    Only ``disabled_pass`` of the current context leaves a pass out.
+
+    Args:
+        mod: the module.
+        passes: passes, or their text.
+        name: shown in errors and to instruments.
+    Raises:
+        CompilerError: unknown pass or option; or a pass fails.
+    """
+    steps = [create_pass(item) if isinstance(item, str) else item for item in passes]
+    context = PassContext.current()
+    with context.inner(
+        opt_level=context.opt_level,
+        required_pass=(*context.required_pass, *(step.info.name for step in steps)),
+        disabled_pass=context.disabled_pass,
+    ):
+        return Sequential(steps, name=name)(mod)
 
 
 def function_pass(

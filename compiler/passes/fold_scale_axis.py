@@ -29,8 +29,8 @@ from compiler.ir.pass_infra import (
     FunctionPass,
     ModulePass,
     PassContext,
-    Sequential,
     register_pass,
+    run_named,
 )
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.scale_axis import (
@@ -168,9 +168,9 @@ def _agree(messages: dict[Expr, Message | None], node: Expr, message: Message | 
 @register_pass("FoldScaleAxis", opt_level=3, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class FoldScaleAxis(ModulePass):
-    """Both halves, then FoldConstant; each under the level of the current context."""
+    """Move per-channel multiplies into weights: both halves, then FoldConstant."""
 
     def run(self, mod: IRModule, ctx: PassContext) -> IRModule:
         """The folded module."""
         halves = [BackwardFoldScaleAxis(), ForwardFoldScaleAxis(), FoldConstant()]
-        return Sequential(halves, name="fold_scale_axis")(mod)
+        return run_named(mod, halves, "fold_scale_axis")

@@ -33,7 +33,7 @@ from compiler.passes.recovered_calls import args_of, factors_of, with_recovered_
 @register_pass("RecoverLayerNorm", opt_level=0, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class RecoverLayerNorm(FunctionPass):
-    """Make one call of what SimplifyInference and exporters take apart."""
+    """Make one nn.layer_norm of its mean, variance, root and quotient."""
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function with nn.layer_norm, itself when there is none."""

@@ -32,7 +32,7 @@ _SMALL = 1e-3
 @register_pass("RecoverRmsNorm", opt_level=0, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class RecoverRmsNorm(FunctionPass):
-    """Make one call of what SimplifyInference and exporters take apart."""
+    """Make one nn.rms_norm of its square, mean, root and quotient."""
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The function with nn.rms_norm, itself when there is none."""

@@ -15,7 +15,7 @@ from compiler.quantize._weight_rounding import round_weights
 @register_pass("CorrectRounding", opt_level=1, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class CorrectRounding(ModulePass):
-    """See ``corrected``.
+    """Move rounding errors of weights into biases: ``bias_correction``, ``weight_rounding``.
 
     Args:
         context: the run, which knows its QConfig and the data of its layers; without one, the

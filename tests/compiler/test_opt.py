@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from compiler import transform
+from compiler.ir.infer_type import infer_module
 from compiler.ir.parser import parse
+from compiler.ir.pass_infra import PassContext
+from compiler.ir.printer import text
 from compiler.opt import main, run_passes
 
 SOURCE = """
@@ -69,6 +73,58 @@ def test_a_reader_that_leaves_early_is_no_error(program: str, tmp_path: Path) ->
     )
     os.close(writer)
     assert (done.returncode, b"BrokenPipe" in done.stderr) == (0, False)
+
+
+SHARED_SUM = """
+def @main(%x: Tensor[(2, 4), float32]) {
+  %0 = exp(%x);
+  %1 = exp(%x);
+  add(%0, %1)
+}
+"""
+
+
+def test_a_named_pass_runs_whatever_its_level_unless_a_level_is_given() -> None:
+    assert run_passes(SHARED_SUM, "EliminateCommonSubexpr").count("exp(") == 1
+    limited = run_passes(SHARED_SUM, "EliminateCommonSubexpr", opt_level=2)
+    assert limited.count("exp(") == 2
+
+
+def test_the_passes_of_a_pass_run_with_it() -> None:
+    source = """
+    #[version = "0.0.5"]
+    def @main(%x: Tensor[(1, 4, 8, 8), float32], %w: Tensor[(4, 4, 3, 3), float32],
+              %s: Tensor[(4, 1, 1), float32]) {
+      %0 = nn.conv2d(%x, %w);
+      multiply(%0, %s)
+    }
+    """
+    with PassContext(opt_level=0):
+        folded = transform.FoldScaleAxis()(infer_module(parse(source)))
+    assert text(folded).rstrip().splitlines()[-2].lstrip().startswith("nn.conv2d(")
+
+
+def test_the_list_names_every_pass_with_level_options_and_summary(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    head = {line.split()[0]: line.split()[1] for line in lines if not line.startswith(" ")}
+    published = {
+        name: str(cls.info.opt_level)
+        for name, cls in transform.registered_passes().items()
+        if cls.__module__.startswith("compiler.")
+    }
+    assert published.items() <= head.items()
+    assert 'hdfg="opu",matcher="greedy"' in "\n".join(lines)
+    assert all(len(line.split()) > 2 for line in lines if not line.startswith(" "))
+
+
+def test_without_a_file_the_usage_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["-p", "InferType"])
+    assert stopped.value.code == 2
+    assert "--list" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:

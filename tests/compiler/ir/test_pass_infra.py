@@ -22,6 +22,7 @@ from compiler.ir.pass_infra import (
     module_pass,
     register_config,
     register_pass,
+    run_named,
 )
 from compiler.ir.ty import TensorType
 
@@ -146,6 +147,23 @@ class TestSequential:
         assert str(passes) == text
         with PassContext(opt_level=3):
             assert shown(passes(module())).count("tanh") == 2
+
+    def test_named_passes_run_at_any_level_unless_disabled(self) -> None:
+        ran: list[str] = []
+
+        @module_pass(opt_level=9, name="Nine")
+        def nine(mod: IRModule, ctx: PassContext) -> IRModule:
+            ran.append("Nine")
+            return mod
+
+        mod = module()
+        Sequential([nine])(mod)
+        assert ran == []
+        run_named(mod, [nine, "InferType"])
+        assert ran == ["Nine"]
+        with PassContext(disabled_pass=("Nine",)):
+            run_named(mod, [nine])
+        assert ran == ["Nine"]
 
     def test_unknown_passes_and_options_list_the_legal_ones(self) -> None:
         with pytest.raises(CompilerError, match="did you mean 'TestWrap'"):

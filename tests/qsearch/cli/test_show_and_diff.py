@@ -67,6 +67,42 @@ def test_passes_run_before(capfd: Output) -> None:
     assert "nn.conv2d" in capfd.readouterr().out
 
 
+SHARED_SUM = """
+#[version = "0.0.5"]
+def @main(%x: Tensor[(2, 4), float32]) {
+  %0 = exp(%x);
+  %1 = exp(%x);
+  add(%0, %1)
+}
+"""
+
+
+SCALED = """
+#[version = "0.0.5"]
+def @main(%x: Tensor[(1, 4, 8, 8), float32], %w: Tensor[(4, 4, 3, 3), float32],
+          %s: Tensor[(4, 1, 1), float32]) {
+  %0 = nn.conv2d(%x, %w);
+  multiply(%0, %s)
+}
+"""
+
+
+def test_a_pass_that_is_named_runs_whatever_its_level(tmp_path: Path, capfd: Output) -> None:
+    source = tmp_path / "m.relay"
+    source.write_text(SHARED_SUM)
+    assert run(["show", str(source), "--after", "EliminateCommonSubexpr"]) == 0
+    assert capfd.readouterr().out.count("exp(") == 1
+
+
+def test_a_pass_that_is_made_of_passes_runs_them_all(tmp_path: Path, capfd: Output) -> None:
+    source = tmp_path / "m.relay"
+    source.write_text(SCALED)
+    assert run(["show", str(source), "--after", "FoldScaleAxis"]) == 0
+    shown = capfd.readouterr().out
+    assert "multiply(%w" in shown
+    assert "multiply(%0" not in shown
+
+
 @pytest.mark.parametrize("format", ["svg", "html", "dot"])
 def test_a_drawing_goes_to_a_file(format: str, tmp_path: Path, capfd: Output) -> None:
     path = tmp_path / f"m.{format}"
