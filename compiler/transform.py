@@ -47,11 +47,11 @@ from compiler.passes.recover_rms_norm import RecoverRmsNorm
 from compiler.passes.simplify_expr import SimplifyExpr
 from compiler.passes.simplify_inference import SimplifyInference
 from compiler.passes.split_concat import SplitConcat
-from compiler.quantize._annotate import QuantizeAnnotate
-from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
-from compiler.quantize._correction import CorrectRounding
-from compiler.quantize._partition import QuantizePartition
-from compiler.quantize._realize import QuantizeRealize
+from compiler.quantize.calibration.quantize_calibrate import QuantizeCalibrate
+from compiler.quantize.correct_rounding import CorrectRounding
+from compiler.quantize.quantize_annotate import QuantizeAnnotate
+from compiler.quantize.quantize_partition import QuantizePartition
+from compiler.quantize.quantize_realize import QuantizeRealize
 
 __all__ = [
     "BackwardFoldScaleAxis",

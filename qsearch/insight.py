@@ -18,8 +18,8 @@ from compiler.quantize import (
     mark,
     second_stats,
 )
-from compiler.quantize._calibrate.clipping import clipping_note, heavily_clipped
-from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.quantize.calibration.clipping import clipping_note, heavily_clipped
+from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.runtime.artifact import load_qmod
 from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError

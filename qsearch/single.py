@@ -31,7 +31,7 @@ from compiler.quantize import (
     prerequisite_optimize,
     second_stats,
 )
-from compiler.quantize._calibrate.clipping import clipping_note, heavily_clipped
+from compiler.quantize.calibration.clipping import clipping_note, heavily_clipped
 from compiler.runtime.artifact import QModule
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats, build_candidate, mark
-from compiler.quantize._calibrate.channel_stats import ChannelCollector
-from compiler.quantize._calibrate.collect_stats import float_executor, profile_outputs
-from compiler.quantize._calibrate.collectors import (
+from compiler.quantize.calibration.channel_stats import ChannelCollector
+from compiler.quantize.calibration.collect_stats import float_executor, profile_outputs
+from compiler.quantize.calibration.collectors import (
     HistogramCollector,
     PointMap,
     RangeCollector,
 )
-from compiler.quantize._calibrate.input_grams import GramCollector
-from compiler.quantize._calibrate.profile_function import profile_function
-from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.quantize.calibration.input_grams import GramCollector
+from compiler.quantize.calibration.profile_function import profile_function
+from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.runtime.executor import Executor
 from workers.datasets.open_datasets import OpenDatasets
 from workers.datasets.protocol import Dataset, InputSpec

@@ -12,8 +12,8 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, ChannelStats, build_candidate
-from compiler.quantize._calibrate.collect_stats import float_executor
-from compiler.quantize._partition_conversions import CORE, PREFIX, SUFFIX, check_fully_integral
+from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.conversions import CORE, PREFIX, SUFFIX, check_fully_integral
 from compiler.runtime.executor import Executor
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs

@@ -24,11 +24,11 @@ from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import CallRecord, QuantizeReport, call_places
 from compiler.quantize import Candidate, activation_scales, build_candidate
-from compiler.quantize._calibrate.channel_stats import ChannelStats
-from compiler.quantize._calibrate.collect_stats import float_executor
-from compiler.quantize._calibrate.modes import calibrate_modes
-from compiler.quantize._calibrate.stats import CalibrationStats
-from compiler.quantize._diagnosis import onnx_nodes
+from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.calibration.modes import calibrate_modes
+from compiler.quantize.calibration.stats import CalibrationStats
+from compiler.quantize.diagnosis import onnx_nodes
 from compiler.runtime.executor import Executor
 
 

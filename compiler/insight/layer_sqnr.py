@@ -19,9 +19,9 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import call_places
 from compiler.quantize import build_candidate
-from compiler.quantize._calibrate.channel_stats import ChannelStats
-from compiler.quantize._calibrate.collect_stats import float_executor
-from compiler.quantize._diagnosis import onnx_nodes
+from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.diagnosis import onnx_nodes
 
 
 @dataclass(frozen=True, slots=True)

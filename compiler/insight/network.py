@@ -17,7 +17,7 @@ from compiler.ir.rebuild import rebuilt
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
 from compiler.quantize import build_candidate, quantize_points
-from compiler.quantize._calibrate.channel_stats import ChannelStats
+from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.runtime.executor import Executor
 
 Batch = Mapping[str, NDArray[Any]]

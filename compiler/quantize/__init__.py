@@ -8,36 +8,15 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.qtypes.qconfig import QConfig, current_qconfig, qconfig, qconfig_from_text
 from compiler.qtypes.report import CallRecord, PointRecord, QuantizeReport
-from compiler.quantize._annotate import QuantizeAnnotate, annotate
 from compiler.quantize._bias_correction import correct_biases
-from compiler.quantize._calibrate.activation_scales import activation_scales
-from compiler.quantize._calibrate.bind_scales import (
-    bind_scales,
-    measured_points,
-    quantize_points,
-)
-from compiler.quantize._calibrate.channel_stats import ChannelStats, channel_stats
-from compiler.quantize._calibrate.collect_stats import calibration_stats, collect_stats
-from compiler.quantize._calibrate.kl_divergence import find_scale_by_kl
-from compiler.quantize._calibrate.percentile import find_scale_by_percentile
-from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate, calibrate
 from compiler.quantize._candidate import Candidate, build_candidate, mark
 from compiler.quantize._conversion_ops import has_only_conversion_ops
 from compiler.quantize._cost import FLOAT_BITS, LayerCost, ModuleCost, module_cost
-from compiler.quantize._diagnosis import Diagnosis, OperatorDiagnosis, diagnose
 from compiler.quantize._equalization import equalize
 from compiler.quantize._flow import quantize
 from compiler.quantize._given_points import GivenPoints, given_points, ungiven_weights
 from compiler.quantize._layers import layer_names
-from compiler.quantize._partition import QuantizePartition, partition
-from compiler.quantize._partition_conversions import (
-    fuse_partitions,
-    partition_conversions,
-    partition_prefix,
-    partition_suffix,
-)
 from compiler.quantize._prerequisite import bind_params, prerequisite_optimize
-from compiler.quantize._realize import QuantizeRealize, realize
 from compiler.quantize._registration import (
     register_annotate_function,
     register_partition_function,
@@ -45,6 +24,27 @@ from compiler.quantize._registration import (
 )
 from compiler.quantize._second_calibration import second_stats
 from compiler.quantize._smoothing import smooth
+from compiler.quantize.calibration.activation_scales import activation_scales
+from compiler.quantize.calibration.bind_scales import (
+    bind_scales,
+    measured_points,
+    quantize_points,
+)
+from compiler.quantize.calibration.channel_stats import ChannelStats, channel_stats
+from compiler.quantize.calibration.collect_stats import calibration_stats, collect_stats
+from compiler.quantize.calibration.kl_divergence import find_scale_by_kl
+from compiler.quantize.calibration.modes import find_scale_by_percentile
+from compiler.quantize.calibration.quantize_calibrate import QuantizeCalibrate, calibrate
+from compiler.quantize.conversions import (
+    fuse_partitions,
+    partition_conversions,
+    partition_prefix,
+    partition_suffix,
+)
+from compiler.quantize.diagnosis import Diagnosis, OperatorDiagnosis, diagnose
+from compiler.quantize.quantize_annotate import QuantizeAnnotate, annotate
+from compiler.quantize.quantize_partition import QuantizePartition, partition
+from compiler.quantize.quantize_realize import QuantizeRealize, realize
 
 __all__ = [
     "FLOAT_BITS",

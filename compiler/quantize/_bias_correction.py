@@ -28,8 +28,8 @@ from compiler.ops.evaluate import evaluate_call
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.kind import QAnnotateKind
-from compiler.quantize._calibrate.bias_room import add_operands
-from compiler.quantize._calibrate.weighted_calls import weight_of, weighted_calls
+from compiler.quantize.calibration.bias_room import add_operands
+from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
 
 
 def correct_biases(

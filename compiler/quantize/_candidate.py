@@ -15,20 +15,20 @@ from compiler.ir.pass_infra import PassContext, Sequential
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import QuantizeReport
-from compiler.quantize._annotate import QuantizeAnnotate
-from compiler.quantize._calibrate.bind_scales import bind_scales
-from compiler.quantize._calibrate.channel_stats import ChannelStats
-from compiler.quantize._correction import corrected
 from compiler.quantize._cost import ModuleCost, module_cost
 from compiler.quantize._flow import REQUIRED, partitioned
 from compiler.quantize._given_points import for_given_points
 from compiler.quantize._integer_products import refuse_integer_products
 from compiler.quantize._layers import begin_report
-from compiler.quantize._partition import QuantizePartition
-from compiler.quantize._realize import QuantizeRealize
 from compiler.quantize._recognize import recognized
 from compiler.quantize._rescaling import rescaled
 from compiler.quantize._truncation import truncating
+from compiler.quantize.calibration.bind_scales import bind_scales
+from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.correct_rounding import corrected
+from compiler.quantize.quantize_annotate import QuantizeAnnotate
+from compiler.quantize.quantize_partition import QuantizePartition
+from compiler.quantize.quantize_realize import QuantizeRealize
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,8 +20,8 @@ from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._calibrate.point_bits import chosen_bits
 from compiler.quantize._layers import has_weight, named_layers
+from compiler.quantize.calibration.point_bits import chosen_bits
 
 FLOAT_BITS: Final = 32
 """Bits of a layer that stays in float."""

@@ -14,21 +14,21 @@ from compiler.ir.ty import bits
 from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._annotate import QuantizeAnnotate
-from compiler.quantize._calibrate.channel_stats import channel_stats
-from compiler.quantize._calibrate.collect_stats import require_reiterable
-from compiler.quantize._calibrate.quantize_calibrate import QuantizeCalibrate
-from compiler.quantize._correction import CorrectRounding
 from compiler.quantize._given_points import for_given_points
 from compiler.quantize._integer_products import refuse_integer_products
 from compiler.quantize._layers import begin_report
-from compiler.quantize._partition import QuantizePartition
-from compiler.quantize._partition_conversions import partition_conversions
 from compiler.quantize._prerequisite import Params, prerequisite_optimize
-from compiler.quantize._realize import QuantizeRealize
 from compiler.quantize._recognize import recognized
 from compiler.quantize._rescaling import rescaled
 from compiler.quantize._run_context import context_or_new
+from compiler.quantize.calibration.channel_stats import channel_stats
+from compiler.quantize.calibration.collect_stats import require_reiterable
+from compiler.quantize.calibration.quantize_calibrate import QuantizeCalibrate
+from compiler.quantize.conversions import partition_conversions
+from compiler.quantize.correct_rounding import CorrectRounding
+from compiler.quantize.quantize_annotate import QuantizeAnnotate
+from compiler.quantize.quantize_partition import QuantizePartition
+from compiler.quantize.quantize_realize import QuantizeRealize
 
 REQUIRED = ("QuantizeAnnotate", "QuantizeCalibrate", "QuantizeRealize")
 

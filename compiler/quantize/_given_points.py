@@ -15,8 +15,8 @@ from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize
 from compiler.ops.rules.realize import integer_limits
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._calibrate.weight_grid import range_on_grid
-from compiler.quantize._calibrate.weighted_calls import weighted_calls
+from compiler.quantize.calibration.weight_grid import range_on_grid
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 
 @dataclass(frozen=True, slots=True)

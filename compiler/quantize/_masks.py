@@ -8,7 +8,7 @@
 
 A scale that reaches to -10000 leaves nothing of the scores, and minus infinity has no scale at all.
 Softmax sees differences only: exp(-512) is 0 in float32 as well. That the scale of the sum does not
-reach to -512 either is seen to where it is measured (``_calibrate/profile_function.py``).
+reach to -512 either is seen to where it is measured (``calibration/profile_function.py``).
 """
 
 from __future__ import annotations

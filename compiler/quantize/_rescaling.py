@@ -8,12 +8,12 @@ from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._calibrate.channel_stats import ChannelStats
-from compiler.quantize._calibrate.input_grams import column_rules, with_grams
-from compiler.quantize._calibrate.weighted_calls import weighted_calls
 from compiler.quantize._channel_groups import find_groups
 from compiler.quantize._equalization import equalizing_factors
 from compiler.quantize._smoothing import rescaled_ranges, smooth
+from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.input_grams import column_rules, with_grams
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 
 def rescaled(

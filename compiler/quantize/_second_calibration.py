@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._calibrate.channel_stats import ChannelStats
-from compiler.quantize._calibrate.collect_stats import (
+from compiler.quantize._candidate import build_candidate
+from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.collect_stats import (
     Batch,
     ExecutorFactory,
     calibration_stats,
     float_executor,
 )
-from compiler.quantize._calibrate.stats import CalibrationStats
-from compiler.quantize._candidate import build_candidate
+from compiler.quantize.calibration.stats import CalibrationStats
 
 
 def second_stats(

@@ -22,8 +22,8 @@ import numpy as np
 
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.quantize._calibrate.weighted_calls import weighted_calls
 from compiler.quantize._channel_groups import Bridge, ChannelGroups, Factors, find_groups
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 _FLOOR: Final = 2.0**-10
 """A channel's range counts as at least this part of the largest; data hardly seen says little."""

@@ -29,9 +29,9 @@ from compiler.ops.rules.input_columns import InputColumns
 from compiler.ops.rules.integer_calls import along_axis
 from compiler.qtypes.channel_ranges import ChannelRanges, InputGram
 from compiler.qtypes.kind import QAnnotateKind
-from compiler.quantize._calibrate.input_grams import column_rules
-from compiler.quantize._calibrate.weighted_calls import weighted_calls
 from compiler.quantize._reconstruction import reconstructed
+from compiler.quantize.calibration.input_grams import column_rules
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 
 def round_weights(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.qtypes.kind import QAnnotateKind
-from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.quantize.calibration.stats import CalibrationStats
 from qsearch.errors import DataError
 from qsearch.report.plots.layers import histogram
 

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._calibrate.activation_scales import activation_scales
-from compiler.quantize._calibrate.channel_stats import ChannelStats
-from compiler.quantize._calibrate.clipping import clipping_note, heavily_clipped
-from compiler.quantize._calibrate.input_grams import InputGrams
-from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
+from compiler.quantize.calibration.activation_scales import activation_scales
+from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.clipping import clipping_note, heavily_clipped
+from compiler.quantize.calibration.input_grams import InputGrams
+from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from qsearch.progress import Progress
 from qsearch.search.evaluating import await_workers, gather
 from qsearch.search.space import canonical_fields, content_hash

@@ -28,7 +28,7 @@ from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import WEIGHT_BITS
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
-from compiler.quantize._calibrate.weighted_calls import weighted_calls
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 from qsearch.config_file import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 from compiler.frontend.from_onnx.load import load
 from compiler.quantize import QConfig, activation_scales, mark, prerequisite_optimize
-from compiler.quantize._calibrate.collect_stats import float_executor
-from compiler.quantize._calibrate.collectors import HistogramCollector, RangeCollector
-from compiler.quantize._calibrate.kernels.protocol import choose_kernels
-from compiler.quantize._calibrate.profile_function import profile_function
+from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.calibration.collectors import HistogramCollector, RangeCollector
+from compiler.quantize.calibration.kernels.protocol import choose_kernels
+from compiler.quantize.calibration.profile_function import profile_function
 from workers.datasets.registry import input_specs, open_dataset
 from workers.feeding import model_batches
 from workers.messages import DatasetRef, Range

@@ -37,10 +37,10 @@ def ours(model: Path, split: Split, shards: int, repeat: int) -> dict[str, Any]:
     """Thresholds of all modes; the digest is over every statistic."""
     from compiler.frontend.from_onnx.load import load
     from compiler.quantize import QConfig, activation_scales, mark, prerequisite_optimize
-    from compiler.quantize._calibrate.collect_stats import float_executor
-    from compiler.quantize._calibrate.collectors import HistogramCollector, RangeCollector
-    from compiler.quantize._calibrate.profile_function import profile_function
-    from compiler.quantize._calibrate.stats import merge_stats
+    from compiler.quantize.calibration.collect_stats import float_executor
+    from compiler.quantize.calibration.collectors import HistogramCollector, RangeCollector
+    from compiler.quantize.calibration.profile_function import profile_function
+    from compiler.quantize.calibration.stats import merge_stats
 
     batch = batch_of(model.stem)
     mod = prerequisite_optimize(*load(model, dims={"N": batch}), 3)

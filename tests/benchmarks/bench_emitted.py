@@ -40,7 +40,7 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
-from compiler.quantize._calibrate.collect_stats import float_executor
+from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.testing.emitted import compare_emitted, random_qconfig
 from tests.benchmarks.machine import machine
 from tests.benchmarks.real_models import DATA, batch_of, read_split

@@ -229,7 +229,7 @@ def overflowing_module(terms: int) -> QModule:
 def partitioned(parts: dict[str, relay.Function], terms: int):  # type: ignore[no-untyped-def]
     from compiler.ir.infer_type import infer_module
     from compiler.ir.module import IRModule
-    from compiler.quantize._partition_conversions import fuse_partitions
+    from compiler.quantize.conversions import fuse_partitions
 
     pre, core, post = (
         infer_module(IRModule({"main": parts[name]}))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.quantize import QConfig, activation_scales, prerequisite_optimize
-from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.testing.models import residual_net
 from workers.calibration import calibrate_shard
 from workers.messages import (

@@ -15,8 +15,8 @@ from compiler.quantize import (
     mark,
     second_stats,
 )
-from compiler.quantize._calibrate.input_grams import InputGrams
-from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
+from compiler.quantize.calibration.input_grams import InputGrams
+from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from workers.calibration import CalibrationActor, calibrate_shard
 from workers.errors import DatasetError, WorkerError
 from workers.large_values import LargeValues

@@ -13,10 +13,10 @@ import pytest
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.blob import ModuleBlob
 from compiler.quantize import QConfig, activation_scales, mark, prerequisite_optimize
-from compiler.quantize._calibrate.collect_stats import float_executor
-from compiler.quantize._calibrate.collectors import RangeCollector
-from compiler.quantize._calibrate.profile_function import profile_function
-from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.calibration.collectors import RangeCollector
+from compiler.quantize.calibration.profile_function import profile_function
+from compiler.quantize.calibration.stats import CalibrationStats
 from workers.calibration import CalibrationActor
 from workers.evaluation import EvaluationActor
 from workers.large_values import LargeValues

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.quantize import activation_scales
-from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats
+from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from workers.errors import DatasetError
 from workers.messages import DatasetRef, Range
 from workers.metrics.registry import merge_sums, results

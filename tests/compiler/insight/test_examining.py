@@ -23,8 +23,8 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
-from compiler.quantize._calibrate.modes import calibrate_modes
-from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.quantize.calibration.modes import calibrate_modes
+from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.targets.reference.executor import ReferenceExecutor
 from compiler.testing import models
 

@@ -26,7 +26,7 @@ from compiler.quantize import (
     quantize,
     quantize_points,
 )
-from compiler.quantize._calibrate.weight_scale import weight_range
+from compiler.quantize.calibration.weight_scale import weight_range
 
 Graph = Callable[..., IRModule]
 

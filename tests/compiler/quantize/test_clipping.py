@@ -6,8 +6,8 @@ import numpy as np
 
 from compiler import relay
 from compiler.quantize import QConfig, activation_scales, calibration_stats, mark
-from compiler.quantize._calibrate.clipping import Clipping, clipping_note, heavily_clipped
-from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.quantize.calibration.clipping import Clipping, clipping_note, heavily_clipped
+from compiler.quantize.calibration.stats import CalibrationStats
 
 op = relay.op
 

@@ -22,7 +22,7 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
-from compiler.quantize._calibrate.profile_function import profile_function
+from compiler.quantize.calibration.profile_function import profile_function
 from compiler.runtime.executor import Executor
 from compiler.targets.reference.executor import ReferenceExecutor
 

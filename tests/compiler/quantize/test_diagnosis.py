@@ -23,7 +23,7 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
-from compiler.quantize._diagnosis import onnx_nodes
+from compiler.quantize.diagnosis import onnx_nodes
 from compiler.testing import models
 
 

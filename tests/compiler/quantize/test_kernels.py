@@ -7,15 +7,15 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
-from compiler.quantize._calibrate.kernels.numpy_kernels import log_series
-from compiler.quantize._calibrate.kernels.protocol import (
+from compiler.quantize.calibration.kernels.numpy_kernels import log_series
+from compiler.quantize.calibration.kernels.protocol import (
     UPPER_COUNTERS,
     Kernels,
     choose_kernels,
     key_value,
     order_key,
 )
-from compiler.quantize._calibrate.stats import bin_edges
+from compiler.quantize.calibration.stats import bin_edges
 
 
 @pytest.fixture(params=["c", "numpy"])

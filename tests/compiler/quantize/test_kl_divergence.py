@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError, CodegenError
-from compiler.quantize._calibrate.kernels.protocol import Kernels, choose_kernels
-from compiler.quantize._calibrate.kl_divergence import find_scale_by_kl, kl_candidate
-from compiler.quantize._calibrate.stats import NUM_BINS, bin_edges
+from compiler.quantize.calibration.kernels.protocol import Kernels, choose_kernels
+from compiler.quantize.calibration.kl_divergence import find_scale_by_kl, kl_candidate
+from compiler.quantize.calibration.stats import NUM_BINS, bin_edges
 
 ZERO_BIN = NUM_BINS // 2
 

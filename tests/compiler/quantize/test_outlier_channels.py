@@ -17,7 +17,7 @@ from compiler.quantize import (
     channel_stats,
     prerequisite_optimize,
 )
-from compiler.quantize._calibrate.collect_stats import float_executor
+from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.quantize.candidates import calibrated
 

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from compiler.errors import CalibrationError
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._calibrate.activation_scales import activation_scales
-from compiler.quantize._calibrate.collectors import HistogramCollector, PointMap, RangeCollector
-from compiler.quantize._calibrate.kl_divergence import find_scale_by_kl
-from compiler.quantize._calibrate.mse import mse_threshold
-from compiler.quantize._calibrate.percentile import find_scale_by_percentile
-from compiler.quantize._calibrate.stats import CalibrationStats, merge_stats, percentile_rank
+from compiler.quantize.calibration.activation_scales import activation_scales
+from compiler.quantize.calibration.collectors import HistogramCollector, PointMap, RangeCollector
+from compiler.quantize.calibration.kl_divergence import find_scale_by_kl
+from compiler.quantize.calibration.modes import find_scale_by_percentile
+from compiler.quantize.calibration.mse import mse_threshold
+from compiler.quantize.calibration.stats import CalibrationStats, merge_stats, percentile_rank
 
 INPUT, ACTIVATION = int(QAnnotateKind.INPUT), int(QAnnotateKind.ACTIVATION)
 PERCENTILES = (0.5, 0.9, 0.999, 0.99999)

@@ -13,9 +13,9 @@ from compiler.ir.expr import Call, Expr
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.quantize import QConfig
-from compiler.quantize._calibrate.mse import mse_ends, mse_threshold
-from compiler.quantize._calibrate.stats import NUM_BINS
-from compiler.quantize._calibrate.uneven_grid import Sidedness
+from compiler.quantize.calibration.mse import mse_ends, mse_threshold
+from compiler.quantize.calibration.stats import NUM_BINS
+from compiler.quantize.calibration.uneven_grid import Sidedness
 
 ASYMMETRIC = QConfig(activation_scheme="asymmetric")
 

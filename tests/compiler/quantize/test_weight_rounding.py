@@ -28,9 +28,9 @@ from compiler.quantize import (
     prerequisite_optimize,
     quantize,
 )
-from compiler.quantize._calibrate.input_grams import GramCollector
-from compiler.quantize._calibrate.weighted_calls import weighted_calls
 from compiler.quantize._reconstruction import reconstructed
+from compiler.quantize.calibration.input_grams import GramCollector
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor

@@ -6,7 +6,7 @@
 
 Scale and zero point must be constant; weights minus their zero point must fit int8. A point on an
 activation is marked as given: quantization keeps it. Weights become the floats they stand for, and
-quantization finds their grid again (quantize/_calibrate/weight_grid.py). An int32 constant (a bias)
+quantization finds their grid again (calibration/weight_grid.py). An int32 constant (a bias)
 is kept at its own scale. The values are ONNX's to the last bit, so halves go to the even neighbour.
 """
 

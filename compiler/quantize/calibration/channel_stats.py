@@ -19,15 +19,15 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.quantize._calibrate.collect_stats import (
+from compiler.quantize.calibration.collect_stats import (
     Batch,
     ExecutorFactory,
     float_executor,
     profile_outputs,
     require_reiterable,
 )
-from compiler.quantize._calibrate.input_grams import GramCollector, InputGrams
-from compiler.quantize._calibrate.weighted_calls import weighted_calls
+from compiler.quantize.calibration.input_grams import GramCollector, InputGrams
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 _UNIT: Final = 2.0**30
 """Means are summed in units of 2^-30 …"""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.quantize.calibration.stats import CalibrationStats
 
 MUCH = 0.01
 """Clipping alone then limits the SQNR of the tensor to 20 dB."""

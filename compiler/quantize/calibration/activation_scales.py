@@ -9,16 +9,13 @@ from compiler.errors import CalibrationError
 from compiler.ir.ty import bits
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._calibrate import (  # noqa: F401 - each registers a calibrate_mode
-    global_scale,
+from compiler.quantize.calibration import (  # noqa: F401 - each registers a calibrate_mode
     kl_divergence,
-    max,
     mse,
-    percentile,
 )
-from compiler.quantize._calibrate.modes import calibrate_modes, two_sided_range
-from compiler.quantize._calibrate.point_bits import input_bits
-from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.quantize.calibration.modes import calibrate_modes, two_sided_range
+from compiler.quantize.calibration.point_bits import input_bits
+from compiler.quantize.calibration.stats import CalibrationStats
 
 
 def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.float32]:

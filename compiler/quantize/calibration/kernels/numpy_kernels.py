@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.quantize._calibrate.kernels.protocol import UPPER_COUNTERS, KeyTimes, order_key
+from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes, order_key
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _EPS = np.float32(0.0001)

@@ -24,7 +24,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
 from compiler.qtypes.channel_ranges import ChannelRanges, Fits, InputGram
-from compiler.quantize._calibrate.weighted_calls import weighted_calls
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 MAX_TAPS: Final = 1536
 """Taps of one block: 18 MB of products."""

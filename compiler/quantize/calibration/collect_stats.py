@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError, OnnxExportError
 from compiler.ir.module import IRModule
-from compiler.quantize._calibrate.collectors import (
+from compiler.quantize.calibration.collectors import (
     DEFAULT_PERCENTILES,
     HistogramCollector,
     RangeCollector,
 )
-from compiler.quantize._calibrate.kernels.protocol import Kernels
-from compiler.quantize._calibrate.profile_function import profile_function
-from compiler.quantize._calibrate.stats import CalibrationStats
+from compiler.quantize.calibration.kernels.protocol import Kernels
+from compiler.quantize.calibration.profile_function import profile_function
+from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.runtime.executor import Executor
 
 Batch = Mapping[str, NDArray[Any]]

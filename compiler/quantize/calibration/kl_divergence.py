@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from compiler.errors import CalibrationError
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._calibrate.kernels.protocol import Kernels, choose_kernels
-from compiler.quantize._calibrate.modes import calibrate_modes
-from compiler.quantize._calibrate.stats import NUM_BINS, TensorStats, bin_edges, flat_float32
+from compiler.quantize.calibration.kernels.protocol import Kernels, choose_kernels
+from compiler.quantize.calibration.modes import calibrate_modes
+from compiler.quantize.calibration.stats import NUM_BINS, TensorStats, bin_edges, flat_float32
 
 _EPS = float(np.float32(0.0001))
 

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.quantize._calibrate.kernels.protocol import (
+from compiler.quantize.calibration.kernels.protocol import (
     UPPER_COUNTERS,
     Kernels,
     choose_kernels,
     key_value,
 )
-from compiler.quantize._calibrate.order_statistics import BucketCounts, KeyCounter
-from compiler.quantize._calibrate.point_bits import Readers
-from compiler.quantize._calibrate.stats import (
+from compiler.quantize.calibration.order_statistics import BucketCounts, KeyCounter
+from compiler.quantize.calibration.point_bits import Readers
+from compiler.quantize.calibration.stats import (
     NUM_BINS,
     CalibrationStats,
     bin_edges,

@@ -16,12 +16,12 @@ from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.qtypes.context import QuantizeContext
-from compiler.quantize._calibrate.activation_scales import activation_scales
-from compiler.quantize._calibrate.bind_scales import bind_scales, measured_points
-from compiler.quantize._calibrate.collect_stats import calibration_stats
-from compiler.quantize._correction import corrected
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize._static_shapes import require_static
+from compiler.quantize.calibration.activation_scales import activation_scales
+from compiler.quantize.calibration.bind_scales import bind_scales, measured_points
+from compiler.quantize.calibration.collect_stats import calibration_stats
+from compiler.quantize.correct_rounding import corrected
 
 
 @register_pass("QuantizeCalibrate", opt_level=1, required=("InferType",))

@@ -91,8 +91,8 @@ def choose_kernels(choice: KernelChoice | None = None) -> Kernels:
 
 @functools.cache
 def _choose(choice: str) -> Kernels:
-    from compiler.quantize._calibrate.kernels.native_kernels import NativeKernels
-    from compiler.quantize._calibrate.kernels.numpy_kernels import NumpyKernels
+    from compiler.quantize.calibration.kernels.native_kernels import NativeKernels
+    from compiler.quantize.calibration.kernels.numpy_kernels import NumpyKernels
 
     if choice == "numpy":
         return NumpyKernels()

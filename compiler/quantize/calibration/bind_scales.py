@@ -31,15 +31,15 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._calibrate.bias_room import (
+from compiler.quantize.calibration.bias_room import (
     add_operands,
     range_for_bias,
     weights_with_bias,
 )
-from compiler.quantize._calibrate.point_bits import chosen_bits
-from compiler.quantize._calibrate.uneven_grid import Sidedness
-from compiler.quantize._calibrate.weight_grid import range_on_grid
-from compiler.quantize._calibrate.weight_scale import weight_range
+from compiler.quantize.calibration.point_bits import chosen_bits
+from compiler.quantize.calibration.uneven_grid import Sidedness
+from compiler.quantize.calibration.weight_grid import range_on_grid
+from compiler.quantize.calibration.weight_scale import weight_range
 
 
 def quantize_points(annotated: IRModule) -> list[Call]:

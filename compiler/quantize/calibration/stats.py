@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from compiler.errors import CalibrationError
-from compiler.quantize._calibrate.order_statistics import BucketCounts
-from compiler.quantize._calibrate.point_bits import Readers
+from compiler.quantize.calibration.order_statistics import BucketCounts
+from compiler.quantize.calibration.point_bits import Readers
 
 NUM_BINS = 8001
 """Bins of the round-2 histogram (spec/quantize.md 6.5)."""

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._calibrate.modes import calibrate_modes, two_sided_modes
-from compiler.quantize._calibrate.stats import TensorStats
+from compiler.quantize.calibration.modes import calibrate_modes, two_sided_modes
+from compiler.quantize.calibration.stats import TensorStats
 
 _STEPS = 200
 """Thresholds tried: max|x| * j / 200, j = 1 … 200, and the one with max|x| on the last level."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
-from compiler.quantize._calibrate.kernels.protocol import UPPER_COUNTERS, KeyTimes
+from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes
 from compiler.targets.c.toolchain import build_library
 
 _SOURCE = Path(__file__).with_name("calibrate.c")
