@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from qsearch.config_file import read_config_file
 from qsearch.errors import DataError
 from qsearch.search.space import content_hash
 from qsearch.spool import spool
-from workers.datasets.protocol import InputSpec
+from workers.datasets.contents import Contents
+from workers.datasets.protocol import Dataset, InputSpec
 from workers.datasets.registry import open_dataset
 from workers.messages import DatasetRef, Range
 
@@ -75,7 +75,8 @@ def prepare_data(
         options: dict[str, Any] = {"count": SYNTHETIC_SAMPLES, "seed": seed}
         ref = DatasetRef("synthetic", options)
         described = f"synthetic ({SYNTHETIC_SAMPLES} samples, seed {seed})"
-        return _checked(ref, inputs, content_hash(options), described)
+        dataset = open_dataset(ref, inputs)
+        return _checked(dataset, ref, content_hash(options), described)
     if isinstance(given, str | os.PathLike):
         path = Path(given)
         described = str(given)
@@ -85,13 +86,15 @@ def prepare_data(
         path = spool(given, tuple(inputs), spool_folder, name)
         described = f"{type(given).__name__} from Python"
     check_exists(path, name)
+    contents = Contents(path)
     if path.is_dir():
         options = {"path": str(path.absolute()), "preprocess": preprocess}
-        ref = DatasetRef("image_folder", options)
-        return _checked(ref, inputs, _folder_sha256(path, preprocess), described)
-    ref = DatasetRef("npz", {"path": str(path.absolute())})
-    data = _checked(ref, inputs, _file_sha256(path), described)
-    dataset = open_dataset(ref, inputs)
+        ref = DatasetRef("image_folder", options, contents.sha256)
+        sha256 = contents.combined(content_hash(preprocess).encode())
+        return _checked(open_dataset(ref, inputs, contents), ref, sha256, described)
+    ref = DatasetRef("npz", {"path": str(path.absolute())}, contents.sha256)
+    dataset = open_dataset(ref, inputs, contents)
+    data = _checked(dataset, ref, contents.sha256, described)
     for start in range(0, data.count, _SCAN):
         dataset.batch(Range(start, min(start + _SCAN, data.count)))  # refuses what is not finite
     return data
@@ -116,25 +119,5 @@ def read_preprocess(path: str | None) -> dict[str, Any] | None:
     return None if path is None else read_config_file(path)
 
 
-def _checked(
-    ref: DatasetRef, inputs: Sequence[InputSpec], sha256: str, described: str
-) -> PreparedData:
-    dataset = open_dataset(ref, inputs)
+def _checked(dataset: Dataset, ref: DatasetRef, sha256: str, described: str) -> PreparedData:
     return PreparedData(ref, len(dataset), dataset.has_labels, sha256, described)
-
-
-def _file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _folder_sha256(folder: Path, preprocess: Mapping[str, Any] | None) -> str:
-    digest = hashlib.sha256(content_hash(preprocess).encode())
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-            digest.update(_file_sha256(path).encode())
-    return digest.hexdigest()

@@ -11,7 +11,7 @@ from qsearch.exit_codes import (
     EXIT_SEARCH_FAILED,
     EXIT_TARGET_MISSED,
 )
-from workers.errors import DatasetError, MetricError, WorkerError
+from workers.errors import BrokenRunError, DatasetError, MetricError, WorkerError
 
 
 class SearchError(CompilerError):
@@ -66,6 +66,8 @@ def exit_code_of(error: BaseException) -> int:
         return EXIT_INTERRUPTED
     if isinstance(error, SearchError):
         return error.exit_code
+    if isinstance(error, BrokenRunError):
+        return EXIT_BAD_INPUT
     if isinstance(error, WorkerError) and not isinstance(error, DatasetError | MetricError):
         return EXIT_SEARCH_FAILED
     if isinstance(error, CompilerError):

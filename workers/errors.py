@@ -13,9 +13,22 @@ class LostWorkerError(WorkerError):
     """A request whose workers died ``max_attempts`` times; the message says which and where."""
 
 
+class BrokenRunError(WorkerError):
+    """Something that the whole run stands on changed or is gone: the error ends the run, whichever
+    request met it, and is the outcome of no trial."""
+
+
+class LostClusterError(BrokenRunError):
+    """Ray itself ended: no worker answers any more, and none will come back."""
+
+
 class DatasetError(WorkerError, ValueError):
     """Data that cannot be used: missing, empty, not finite, or of names, shapes or dtypes that
     do not fit the model; the message names both sides."""
+
+
+class DataChangedError(DatasetError, BrokenRunError):
+    """Data that were replaced or deleted after their hash was taken."""
 
 
 class MetricError(WorkerError, ValueError):

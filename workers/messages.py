@@ -54,11 +54,16 @@ class Handle:
 class DatasetRef:
     """A dataset that every worker can open: a registered kind and its options (plain JSON values).
 
-    ``kind`` is a key of ``workers.datasets.registry``: "npz", "image_folder", "synthetic".
+    Attributes:
+        kind: a key of ``workers.datasets.registry``: "npz", "image_folder", "synthetic".
+        options: of that kind.
+        sha256: of ``Contents``, for data in files: whoever opens the dataset compares it with what
+            lies there. Empty compares nothing.
     """
 
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)

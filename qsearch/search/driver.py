@@ -41,6 +41,7 @@ from qsearch.search.stages import StageBook
 from qsearch.store.records import DriverRecord, Ended, Study, StudyState, Trial
 from qsearch.store.repository import Repository
 from workers.code_version import code_version
+from workers.errors import BrokenRunError
 from workers.pool.protocol import WorkerPool
 
 BEAT_S: Final = 2.0
@@ -293,6 +294,8 @@ class Driver:
         for trial in claims.run:
             try:
                 scales = self._queue.scales_for(QConfig.from_dict(trial.qconfig))
+            except BrokenRunError:
+                raise
             except CompilerError as error:
                 ends.append(Ended(trial, failed(error, attempts=0)))
                 continue

@@ -10,6 +10,7 @@ from qsearch.errors import SearchFailedError
 from qsearch.progress import Progress
 from qsearch.search.judging import Judging, failed
 from qsearch.store.records import Ended, Shard, Trial
+from workers.errors import BrokenRunError
 from workers.messages import EvaluationResult
 from workers.parts import merge
 from workers.pool.protocol import Finished, Loss, WorkerPool
@@ -147,10 +148,16 @@ class Evaluations:
         return run.trial
 
     def take(self, finished: Finished, now: float) -> Ended | None:
-        """Take in what the pool says; the trial's end, if this is it."""
+        """Take in what the pool says; the trial's end, if this is it.
+
+        Raises:
+            BrokenRunError: no trial's fault; the trial runs again when the search goes on.
+        """
         run = self._run_of(finished.tag)
         if run is None:
             return None  # a part of a trial that ended before
+        if isinstance(finished.error, BrokenRunError):
+            raise finished.error
         if finished.error is not None:
             self._leave(run)
             outcome = failed(finished.error, 1, now - run.since)

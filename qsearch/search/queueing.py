@@ -15,6 +15,7 @@ from qsearch.search.proposals import Proposer
 from qsearch.search.space import canonical_fields, content_hash
 from qsearch.store.records import NewTrial, Trial
 from qsearch.store.repository import Repository
+from workers.errors import BrokenRunError
 
 
 class ScaleSource(Protocol):
@@ -169,6 +170,8 @@ class TrialQueue:
         decides = canonical_fields(fields)
         try:
             scales = self.scales_for(qconfig)
+        except BrokenRunError:
+            raise
         except CompilerError:
             scales = None  # told when the trial is run
         if scales is not None:

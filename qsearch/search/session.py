@@ -40,6 +40,7 @@ from qsearch.store.records import StoredArtifact, StudyState, Trial
 from qsearch.store.remote_artifacts import artifact_store
 from qsearch.store.repository import Repository
 from workers.code_version import code_version
+from workers.errors import BrokenRunError
 from workers.feeding import batch_size
 from workers.parts import parts_of
 from workers.pool.protocol import WorkerPool
@@ -246,6 +247,8 @@ class Session:
         try:
             guesses = [to_qconfig(point, prepared.start) for point in points]
             return [(guess, self._calibrator.scales_for(guess)) for guess in guesses]
+        except BrokenRunError:
+            raise
         except CompilerError:
             return []  # its trial will tell
 

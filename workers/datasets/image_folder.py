@@ -17,6 +17,8 @@ from workers.messages import Range
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
+_LISTING = "classes.txt"
+
 _MAX_PIXELS = 1 << 28
 
 _DECODED_BYTES = 128 << 20
@@ -30,12 +32,18 @@ class ImageFolderDataset:
         files: image and class index (None without labels), in sample order.
         preprocess: how an image becomes the input.
         spec: the model's only input.
+        listing: the file that says which folder is which class, if there is one.
     """
 
     def __init__(
-        self, files: Sequence[tuple[Path, int | None]], preprocess: Preprocess, spec: InputSpec
+        self,
+        files: Sequence[tuple[Path, int | None]],
+        preprocess: Preprocess,
+        spec: InputSpec,
+        listing: Path | None = None,
     ) -> None:
         self._files = tuple(files)
+        self._listing = listing
         self._preprocess = preprocess
         self._spec = spec
         self._decoded: dict[int, NDArray[np.uint8]] = {}
@@ -60,6 +68,11 @@ class ImageFolderDataset:
         stacked = np.stack(images) if images else np.zeros((0, *self._spec.shape[1:]), np.float32)
         labels = np.asarray([c for _, c in part], np.int64) if self.has_labels else None
         return Batch({self._spec.name: stacked}, labels)
+
+    def files(self, samples: Range) -> Sequence[Path]:
+        """The images, and the list of classes where there is one; see ``Dataset.files``."""
+        images = [path for path, _ in self._files[samples.start : samples.stop]]
+        return images if self._listing is None else [*images, self._listing]
 
     def _pixels(self, index: int) -> NDArray[np.uint8]:
         """Decoded once while there is room: every trial of a study asks for the same images."""
@@ -107,7 +120,8 @@ def open_image_folder(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
             fix="write the inputs to an .npz instead",
         )
     made = Preprocess.from_options(preprocess, inputs[0])
-    return ImageFolderDataset(_files(root), made, inputs[0])
+    listing = root / _LISTING
+    return ImageFolderDataset(_files(root), made, inputs[0], listing if listing.is_file() else None)
 
 
 def _files(root: Path) -> list[tuple[Path, int | None]]:
@@ -140,7 +154,7 @@ def _files(root: Path) -> list[tuple[Path, int | None]]:
 
 
 def _class_index(root: Path, names: Sequence[str]) -> dict[str, int]:
-    listing = root / "classes.txt"
+    listing = root / _LISTING
     if listing.is_file():
         lines = [line.strip() for line in listing.read_text(encoding="utf-8").splitlines()]
         index = {name: number for number, name in enumerate(lines) if name}

@@ -104,7 +104,7 @@ class ArrayDataset:
         arrays: input name → array.
         labels: integers, one or more per sample, or None.
         inputs: the model's inputs; array shapes are (samples, *input shape without batch).
-        where: file, for messages.
+        file: that holds the arrays.
     Raises:
         DatasetError: names, shapes, dtypes or lengths do not fit; or there is no sample.
     """
@@ -114,9 +114,10 @@ class ArrayDataset:
         arrays: Mapping[str, Samples],
         labels: Samples | None,
         inputs: Sequence[InputSpec],
-        where: str,
+        file: Path,
     ) -> None:
-        self._where = where
+        self._file = file
+        self._where = where = str(file)
         self._inputs = tuple(inputs)
         self._arrays = {spec.name: self._checked(spec, arrays) for spec in self._inputs}
         lengths = {name: len(array) for name, array in self._arrays.items()}
@@ -153,6 +154,10 @@ class ArrayDataset:
             inputs[spec.name] = fit_dtype(values, spec, self._where)
         labels = None if self._labels is None else np.asarray(self._labels[part], np.int64)
         return Batch(inputs, labels)
+
+    def files(self, samples: Range) -> Sequence[Path]:
+        """The one file; see ``Dataset.files``."""
+        return (self._file,)
 
     def _checked(self, spec: InputSpec, arrays: Mapping[str, Samples]) -> Samples:
         array = arrays.get(spec.name)
@@ -210,7 +215,7 @@ def open_npz(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset
             fix="write it with numpy.savez; object arrays (pickle) are not read",
         ) from error
     labels = arrays.pop(LABELS, None) if LABELS not in {s.name for s in inputs} else None
-    return ArrayDataset(arrays, labels, inputs, str(path))
+    return ArrayDataset(arrays, labels, inputs, path)
 
 
 def _npz_arrays(path: Path) -> dict[str, Samples]:

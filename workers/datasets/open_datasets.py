@@ -15,7 +15,7 @@ _OPEN = 2
 
 
 class OpenDatasets:
-    """Opens a dataset at its first use; a study's files are taken not to change while it runs."""
+    """Opens a dataset at its first use, and hashes its files then where the ref has a hash."""
 
     def __init__(self) -> None:
         self._open: Recent[Dataset] = Recent(_OPEN)
@@ -26,5 +26,5 @@ class OpenDatasets:
         Raises:
             DatasetError: see ``open_dataset``.
         """
-        key = (ref.kind, json.dumps(dict(ref.options), sort_keys=True), tuple(inputs))
+        key = (ref.kind, json.dumps(dict(ref.options), sort_keys=True), ref.sha256, tuple(inputs))
         return self._open.get(key, lambda: open_dataset(ref, inputs))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,6 +53,9 @@ class Dataset(Protocol):
         Raises:
             DatasetError: the range leaves the dataset, or a value is not finite.
         """
+
+    def files(self, samples: Range) -> Sequence[Path]:
+        """The files that decide the samples of a range; none for samples that are made up."""
 
 
 def check_range(samples: Range, length: int, where: str) -> None:

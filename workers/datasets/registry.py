@@ -7,10 +7,12 @@ To add one: a file beside this one with a function ``open(options, inputs) -> Da
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from compiler.ir.module import IRModule
 from compiler.named_table import NamedTable
+from workers.datasets.contents import Contents, PinnedDataset, changed
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.errors import DatasetError
 from workers.messages import DatasetRef
@@ -30,15 +32,31 @@ def input_specs(mod: IRModule) -> tuple[InputSpec, ...]:
     return tuple(specs)
 
 
-def open_dataset(ref: DatasetRef, inputs: Sequence[InputSpec]) -> Dataset:
+def open_dataset(
+    ref: DatasetRef, inputs: Sequence[InputSpec], contents: Contents | None = None
+) -> Dataset:
     """Open the dataset that ``ref`` names, for a model with these inputs.
 
+    Args:
+        ref: where it has a hash, the files must hold what the hash was taken of, now and whenever
+            samples are read.
+        contents: of its files, where they were read already.
     Raises:
         DatasetError: unknown kind or option, missing or empty data, or data that does not fit.
+        DataChangedError: the files do not have the hash of ``ref``.
     """
     from workers.datasets import image_folder, npz, synthetic  # noqa: F401 - each registers itself
 
-    return datasets.require(ref.kind)(ref.options, inputs)
+    if not ref.sha256:
+        return datasets.require(ref.kind)(ref.options, inputs)
+    path = Path(ref.options["path"])
+    if contents is None:
+        if not path.exists():
+            raise changed(path)
+        contents = Contents(path)
+    if contents.sha256 != ref.sha256:
+        raise changed(path)
+    return PinnedDataset(datasets.require(ref.kind)(ref.options, inputs), contents)
 
 
 def take_options(kind: str, options: Mapping[str, Any], **defaults: Any) -> tuple[Any, ...]:

@@ -45,6 +45,10 @@ class SyntheticDataset:
         }
         return Batch(inputs, None)
 
+    def files(self, samples: Range) -> Sequence[Path]:
+        """None: see ``Dataset.files``."""
+        return ()
+
     def _sample(self, index: int) -> dict[str, NDArray[Any]]:
         rng = np.random.default_rng([self._seed, index])
         return {spec.name: _random(rng, spec) for spec in self._inputs}

@@ -1,0 +1,108 @@
+"""Data that change after their hash was taken are refused, whoever opened them and whenever."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workers.datasets.contents import Contents
+from workers.datasets.open_datasets import OpenDatasets
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import open_dataset
+from workers.errors import DataChangedError
+from workers.messages import DatasetRef, Range
+
+INPUTS = [InputSpec("x", (1, 3), "float32")]
+IMAGES = [InputSpec("x", (1, 1, 4, 4), "float32")]
+
+
+def rows(seed: int, count: int = 40) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal((count, 3)).astype(np.float32)
+
+
+def pinned(path: Path) -> DatasetRef:
+    return DatasetRef("npz", {"path": str(path)}, Contents(path).sha256)
+
+
+def in_place(path: Path, seed: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(-12, os.SEEK_END)
+        file.write(rows(seed, 1).tobytes())
+
+
+def renamed_over(path: Path, seed: int) -> None:
+    other = path.with_name("other" + path.suffix)
+    np.save(other, rows(seed))
+    facts = path.stat()
+    os.utime(other, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    other.replace(path)
+
+
+def cut_off(path: Path, seed: int) -> None:
+    os.truncate(path, 140)
+
+
+def deleted(path: Path, seed: int) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("change", [in_place, renamed_over, cut_off, deleted])
+def test_a_file_changed_after_it_was_opened_gives_no_more_samples(
+    tmp_path: Path, change: Callable[[Path, int], None]
+) -> None:
+    path = tmp_path / "d.npy"
+    np.save(path, rows(0))
+    dataset = open_dataset(pinned(path), INPUTS)
+    np.testing.assert_array_equal(dataset.batch(Range(0, 2)).inputs["x"], rows(0)[:2])
+    change(path, 1)
+    with pytest.raises(DataChangedError, match=r"d\.npy was") as caught:
+        dataset.batch(Range(30, 40))
+    assert str(path) in str(caught.value)
+    assert "run the same command" in str(caught.value)
+    assert type(pickle.loads(pickle.dumps(caught.value))) is DataChangedError
+
+
+@pytest.mark.parametrize("change", [in_place, renamed_over, cut_off, deleted])
+def test_a_worker_that_opens_a_changed_file_says_so_at_once(
+    tmp_path: Path, change: Callable[[Path, int], None]
+) -> None:
+    path = tmp_path / "d.npy"
+    np.save(path, rows(0))
+    ref = pinned(path)
+    change(path, 1)
+    with pytest.raises(DataChangedError, match=r"d\.npy was"):
+        OpenDatasets().open(ref, INPUTS)
+
+
+def test_a_file_that_is_touched_or_written_again_as_it_was_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "d.npy"
+    np.save(path, rows(0))
+    dataset = open_dataset(pinned(path), INPUTS)
+    os.utime(path, ns=(1, 1))
+    assert len(dataset.batch(Range(0, 3)).inputs["x"]) == 3
+    path.unlink()
+    np.save(path, rows(0))
+    assert len(dataset.batch(Range(0, 3)).inputs["x"]) == 3
+
+
+def test_a_changed_image_is_refused_and_its_neighbours_are_not(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("0", "1"):
+        (tmp_path / name).mkdir()
+        image.new("L", (4, 4), 10).save(tmp_path / name / "a.png")
+    options = {"path": str(tmp_path), "preprocess": {"channel_order": "GRAY"}}
+    ref = DatasetRef("image_folder", options, Contents(tmp_path).sha256)
+    dataset = open_dataset(ref, IMAGES)
+    dataset.batch(Range(0, 2))
+    image.new("L", (4, 4), 99).save(tmp_path / "1" / "a.png")
+    dataset.batch(Range(0, 1))
+    with pytest.raises(DataChangedError, match=r"a\.png was changed"):
+        dataset.batch(Range(1, 2))
+    with pytest.raises(DataChangedError):
+        open_dataset(ref, IMAGES)

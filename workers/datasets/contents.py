@@ -1,0 +1,152 @@
+"""Contents: the files of a dataset as they were hashed, and whether they still hold the same.
+
+A search names its data by their hash, so a file that is replaced while the search runs would give
+scores of other samples under the name of the old ones. Every process hashes a dataset when it opens
+it, and looks at the state of each file after it has read from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.datasets.protocol import Batch, Dataset
+from workers.errors import DataChangedError, DatasetError
+from workers.messages import Range
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the file system says of a file; a write or a replacement changes it."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @staticmethod
+    def of(facts: os.stat_result) -> _State:
+        return _State(
+            facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+        )
+
+
+class Contents:
+    """The sha256 of a file, or of every file of a folder, and when it was taken.
+
+    Args:
+        root: the file or folder.
+    Raises:
+        DatasetError: a file cannot be read.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._hashes: dict[Path, str] = {}
+        self._states: dict[Path, _State] = {}
+        folder = root.is_dir()
+        for path in sorted(root.rglob("*")) if folder else [root]:
+            if not folder or path.is_file():
+                self._hashes[path], self._states[path] = _hashed(path)
+
+    @property
+    def sha256(self) -> str:
+        """Of a file: its own. Of a folder: ``combined``."""
+        return self._hashes.get(self.root) or self.combined()
+
+    def combined(self, begin: bytes = b"") -> str:
+        """Over ``begin``, the paths below the folder and the hash of each file."""
+        digest = hashlib.sha256(begin)
+        for path, sha256 in self._hashes.items():
+            digest.update(path.relative_to(self.root).as_posix().encode() + b"\0")
+            digest.update(sha256.encode())
+        return digest.hexdigest()
+
+    def is_unchanged(self, path: Path) -> bool:
+        """Whether a file still holds what was hashed; it is read again where its state differs."""
+        try:
+            state = _State.of(path.stat())
+            if state == self._states.get(path):
+                return True
+            sha256, state = _hashed(path)
+        except (OSError, DatasetError):
+            return False
+        if sha256 != self._hashes.get(path):
+            return False
+        self._states[path] = state  # written again with the same bytes, or only touched
+        return True
+
+
+class PinnedDataset:
+    """A dataset whose samples are refused once a file that they come from was changed.
+
+    Args:
+        dataset: opened after ``contents`` were read.
+        contents: of its files.
+    """
+
+    def __init__(self, dataset: Dataset, contents: Contents) -> None:
+        self._dataset = dataset
+        self._contents = contents
+        self.has_labels = dataset.has_labels
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def files(self, samples: Range) -> Sequence[Path]:
+        """See ``Dataset.files``."""
+        return self._dataset.files(samples)
+
+    def batch(self, samples: Range) -> Batch:
+        """See ``Dataset.batch``.
+
+        Raises:
+            DataChangedError: a file of these samples does not hold what was hashed.
+        """
+        try:
+            batch = self._dataset.batch(samples)
+        except (OSError, ValueError):  # DatasetError is a ValueError
+            self._check(samples)
+            raise
+        # After the read: a change before it or meanwhile is seen now.
+        self._check(samples)
+        return batch
+
+    def _check(self, samples: Range) -> None:
+        for path in self._dataset.files(samples):
+            if not self._contents.is_unchanged(path):
+                raise changed(path)
+
+
+def changed(path: Path) -> DataChangedError:
+    """The error of a file that does not hold what its hash was taken of."""
+    happened = "was changed" if path.exists() else "was deleted or moved"
+    return DataChangedError(
+        f"the data {path.name} {happened} after the search had hashed it",
+        where=str(path),
+        fix="put the earlier data back, on every machine with workers, and run the same command "
+        "again: finished trials are kept. For other data give another folder with -o, or --fresh",
+    )
+
+
+def _hashed(path: Path) -> tuple[str, _State]:
+    """The hash of a file and its state before the first byte was read."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as stream:
+            state = _State.of(os.fstat(stream.fileno()))
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+    except OSError as error:
+        raise DatasetError(
+            f"the data {path.name} cannot be read: {error.strerror}",
+            where=str(path),
+            fix="check that the file is there and may be read, on every machine with workers",
+        ) from error
+    return digest.hexdigest(), state
