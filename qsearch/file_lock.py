@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, busy: Exception) -> Iterator[None]:
+def file_lock(path: Path, busy: Exception) -> Iterator[Callable[[], bool]]:
     """Hold an exclusive lock on ``path``, which is created; its holder may delete it.
+
+    Yields:
+        a function that tells whether the locked file still lies at ``path``.
 
     Raises:
         Exception: ``busy``, when another process holds it.
@@ -24,12 +28,12 @@ def file_lock(path: Path, busy: Exception) -> Iterator[None]:
                 raise busy from error
             if not _is_at(path, handle.fileno()):
                 continue  # its holder deleted it since it was opened
-            yield
+            yield partial(_is_at, path, handle.fileno())
             return
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
+    except OSError:
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from importlib import resources
@@ -11,6 +10,8 @@ from typing import Final
 
 from compiler.errors import nearest
 from qsearch.errors import ModelFileError
+from workers.datasets.contents import Contents
+from workers.errors import DatasetError
 
 SHIPPED: Final = {"digits": ("digits_cnn.onnx", "digits_calib.npz", "digits_dev.npz")}
 """Name → model, calibration and evaluation file in ``qsearch/models``."""
@@ -23,15 +24,35 @@ class ModelSource:
     Attributes:
         name: what reports call it.
         path: the ONNX file.
-        sha256: of the file.
+        contents: of the file, read once.
         calib, eval: data that comes with it; None for a user's file.
     """
 
     name: str
     path: Path
-    sha256: str
+    contents: Contents
     calib: Path | None = None
     eval: Path | None = None
+
+    @property
+    def sha256(self) -> str:
+        """Of the file as it was found."""
+        return self.contents.sha256
+
+    def check_unchanged(self) -> None:
+        """Refuse a file that does not hold what was found.
+
+        Raises:
+            ModelFileError: it was replaced or deleted.
+        """
+        if not self.contents.is_unchanged(self.path):
+            happened = "was changed" if self.path.exists() else "was deleted or moved"
+            raise ModelFileError(
+                f"the model {self.path.name} {happened} while it was in use",
+                where=f"{self.path}, sha256 {self.sha256[:12]} before",
+                fix="put the earlier file back and run the same command again: finished trials "
+                "are kept. For another model give another folder with -o, or --fresh",
+            )
 
     @property
     def stem(self) -> str:
@@ -48,11 +69,11 @@ def find_model(model: str | os.PathLike[str]) -> ModelSource:
     text = os.fspath(model)
     path = Path(text)
     if path.is_file():
-        return ModelSource(text, path, _sha256(path))
+        return ModelSource(text, path, _contents(path))
     if text in SHIPPED:
         folder = resources.files("qsearch.models")
         onnx, calib, evaluation = (Path(str(folder / name)) for name in SHIPPED[text])
-        return ModelSource(text, onnx, _sha256(onnx), calib, evaluation)
+        return ModelSource(text, onnx, _contents(onnx), calib, evaluation)
     if path.is_dir():
         raise ModelFileError(
             f"{text} is a folder", where=str(path.absolute()), fix="give the path of a .onnx file"
@@ -73,16 +94,12 @@ def _suggestion(path: Path) -> str:
     return hint + shipped
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
+def _contents(path: Path) -> Contents:
     try:
-        with path.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-    except OSError as error:
+        return Contents(path)
+    except DatasetError as error:
         raise ModelFileError(
-            f"the model cannot be read: {error.strerror}",
+            f"the model cannot be read: {error.what}",
             where=str(path),
             fix="check its permissions",
         ) from error
-    return digest.hexdigest()

@@ -6,13 +6,16 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from qsearch.errors import RunFolderError
 from qsearch.file_lock import file_lock
+
+Check = Callable[[], None]
+"""Raises when what a search stands on is no longer there, or no longer the same."""
 
 _OWNER: Final = re.compile(r"^# model_sha256: ([0-9a-f]{64})$", re.MULTILINE)
 _MODEL: Final = re.compile(r"^model: (.+?)(?:  #.*)?$", re.MULTILINE)
@@ -80,9 +83,11 @@ class RunFolder:
         return self.path / "data"
 
     @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
+    def in_use(self) -> Iterator[Check]:
         """Create the folder and keep other runs out of it while the block lasts.
 
+        Yields:
+            a check that raises RunFolderError once the folder was deleted or moved.
         Raises:
             RunFolderError: it cannot be written, or another process uses it.
         """
@@ -92,8 +97,18 @@ class RunFolder:
             where=str(self.path),
             fix="wait for it, stop it, or choose another folder with -o",
         )
-        with file_lock(self._lock, busy):
-            yield
+        with file_lock(self._lock, busy) as is_there:
+
+            def check() -> None:
+                if not is_there():
+                    raise RunFolderError(
+                        "the run folder was deleted or moved while a search used it",
+                        where=str(self.path),
+                        fix="put the folder back and run the same command again; without it the "
+                        "command starts over (trials in another --storage are kept)",
+                    )
+
+            yield check
 
     def prepare(self, model_sha256: str, *, fresh: bool) -> None:
         """Make sure that what lies in the folder is this model's.

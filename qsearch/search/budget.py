@@ -70,15 +70,26 @@ Callback = Callable[[Trial], Any]
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Callbacks of one run, and the event that stops it in good order.
+    """Callbacks of one run, the event that stops it in good order, and what it stands on.
 
     Attributes:
         callbacks: called in order, in the driver's thread.
         stop: set it from any thread.
+        checks: each raises once something that the run stands on is gone or was changed.
     """
 
     callbacks: Sequence[Callback] = ()
     stop: threading.Event = field(default_factory=threading.Event)
+    checks: tuple[Callable[[], None], ...] = ()
+
+    def check(self) -> None:
+        """Look at the run folder, the database and the model.
+
+        Raises:
+            SearchError: the first one that is not as it was.
+        """
+        for check in self.checks:
+            check()
 
     def on_trial(self, trial: Trial) -> None:
         """Tell every callback."""

@@ -148,6 +148,7 @@ class Driver:
         stages: told which stage has begun.
         watch: tells which other drivers are dead.
         stop: set from elsewhere to end the search in good order.
+        check: called about once a second; raises when the run cannot go on.
         on_trial: called with every trial that ends here, after it was stored.
         clock: monotonic seconds.
     """
@@ -167,6 +168,7 @@ class Driver:
     stages: StageBook | None = None
     watch: LeaseWatch = field(default_factory=LeaseWatch)
     stop: threading.Event = field(default_factory=threading.Event)
+    check: Callable[[], None] = lambda: None
     on_trial: Callable[[Trial], None] | None = None
     clock: Callable[[], float] = time.monotonic
     finished_here: int = 0
@@ -392,6 +394,7 @@ class Driver:
         if now - self._looked < _POLL_S:
             return None
         self._looked = now
+        self.check()
         for command in self.repository.commands_of(self.study.id, self._seen_command):
             self._seen_command = command.id
             if command.kind == "stop":

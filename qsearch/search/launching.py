@@ -6,6 +6,7 @@ import contextlib
 import logging
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def run_search(
     check_exists(settings.eval, "eval")
     read_preprocess(settings.preprocess)
     try:
-        with folder.in_use():
+        with folder.in_use() as folder_is_there:
             folder.prepare(source.sha256, fresh=settings.fresh)
             # Workers start in the background while the model is imported.
             with logging_to(settings.verbosity, folder.log), _pool(settings) as pool:
@@ -73,7 +74,8 @@ def run_search(
                         spool_folder=folder.data,
                     )
                     run = (resolved, prepared, folder, storage, pool, progress, watch)
-                    return _search(*run, control or Control())
+                    checks = (folder_is_there, source.check_unchanged)
+                    return _search(*run, replace(control or Control(), checks=checks))
                 except Exception:
                     log.info("the search ended with an error", exc_info=True)
                     raise
@@ -96,13 +98,18 @@ def _search(
         progress.message(f"warning: {warning}")
     engine = open_engine(storage)
     try:
-        with exclusive(engine):
+        with exclusive(engine) as store_is_there:
+            control = replace(control, checks=(*control.checks, store_is_there))
             repository = Repository(engine)
             session = Session(
                 settings, prepared, folder, repository, pool, progress, watch, control
             )
             write_config(folder, resolved, prepared)
-            return session.run()
+            try:
+                return session.run()
+            except Exception:
+                control.check()  # a folder that is gone shows itself as many errors
+                raise
     finally:
         engine.dispose()
 

@@ -121,6 +121,7 @@ def prepare_study(
     """
     _find_own_code(settings)
     mod, params = load(source.path, dims=dict(settings.dim))
+    source.check_unchanged()
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
     if settings.passes:
         module = run_own_passes(module, settings.passes)

@@ -300,6 +300,7 @@ class Session:
             stages=self._stages,
             stop=self._control.stop,
             on_trial=self._control.on_trial,
+            check=self._control.check,
         )
 
     def _keep_float_module(self) -> None:
@@ -347,6 +348,7 @@ class Session:
         return emitted if mine and same_code else None
 
     def _finish(self, interrupted: bool) -> SearchResult:
+        self._control.check()
         trials = self._repository.trials_of(self._study.id)
         best = self._objective.best(trials)
         emitted: dict[str, Any] | None = None

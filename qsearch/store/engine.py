@@ -7,7 +7,8 @@ written: "database is locked", whatever the busy timeout. BEGIN IMMEDIATE waits 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -254,21 +255,43 @@ def _other_schema(url: URL, found: str, head: str) -> StoreError:
 
 
 @contextlib.contextmanager
-def exclusive(engine: Engine) -> Iterator[None]:
+def exclusive(engine: Engine) -> Iterator[Callable[[], None]]:
     """Hold the right to drive a study of this SQLite database; it ends with the process, however.
 
     On PostgreSQL several drivers share a database and a study: there, leases keep them apart.
 
+    Yields:
+        a check that raises StoreError once the file of the database was deleted or replaced:
+        SQLite itself goes on writing to a file that has no name any more.
     Raises:
         StoreError: another living process drives a study of this database.
     """
     if engine.url.get_backend_name() != "sqlite":
-        yield
+        yield lambda: None
         return
+    path = Path(str(engine.url.database))
     busy = StoreError(
         "another process is searching with this SQLite database",
         where=masked(engine.url),
         fix="wait for it, stop it, or use another database; drivers can share PostgreSQL",
     )
-    with file_lock(Path(f"{engine.url.database}.lock"), busy):
-        yield
+    with file_lock(Path(f"{path}.lock"), busy):
+        opened = path.stat()
+
+        def check() -> None:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(opened, path.stat()):
+                    return
+            raise deleted(engine.url)
+
+        yield check
+
+
+def deleted(url: URL) -> StoreError:
+    """The file of a SQLite database is gone while it is in use."""
+    return StoreError(
+        "the database was deleted or replaced while it was in use",
+        where=masked(url),
+        fix="put the file back from a copy and run the same command again; without it the "
+        "command starts over",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Hashable
 from pathlib import Path
@@ -15,9 +16,17 @@ import qsearch
 from compiler.qtypes.qconfig import QConfig
 from qsearch import api
 from qsearch.cli.main import run
-from qsearch.errors import RunFolderError, SearchFailedError
+from qsearch.errors import (
+    ModelFileError,
+    RunFolderError,
+    SearchFailedError,
+    StoreError,
+    exit_code_of,
+)
+from qsearch.model_source import find_model
 from qsearch.search import launching
 from qsearch.store.records import Trial
+from workers.errors import DataChangedError
 from workers.messages import CalibrationRequest, EvaluationRequest
 from workers.pool.local import LocalPool
 
@@ -207,3 +216,120 @@ def test_a_model_that_stays_partly_float_is_told_first_and_tries_mixed_modules_f
     assert run([*words, "-o", str(tmp_path / "strict")]) == 1
     shown = capfd.readouterr().err
     assert shown.index("--allow-float") < shown.index("calibration:")
+
+
+QUICK = {"trials": 2, "pool": "inline", "sampler": "random", "prune": 0}
+
+
+def few_samples(folder: Path) -> Path:
+    """The first evaluation samples of the shipped model, as a file of their own."""
+    shipped = find_model("digits").eval
+    assert shipped is not None
+    with np.load(shipped) as archive:
+        np.savez(folder / "eval.npz", **{name: archive[name][:40] for name in archive.files})
+    return folder / "eval.npz"
+
+
+def shuffled(data: Path) -> None:
+    with np.load(data) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    arrays["labels"] = np.roll(arrays["labels"], 1)
+    np.savez(data, **arrays)
+
+
+def test_evaluation_data_replaced_during_a_search_end_the_search_and_lose_nothing(
+    tmp_path: Path,
+) -> None:
+    data, run = few_samples(tmp_path), tmp_path / "run"
+    earlier = data.read_bytes()
+    search = {"calib": data, "eval": data, **QUICK}
+
+    def replace(trial: Trial) -> None:
+        if trial.number == 0:
+            shuffled(data)
+
+    with pytest.raises(DataChangedError, match=r"eval\.npz was changed") as caught:
+        qsearch.launch("digits", out=run, callbacks=[replace], **search)
+    assert exit_code_of(caught.value) == 2
+    assert str(data) in str(caught.value)
+    stored = api.trials(run)
+    assert [row["state"] for row in stored].count("failed") == 0
+    with pytest.raises(RunFolderError, match="data"):
+        qsearch.launch("digits", out=run, **search)
+    data.write_bytes(earlier)
+    mended = qsearch.launch("digits", out=run, **search)
+    whole = qsearch.launch("digits", out=tmp_path / "whole", **search)
+    assert [t.outcome.score for t in mended.trials] == [t.outcome.score for t in whole.trials]
+
+
+def test_calibration_data_replaced_before_a_worker_opens_them_end_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, run = few_samples(tmp_path), tmp_path / "run"
+
+    class Replacing(LocalPool):
+        def submit(self, tag: Hashable, request: Any, *args: Any, **options: Any) -> None:
+            if isinstance(request, CalibrationRequest) and request.round == 1:
+                shuffled(data)
+            super().submit(tag, request, *args, **options)
+
+    monkeypatch.setattr(launching, "open_pool", lambda *_: Replacing())
+    with pytest.raises(DataChangedError, match=r"eval\.npz was changed"):
+        qsearch.launch("digits", calib=data, out=run, **QUICK)
+    (row,) = api.status(run)
+    assert row["state"] == "failed"
+    assert "eval.npz was changed" in row["stopped"]
+
+
+def test_a_model_replaced_during_a_search_ends_the_search_and_can_be_put_back(
+    tmp_path: Path,
+) -> None:
+    model, run = tmp_path / "m.onnx", tmp_path / "run"
+    shutil.copy(find_model("digits").path, model)
+    data = few_samples(tmp_path)
+    earlier = model.read_bytes()
+
+    def replace(_: Trial) -> None:
+        model.write_bytes(earlier + b"\x0a\x00")
+
+    search = {"calib": data, "eval": data, "out": run, **QUICK}
+    with pytest.raises(ModelFileError, match=r"m\.onnx was changed") as caught:
+        qsearch.launch(model, callbacks=[replace], **search)
+    assert exit_code_of(caught.value) == 2
+    assert not (run / "best.qmod").exists()
+    model.write_bytes(earlier)
+    assert qsearch.launch(model, **search).summary["trials"]["complete"] >= 1
+
+
+def test_a_run_folder_deleted_during_a_search_is_an_error_and_is_not_made_again(
+    tmp_path: Path,
+) -> None:
+    run, data = tmp_path / "run", few_samples(tmp_path)
+
+    def delete(trial: Trial) -> None:
+        if trial.number == 0:
+            shutil.rmtree(run)
+
+    with pytest.raises(RunFolderError, match="the run folder was deleted") as caught:
+        qsearch.launch("digits", calib=data, eval=data, out=run, callbacks=[delete], **QUICK)
+    assert exit_code_of(caught.value) == 2
+    assert not run.exists()
+
+
+def test_a_database_deleted_during_a_search_is_an_error(tmp_path: Path) -> None:
+    database, data = tmp_path / "elsewhere.db", few_samples(tmp_path)
+
+    def delete(_: Trial) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{database}{suffix}").unlink(missing_ok=True)
+
+    with pytest.raises(StoreError, match="the database was deleted"):
+        qsearch.launch(
+            "digits",
+            calib=data,
+            eval=data,
+            out=tmp_path / "run",
+            **QUICK,
+            storage=f"sqlite:///{database}",
+            callbacks=[delete],
+        )
