@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compiler.errors import CompilerError
 from compiler.frontend.from_onnx.declared_inputs import DeclaredInput, declared_inputs
+from compiler.frontend.from_onnx.saturation import saturation_warnings
 from compiler.fusion.hardware.report import HardwareReport
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Diagnosis, diagnose
 from qsearch.hardware import report_without_data
-from qsearch.model_source import find_model
+from qsearch.model_source import ModelSource, find_model
 from qsearch.single import import_model, resolve_qconfig
 from qsearch.store.artifacts import write_atomically
 from workers.datasets.protocol import InputSpec
@@ -30,6 +32,7 @@ class ModelDiagnosis:
         inputs: the inputs with the sizes the diagnosis was made for.
         diagnosis: operator by operator.
         hardware: the groups of the quantized model, where an accelerator was named.
+        warnings: where onnxruntime may compute something else from the file than qsearch.
     """
 
     model: str
@@ -37,6 +40,7 @@ class ModelDiagnosis:
     inputs: tuple[InputSpec, ...]
     diagnosis: Diagnosis
     hardware: HardwareReport | None = None
+    warnings: tuple[str, ...] = ()
 
     def hints(self) -> list[str]:
         """One line per dimension that the file leaves open: what was assumed, how to change it."""
@@ -61,6 +65,7 @@ class ModelDiagnosis:
                 for s, d in zip(self.inputs, self.declared)
             ],
             "hints": self.hints(),
+            "warnings": list(self.warnings),
             **self.diagnosis.to_dict(),
             **({} if self.hardware is None else {"hardware": self.hardware.to_dict()}),
         }
@@ -76,6 +81,24 @@ def diagnose_model(
     """See ``qsearch.api.doctor``."""
     config = resolve_qconfig(qconfig)
     source = find_model(model)
+    warnings = saturation_warnings(source.path)
+    try:
+        return _diagnosed(source, config, dim, hw, space_out, warnings)
+    except CompilerError as error:
+        # A model that is quantized already may be refused; the user runs it with onnxruntime.
+        for warning in warnings:
+            error.add_note(warning)
+        raise
+
+
+def _diagnosed(
+    source: ModelSource,
+    config: QConfig,
+    dim: Any,
+    hw: str | None,
+    space_out: str | os.PathLike[str] | None,
+    warnings: tuple[str, ...],
+) -> ModelDiagnosis:
     module = import_model(source, dim)
     if space_out is not None:
         from qsearch.search.space_file import described_space
@@ -87,4 +110,5 @@ def diagnose_model(
         tuple(input_specs(module)),
         diagnose(module, config),
         None if hw is None else report_without_data(module, config, hw),
+        warnings,
     )

@@ -55,7 +55,7 @@ def _print(found: ModelDiagnosis, *, summary: bool) -> None:
 
     diagnosis = found.diagnosis
     print(f"{found.model}: {', '.join(map(str, found.inputs))}")
-    for hint in found.hints():
+    for hint in (*found.hints(), *found.warnings):
         print(f"  {hint}")
     if not summary:
         print()

@@ -105,8 +105,13 @@ def quantize(
 
 
 def session(model: Path) -> Any:
-    """A session with default options on one thread."""
+    """A session with default options on one thread, exact on every processor.
+
+    Without VNNI onnxruntime's kernels for uint8 by int8 saturate; it is told to use exact ones
+    there. Where VNNI is, the option changes nothing.
+    """
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])

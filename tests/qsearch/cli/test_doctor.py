@@ -9,8 +9,16 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
 
 from qsearch.cli.main import run
+from tests.compiler.quantize.test_integer_products import dense_model
 
 Output = pytest.CaptureFixture[str]
 
@@ -74,6 +82,75 @@ def test_json_holds_every_operator_and_the_open_dimensions(tmp_path: Path, capfd
 def test_the_configuration_counts(capfd: Output) -> None:
     assert run(["doctor", "--model", "digits", "--qconfig", "skip_dense_layer=True"]) == 1
     assert "set skip_dense_layer=False" in capfd.readouterr().out
+
+
+class Samples(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self._left = iter([{"x": np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 2, 4, 1)}])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._left, None)
+
+
+def two_convolutions(path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "a"], ["t"], name="first"),
+            helper.make_node("Conv", ["t", "b"], ["y"], name="second"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 4, 1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2, 4, 1])],
+        [
+            numpy_helper.from_array(rng.normal(size=(2, 2, 1, 1)).astype(np.float32), name)
+            for name in "ab"
+        ],
+    )
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
+
+
+def test_a_quantized_file_that_onnxruntime_saturates_is_warned_of(
+    tmp_path: Path, capfd: Output
+) -> None:
+    path = two_convolutions(tmp_path / "m.onnx")
+    assert run(["doctor", "--model", str(path), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["warnings"] == []
+    quantized = str(tmp_path / "q.onnx")
+    quantize_static(path, quantized, Samples(), quant_format=QuantFormat.QDQ)
+    assert run(["doctor", "--model", quantized]) == 0
+    shown = capfd.readouterr().out
+    assert "on x86 processors without VNNI (AVX2 only) onnxruntime may compute something" in shown
+    assert "session.x64quantprecision=1" in shown
+    assert run(["doctor", "--model", quantized, "--json"]) == 0
+    (warning,) = json.loads(capfd.readouterr().out)["warnings"]
+    assert "first" in warning
+
+
+@pytest.mark.parametrize("form", ["dynamic", "operators"])
+def test_a_refused_quantized_file_is_warned_of_as_well(
+    tmp_path: Path, capfd: Output, form: str
+) -> None:
+    quantized = str(tmp_path / "q.onnx")
+    if form == "dynamic":
+        onnx.save(dense_model(), tmp_path / "m.onnx")
+        quantize_dynamic(tmp_path / "m.onnx", quantized)
+    else:
+        path = two_convolutions(tmp_path / "m.onnx")
+        quantize_static(
+            path,
+            quantized,
+            Samples(),
+            quant_format=QuantFormat.QOperator,
+            activation_type=QuantType.QUInt8,
+        )
+    assert run(["doctor", "--model", quantized]) == 2
+    said = capfd.readouterr().err
+    assert "the model is quantized already" in said
+    assert "note: on x86 processors without VNNI (AVX2 only)" in said
+    assert "reduce_range=True" in said
 
 
 @pytest.mark.parametrize(

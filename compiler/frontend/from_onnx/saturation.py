@@ -1,0 +1,192 @@
+"""Products of 8 bit integers in an ONNX file that onnxruntime saturates on some processors.
+
+On x86 processors without VNNI onnxruntime's kernels for uint8 by int8 multiply with ``vpmaddubsw``,
+which adds two products in 16 bits and saturates: 255 * 127 + 255 * 127 becomes 32767. onnxruntime
+takes these kernels for int8 activations too where a graph has QuantizeLinear and DequantizeLinear
+around float operators (QDQ). Weights in [-64, 64] never saturate (2 * 255 * 64 < 2^15), nor do the
+kernels for two operands of one type. Measured with onnxruntime 1.31 on an emulated AVX2 processor.
+Source: onnxruntime, "Quantize ONNX models", section on U8S8; its session option
+``session.x64quantprecision``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from compiler.frontend.from_onnx.model_file import read_model
+from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS
+
+LARGEST_SAFE_WEIGHT = 64
+"""Twice this by 255 fits in 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Operands:
+    """Where an operator has its activations, the weights, and the zero points of both."""
+
+    data: int
+    weight: int
+    data_zero: int
+    weight_zero: int
+
+
+_INTEGER_PRODUCTS: dict[str, _Operands] = {
+    "MatMulInteger": _Operands(0, 1, 2, 3),
+    "QLinearMatMul": _Operands(0, 3, 2, 5),
+    "QLinearConv": _Operands(0, 3, 2, 5),
+    "QGemm": _Operands(0, 3, 2, 5),
+    "MatMulIntegerToFloat": _Operands(0, 1, 4, 5),
+    "QAttention": _Operands(0, 1, 6, 7),
+}
+# Operators that make uint8 of float activations themselves, and their weights.
+_DYNAMIC_PRODUCTS = {"DynamicQuantizeMatMul": (1,), "DynamicQuantizeLSTM": (1, 2)}
+_FLOAT_PRODUCTS = ("Conv", "MatMul", "Gemm")
+_CONVOLUTIONS = ("Conv", "QLinearConv")
+_SHOWN = 3
+
+
+def saturation_warnings(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
+    """What a user of onnxruntime has to know of the file, one sentence per remedy; mostly none.
+
+    Args:
+        source: path of an ONNX file, or its content.
+    Raises:
+        OnnxImportError: the file cannot be read as ONNX.
+    """
+    graph = read_model(source).graph
+    found: list[str] = []
+    reversed_convolutions: list[str] = []
+    for part in _graphs(graph):
+        values = _Values(part)
+        for node in part.node:
+            name = node.name or (node.output[0] if node.output else node.op_type)
+            if values.saturates(node):
+                found.append(name)
+            elif values.convolves_int8_by_uint8(node):
+                reversed_convolutions.append(name)
+    warnings = []
+    if found:
+        warnings.append(
+            f"{_told(found)}; set the session option session.x64quantprecision=1 there, or "
+            "quantize with reduce_range=True"
+        )
+    if reversed_convolutions:
+        warnings.append(f"{_told(reversed_convolutions)}; give ConvInteger uint8 activations")
+    return tuple(warnings)
+
+
+def _told(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return (
+        "on x86 processors without VNNI (AVX2 only) onnxruntime may compute something else from "
+        f"this file than qsearch: its 8 bit kernels saturate sums of two products ({shown}{more})"
+    )
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph and the bodies of its If, Loop and Scan."""
+    stack = [graph]
+    while stack:
+        part = stack.pop()
+        yield part
+        for node in part.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    stack.append(attribute.g)
+                stack.extend(attribute.graphs)
+
+
+class _Values:
+    """Initializers and producers of one graph."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._constants = {tensor.name: tensor for tensor in graph.initializer}
+        self._types = {
+            info.name: info.type.tensor_type.elem_type
+            for info in (*graph.input, *graph.value_info, *graph.output)
+        }
+        self._producers = {name: node for node in graph.node for name in node.output}
+        for node in graph.node:
+            if node.op_type == "Constant":
+                for attribute in node.attribute:
+                    if attribute.name == "value":
+                        self._constants[node.output[0]] = attribute.t
+
+    def saturates(self, node: onnx.NodeProto) -> bool:
+        """Its kernel multiplies uint8 by int8 weights that are large enough."""
+        if node.op_type in _DYNAMIC_PRODUCTS:
+            places = _DYNAMIC_PRODUCTS[node.op_type]
+            return any(self._is_large_int8(_input(node, place), "") for place in places)
+        if node.op_type in _INTEGER_PRODUCTS:
+            at = _INTEGER_PRODUCTS[node.op_type]
+            data = self._dtype(_input(node, at.data), _input(node, at.data_zero))
+            weight, zero = _input(node, at.weight), _input(node, at.weight_zero)
+            if data != TensorProto.UINT8:
+                return False
+        elif node.op_type in _FLOAT_PRODUCTS and node.domain in STANDARD_DOMAINS:
+            data_node, weight_node = (self._dequantized(_input(node, i)) for i in (0, 1))
+            if data_node is None or weight_node is None:
+                return False
+            data = self._dtype(_input(data_node, 0), _input(data_node, 2))
+            weight, zero = _input(weight_node, 0), _input(weight_node, 2)
+            if data not in (TensorProto.UINT8, TensorProto.INT8):
+                return False
+        else:
+            return False
+        if node.op_type in _CONVOLUTIONS and self._is_depthwise(node, weight):
+            return False
+        return self._is_large_int8(weight, zero)
+
+    def convolves_int8_by_uint8(self, node: onnx.NodeProto) -> bool:
+        """ConvInteger has its operands the other way round in the kernel."""
+        if node.op_type != "ConvInteger":
+            return False
+        data = self._dtype(_input(node, 0), _input(node, 2))
+        weight = self._dtype(_input(node, 1), _input(node, 3))
+        return (data, weight) == (TensorProto.INT8, TensorProto.UINT8)
+
+    def _dequantized(self, name: str) -> onnx.NodeProto | None:
+        node = self._producers.get(name)
+        return node if node is not None and node.op_type == "DequantizeLinear" else None
+
+    def _dtype(self, name: str, zero_point: str) -> int:
+        """ONNX's number of the element type of a tensor or of its zero point; 0 if unknown."""
+        for each in (zero_point, name):
+            if each in self._constants:
+                return int(self._constants[each].data_type)
+            producer = self._producers.get(each)
+            if producer is not None and producer.op_type == "DynamicQuantizeLinear":
+                return TensorProto.UINT8
+            if producer is not None and producer.op_type == "QuantizeLinear":
+                zero = self._constants.get(_input(producer, 2))
+                return TensorProto.UINT8 if zero is None else int(zero.data_type)
+            if self._types.get(each):
+                return int(self._types[each])
+        return TensorProto.UNDEFINED
+
+    def _is_large_int8(self, name: str, zero_point: str) -> bool:
+        """int8 and not known to lie in [-64, 64]."""
+        tensor = self._constants.get(name)
+        if tensor is None:
+            return self._dtype(name, zero_point) == TensorProto.INT8
+        if tensor.data_type != TensorProto.INT8:
+            return False
+        values = numpy_helper.to_array(tensor).astype(np.int16)
+        return bool(np.abs(values).max(initial=0) > LARGEST_SAFE_WEIGHT)
+
+    def _is_depthwise(self, node: onnx.NodeProto, weight: str) -> bool:
+        """One channel in and one out per group: another kernel, which adds up in 32 bits."""
+        tensor = self._constants.get(weight)
+        groups = next((a.i for a in node.attribute if a.name == "group"), 1)
+        return tensor is not None and list(tensor.dims[:2]) == [groups, 1]
+
+
+def _input(node: onnx.NodeProto, place: int) -> str:
+    return node.input[place] if place < len(node.input) else ""

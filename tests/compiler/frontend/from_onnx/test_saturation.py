@@ -1,0 +1,197 @@
+"""Files whose 8 bit products onnxruntime saturates on processors without VNNI are told apart.
+
+What saturates was found by running onnxruntime 1.31 on an emulated Haswell, operator by operator.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import DTypeLike, NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
+
+from compiler.frontend.from_onnx.saturation import saturation_warnings
+
+node = helper.make_node
+
+
+def packed(
+    nodes: list[onnx.NodeProto], inputs: dict[str, DTypeLike], **arrays: NDArray[Any]
+) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None
+            )
+            for name, dtype in inputs.items()
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def weights(dtype: DTypeLike, *shape: int, largest: int = 127) -> NDArray[Any]:
+    values = np.full(shape, 1)
+    values.flat[0] = -largest
+    return (values + (128 if np.dtype(dtype) == np.uint8 else 0)).astype(dtype)
+
+
+def integer_product(op: str, data: DTypeLike, weight: NDArray[Any], **attrs: Any) -> bytes:
+    """``op`` with scales where it takes them, and with zero points of its operands."""
+    zeros = {"za": np.zeros((), data), "zb": np.zeros((), weight.dtype)}
+    scales = {"s": np.float32(1)}
+    inputs = {
+        "MatMulInteger": ["a", "b", "za", "zb"],
+        "ConvInteger": ["a", "b", "za", "zb"],
+        "QLinearMatMul": ["a", "s", "za", "b", "s", "zb", "s", "za"],
+        "QLinearConv": ["a", "s", "za", "b", "s", "zb", "s", "za"],
+        "QGemm": ["a", "s", "za", "b", "s", "zb", "", "s", "za"],
+        "MatMulIntegerToFloat": ["a", "b", "s", "s", "za", "zb"],
+        "DynamicQuantizeMatMul": ["x", "b", "s", "zb"],
+    }[op]
+    domain = "" if op in ("MatMulInteger", "ConvInteger") or "QLinear" in op else "com.microsoft"
+    made = node(op, inputs, ["y"], name="product", domain=domain, **attrs)
+    taken = {"x": np.float32} if "x" in inputs else {"a": data}
+    return packed([made], taken, b=weight, **zeros, **scales)
+
+
+MATRIX_PRODUCTS = (
+    "MatMulInteger",
+    "QLinearMatMul",
+    "QGemm",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+)
+
+
+@pytest.mark.parametrize("op", MATRIX_PRODUCTS)
+def test_products_of_uint8_by_large_int8_are_named(op: str) -> None:
+    (told,) = saturation_warnings(integer_product(op, np.uint8, weights(np.int8, 8, 4)))
+    assert "(product)" in told
+    assert "without VNNI" in told
+    assert "session.x64quantprecision=1" in told
+    assert "reduce_range=True" in told
+
+
+@pytest.mark.parametrize("op", MATRIX_PRODUCTS)
+@pytest.mark.parametrize("weight", [weights(np.uint8, 8, 4), weights(np.int8, 8, 4, largest=64)])
+def test_unsigned_weights_and_seven_bits_are_not_named(op: str, weight: NDArray[Any]) -> None:
+    assert saturation_warnings(integer_product(op, np.uint8, weight)) == ()
+
+
+@pytest.mark.parametrize("op", [op for op in MATRIX_PRODUCTS if not op.startswith("Dynamic")])
+def test_integer_products_of_one_type_are_not_named(op: str) -> None:
+    assert saturation_warnings(integer_product(op, np.int8, weights(np.int8, 8, 4))) == ()
+
+
+def test_convolutions_are_named_unless_each_group_has_one_channel() -> None:
+    (told,) = saturation_warnings(
+        integer_product("QLinearConv", np.uint8, weights(np.int8, 8, 4, 3, 3))
+    )
+    assert "(product)" in told
+    depthwise = integer_product("QLinearConv", np.uint8, weights(np.int8, 8, 1, 3, 3), group=8)
+    assert saturation_warnings(depthwise) == ()
+    # Two channels out of one: not depthwise to onnxruntime.
+    doubled = integer_product("QLinearConv", np.uint8, weights(np.int8, 8, 1, 3, 3), group=4)
+    assert len(saturation_warnings(doubled)) == 1
+
+
+def test_conv_integer_saturates_the_other_way_round() -> None:
+    (told,) = saturation_warnings(
+        integer_product("ConvInteger", np.int8, weights(np.uint8, 8, 4, 3, 3))
+    )
+    assert "give ConvInteger uint8 activations" in told
+    other = integer_product("ConvInteger", np.uint8, weights(np.int8, 8, 4, 3, 3))
+    assert saturation_warnings(other) == ()
+
+
+def test_products_inside_of_branches_are_found() -> None:
+    zeros = {"za": np.uint8(0), "zb": np.int8(0)}
+    tensors = {"b": weights(np.int8, 8, 4), **zeros}
+    branch = helper.make_graph(
+        [node("MatMulInteger", ["q", "b", "za", "zb"], ["y"], name="inner")],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in tensors.items()],
+    )
+    chosen = node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    (told,) = saturation_warnings(packed([chosen], {"c": np.bool_, "q": np.uint8}))
+    assert "inner" in told
+
+
+class Samples(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        self._left = iter([{"x": rng.standard_normal((1, 8)).astype(np.float32)}] * 2)
+
+    def get_next(self) -> dict[str, NDArray[np.float32]] | None:
+        return next(self._left, None)
+
+
+@pytest.fixture
+def dense(tmp_path: Path) -> Path:
+    """Two matrix products of floats."""
+    rng = np.random.default_rng(0)
+    made = [
+        node("MatMul", ["x", "v"], ["h"], name="first"),
+        node("Relu", ["h"], ["r"]),
+        node("MatMul", ["r", "w"], ["y"], name="second"),
+    ]
+    graph = helper.make_graph(
+        made,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8])],
+        [
+            numpy_helper.from_array(rng.standard_normal((8, 8)).astype(np.float32), name)
+            for name in "vw"
+        ],
+    )
+    opset = helper.make_opsetid("", 17)
+    path = tmp_path / "dense.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
+
+
+def test_what_quantize_dynamic_writes_is_named(dense: Path) -> None:
+    assert saturation_warnings(dense) == ()
+    quantize_dynamic(dense, dense.parent / "d.onnx")
+    (told,) = saturation_warnings(dense.parent / "d.onnx")
+    assert "first_quant, second_quant" in told
+    for options in ({"reduce_range": True}, {"weight_type": QuantType.QUInt8}):
+        quantize_dynamic(dense, dense.parent / "d.onnx", **options)
+        assert saturation_warnings(dense.parent / "d.onnx") == ()
+
+
+@pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
+@pytest.mark.parametrize("activations", [QuantType.QUInt8, QuantType.QInt8])
+def test_what_quantize_static_writes_is_named(
+    dense: Path, form: QuantFormat, activations: QuantType
+) -> None:
+    """onnxruntime makes uint8 of a QDQ graph's int8 activations; the integer operators stay."""
+
+    def told(**options: Any) -> tuple[str, ...]:
+        target = dense.parent / "s.onnx"
+        types = {"activation_type": activations, "weight_type": QuantType.QInt8}
+        quantize_static(dense, target, Samples(), quant_format=form, **types, **options)
+        return saturation_warnings(target)
+
+    saturates = form == QuantFormat.QDQ or activations == QuantType.QUInt8
+    assert len(told()) == saturates
+    assert told(reduce_range=True) == ()
