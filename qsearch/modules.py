@@ -143,7 +143,15 @@ def run_module(path: PathLike, data: Any, *, preprocess: str | None = None) -> d
     return run_on_data(load(path), data, preprocess=preprocess)
 
 
-def verify(path: PathLike, eval: Any = None, *, preprocess: str | None = None) -> Verification:
+def verify(
+    path: PathLike,
+    eval: Any = None,
+    *,
+    preprocess: str | None = None,
+    key: PathLike | None = None,
+    record: bool = False,
+    sign: PathLike | None = None,
+) -> Verification:
     """Derive again that a .qmod is integers only and cannot overflow, and test what it says.
 
     Args:
@@ -151,13 +159,37 @@ def verify(path: PathLike, eval: Any = None, *, preprocess: str | None = None) -
         eval: data on which two independent executors are compared and the module is scored; the
             samples in the file serve without it.
         preprocess: how an image becomes the input; the run folder's own where there is one.
+        key: public key that must have signed the file.
+        record: write today's record into a proved file that has none or an older one.
+        sign: private key that signs the file if it is acceptable.
     Raises:
         ArtifactError: the file cannot be read at all.
         DataError: the data does not fit the module.
+        SettingsError: a key cannot be read, or the package cryptography is missing.
     """
     from qsearch.verification import verify_file
 
-    return verify_file(Path(path), eval, preprocess)
+    return verify_file(
+        Path(path),
+        eval,
+        preprocess,
+        key=None if key is None else Path(key),
+        record=record,
+        sign=None if sign is None else Path(sign),
+    )
+
+
+def keygen(path: PathLike) -> tuple[Path, str]:
+    """Write a pair of Ed25519 keys: the private one to ``path``, the public one to ``path``.pub.
+
+    Returns:
+        The path of the public key, and its fingerprint.
+    Raises:
+        SettingsError: a file is there already or cannot be written, or cryptography is missing.
+    """
+    from qsearch.signing import make_keys
+
+    return make_keys(Path(path))
 
 
 def export(

@@ -1,8 +1,10 @@
 """``qsearch verify``: what a .qmod is shown to be, derived again from the file alone.
 
-hashes → types → dtypes → ranges → what the file recorded → samples → executors → data
+hashes → types → dtypes → ranges → samples → executors → data → the writer's record → signature
 
-Whatever fails is a finding, and one finding refutes. A file that is no .qmod at all is an error.
+Verdict, record and signature are three answers. Whatever fails in the module is a finding, and one
+finding refutes. A record or a signature that does not hold leaves the verdict as it is and makes
+the file unacceptable. A file that is no .qmod at all is an error.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnxruntime
@@ -21,8 +23,9 @@ import onnxruntime
 from compiler.errors import ArtifactError, ArtifactHashError, TypeInferenceError
 from compiler.ir.module import IRModule
 from compiler.ir.printer import text
-from compiler.proof.derive import FORMAT, Proof, compare_record, derive
+from compiler.proof.derive import Proof, derive
 from compiler.proof.finding import Finding
+from compiler.proof.record import RecordState, compare_record, record_state
 from compiler.proof.replay import Comparison, differing_elements
 from compiler.runtime.archive import json_bytes, read_archive
 from compiler.runtime.artifact import QModule, load_qmod
@@ -30,12 +33,28 @@ from compiler.targets.c.toolchain import find_compiler
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError
 from qsearch.run_folder import RunFolder, module_at
+from qsearch.signing import (
+    SIGNATURE,
+    UNSIGNED,
+    Signature,
+    check_signature,
+    private_key,
+    public_key,
+    sign_file,
+    write_members,
+)
 from qsearch.store.artifacts import write_atomically
 from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs, open_dataset
 from workers.feeding import ModelBatch, model_batches
 from workers.metrics.judge import MetricSums
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
 
 _CHUNK: Final = 16
 _TYPE: Final = re.compile(r"/\* ty=(.*?) (?:span=[^*]*)?\*/")
@@ -50,7 +69,9 @@ class Verification:
         file_sha256: of its bytes.
         findings: why it is refuted; empty when it is proved.
         proof: what was derived; None where the module could not be read for its findings.
-        recorded: whether the file holds a record of its writer, which was compared.
+        record: what the record of the writer is worth; "missing" where the module is unreadable.
+        record_findings: where a record that disagrees does.
+        signature: what the signature of the file is worth.
         evaluation: score and output hash on the data that was given; None without data.
     """
 
@@ -58,13 +79,26 @@ class Verification:
     file_sha256: str
     findings: tuple[Finding, ...]
     proof: Proof | None = None
-    recorded: bool = False
+    record: RecordState = "missing"
+    record_findings: tuple[Finding, ...] = ()
+    signature: Signature = UNSIGNED
     evaluation: Mapping[str, Any] | None = None
 
     @property
     def proved(self) -> bool:
-        """True when nothing was found against the file."""
+        """True when nothing was found against the module."""
         return not self.findings
+
+    def acceptable(self, require_record: bool = False) -> bool:
+        """Whether the file is proved and neither its record nor its signature speaks against it.
+
+        Args:
+            require_record: a record that is missing or of an older format does not suffice.
+        """
+        recorded = self.record == "agrees" or (
+            not require_record and self.record in ("missing", "older")
+        )
+        return self.proved and recorded and self.signature.holds
 
     def to_dict(self) -> dict[str, Any]:
         """proof.json; no time, host or path."""
@@ -72,12 +106,11 @@ class Verification:
         return {
             **derived,
             "verdict": "proved" if self.proved else "refuted",
-            "findings": [
-                {"check": f.check, "node": f.node, "what": f.what, "bound": f.bound}
-                for f in self.findings
-            ],
+            "findings": [_finding_row(f) for f in self.findings],
             "file_sha256": self.file_sha256,
-            "record_compared": self.recorded,
+            "record": self.record,
+            "record_findings": [_finding_row(f) for f in self.record_findings],
+            "signature": {"state": self.signature.state, "key": self.signature.key},
             "evaluation": None if self.evaluation is None else dict(self.evaluation),
             "checked_with": {
                 "qsearch": code_version(),
@@ -101,14 +134,39 @@ class Verification:
             ) from error
 
 
-def verify_file(given: Path, data: Any, preprocess: str | None) -> Verification:
+def verify_file(
+    given: Path,
+    data: Any,
+    preprocess: str | None,
+    *,
+    key: Path | None = None,
+    record: bool = False,
+    sign: Path | None = None,
+) -> Verification:
     """See ``qsearch.api.verify``."""
+    signer = None if sign is None else private_key(sign)
+    trusted = None if key is None else public_key(key)
+    found = _verify(given, data, preprocess, trusted)
+    if record and found.proved and found.record in ("missing", "older"):
+        found = _with_record(found)
+    if signer is not None and found.acceptable():
+        found = _signed(found, signer)
+    return found
+
+
+def _verify(
+    given: Path, data: Any, preprocess: str | None, trusted: Ed25519PublicKey | None
+) -> Verification:
     path = module_at(given)
     if not path.is_file():
         raise ArtifactError(f"there is no file {path}", fix="check the path")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     try:
-        source = read_archive(path).get("module.relay", b"").decode(errors="replace")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        members = read_archive(path)
+        source = members.get("module.relay", b"").decode(errors="replace")
         module = load_qmod(path)
     except ArtifactHashError as error:
         return Verification(path, digest, (Finding("hashes", path.name, error.what),))
@@ -119,10 +177,8 @@ def verify_file(given: Path, data: Any, preprocess: str | None) -> Verification:
     types = declared_types(source, module.module)
     proof = derive(module.module, module.samples, compiled=find_compiler() is not None)
     against = [*types, *proof.findings]
-    # A record of another format was written by another version, and cannot be compared.
-    recorded = module.proof is not None and module.proof.get("format") == FORMAT
-    if module.proof is not None and recorded:
-        against.extend(compare_record(module.proof, proof))
+    differences = compare_record(module.proof, proof)
+    record: RecordState = "disagrees" if differences else record_state(module.proof)
     if not module.samples and data is None:
         against.append(Finding("samples", path.name, "holds no sample; give data with --eval"))
     evaluation = None
@@ -130,7 +186,48 @@ def verify_file(given: Path, data: Any, preprocess: str | None) -> Verification:
         comparison, evaluation, found = _evaluate(path, module, data, preprocess)
         proof = proof.with_comparison(comparison, "eval")
         against.extend([*comparison.finding("eval"), *found])
-    return Verification(path, digest, tuple(against), proof, recorded, evaluation)
+    signature = check_signature(members, trusted)
+    return Verification(
+        path, digest, tuple(against), proof, record, differences, signature, evaluation
+    )
+
+
+def _finding_row(finding: Finding) -> dict[str, Any]:
+    return {
+        "check": finding.check,
+        "node": finding.node,
+        "what": finding.what,
+        "bound": finding.bound,
+    }
+
+
+def _with_record(found: Verification) -> Verification:
+    """Put today's record into the file; a signature is taken out, as it would no longer hold."""
+    assert found.proof is not None
+    record = replace(found.proof, comparisons=()).to_dict()
+    members = _unchanged_members(found)
+    members.pop(SIGNATURE, None)
+    write_members(found.path, {**members, "proof.json": json_bytes(record)})
+    digest = hashlib.sha256(found.path.read_bytes()).hexdigest()
+    return replace(found, file_sha256=digest, record="agrees", signature=UNSIGNED)
+
+
+def _signed(found: Verification, signer: Ed25519PrivateKey) -> Verification:
+    _unchanged_members(found)
+    made = sign_file(found.path, signer)
+    digest = hashlib.sha256(found.path.read_bytes()).hexdigest()
+    return replace(found, file_sha256=digest, signature=Signature("valid", made))
+
+
+def _unchanged_members(found: Verification) -> dict[str, bytes]:
+    """Members of the file that was verified.
+
+    Raises:
+        ArtifactError: it is another file by now.
+    """
+    if hashlib.sha256(found.path.read_bytes()).hexdigest() != found.file_sha256:
+        raise ArtifactError(f"{found.path} changed while it was verified", fix="verify it again")
+    return read_archive(found.path)
 
 
 def declared_types(source: str, module: IRModule) -> tuple[Finding, ...]:

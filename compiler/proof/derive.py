@@ -8,26 +8,23 @@ search wrote down is believed; what it recorded is compared with what is derived
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from compiler.errors import CompilerError
-from compiler.ir.analysis import post_order
 from compiler.ir.blob import ModuleBlob
-from compiler.ir.expr import Call, Constant, describe
 from compiler.ir.module import IRModule
 from compiler.proof.dtypes import check_dtypes, count_values
 from compiler.proof.finding import Finding
 from compiler.proof.input_ranges import input_ranges
-from compiler.proof.ranges import Intermediate, Ranges, ValueRange, analyse, attr_texts
+from compiler.proof.ranges import Intermediate, Ranges, ValueRange, analyse
+from compiler.proof.record import FORMAT, contents_of, conversion_record, value_record
 from compiler.proof.replay import Comparison, replay_core, replay_samples
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
 from compiler.runtime.artifact import Sample
-
-FORMAT = 1
 
 # The forms that a product with a real scale takes on integers.
 _RESCALING = (
@@ -64,6 +61,7 @@ class Proof:
         intermediates: what operators compute on their way, with its bounds.
         conversions: what quantize_inputs and dequantize_outputs are made of, scales included.
         passthrough: outputs that are no results of the core but copies, a sentence each.
+        contents: every node of the module with the SHA-256 of what it holds.
     """
 
     module_sha256: str
@@ -75,6 +73,7 @@ class Proof:
     conversions: tuple[str, ...] = ()
     intermediates: tuple[Intermediate, ...] = ()
     passthrough: tuple[str, ...] = ()
+    contents: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -116,6 +115,7 @@ class Proof:
                 {"check": f.check, "node": f.node, "what": f.what, "bound": f.bound}
                 for f in self.findings
             ],
+            "contents": [dict(row) for row in self.contents],
             "conversions": list(self.conversions),
             "passthrough": list(self.passthrough),
             "intermediates": [
@@ -124,21 +124,6 @@ class Proof:
             ],
             "values": [value_record(value) for value in self.values],
         }
-
-
-def value_record(value: ValueRange) -> dict[str, Any]:
-    """One row of proof.json's values; totals are text, as many readers hold numbers in doubles."""
-    return {
-        "name": value.name,
-        "op": value.op,
-        "dtype": value.dtype,
-        "shape": list(value.shape),
-        "low": value.low,
-        "high": value.high,
-        "total": [str(total) for total in value.total],
-        "reads": list(value.reads),
-        "attrs": list(value.attrs),
-    }
 
 
 def derive(mod: IRModule, samples: Sequence[Sample], compiled: bool = False) -> Proof:
@@ -161,7 +146,7 @@ def derive(mod: IRModule, samples: Sequence[Sample], compiled: bool = False) -> 
 def derive_static(mod: IRModule) -> Proof:
     """What holds for every input: dtypes and ranges, without running anything.
 
-    This is what a search records in the file it writes; ``compare_record`` reads it.
+    This is what a search records in the file it writes; ``record.compare_record`` reads it.
 
     Args:
         mod: typed; partitioned, or it is refuted for that.
@@ -203,19 +188,8 @@ def derive_static(mod: IRModule) -> Proof:
         conversions=conversions,
         intermediates=ranges.intermediates,
         passthrough=passed_through(mod),
+        contents=tuple(contents_of(mod)),
     )
-
-
-def conversion_record(mod: IRModule, function: str) -> Iterator[str]:
-    """Every operator and constant of a function in post-order; floats to the last bit."""
-    for node in post_order(mod[function].body):
-        if isinstance(node, Constant):
-            numbers = node.data.reshape(-1).tolist()
-            shown = (n.hex() if isinstance(n, float) else str(n) for n in numbers)
-            yield f"@{function}: {node.tensor_type} {' '.join(shown)}"
-        elif isinstance(node, Call):
-            name = getattr(node.op, "name", describe(node.op))
-            yield " ".join((f"@{function}: {name}", *attr_texts(node.attrs)))
 
 
 def _tested(
@@ -260,35 +234,3 @@ def _no_overflow(ranges: Ranges, holds: bool) -> Claim:
         detail += f"; widest is {worst.what} of {worst.node}, in [{worst.low}, {worst.high}]"
         detail += f", {100 * worst.share:.2f} % of {worst.dtype}"
     return Claim("no overflow", holds, detail)
-
-
-def compare_record(record: Mapping[str, Any], proof: Proof) -> tuple[Finding, ...]:
-    """What an earlier proof.json says otherwise than ``proof``; at most the first ten values.
-
-    Not the hash of the module: its text may change with the printer, what it means may not.
-    """
-    findings: list[Finding] = []
-    if record.get("verdict") != "proved":
-        findings.append(Finding("record", "the recorded proof", "does not say that it holds"))
-    if record.get("conversions") != list(proof.conversions):
-        findings.append(
-            Finding("record", f"@{PREFIX}, @{SUFFIX}", "convert otherwise than recorded")
-        )
-    recorded = record.get("values")
-    derived = [value_record(value) for value in proof.values]
-    if not isinstance(recorded, list) or len(recorded) != len(derived):
-        findings.append(
-            Finding("record", f"@{CORE}", f"has {len(derived)} values, not as many as recorded")
-        )
-        return tuple(findings)
-    different = [(old, new) for old, new in zip(recorded, derived) if old != new]
-    for old, new in different[:10]:
-        findings.append(Finding("record", f"{new['name']} {new['op']}".strip(), _change(old, new)))
-    return tuple(findings)
-
-
-def _change(old: Any, new: Mapping[str, Any]) -> str:
-    if not isinstance(old, dict):
-        return "is not recorded as a value"
-    changed = [key for key in new if old.get(key) != new[key]]
-    return "; ".join(f"{key} is {new[key]}, recorded as {old.get(key)}" for key in changed)

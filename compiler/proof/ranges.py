@@ -36,9 +36,6 @@ class ValueRange:
         op: what computes it; "" for parameters and constants.
         dtype, shape: of the tensor.
         low, high: bounds over all elements.
-        total: sum of the lower and of the upper bounds over the channels that are told apart; for
-            a constant, sum of its elements and of its elements times their positions. A weight
-            that changes moves it even where it does not move the extremes.
         reads: names of the operands, in order.
         attrs: attributes of the operator.
     """
@@ -49,7 +46,6 @@ class ValueRange:
     shape: tuple[int, ...]
     low: int
     high: int
-    total: tuple[int, int]
     reads: tuple[str, ...] = ()
     attrs: tuple[str, ...] = ()
 
@@ -247,7 +243,6 @@ def _analyse_step(step: Step, ctx: RangeContext) -> None:
 
 def _row(value: Value, names: Mapping[Value, str], ctx: RangeContext) -> ValueRange:
     bounds = ctx.of(value)
-    total = (int(sum(bounds.low.flat)), int(sum(bounds.high.flat)))
     step = value.producer
     reads: tuple[str, ...] = ()
     attrs: tuple[str, ...] = ()
@@ -261,7 +256,6 @@ def _row(value: Value, names: Mapping[Value, str], ctx: RangeContext) -> ValueRa
         value.type.concrete_shape,
         bounds.lowest,
         bounds.highest,
-        total,
         reads,
         attrs,
     )
@@ -276,8 +270,4 @@ def _constant_row(value: Value, name: str) -> ValueRange:
     assert value.data is not None
     data = value.data.reshape(-1)
     low, high = (int(data.min()), int(data.max())) if data.size else (0, 0)
-    # uint64 arithmetic wraps without complaint; two sums tell apart what one cannot.
-    wide = data.astype(np.int64).astype(np.uint64)
-    places = np.arange(1, data.size + 1, dtype=np.uint64)
-    total = (int(wide.sum(dtype=np.uint64)), int((wide * places).sum(dtype=np.uint64)))
-    return ValueRange(name, "", value.type.dtype, value.type.concrete_shape, low, high, total)
+    return ValueRange(name, "", value.type.dtype, value.type.concrete_shape, low, high)

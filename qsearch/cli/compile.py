@@ -23,6 +23,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add("-o", "--out", "--output", metavar="FILE", required=True, help="the .qmod to write")
     add("--preprocess", metavar="P", help="how an image becomes the input")
+    add("--sign", metavar="KEY", help="sign the module with this private key (qsearch keygen)")
     add_dims(parser)
     add(
         "--dump-ir",
@@ -38,6 +39,9 @@ def run(args: argparse.Namespace) -> int:
     from compiler.transform import DumpDir, PassContext
     from qsearch import api
     from qsearch.log import logging_to
+    from qsearch.signing import private_key, sign_file
+
+    signer = private_key(Path(args.sign)) if args.sign else None
 
     # Without their constants: a model of 20 MB in thirty files is for reading, not for parsing.
     dumps = (DumpDir(Path(args.dump_ir), show_meta=False),) if args.dump_ir else ()
@@ -56,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
         report = Path(args.dump_ir) / "fuse_report.txt"
         report.write_text(fuse_report(module.module) + "\n", encoding="utf-8")
     module.save(args.out)
+    if signer is not None:
+        sign_file(Path(args.out), signer)
     print(args.out)
     if (verbosity_of(args) or 0) >= 0 and module.qconfig is not None:
         from qsearch.cli.next_steps import after_compile

@@ -24,6 +24,7 @@ COMMANDS = {
     "insight": "which layers and tensors of a quantized model lose accuracy",
     "run": "run a .qmod on data and score it",
     "verify": "derive again that a .qmod is integers only and cannot overflow",
+    "keygen": "make a pair of keys for signing modules",
     "export": "write a .qmod as C source or as ONNX",
     "show": "print the text of a model or module, or draw it",
     "diff": "run two modules on the same inputs and name the first node that differs",

@@ -15,6 +15,7 @@ from compiler.drawing.svg import curve
 from compiler.ir.module import IRModule
 from compiler.ir.printer import text
 from compiler.proof.derive import derive_static
+from compiler.proof.record import compare_record, record_state
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.transform import FuseOps
 from qsearch.dashboard.inspection import InspectionError
@@ -70,11 +71,12 @@ def text_of(file: Path) -> dict[str, Any]:
 
 
 def proof_of(file: Path) -> dict[str, Any]:
-    """The static proof, derived here and now, beside what the file recorded."""
+    """The static proof, derived here and now, and whether the record of the writer agrees."""
     shipped = load_qmod(file)
-    derived = derive_static(shipped.module).to_dict()
-    recorded = None if shipped.proof is None else shipped.proof.get("verdict")
-    return {"derived": derived, "recorded": recorded}
+    proof = derive_static(shipped.module)
+    differs = compare_record(shipped.proof, proof)
+    record = "disagrees" if differs else record_state(shipped.proof)
+    return {"derived": proof.to_dict(), "record": record}
 
 
 def exported(file: Path, format: str, out: Path) -> dict[str, Any]:

@@ -8,11 +8,14 @@ import re
 import numpy as np
 import pytest
 
+from compiler import relay
+from compiler.ir.blob import ModuleBlob
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
-from compiler.proof.derive import compare_record, derive, derive_static
+from compiler.proof.derive import derive, derive_static
+from compiler.proof.record import compare_record, contents_of
 from compiler.quantize import QConfig, build_candidate
 from compiler.runtime.artifact import Sample
 
@@ -81,6 +84,49 @@ def test_a_changed_edge_or_attribute_is_not_what_was_recorded(
     record = json.loads(json.dumps(derive_static(integral).to_dict()))
     found = compare_record(record, derive_static(changed(integral, old, new)))
     assert [f.check for f in found][:1] == ["record"]
+
+
+def test_a_module_has_the_same_contents_however_often_it_was_written_and_read(
+    integral: IRModule,
+) -> None:
+    read = ModuleBlob.pack(integral).unpack()
+    again = ModuleBlob.pack(read).unpack()
+    assert contents_of(integral) == contents_of(read) == contents_of(again)
+
+
+def test_a_node_that_is_shared_and_two_equal_nodes_have_the_same_contents() -> None:
+    x = relay.var("x", (2,), "int32")
+    shared = relay.op.nn.relu(x)
+    once = relay.module(relay.Function((x,), relay.op.add(shared, shared)))
+    twice = relay.module(
+        relay.Function((x,), relay.op.add(relay.op.nn.relu(x), relay.op.nn.relu(x)))
+    )
+    assert contents_of(once) == contents_of(twice)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "fn (%x: Tensor[(2), int32]) { add(%x, 3) }",
+        "fn (%x: Tensor[(2), int32]) { add(2, %x) }",
+        "fn (%x: Tensor[(2), int32]) { subtract(%x, 2) }",
+        "fn (%y: Tensor[(2), int32]) { add(%y, 2) }",
+        "fn (%x: Tensor[(2), int64]) { add(%x, 2i64) }",
+        "fn (%x: Tensor[(2), int32], Primitive=1) { add(%x, 2) }",
+        "fn (%x: Tensor[(2), int32]) { (add(%x, 2),) }",
+        "fn (%x: Tensor[(2), int32]) { let %a = add(%x, 2); %a }",
+        "fn (%x: Tensor[(2), int32]) { clip(add(%x, 2), a_min=0f, a_max=9f) }",
+    ],
+)
+def test_whatever_differs_in_a_function_differs_in_its_contents(other: str) -> None:
+    def contents(source: str) -> list[dict[str, object]]:
+        return contents_of(infer_module(parse(f'#[version = "0.0.5"]\n{source}')))
+
+    assert contents(other) != contents("fn (%x: Tensor[(2), int32]) { add(%x, 2) }")
+
+
+def test_attributes_of_functions_and_of_the_module_are_contents(integral: IRModule) -> None:
+    assert contents_of(integral.with_attr("passthrough", 1)) != contents_of(integral)
 
 
 def test_a_changed_sample_is_found(integral: IRModule, samples: list[Sample]) -> None:

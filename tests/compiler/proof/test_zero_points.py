@@ -15,7 +15,8 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.pipeline import evaluate
-from compiler.proof.derive import compare_record, derive, derive_static
+from compiler.proof.derive import derive, derive_static
+from compiler.proof.record import compare_record
 from compiler.quantize import QConfig, quantize
 
 op = relay.op

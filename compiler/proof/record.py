@@ -1,0 +1,239 @@
+"""The record: what a writer puts into a .qmod as proof.json, and how a reader compares it.
+
+A record holds the proof of its writer (inputs, bounds of values, conversions) and the contents of
+the module: one row per node with the SHA-256 of its constant, its attributes and its type. Rows are
+numbered by content, so that a module has the same rows before and after a round trip through its
+text. A record shows that a module was changed by somebody who left the record alone. Whoever
+rewrites both writes a record that agrees; a signature shows that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from compiler.ir.analysis import post_order
+from compiler.ir.attrs import Attrs
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    Op,
+    TupleGetItem,
+    Var,
+    describe,
+)
+from compiler.ir.lowered_function import LoweredFunction
+from compiler.ir.module import IRModule
+from compiler.proof.finding import Finding
+from compiler.proof.ranges import ValueRange, attr_texts
+
+if TYPE_CHECKING:
+    from compiler.proof.derive import Proof
+
+FORMAT = 2
+"""Raise it whenever an unchanged module gets another record: then older records are no accusation.
+
+1: bounds of values with weak sums of constants. 2: the contents of the module."""
+
+RecordState = Literal["agrees", "disagrees", "missing", "older"]
+
+_SHOWN = 10
+_CONVERSIONS = "@quantize_inputs, @dequantize_outputs"
+
+
+def record_state(record: Mapping[str, Any] | None) -> RecordState:
+    """Whether there is a record that can be compared: "agrees" stands for one of this format.
+
+    A record of a format that no qsearch up to this one wrote is "disagrees", not "older".
+    """
+    if record is None:
+        return "missing"
+    found = record.get("format")
+    if type(found) is not int or not 1 <= found <= FORMAT:
+        return "disagrees"
+    return "agrees" if found == FORMAT else "older"
+
+
+def compare_record(record: Mapping[str, Any] | None, proof: Proof) -> tuple[Finding, ...]:
+    """What the record of a writer says otherwise than ``proof``; at most the first ten rows a part.
+
+    Not the hash of the module: its text may change with the printer, what it means may not.
+
+    Args:
+        record: parsed proof.json, from a file that nobody vouches for; None where there is none.
+        proof: derived from the module alone.
+    Returns:
+        Nothing for a record that agrees, is missing or is of an older format.
+    """
+    state = record_state(record)
+    if state in ("missing", "older"):
+        return ()
+    assert record is not None
+    where = "the recorded proof"
+    if state == "disagrees":
+        what = f"is of format {record.get('format')!r}; this qsearch writes {FORMAT}"
+        return (Finding("record", where, f"{what}: a newer qsearch wrote it, or it was changed"),)
+    findings: list[Finding] = []
+    if record.get("verdict") != "proved":
+        findings.append(Finding("record", where, "does not say that it holds"))
+    derived = proof.to_dict()
+    for part, node in (("inputs", "@quantized_main"), ("conversions", _CONVERSIONS)):
+        if record.get(part) != derived[part]:
+            findings.append(Finding("record", node, f"{part} differ from those recorded"))
+    for part in ("contents", "values", "intermediates"):
+        findings.extend(_compare_rows(part, record.get(part), derived[part]))
+    return tuple(findings)
+
+
+def _compare_rows(part: str, recorded: Any, derived: list[dict[str, Any]]) -> Iterator[Finding]:
+    if not isinstance(recorded, list) or len(recorded) != len(derived):
+        count = len(recorded) if isinstance(recorded, list) else "no"
+        what = f"{len(derived)} {part} derived, {count} recorded"
+        yield Finding("record", "the recorded proof", what)
+        return
+    different = [(old, new) for old, new in zip(recorded, derived) if old != new]
+    for old, new in different[:_SHOWN]:
+        node = str(new.get("node") or f"{new['name']} {new['op']}".strip())
+        yield Finding("record", node, _change(old, new))
+    if len(different) > _SHOWN:
+        more = len(different) - _SHOWN
+        yield Finding("record", "the recorded proof", f"{more} more {part} differ")
+
+
+def _change(old: Any, new: Mapping[str, Any]) -> str:
+    if not isinstance(old, dict):
+        return "is not recorded as a row"
+    changed = [key for key in new if old.get(key) != new[key]]
+    return (
+        "; ".join(f"{key} is {new[key]}, recorded as {_cut(old.get(key))}" for key in changed)
+        or f"is recorded with more: {_cut(sorted(set(old) - set(new)))}"
+    )
+
+
+def _cut(value: Any) -> str:
+    shown = str(value)
+    return shown if len(shown) <= 100 else shown[:100] + "…"
+
+
+def contents_of(mod: IRModule) -> list[dict[str, Any]]:
+    """One row per function attribute, parameter, constant and node of every function.
+
+    Rows of a function: ``node`` (what it is, for people), ``reads`` (numbers of the rows of the
+    operands), ``type``, ``attrs`` and ``data``: SHA-256 in hex, each where there is one.
+
+    Args:
+        mod: typed.
+    """
+    attrs = {key: value for key, value in mod.attrs.items() if key != "external_mods"}
+    rows: list[dict[str, Any]] = [{"node": "the module", "attrs": _attrs_sha256(attrs)}]
+    for name in sorted(gv.name_hint for gv in mod.functions):
+        function = mod[name]
+        if isinstance(function, LoweredFunction):
+            rows.append({"node": f"@{name}", "data": function.digest().hex()})
+        else:
+            rows.extend(_function_rows(name, function))
+    return rows
+
+
+def _function_rows(name: str, function: Function) -> list[dict[str, Any]]:
+    """Rows in post-order; equal nodes that read the same rows are one row."""
+    rows: list[dict[str, Any]] = []
+    numbers: dict[Expr, int] = {}
+    known: dict[Any, int] = {}
+    names = {param: f"%{param.name_hint}" for param in function.params}
+    for node in post_order(function):
+        if isinstance(node, Op):
+            continue
+        reads = [numbers[one] for one in node.operands() if not isinstance(one, Op)]
+        row = _row(node, names)
+        # A variable is itself; everything else is what it holds.
+        key = (node if isinstance(node, Var) else None, *row.values(), *reads)
+        number = known.setdefault(key, len(rows))
+        numbers[node] = number
+        if number == len(rows):
+            title = f"@{name}, row {number}: {row['node']}"
+            rows.append({**row, "node": title, "reads": reads})
+    return rows
+
+
+def _row(node: Expr, names: Mapping[Var, str]) -> dict[str, str]:
+    row = {"node": describe(node)}
+    if isinstance(node, Var):
+        # The printer renames variables whose names would clash; a parameter's name is interface.
+        row["node"] = f"parameter {names[node]}" if node in names else "variable"
+    elif isinstance(node, Constant):
+        data = node.data
+        little = data.astype(data.dtype.newbyteorder("<"), copy=False)
+        row["node"] = "constant"
+        row["data"] = hashlib.sha256(little.tobytes()).hexdigest()
+    elif isinstance(node, Call):
+        row["node"] = node.op.name if isinstance(node.op, Op) else "call"
+        row["attrs"] = _attrs_sha256(node.attrs)
+    elif isinstance(node, Function):
+        row["node"] = "function"
+        row["attrs"] = _attrs_sha256(node.attrs)
+    elif isinstance(node, TupleGetItem):
+        row["node"] = f"field {node.index}"
+    elif isinstance(node, GlobalVar):
+        row["node"] = f"@{node.name_hint}"
+        return row
+    row["type"] = _sha256(str(node.checked_type))
+    return row
+
+
+def _attrs_sha256(attrs: Any) -> str:
+    """Of the attributes that are not their defaults, so that a new attribute changes no record."""
+    if attrs is None:
+        return _sha256("[]")
+    items = attrs.non_default_items() if isinstance(attrs, Attrs) else attrs.items()
+    return _sha256(json.dumps([[key, _plain(value)] for key, value in sorted(items)]))
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON that tells 1 from 1.0 from True; nesting is bounded where text is read."""
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {
+            str(key): _plain(one) for key, one in sorted(value.items(), key=lambda i: str(i[0]))
+        }
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    return (
+        value if isinstance(value, str | bool | int | None) else {type(value).__name__: str(value)}
+    )
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def value_record(value: ValueRange) -> dict[str, Any]:
+    """One row of proof.json's values."""
+    return {
+        "name": value.name,
+        "op": value.op,
+        "dtype": value.dtype,
+        "shape": list(value.shape),
+        "low": value.low,
+        "high": value.high,
+        "reads": list(value.reads),
+        "attrs": list(value.attrs),
+    }
+
+
+def conversion_record(mod: IRModule, function: str) -> Iterator[str]:
+    """Every operator and constant of a function in post-order; floats to the last bit."""
+    for node in post_order(mod[function].body):
+        if isinstance(node, Constant):
+            numbers = node.data.reshape(-1).tolist()
+            shown = (n.hex() if isinstance(n, float) else str(n) for n in numbers)
+            yield f"@{function}: {node.tensor_type} {' '.join(shown)}"
+        elif isinstance(node, Call):
+            name = getattr(node.op, "name", describe(node.op))
+            yield " ".join((f"@{function}: {name}", *attr_texts(node.attrs)))
