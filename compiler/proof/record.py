@@ -43,7 +43,11 @@ FORMAT = 2
 RecordState = Literal["agrees", "disagrees", "missing", "older"]
 
 _SHOWN = 10
-_CONVERSIONS = "@quantize_inputs, @dequantize_outputs"
+_PARTS = {
+    "inputs": "@quantized_main",
+    "conversions": "@quantize_inputs, @dequantize_outputs",
+    "passthrough": "@main",
+}
 
 
 def record_state(record: Mapping[str, Any] | None) -> RecordState:
@@ -82,9 +86,9 @@ def compare_record(record: Mapping[str, Any] | None, proof: Proof) -> tuple[Find
     if record.get("verdict") != "proved":
         findings.append(Finding("record", where, "does not say that it holds"))
     derived = proof.to_dict()
-    for part, node in (("inputs", "@quantized_main"), ("conversions", _CONVERSIONS)):
+    for part, node in _PARTS.items():
         if record.get(part) != derived[part]:
-            findings.append(Finding("record", node, f"{part} differ from those recorded"))
+            findings.append(Finding("record", node, f"{part}: not as recorded"))
     for part in ("contents", "values", "intermediates"):
         findings.extend(_compare_rows(part, record.get(part), derived[part]))
     return tuple(findings)
