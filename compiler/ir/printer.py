@@ -5,13 +5,14 @@ The same object prints to the same bytes in every process. Source: spec/compiler
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from compiler.errors import CompilerError
 from compiler.ir import literals
 from compiler.ir.adt import TypeData
 from compiler.ir.attrs import Attrs, DictAttrs
-from compiler.ir.expr import Expr, Function
+from compiler.ir.expr import Expr, Function, GlobalVar
 from compiler.ir.garbage import collector_rests
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.metadata import ExternalData, MetadataWriter
@@ -77,6 +78,8 @@ def astext(obj: Any, show_types: bool = True) -> str:
 def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: bool) -> str:
     parts = [_type_definition(data) for data in mod.type_definitions.values()]
     lowered = {gv: fn for gv, fn in mod.functions.items() if isinstance(fn, LoweredFunction)}
+    printers: dict[GlobalVar, BodyPrinter] = {}
+    uses: Counter[Expr] = Counter()
     for gv, fn in mod.functions.items():
         if gv in lowered:
             continue
@@ -84,8 +87,11 @@ def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: b
             raise CompilerError(
                 f"@{gv.name_hint} is a {type(fn).__name__}, which has no Relay text"
             )
-        printer = BodyPrinter(fn, meta, show_types, show_spans)
-        parts.append(printer.definition(gv.name_hint, fn))
+        printers[gv] = BodyPrinter(fn, meta, show_types, show_spans)
+        uses.update(printers[gv].scalar_uses)
+    for gv, printer in printers.items():
+        printer.scalar_uses = uses  # of all definitions: a scalar may be shared between them
+        parts.append(printer.definition(gv.name_hint, mod.functions[gv]))
     for gv, fn in lowered.items():
         parts.append(fn.definition(literals.name(gv.name_hint), meta.array))
     # Runtime modules of other compilers have no text.

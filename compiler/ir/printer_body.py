@@ -7,6 +7,7 @@ nesting is bounded by memory only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
@@ -62,12 +63,18 @@ class BodyPrinter:
         root: function or other expression to print.
         meta: collects what has no literal.
         show_types: add ``/* ty=… */`` comments where types are known.
+    Attributes:
+        scalar_uses: uses of each scalar constant. A literal is a constant of its own when it is
+            parsed, so a scalar that has several uses is written to the metadata and stays shared.
     """
 
     def __init__(
         self, root: Expr, meta: MetadataWriter, show_types: bool, show_spans: bool = True
     ) -> None:
         self._plan = plan_scopes(root, list(post_order(root)))
+        self.scalar_uses: Counter[Expr] = Counter(
+            {c: n for c, n in self._plan.uses.items() if isinstance(c, Constant) and c.is_scalar}
+        )
         self._meta = meta
         self._show_types = show_types
         self._show_spans = show_spans
@@ -178,7 +185,8 @@ class BodyPrinter:
         held = self._constants.get(node)
         if held is not None:
             return held
-        shown = literals.scalar_literal(node.data) or self._meta.constant(node)
+        shown = literals.scalar_literal(node.data) if self.scalar_uses[node] < 2 else None
+        shown = shown or self._meta.constant(node)
         self._constants[node] = shown
         return shown + self._comment(node)
 

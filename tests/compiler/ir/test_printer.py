@@ -160,6 +160,25 @@ def test_a_value_used_twice_gets_a_line_and_a_single_use_does_not() -> None:
     assert plain(Let(x, pair, x)) == "let %x = (0, 0);\n%x"
 
 
+@pytest.mark.parametrize("data", [np.int32(0), np.int8(5), np.arange(3)], ids=["0", "5", "array"])
+def test_a_constant_with_several_uses_comes_back_as_one_and_equal_ones_stay_apart(
+    data: np.generic,
+) -> None:
+    shared, alone = Constant(np.asarray(data)), Constant(np.asarray(data))
+    body = Tuple((shared, Tuple((shared, alone))))
+    other = Function((), shared)
+    mod = IRModule({"main": Function((), body), "other": other})
+    back = compiler.parse(text(mod))
+    outer = back["main"].body
+    assert isinstance(outer, Tuple)
+    inner = outer.fields[1]
+    assert isinstance(inner, Tuple)
+    assert inner.fields[0] is outer.fields[0]
+    assert back["other"].body is outer.fields[0]
+    assert inner.fields[1] is not outer.fields[0]
+    assert text(back) == text(mod)
+
+
 class TestNames:
     def test_equal_hints_are_numbered_and_digits_get_a_letter(self) -> None:
         params = (Var("x"), Var("x"), Var("1"), Var("x1"), Var(""))
