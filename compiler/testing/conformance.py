@@ -85,6 +85,23 @@ class ExecutorTestCase(ABC):
         got = executor.run({"x": np.array([1, 2, 3], np.float32)})
         assert [a.tolist() for a in got] == [[-1, -2, -3], [2, 4, 6]]
 
+    def test_results_that_are_reshaped_have_the_shape_of_their_type(self) -> None:
+        """One value under two shapes, also where both are results, or an input under another."""
+        x = relay.var("x", (2, 3))
+        kept = relay.op.negative(x)
+        results = (
+            relay.op.reshape(kept, newshape=(3, 2)),
+            kept,
+            relay.op.reshape(x, newshape=(6,)),
+            relay.op.reshape(relay.op.multiply(x, 2.0), newshape=(1, 6, 1)),
+        )
+        executor = self.executor_of(relay.module(relay.Function((x,), relay.Tuple(results))))
+        given = np.arange(6, dtype=np.float32).reshape(2, 3)
+        got = executor.run({"x": given})
+        assert [a.shape for a in got] == [(3, 2), (2, 3), (6,), (1, 6, 1)]
+        wanted = (-given, -given, given, 2 * given)
+        assert [a.ravel().tolist() for a in got] == [a.ravel().tolist() for a in wanted]
+
     @pytest.mark.parametrize(
         "change",
         [

@@ -145,7 +145,7 @@ class _Builder:
                 self._bound[node.var] = node.value
         for node in post_order(function.body):
             self._visit(node)
-        self._finish(self._of(function.body))
+        self._finish(self._of(function.body), tensor_fields(function.body.checked_type))
         return program
 
     def _of(self, node: Expr) -> tuple[Value, ...]:
@@ -198,14 +198,15 @@ class _Builder:
         self._program.steps.append(Step(callee.name_hint, given, outs, comment))
         return outs
 
-    def _finish(self, results: Sequence[Value]) -> None:
+    def _finish(self, results: Sequence[Value], types: Sequence[TensorType]) -> None:
         """Results that a step writes stay, others are copied: caller's memory is not shared."""
         found: dict[Value, None] = {}
-        for value in results:
+        for value, ty in zip(results, types, strict=True):
             if value.place != "computed" or value in found:
                 copy = Value(value.dtype, value.shape, "computed")
                 self._program.steps.append(Step("", (value,), (copy,)))
                 value = copy
+            value.shape = ty.concrete_shape  # a reshape is another view of the same memory
             found[value] = None
         self._program.results = tuple(found)
 
