@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qsearch.api import launch, launch_async, load, quantize
     from qsearch.dataset import Dataset
-    from qsearch.result import SearchResult
+    from qsearch.search.result import SearchResult
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "load",
     "quantize",
 ]
-_HOMES = {"SearchResult": "qsearch.result", "Dataset": "qsearch.dataset"}
+_HOMES = {"SearchResult": "qsearch.search.result", "Dataset": "qsearch.dataset"}
 
 
 def __getattr__(name: str) -> Any:

@@ -31,8 +31,8 @@ from qsearch.modules import (
     verify,
 )
 from qsearch.progress import Progress, SilentProgress, make_progress
-from qsearch.result import SearchResult
 from qsearch.search.budget import Callback, Control
+from qsearch.search.result import SearchResult
 from qsearch.settings import Resolved, resolve
 from qsearch.studies import (
     best,
@@ -178,7 +178,7 @@ def launch_resolved(
     control: Control | None = None,
 ) -> SearchResult:
     """Like ``launch``, with settings that know where they came from."""
-    from qsearch.search.launching import run_search
+    from qsearch.search.launch import run_search
 
     return run_search(
         resolved, calib=calib, evaluation=evaluation, progress=progress, control=control
@@ -187,7 +187,7 @@ def launch_resolved(
 
 def plan_launch(resolved: Resolved) -> dict[str, Any]:
     """What ``launch`` would do, found out without writing or running anything."""
-    from qsearch.search.launching import plan
+    from qsearch.search.launch import plan
 
     return plan(resolved)
 

@@ -15,8 +15,8 @@ from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.module_file import read_module
 from qsearch.single import named_dims
+from workers.batching import model_batches
 from workers.datasets.registry import input_specs, open_dataset
-from workers.feeding import model_batches
 from workers.messages import Range
 
 

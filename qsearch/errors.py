@@ -55,7 +55,7 @@ class SearchFailedError(SearchError):
 
 
 class NoModuleError(SearchFailedError):
-    """Every trial was judged, and none gives a module that may be handed over."""
+    """Every trial was scored, and none gives a module that may be handed over."""
 
     exit_code: ClassVar[int] = EXIT_TARGET_MISSED
 

@@ -25,8 +25,8 @@ from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_source import find_model
 from qsearch.single import Batches, import_model, resolve_qconfig
+from workers.batching import model_batches
 from workers.datasets.registry import input_specs, open_dataset
-from workers.feeding import model_batches
 from workers.messages import Range
 
 
@@ -116,7 +116,7 @@ def insight_of(
 
         known = calib if calib is not None else source.calib
         measured = prepared(known, "calib")
-        judged = measured if evaluation is None else prepared(evaluation, "eval")
+        examined = measured if evaluation is None else prepared(evaluation, "eval")
         data = Batches(measured, inputs)
         channels = None
         if config.needs_channels:
@@ -126,14 +126,16 @@ def insight_of(
         if config.calibrate_passes == 2 and config.calibrate_mode != "global_scale":
             first = activation_scales(stats, config)
             stats = second_stats(module, config, first, data, channels)
-        part = Range(0, min(samples, judged.count))
+        part = Range(0, min(samples, examined.count))
         batches = [
             batch.inputs
-            for batch in model_batches(open_dataset(judged.ref, inputs), part, inputs, samples)
+            for batch in model_batches(open_dataset(examined.ref, inputs), part, inputs, samples)
         ]
         warnings = _clipped(stats, config)
         found = examine(module, config, stats, batches, channels=channels, progress=progress)
-    return ModelInsight(source.name, config, measured.described, judged.described, found, warnings)
+    return ModelInsight(
+        source.name, config, measured.described, examined.described, found, warnings
+    )
 
 
 def _clipped(stats: CalibrationStats, config: QConfig) -> tuple[str, ...]:

@@ -173,7 +173,7 @@ def export_optuna(address: StudyAddress, url: str, name: str | None = None) -> t
     Raises:
         SettingsError: there is a study of this name, or the storage cannot be used.
     """
-    from qsearch.search.replica import write_study
+    from qsearch.search.optuna_study import write_study
     from qsearch.search.space import Space
 
     with opened(address) as (repository, study):

@@ -274,7 +274,7 @@ def diff(
 
     Args:
         a: .onnx, .qmod or .relay, taken as right.
-        b: the one that is judged.
+        b: the module that is compared with ``a``.
         data: as for ``launch``; None is synthetic inputs.
         samples: how many of the data are used.
         rtol: |a-b| <= atol + rtol·|a| counts as equal; zero asks for the same bits.

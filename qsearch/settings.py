@@ -79,7 +79,7 @@ class Settings:
         allow_float: let partition_conversions be searched too.
         preprocess: file that says how an image becomes the model's input.
         dim: sizes of symbolic dimensions of the model's inputs.
-        sampler: name in ``qsearch.search.samplers``.
+        sampler: name in ``qsearch.search.optuna_study``.
         batch: trials proposed at a time, on the knowledge of all earlier ones; None means 4, or
             one per worker where there are more.
         passes: own compiler passes on the float model: names, or ``module:Class``.
@@ -115,7 +115,7 @@ class Settings:
     allow_float: bool = False
     preprocess: str | None = None
     dim: tuple[tuple[str, int], ...] = ()
-    sampler: str = "tpe"
+    sampler: str = "auto"
     batch: int | None = None
     passes: tuple[str, ...] = ()
     worker_cpus: float = 1.0

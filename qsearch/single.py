@@ -37,14 +37,14 @@ from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_source import ModelSource, find_model
 from qsearch.module_file import read_module
-from qsearch.search.finalize import build_winner, recorded_proof, samples_of
-from qsearch.search.preparation import PREREQUISITE_LEVEL
+from qsearch.search.study import PREREQUISITE_LEVEL
+from qsearch.search.winner import build_winner, recorded_proof, samples_of
 from qsearch.settings import parse_dims
+from workers.batching import model_batches
 from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs, open_dataset
-from workers.feeding import model_batches
-from workers.metrics.judge import MetricSums
+from workers.metrics.sums import MetricSums
 
 log = logging.getLogger("qsearch.single")
 

@@ -44,11 +44,11 @@ from qsearch.signing import (
     write_members,
 )
 from qsearch.store.artifacts import write_atomically
+from workers.batching import ModelBatch, model_batches
 from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs, open_dataset
-from workers.feeding import ModelBatch, model_batches
-from workers.metrics.judge import MetricSums
+from workers.metrics.sums import MetricSums
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (

@@ -98,7 +98,7 @@ def dashboard_beside(settings: Settings, wanted: bool = True) -> Iterator[None]:
         yield
         return
     from qsearch.model_source import find_model
-    from qsearch.search.launching import run_folder
+    from qsearch.search.launch import run_folder
 
     folder = run_folder(settings, find_model(settings.model)).path
     folder.mkdir(parents=True, exist_ok=True)

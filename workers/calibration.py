@@ -23,14 +23,13 @@ from compiler.quantize.calibration.input_grams import GramCollector
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.runtime.executor import Executor
+from workers.batching import model_batches
 from workers.datasets.open_datasets import OpenDatasets
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.datasets.registry import input_specs
 from workers.errors import DatasetError, WorkerError
-from workers.feeding import model_batches
-from workers.large_values import LargeValues
 from workers.messages import CalibrationRequest, CalibrationResult, Handle, Range
-from workers.recent import Recent
+from workers.object_store import LRUCache, ObjectStore
 from workers.resources import CpuClock, peak_rss_bytes
 
 _CHUNK = 16
@@ -69,9 +68,9 @@ class CalibrationActor:
         values: where handles of requests are looked up.
     """
 
-    def __init__(self, values: LargeValues) -> None:
+    def __init__(self, values: ObjectStore) -> None:
         self._values = values
-        self._profiles: Recent[_Profile] = Recent(2)
+        self._profiles: LRUCache[_Profile] = LRUCache(2)
         self._datasets = OpenDatasets()
 
     def forget(self) -> None:
@@ -156,7 +155,7 @@ def _batches(
 
 def calibrate_shard(request: CalibrationRequest) -> CalibrationResult:
     """One shard in this process, nothing remembered; see ``CalibrationActor.run``."""
-    return CalibrationActor(LargeValues(no_handles)).run(request)
+    return CalibrationActor(ObjectStore(no_handles)).run(request)
 
 
 def no_handles(handle: Handle) -> Any:

@@ -17,9 +17,8 @@ from compiler.quantize.conversions import CORE, PREFIX, SUFFIX, check_fully_inte
 from compiler.runtime.executor import Executor
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
-from workers.large_values import LargeValues
 from workers.messages import EvaluationRequest
-from workers.recent import Recent
+from workers.object_store import LRUCache, ObjectStore
 from workers.resources import CpuClock
 
 
@@ -55,27 +54,27 @@ class Builder:
         values: where handles of requests are looked up.
     """
 
-    def __init__(self, values: LargeValues) -> None:
+    def __init__(self, values: ObjectStore) -> None:
         self._values = values
-        self._modules: Recent[IRModule] = Recent(2)
-        self._made: Recent[Runnable] = Recent(2)
-        self._channels: Recent[ChannelStats] = Recent(1)
+        self._modules: LRUCache[IRModule] = LRUCache(2)
+        self._made: LRUCache[Runnable] = LRUCache(2)
+        self._channels: LRUCache[ChannelStats] = LRUCache(1)
 
     def runnable(self, request: EvaluationRequest) -> tuple[Runnable, float]:
-        """What the request asks to judge, and the CPU seconds spent on it now (0: it was held).
+        """What the request asks to evaluate, and the CPU seconds spent on it now (0: it was held).
 
         Raises:
             CompilerError: it cannot be quantized, realised or exported.
         """
         clock = CpuClock()
         blob_key = self._values.key(request.blob)
-        settings = "" if request.judge == "float" else repr(sorted(request.qconfig.items()))
+        settings = "" if request.evaluator == "float" else repr(sorted(request.qconfig.items()))
         channels_key = "" if request.channels is None else self._values.key(request.channels)
         key = (
             blob_key,
             settings,
             request.activation_scales,
-            request.judge,
+            request.evaluator,
             channels_key,
             request.hardware,
         )
@@ -96,12 +95,12 @@ class Builder:
             blob_key, lambda: ModuleBlob(self._values.value(request.blob)).unpack()
         )
         inputs = input_specs(mod)
-        if request.judge == "float":
+        if request.evaluator == "float":
             return Runnable(inputs, float_executor(mod), None, (), clock.seconds)
         qconfig = QConfig.from_dict(dict(request.qconfig))
         channels = self._channel_stats(request) if qconfig.needs_channels else None
         candidate = build_candidate(mod, qconfig, request.activation_scales, channels)
-        executor = _JUDGES[request.judge](candidate)
+        executor = _EVALUATORS[request.evaluator](candidate)
         return Runnable(
             inputs,
             executor,
@@ -167,13 +166,13 @@ def _reference(candidate: Candidate) -> Executor:
 def _integer(candidate: Candidate) -> IRModule:
     if candidate.integer is None:
         raise QuantizeError(
-            "the candidate was not realised (do_simulation), so there are no integers to judge",
-            fix="use the judge 'simulated', or do_simulation=False",
+            "the candidate was not realised (do_simulation), so there are no integers to evaluate",
+            fix="use the evaluator 'simulated', or do_simulation=False",
         )
     return candidate.integer
 
 
-_JUDGES: dict[str, Callable[[Candidate], Executor]] = {
+_EVALUATORS: dict[str, Callable[[Candidate], Executor]] = {
     "simulated": _simulated,
     "grid": _grid,
     "reference": _reference,

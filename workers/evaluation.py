@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.batching import ModelBatch, batch_size, model_batches
 from workers.calibration import no_handles
 from workers.candidates import Builder, Runnable
 from workers.datasets.open_datasets import OpenDatasets
 from workers.datasets.protocol import Dataset
 from workers.errors import DatasetError, WorkerError
-from workers.feeding import ModelBatch, batch_size, model_batches
-from workers.large_values import LargeValues
 from workers.messages import EvaluationRequest, EvaluationResult, Range
-from workers.metrics.judge import MetricSums
 from workers.metrics.protocol import Outputs
+from workers.metrics.sums import MetricSums
+from workers.object_store import ObjectStore
 from workers.resources import CpuClock, peak_rss_bytes
 
 Rows = tuple[NDArray[Any], ...]
@@ -25,13 +25,13 @@ Rows = tuple[NDArray[Any], ...]
 
 
 class EvaluationActor:
-    """Judges candidates in one process; the last few compiled ones stay in memory.
+    """Evaluates candidates in one process; the last few compiled ones stay in memory.
 
     Args:
         values: where handles of requests are looked up.
     """
 
-    def __init__(self, values: LargeValues) -> None:
+    def __init__(self, values: ObjectStore) -> None:
         self._values = values
         self._builder = Builder(values)
         self._datasets = OpenDatasets()
@@ -58,20 +58,20 @@ class EvaluationActor:
         if reference is not None and any(len(r) != len(request.samples) for r in reference):
             raise WorkerError(
                 f"the reference has {[len(r) for r in reference]} samples, "
-                f"{len(request.samples)} are judged",
+                f"{len(request.samples)} are scored",
                 fix="give the float model's outputs for exactly the samples of the request",
             )
         run = _Judgement(request, runnable, dataset, reference)
         collapsed = run.collapsed_early()
         if not collapsed:
-            run.judge_all()
+            run.evaluate_all()
         run_cpu_s = clock.seconds
         cost = runnable.cost
         if request.latency and part == 0 and not collapsed and cost is not None:
             cost = {**cost, **run.latency()}
         return EvaluationResult(
             sums=run.sums.sums,
-            samples=run.judged,
+            samples=run.scored,
             collapsed=collapsed,
             outputs_sha256=run.digest.hexdigest(),
             outputs=run.outputs() if request.return_outputs else None,
@@ -108,7 +108,7 @@ class _Judgement:
         self._probed: dict[int, tuple[ModelBatch, Rows]] = {}
         self._kept: list[Rows] = []
         self.sums = self._new_sums(request.metrics)
-        self.judged = 0
+        self.scored = 0
         self.digest = hashlib.sha256()
 
     def _new_sums(self, names: tuple[str, ...]) -> MetricSums:
@@ -149,19 +149,19 @@ class _Judgement:
             kept = ours / base if base else kept
         if finite and kept >= self._request.collapse_below:
             return False
-        self.sums, self.judged = sums, count
+        self.sums, self.scored = sums, count
         for _, outputs in self._probed.values():
             self._record(outputs)
         return True
 
-    def judge_all(self) -> None:
+    def evaluate_all(self) -> None:
         """Every sample of the part in order; what the probe computed is used again."""
         for index in self._runs:
             probed = self._probed.pop(index) if index in self._probed else self._run(index)
             batch, outputs = probed
             self.sums.add(outputs, self._reference_of(batch), batch.labels)
             self._record(outputs)
-            self.judged += batch.count
+            self.scored += batch.count
 
     def latency(self) -> dict[str, float]:
         """Milliseconds a sample of what ships, as C on this machine, where there is such a module.
@@ -178,7 +178,7 @@ class _Judgement:
         return {"latency_ms": milliseconds / self._size}
 
     def outputs(self) -> Rows:
-        """Outputs of all judged samples."""
+        """Outputs of all scored samples."""
         return tuple(np.concatenate(parts) for parts in zip(*self._kept, strict=True))
 
     def _run(self, index: int) -> tuple[ModelBatch, Rows]:
@@ -216,4 +216,4 @@ def _rows(output: NDArray[Any], count: int, size: int) -> NDArray[Any]:
 
 def evaluate_shard(request: EvaluationRequest) -> EvaluationResult:
     """One request in this process, nothing remembered; see ``EvaluationActor.run``."""
-    return EvaluationActor(LargeValues(no_handles)).run(request)
+    return EvaluationActor(ObjectStore(no_handles)).run(request)

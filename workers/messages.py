@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-Judge = Literal["grid", "simulated", "float", "reference"]
+EvaluatorName = Literal["grid", "simulated", "float", "reference"]
 """Who computes the outputs.
 
 grid        realised integers carried in float32 tensors, onnxruntime; products in double where
@@ -109,15 +109,15 @@ class CalibrationResult:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """Judge one candidate on some samples.
+    """Evaluate one candidate on some samples.
 
     Attributes:
         blob: the float module after prerequisite_optimize, or its handle.
-        qconfig: fields of the candidate; ignored by the judge "float".
+        qconfig: fields of the candidate; ignored by the evaluator "float".
         activation_scales: real-valued range S of each INPUT/ACTIVATION quantize point, in binding
             order (spec/quantize.md 6.3), and the ends of uneven grids behind them, as
             ``compiler.quantize.activation_scales`` gives them; None for global_scale and "float".
-        judge: see Judge.
+        evaluator: see EvaluatorName.
         dataset: evaluation inputs.
         samples: which of them.
         metrics: names of ``workers.metrics.registry``.
@@ -139,7 +139,7 @@ class EvaluationRequest:
     blob: bytes | Handle
     qconfig: Mapping[str, Any]
     activation_scales: tuple[float, ...] | None
-    judge: Judge
+    evaluator: EvaluatorName
     dataset: DatasetRef
     samples: Range
     metrics: tuple[str, ...]
@@ -160,7 +160,7 @@ class EvaluationResult:
 
     Attributes:
         sums: metric name → accumulated state (see the metric), plain floats.
-        samples: how many were judged (fewer than asked when the candidate collapsed).
+        samples: how many were scored (fewer than asked when the candidate collapsed).
         collapsed: stopped early.
         outputs_sha256: over the little-endian float32 outputs, sample after sample, batch 1; of a
             collapsed candidate over those that were looked at.

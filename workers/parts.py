@@ -26,7 +26,7 @@ def parts_of(samples: int, run_samples: int = 1) -> int:
     """Into how many parts an evaluation is cut.
 
     Args:
-        samples: that are judged.
+        samples: that are scored.
         run_samples: samples of one run of the model; a run is never cut.
     """
     runs = -(-samples // run_samples)

@@ -42,9 +42,9 @@ class Worker:
         # Imported here: a driver that only submits needs neither numpy kernels nor onnxruntime.
         from workers.calibration import CalibrationActor
         from workers.evaluation import EvaluationActor
-        from workers.large_values import LargeValues
+        from workers.object_store import ObjectStore
 
-        values = LargeValues(fetch)
+        values = ObjectStore(fetch)
         self._calibration = CalibrationActor(values)
         self._evaluation = EvaluationActor(values)
 
@@ -70,7 +70,7 @@ def _part_of(request: CalibrationRequest | EvaluationRequest) -> str:
     samples = f"samples {request.samples.start} to {request.samples.stop - 1}"
     if isinstance(request, CalibrationRequest):
         return f"in calibration round {request.round}, {samples}"
-    return f"in evaluation by {request.judge}, {samples}"
+    return f"in evaluation by {request.evaluator}, {samples}"
 
 
 def answer(runner: RequestRunner, request: Any, where: str) -> Answer:

@@ -20,7 +20,7 @@ def add_arguments(parser: Parser) -> None:
     """Flags of diff."""
     add = parser.add_argument
     add("a", metavar="A", help="module taken as right: .onnx, .qmod or .relay")
-    add("b", metavar="B", help="module that is judged")
+    add("b", metavar="B", help="module that is compared with A")
     add("--eval", metavar="E", help="data: .npz, .npy or a folder of images (synthetic)")
     add("--preprocess", metavar="P", help="how an image becomes the input")
     add("--samples", metavar="N", type=int, default=4, help="how many of the data (4)")

@@ -57,7 +57,7 @@ def add_arguments(parser: Parser) -> None:
     add("--allow-float", action="store_true", default=None, help="also try modules with float")
     add("--preprocess", metavar="P", help="yaml: resize, crop, channel_order, layout, mean, std")
     add_dims(parser)
-    add("--sampler", metavar="|".join(SAMPLERS), help="what proposes trials (tpe)")
+    add("--sampler", metavar="|".join(SAMPLERS), help="what proposes trials (auto)")
     add("--batch", metavar="N", help="trials proposed at a time (4, or one per worker)")
     add("--passes", metavar="P", action="append", help="own pass, module:Class; repeatable")
     add("--worker-cpus", metavar="N", help="cores of a worker (1)")
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     with interrupts_kept():
         from qsearch import api
         from qsearch.progress import make_progress
-        from qsearch.search import launching  # noqa: F401  what the search imports, imported now
+        from qsearch.search import launch  # noqa: F401  what the search imports, imported now
 
     if resolved.settings.dry_run:
         plan = api.plan_launch(resolved)

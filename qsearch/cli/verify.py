@@ -113,7 +113,7 @@ def _score(found: Verification) -> str:
     values = found.evaluation
     top1 = "no labels" if values["top1"] is None else f"top-1 {values['top1']:.4f}"
     stored = values["stored_outputs_sha256"]
-    same = "other data than the search judged on"
+    same = "other data than the search scored on"
     if stored is not None:
         same = "as stored" if stored == values["outputs_sha256"] else "NOT as stored"
     return (

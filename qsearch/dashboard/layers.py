@@ -10,7 +10,7 @@ from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats
 from qsearch.dashboard.histograms import arrays_of
-from qsearch.search.finalize import runs_of
+from qsearch.search.winner import runs_of
 
 
 def layers_of(
@@ -25,7 +25,7 @@ def layers_of(
     Args:
         module: the float module as workers get it.
         qconfig: fields of the configuration.
-        inputs: as ``kept_inputs`` made them.
+        inputs: as ``sample_inputs`` made them.
         scales: ranges of the configuration; None for global_scale.
         channels: statistics of single channels, where the configuration needs them.
     Raises:

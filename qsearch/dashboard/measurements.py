@@ -10,8 +10,8 @@ from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import Shared
 from qsearch.search.calibration import CHANNELS, SCALES, STATISTICS, stored_keys
-from qsearch.search.finalize import INPUTS
 from qsearch.search.session import FLOAT_MODULE
+from qsearch.search.winner import INPUTS
 from qsearch.store.records import Trial
 
 

@@ -10,7 +10,7 @@ from qsearch.dashboard.snapshots import Snapshot
 from qsearch.errors import SettingsError
 from qsearch.report.measures import Measure
 from qsearch.report.plots import layers, parameters, trials
-from qsearch.search.replica import importances
+from qsearch.search.optuna_study import importances
 
 
 class PlotName(Enum):

@@ -133,7 +133,7 @@ class StudyDetail(StudyOut):
     storage: str
     seed: int
     code_version: str
-    judge: str | None
+    evaluator: str | None
     sampler: str | None
     accuracy_floor: float | None
     emitted: dict[str, Any] | None
@@ -310,7 +310,7 @@ class LaunchIn(In):
     trials: Annotated[int, Field(ge=1, le=100_000)] = 32
     max_drop: Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,6})?%?$")] = "1%"
     metric: Literal["top1", "agreement", "sqnr"] | None = None
-    sampler: Literal["tpe", "random", "grid"] = "tpe"
+    sampler: Literal["auto", "tpe", "nsga2", "random", "grid"] = "auto"
     workers: Annotated[int, Field(ge=1, le=256)] = 1
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0
 

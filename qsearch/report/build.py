@@ -145,7 +145,7 @@ def full_report(
         },
         "definitions": {
             "equal_outputs": "fraction of evaluation samples all of whose outputs, computed by "
-            "the exact integer reference, equal those of the judge bit for bit",
+            "the exact integer reference, equal those of the evaluator bit for bit",
             "wall_s, cpu_s, trials_per_min": "of the last run of the command; cpu_s is the "
             "driver's and what the workers report",
             "intervals": "95 %, were the samples drawn anew: Wilson's for accuracies, the delta "

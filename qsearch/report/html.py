@@ -16,7 +16,7 @@ from qsearch.report.measures import Measure, Measures
 from qsearch.report.plots import layers, parameters, trials
 from qsearch.report.plots.alone import alone, stylesheet
 from qsearch.report.plots.raster import png
-from qsearch.search.replica import importances
+from qsearch.search.optuna_study import importances
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Failure, LayerFigures, Stage, Study
 from qsearch.store.view_queries import TrialPoint

@@ -33,7 +33,7 @@ def intervals(score: Mapping[str, float | None], samples: int | None) -> dict[st
 
     Args:
         score: of a trial or of the float model.
-        samples: that were judged. A model with several decisions a sample (a segmentation) has
+        samples: that were scored. A model with several decisions a sample (a segmentation) has
             wider intervals here than it needs.
     """
     found: dict[str, Interval] = {}

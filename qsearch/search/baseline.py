@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from qsearch.data import PreparedData
 from qsearch.import_path import is_import_path
 from qsearch.progress import Progress
-from qsearch.search.evaluating import await_workers, gather
-from qsearch.search.judging import baseline_score
+from qsearch.search.evaluations import await_workers, gather
+from qsearch.search.evaluator import baseline_score
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact
 from qsearch.store.repository import Repository
@@ -133,7 +133,7 @@ class Baseline:
                 blob=self.blob,
                 qconfig={},
                 activation_scales=None,
-                judge="float",
+                evaluator="float",
                 dataset=self.data.ref,
                 samples=part,
                 metrics=metrics,

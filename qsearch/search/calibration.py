@@ -23,14 +23,14 @@ from compiler.quantize.calibration.clipping import clipping_note, heavily_clippe
 from compiler.quantize.calibration.input_grams import InputGrams
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from qsearch.progress import Progress
-from qsearch.search.evaluating import await_workers, gather
+from qsearch.search.evaluations import await_workers, gather
 from qsearch.search.space import canonical_fields, content_hash
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact
 from qsearch.store.repository import Repository
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
+from workers.object_store import LRUCache
 from workers.pool.protocol import WorkerPool
-from workers.recent import Recent
 
 log = logging.getLogger("qsearch.search.calibration")
 
@@ -82,7 +82,7 @@ class Calibrator:
     """CPU seconds that workers spent on it in this run."""
     grams: bool = False
     leaves_ranges: bool = True
-    _stats: Recent[CalibrationStats] = field(default_factory=lambda: Recent(_VARIANTS))
+    _stats: LRUCache[CalibrationStats] = field(default_factory=lambda: LRUCache(_VARIANTS))
     _scales: dict[str, tuple[float, ...]] = field(default_factory=dict)
     _channels: ChannelStats | None = None
     _channels_handle: Any = None

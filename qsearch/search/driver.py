@@ -31,13 +31,13 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError, StoreError
 from qsearch.progress import TRIALS, Progress
 from qsearch.search.budget import Budget
-from qsearch.search.evaluating import EarlyStop, Evaluations, NeverStop, await_workers
-from qsearch.search.judging import Judging, failed
-from qsearch.search.ledger import Ledger
+from qsearch.search.evaluations import Evaluations, NopPruner, Pruner, await_workers
+from qsearch.search.evaluator import Evaluator, failed
 from qsearch.search.objectives import Objective
-from qsearch.search.proposals import Proposer
-from qsearch.search.queueing import ScaleSource, TrialQueue
+from qsearch.search.sampler import StudySampler
 from qsearch.search.stages import StageBook
+from qsearch.search.trial_queue import ScaleSource, TrialQueue
+from qsearch.search.trials import StudyTrials
 from qsearch.store.records import DriverRecord, Ended, Study, StudyState, Trial
 from qsearch.store.repository import Repository
 from workers.code_version import code_version
@@ -136,15 +136,15 @@ class Driver:
 
     Args:
         repository, study: the truth.
-        proposer: what to try next; without history, the driver tells it.
+        sampler: what to try next; without history, the driver tells it.
         pool: where trials run.
         scales: calibration, done once and cached.
-        judging: what the evaluations share.
-        work_key: all that decides a score beside the configuration (model, data, code, judge).
+        evaluator: what the evaluations share.
+        work_key: all that decides a score beside the configuration (model, data, code, evaluator).
         budget: when to stop.
         progress: what the user sees.
-        early_stop: when to leave the rest of a trial.
-        ledger: empty; given where the early stop looks at it too.
+        pruner: when to leave the rest of a trial.
+        trials: empty; given where the early stop looks at it too.
         stages: told which stage has begun.
         watch: tells which other drivers are dead.
         stop: set from elsewhere to end the search in good order.
@@ -155,16 +155,16 @@ class Driver:
 
     repository: Repository
     study: Study
-    proposer: Proposer
+    sampler: StudySampler
     pool: WorkerPool
     scales: ScaleSource
-    judging: Judging
+    evaluator: Evaluator
     objective: Objective
     work_key: Mapping[str, Any]
     budget: Budget
     progress: Progress
-    early_stop: EarlyStop = field(default_factory=NeverStop)
-    ledger: Ledger | None = None
+    pruner: Pruner = field(default_factory=NopPruner)
+    trials: StudyTrials | None = None
     stages: StageBook | None = None
     watch: LeaseWatch = field(default_factory=LeaseWatch)
     stop: threading.Event = field(default_factory=threading.Event)
@@ -175,7 +175,7 @@ class Driver:
     """Trials that this run finished."""
     worker_cpu_s: float = 0.0
     """CPU seconds that workers spent on them."""
-    _ledger: Ledger = field(init=False)
+    _trials: StudyTrials = field(init=False)
     _queue: TrialQueue = field(init=False)
     _evaluations: Evaluations = field(init=False)
     _me: int = 0
@@ -185,13 +185,13 @@ class Driver:
     _looked: float = -math.inf
 
     def __post_init__(self) -> None:
-        self._ledger = self.ledger or Ledger(self.objective)
-        self._evaluations = Evaluations(self.pool, self.judging, self.early_stop)
+        self._trials = self.trials or StudyTrials(self.objective)
+        self._evaluations = Evaluations(self.pool, self.evaluator, self.pruner)
         self._queue = TrialQueue(
             self.repository,
             self.study.id,
-            self._ledger,
-            self.proposer,
+            self._trials,
+            self.sampler,
             self.scales,
             self.work_key,
             self.budget.trials,
@@ -228,12 +228,12 @@ class Driver:
             # We hold the database's lock: whoever else was here, in whatever study, is gone.
             others = self.repository.drivers_of(None, running=True)
             self._bury([driver for driver in others if driver.id != self._me])
-        self._ledger.note_all(self.repository.trials_of(study_id))
+        self._trials.note_all(self.repository.trials_of(study_id))
         self._others = len(self.repository.drivers_of(study_id, running=True)) - 1
         self._queue.load(alone=not self._others)
-        if self._ledger.finished < self.budget.trials:
+        if self._trials.finished < self.budget.trials:
             await_workers(self.pool, self.progress, self._stops)
-        self.progress.phase(TRIALS, self.budget.trials, self._ledger.finished)
+        self.progress.phase(TRIALS, self.budget.trials, self._trials.finished)
 
     def _stops(self) -> bool:
         return self.budget.out_of_time or self.stop.is_set()
@@ -243,15 +243,15 @@ class Driver:
             reason = self._look_around()
             if reason is not None:
                 return reason
-            if self._ledger.finished >= self.budget.trials:
+            if self._trials.finished >= self.budget.trials:
                 return None
-            before = self._ledger.finished
+            before = self._trials.finished
             self._queue.tell()
             moved = self._fill() | self._begin()
             if len(self._evaluations):
                 self._collect()
-            elif not moved and self._ledger.finished == before:
-                if not self._ledger.unfinished:
+            elif not moved and self._trials.finished == before:
+                if not self._trials.unfinished:
                     if self._queue.exhausted:
                         return SPACE_EXHAUSTED
                     if self._queue.out_of_patience:
@@ -267,7 +267,7 @@ class Driver:
         Where a batch must end before the next begins, other drivers find nothing in reserve here.
         """
         workers = self.pool.num_workers
-        shares = self._others and self.proposer.needs_history
+        shares = self._others and self.sampler.needs_history
         return workers + (0 if shares else max(3, workers // 4))
 
     def _fill(self) -> bool:
@@ -277,7 +277,7 @@ class Driver:
     def _begin(self) -> bool:
         """Lease waiting trials and hand them to the pool; whether there were any."""
         room = self._capacity - len(self._evaluations)
-        waiting = self._ledger.unfinished - len(self._evaluations)
+        waiting = self._trials.unfinished - len(self._evaluations)
         enough = len(self._evaluations) > self.pool.num_workers
         if self._paused or enough or room <= 0 or waiting <= 0:
             return False
@@ -289,7 +289,7 @@ class Driver:
             held=self._evaluations.ids,
             valued=self._valued,
         )
-        if any(t.number not in self._ledger.trials for t in (*claims.run, *claims.answered)):
+        if any(t.number not in self._trials.by_number for t in (*claims.run, *claims.answered)):
             self._sync()  # of a batch that another driver stored
         self._ended(claims.answered)
         ends: list[Ended] = []
@@ -352,7 +352,7 @@ class Driver:
         if len(stored) < len(ends):
             known = {trial.number for trial in stored}
             others = [e.trial.number for e in ends if e.trial.number not in known]
-            self._ledger.note_all(self.repository.trials_by_number(self.study.id, others))
+            self._trials.note_all(self.repository.trials_by_number(self.study.id, others))
 
     def _valued(self, end: Ended) -> Ended:
         outcome = end.outcome
@@ -363,7 +363,7 @@ class Driver:
 
     def _ended(self, trials: tuple[Trial, ...] | list[Trial]) -> None:
         """Take note of trials that ended here, and say so."""
-        for trial in self._ledger.note_all(trials):
+        for trial in self._trials.note_all(trials):
             outcome = trial.outcome
             self.finished_here += 1
             why = f": {outcome.failure}" if outcome.failure is not None else ""
@@ -375,10 +375,10 @@ class Driver:
                 self.on_trial(trial)
 
     def _best_note(self, stage: str | None = None) -> str:
-        best = self._ledger.best
+        best = self._trials.best
         if best is None or best.outcome.score is None:
             return ""
-        where = f"{stage} stage, " if stage is not None and self.proposer.plan is not None else ""
+        where = f"{stage} stage, " if stage is not None and self.sampler.plan is not None else ""
         found = self.objective.described(best.outcome.score)
         return f"{where}best {found} (trial {best.number})"
 
@@ -415,15 +415,15 @@ class Driver:
 
     def _sync(self) -> None:
         """Take in what other drivers stored and finished."""
-        ledger, before = self._ledger, self._ledger.finished
+        trials, before = self._trials, self._trials.finished
         self._queue.read_new()
-        ended = set(ledger.unfinished_numbers()) - self.repository.unfinished(self.study.id)
+        ended = set(trials.unfinished_numbers()) - self.repository.unfinished(self.study.id)
         ended -= set(self._evaluations.numbers)
         if ended:
             found = self.repository.trials_by_number(self.study.id, sorted(ended))
-            ledger.note_all(found)
-        if ledger.finished > before:
-            self.progress.advance(ledger.finished - before, self._best_note())
+            trials.note_all(found)
+        if trials.finished > before:
+            self.progress.advance(trials.finished - before, self._best_note())
 
     def _bury(self, dead: Sequence[DriverRecord]) -> None:
         """Let what dead drivers ran wait again, with the same parameters."""

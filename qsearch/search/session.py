@@ -18,30 +18,29 @@ from qsearch.errors import StoreError
 from qsearch.import_path import is_import_path
 from qsearch.progress import Progress
 from qsearch.report.build import Costs
-from qsearch.result import SearchResult
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline
 from qsearch.search.budget import Budget, Control, Stopwatch
 from qsearch.search.calibration import MEASUREMENTS, Calibrator
 from qsearch.search.driver import STOPPED, TIMEOUT, Driver
-from qsearch.search.finalize import INPUTS, build_winner, check_winner, kept_inputs, write_winner
-from qsearch.search.handover import hand_over
-from qsearch.search.judging import JUDGE_OF_FLAG, Judging, costs_of, metric_names, score_of
+from qsearch.search.evaluator import EVALUATOR_OF_FLAG, Evaluator, costs_of, metric_names, score_of
 from qsearch.search.layer_space import LayerPlan
-from qsearch.search.ledger import Ledger, StoredIncumbents
 from qsearch.search.objectives import Objective, keeps_accuracy
-from qsearch.search.preparation import SOMETIMES_SCORED, PreparedStudy, leaves_ranges, open_study
-from qsearch.search.proposals import Proposer
-from qsearch.search.pruning import PairedStop
+from qsearch.search.pruner import SignFlipPruner
+from qsearch.search.result import SearchResult, hand_over
+from qsearch.search.sampler import StudySampler
 from qsearch.search.space import first_points, to_qconfig
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageBook
+from qsearch.search.study import SOMETIMES_SCORED, PreparedStudy, leaves_ranges, open_study
+from qsearch.search.trials import StudyHistory, StudyTrials
+from qsearch.search.winner import INPUTS, build_winner, check_winner, sample_inputs, write_winner
 from qsearch.settings import Settings
 from qsearch.store.records import StoredArtifact, StudyState, Trial
 from qsearch.store.remote_artifacts import artifact_store
 from qsearch.store.repository import Repository
+from workers.batching import batch_size
 from workers.code_version import code_version
 from workers.errors import BrokenRunError
-from workers.feeding import batch_size
 from workers.parts import parts_of
 from workers.pool.protocol import WorkerPool
 
@@ -144,15 +143,15 @@ class Session:
 
     def _search(self) -> None:
         scales = self._calibrator.scales_for(self._prepared.start)
-        judging = self._make_judging(self._baseline.outputs())
-        plan = self._plan_layers(judging, scales)
-        self._driver = self._make_driver(judging, plan)
+        evaluator = self._make_evaluator(self._baseline.outputs())
+        plan = self._plan_layers(evaluator, scales)
+        self._driver = self._make_driver(evaluator, plan)
         begin = time.monotonic()
         try:
             stopped = self._driver.run()
         finally:
             self._trials_wall_s = time.monotonic() - begin
-        self._check_winner(judging)
+        self._check_winner(evaluator)
         for stage in STAGES:
             self._stages.end(stage)
         state: StudyState = "stopped" if stopped in (TIMEOUT, STOPPED) else "complete"
@@ -182,14 +181,14 @@ class Session:
             leaves_ranges=leaves_ranges(prepared.module),
         )
 
-    def _make_judging(self, reference: tuple[Any, ...]) -> Judging:
+    def _make_evaluator(self, reference: tuple[Any, ...]) -> Evaluator:
         prepared = self._prepared
         baseline = self._repository.study(self._study.name).baseline or {}
-        return Judging(
+        return Evaluator(
             blob=self._blob,
             dataset=prepared.evaluation.ref,
             samples=prepared.evaluation.samples,
-            judge=JUDGE_OF_FLAG[self._settings.judge],
+            name=EVALUATOR_OF_FLAG[self._settings.judge],
             metrics=metric_names(prepared.has_labels, prepared.metric),
             reference=self._pool.put(reference),
             score_of=score_of,
@@ -215,7 +214,9 @@ class Session:
         prepared = self._prepared
         return parts_of(len(prepared.evaluation.samples), batch_size(prepared.inputs))
 
-    def _plan_layers(self, judging: Judging, scales: tuple[float, ...] | None) -> LayerPlan | None:
+    def _plan_layers(
+        self, evaluator: Evaluator, scales: tuple[float, ...] | None
+    ) -> LayerPlan | None:
         """What the stage of the layers is built on; None where there is no such stage."""
         prepared = self._prepared
         layers = prepared.layers
@@ -228,7 +229,7 @@ class Session:
             self._repository,
             self._study.id,
             self._pool,
-            judging,
+            evaluator,
             layers,
             [(prepared.start, scales), *self._first_guess()],
             self._progress,
@@ -252,23 +253,23 @@ class Session:
         except CompilerError:
             return []  # its trial will tell
 
-    def _make_driver(self, judging: Judging, plan: LayerPlan | None) -> Driver:
+    def _make_driver(self, evaluator: Evaluator, plan: LayerPlan | None) -> Driver:
         prepared, settings = self._prepared, self._settings
-        ledger = Ledger(self._objective)
+        trials = StudyTrials(self._objective)
         alpha = float(prepared.spec["prune"])
-        stop = PairedStop(
+        pruner = SignFlipPruner(
             self._objective,
-            StoredIncumbents(ledger, self._repository, self._study.id),
+            StudyHistory(trials, self._repository, self._study.id),
             alpha,
-            judging.parts,
+            evaluator.parts,
             settings.seed,
             costs_of,
         )
-        decides = ("module_sha256", "calib_sha256", "eval_sha256", "labels", "judge")
+        decides = ("module_sha256", "calib_sha256", "eval_sha256", "labels", "evaluator")
         return Driver(
             repository=self._repository,
             study=self._study,
-            proposer=Proposer(
+            sampler=StudySampler(
                 prepared.space,
                 prepared.start,
                 self._objective,
@@ -282,7 +283,7 @@ class Session:
             ),
             pool=self._pool,
             scales=self._calibrator,
-            judging=judging,
+            evaluator=evaluator,
             objective=self._objective,
             work_key={
                 **{
@@ -295,8 +296,8 @@ class Session:
             },
             budget=self._budget,
             progress=self._progress,
-            early_stop=stop,
-            ledger=ledger,
+            pruner=pruner,
+            trials=trials,
             stages=self._stages,
             stop=self._control.stop,
             on_trial=self._control.on_trial,
@@ -315,20 +316,20 @@ class Session:
         prepared = self._prepared
         if self._repository.artifacts_of(self._study.id, INPUTS):
             return
-        kept = self._artifacts.put_arrays(kept_inputs(prepared.calib, prepared.inputs))
+        kept = self._artifacts.put_arrays(sample_inputs(prepared.calib, prepared.inputs))
         self._repository.save_artifact(
             self._study.id,
             StoredArtifact(INPUTS, prepared.calib.sha256, kept.sha256, kept.bytes, 0.0),
         )
 
-    def _check_winner(self, judging: Judging) -> None:
+    def _check_winner(self, evaluator: Evaluator) -> None:
         """Run the winner by the exact integers, unless this very winner was checked before."""
         best = self._objective.best(self._repository.trials_of(self._study.id))
         if best is None or self._checked(best) is not None:
             return
         emitted = check_winner(
             self._pool,
-            judging,
+            evaluator,
             self._baseline.outputs(),
             best,
             self._calibrator.scales_for(QConfig.from_dict(best.qconfig)),

@@ -32,6 +32,7 @@ from compiler.quantize.calibration.weighted_calls import weighted_calls
 from qsearch.config_file import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
+from qsearch.search.optuna_study import AUTO
 from qsearch.search.space import (
     FLOAT_LAYER,
     PERCENTILES,
@@ -321,7 +322,7 @@ def searched_space(
     if len(asked.weight_bits) < 2 or not asked.layers:
         return SearchedSpace(asked.space, start, None)
     layers = LayerSpace({name: elements[name] for name in asked.layers}, asked.weight_bits)
-    if settings.sampler == "tpe":
+    if settings.sampler == AUTO:
         return SearchedSpace(asked.space, start, layers)
     whole = Space((*asked.space.parameters, *layers.raw()))
     return SearchedSpace(whole, fitting_start(whole, start), layers)

@@ -24,8 +24,8 @@ from typing import Final
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
 from qsearch.progress import Progress
-from qsearch.search.evaluating import await_workers, gather
-from qsearch.search.judging import Judging
+from qsearch.search.evaluations import await_workers, gather
+from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace, choice_of
 from qsearch.search.space import layer_parameter, to_qconfig
 from qsearch.store.records import LayerFigures, Stage
@@ -56,7 +56,7 @@ class Sensitivities:
     Args:
         repository, study_id: where figures are kept.
         pool: where candidates run; must be idle.
-        judging: how candidates are judged; the first part of the samples is used.
+        evaluator: how candidates are scored; the first part of the samples is used.
         layers: what layers may choose.
         bases: configurations, with their activation ranges, in one of which single layers are
             changed: the one that errs least, the first of equals.
@@ -66,7 +66,7 @@ class Sensitivities:
     repository: Repository
     study_id: int
     pool: WorkerPool
-    judging: Judging
+    evaluator: Evaluator
     layers: LayerSpace
     bases: Sequence[Base]
     progress: Progress
@@ -127,7 +127,7 @@ class Sensitivities:
         return [(name, bits) for name in names for bits in fewer]
 
     def _request(self, qconfig: QConfig, scales: tuple[float, ...] | None) -> EvaluationRequest:
-        first = self.judging.requests(qconfig.to_dict(), scales)[0]
+        first = self.evaluator.requests(qconfig.to_dict(), scales)[0]
         return replace(
             first, collapse_after=None, return_outputs=False, hardware=None, latency=False
         )

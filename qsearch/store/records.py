@@ -53,7 +53,8 @@ class NewTrial:
         params: what the sampler said, parameters without effect left out.
         qconfig: the whole configuration as plain values.
         config_hash: canonical sha256 of the configuration, unique in the study.
-        work_hash: sha256 of all that decides the score: model, data, code, judge, configuration.
+        work_hash: sha256 of all that decides the score: model, data, code, evaluator,
+            configuration.
         stage: of the search it belongs to.
     """
 
@@ -81,7 +82,7 @@ class Outcome:
 
     Attributes:
         score: metric name → value (fractions 0..1, dB); empty where there is none.
-        samples: how many were judged.
+        samples: how many were scored.
         attempts: times it was started, drivers and workers that died included.
         seconds: wall time between submission and result.
         objective_values: one per objective of the study, as the sampler sees them.

@@ -14,7 +14,7 @@ def study_of(row: Any) -> Study:
         name=row.name,
         model_name=row.model_name,
         model_sha256=row.model_sha256,
-        spec=row.spec,
+        spec=_current_spec(row.spec),
         spec_hash=row.spec_hash,
         seed=row.seed,
         target_trials=row.target_trials,
@@ -26,6 +26,19 @@ def study_of(row: Any) -> Study:
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
+
+
+def _current_spec(spec: dict[str, Any]) -> dict[str, Any]:
+    """A spec in today's words, so that a study of version 0.1 resumes with its own sampler.
+
+    Version 0.1 said ``judge`` for ``evaluator``, and ``tpe`` for the sampler that is ``auto`` now.
+    """
+    if "judge" not in spec:
+        return spec
+    current = {("evaluator" if key == "judge" else key): value for key, value in spec.items()}
+    if current.get("sampler") == "tpe":
+        current["sampler"] = "auto"
+    return current
 
 
 def trial_of(row: Any) -> Trial:

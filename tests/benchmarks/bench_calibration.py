@@ -21,8 +21,8 @@ from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.collectors import HistogramCollector, RangeCollector
 from compiler.quantize.calibration.kernels.protocol import choose_kernels
 from compiler.quantize.calibration.profile_function import profile_function
+from workers.batching import model_batches
 from workers.datasets.registry import input_specs, open_dataset
-from workers.feeding import model_batches
 from workers.messages import DatasetRef, Range
 from workers.resources import peak_rss_bytes
 

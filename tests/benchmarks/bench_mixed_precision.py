@@ -49,7 +49,7 @@ from tests.benchmarks.scores import Score, score
 FULL = 8
 CHOICES = (2, 3, 4, 5, 6, 7, FULL)
 UNIFORM = (3, 4, 5, 6, 7, FULL)
-JUDGED = 4
+EVALUATED = 4
 """So many of them are to be dominated."""
 
 BUDGETS = (2.5, 2.75, 3.0, 3.25, 3.5, 3.75, 4.0, 4.25, 4.5, 4.75, 5.0, 5.5, 6.0, 6.5, 7.0, 7.5)
@@ -162,7 +162,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "float": base.to_dict(),
         "uniform": uniform,
         "mixed": mixed,
-        "dominated": [dominated(one, mixed) for one in uniform[:JUDGED]],
+        "dominated": [dominated(one, mixed) for one in uniform[:EVALUATED]],
         "damages": damage,
         "sensitivity_cpu_s": round(sensitivity_cpu_s, 1),
         "cpu_s": round(time.process_time() - begin, 1),

@@ -33,8 +33,8 @@ import numpy as np
 
 import qsearch
 from qsearch.report.pareto import hypervolume
-from qsearch.result import SearchResult
 from qsearch.search.objectives import sqnr_value
+from qsearch.search.result import SearchResult
 from qsearch.store.records import Trial
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks.bench_accuracy import on_onnxruntime, outputs_of

@@ -10,9 +10,9 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import SilentProgress
 from qsearch.search.budget import Budget
 from qsearch.search.driver import Driver
-from qsearch.search.judging import Judging
+from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
-from qsearch.search.proposals import Proposer
+from qsearch.search.sampler import StudySampler
 from qsearch.search.space import Parameter, Space
 from qsearch.store.records import NewStudy, Study
 from qsearch.store.repository import Repository
@@ -46,7 +46,7 @@ def score_of(sums: Any) -> dict[str, float | None]:
     return {"top1": None, "agreement": sums["agreement"]["equal"], "sqnr_db": 30.0}
 
 
-class TimedProposer(Proposer):
+class TimedProposer(StudySampler):
     """Counts the CPU seconds that go to the sampler."""
 
     cpu_s = 0.0
@@ -66,10 +66,10 @@ class TimedProposer(Proposer):
 
 @dataclass(frozen=True)
 class Pretended:
-    """A driver and its proposer."""
+    """A driver and its sampler."""
 
     driver: Driver
-    proposer: TimedProposer
+    sampler: TimedProposer
 
 
 def open_study(repository: Repository, name: str, trials: int) -> Study:
@@ -83,7 +83,7 @@ def pretended(
 ) -> Pretended:
     """A driver of the study "pretended" that asks ``sampler``."""
     objective = Objective("agreement")
-    proposer = TimedProposer(
+    sampler = TimedProposer(
         SPACE,
         START,
         objective,
@@ -95,13 +95,13 @@ def pretended(
     driver = Driver(
         repository=repository,
         study=open_study(repository, "pretended", trials),
-        proposer=proposer,
+        sampler=sampler,
         pool=pool,
         scales=NoScales(),
-        judging=Judging(b"", DatasetRef("npz"), Range(0, 32), "grid", (), (), score_of),
+        evaluator=Evaluator(b"", DatasetRef("npz"), Range(0, 32), "grid", (), (), score_of),
         objective=objective,
         work_key={"code": "pretended"},
         budget=Budget(trials),
         progress=SilentProgress(),
     )
-    return Pretended(driver, proposer)
+    return Pretended(driver, sampler)

@@ -17,7 +17,7 @@ import pytest
 import qsearch
 from compiler.qtypes.qconfig import QConfig
 from qsearch.cli.main import run
-from qsearch.search.finalize import check_integers_only
+from qsearch.search.winner import check_integers_only
 
 FILES = {
     "artifacts",

@@ -61,7 +61,7 @@ def test_an_image_folder_search_ends_in_integers_that_keep_their_score(
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["trials"]["complete"] + summary["trials"]["pruned"] == 2
     assert summary["best"]["agreement"] >= 0.85
-    # The judge computes the shipped integers, so nothing may change between score and file.
+    # The evaluator computes the shipped integers, so nothing may change between score and file.
     assert summary["emitted"]["equal_outputs"] == 1.0
     assert summary["emitted"]["top1"] == summary["best"]["top1"]
     module = qsearch.load(tmp_path / "run" / "best.qmod").module

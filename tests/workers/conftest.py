@@ -47,12 +47,12 @@ class TinyStudy:
         second = calibrate_shard(self.calibration(2, whole, first.arrays))
         return CalibrationStats.from_arrays(second.arrays)
 
-    def evaluation(self, judge: Any, **changed: Any) -> EvaluationRequest:
+    def evaluation(self, evaluator: Any, **changed: Any) -> EvaluationRequest:
         request = EvaluationRequest(
             blob=self.blob,
             qconfig=self.qconfig.to_dict(),
             activation_scales=None,
-            judge=judge,
+            evaluator=evaluator,
             dataset=self.dataset,
             samples=Range(0, len(self.images)),
             metrics=("top1",),

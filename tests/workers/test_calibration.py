@@ -19,8 +19,8 @@ from compiler.quantize.calibration.input_grams import InputGrams
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from workers.calibration import CalibrationActor, calibrate_shard
 from workers.errors import DatasetError, WorkerError
-from workers.large_values import LargeValues
 from workers.messages import CalibrationResult, DatasetRef, Handle, Range
+from workers.object_store import ObjectStore
 
 
 def merged_arrays(results: list[CalibrationResult]) -> dict[str, np.ndarray]:
@@ -114,7 +114,7 @@ def test_handles_are_fetched_once_for_many_shards(study) -> None:
         fetched.append(handle.key)
         return study.blob
 
-    actor = CalibrationActor(LargeValues(fetch))
+    actor = CalibrationActor(ObjectStore(fetch))
     for part in Range(0, 8).split(4):
         actor.run(replace(study.calibration(1, part), blob=Handle("k")))
     assert fetched == ["k"]

@@ -12,9 +12,9 @@ from compiler.quantize import QConfig, build_candidate
 from compiler.targets.c.toolchain import find_compiler
 from workers.errors import MetricError, WorkerError
 from workers.evaluation import EvaluationActor, evaluate_shard
-from workers.large_values import LargeValues
 from workers.messages import EvaluationResult, Handle, Range
 from workers.metrics.registry import merge_sums, results
+from workers.object_store import ObjectStore
 
 ALL = ("top1", "agreement", "sqnr")
 
@@ -29,7 +29,7 @@ def scales(study) -> tuple[float, ...]:
     return study.scales()
 
 
-def test_the_float_judge_runs_the_network_sample_by_sample(study, baseline) -> None:
+def test_the_float_evaluator_runs_the_network_sample_by_sample(study, baseline) -> None:
     expected = [evaluate(study.mod, {"x": image[None]})[0] for image in study.images]
     assert baseline.outputs is not None
     # onnxruntime and the reference add in different orders
@@ -41,18 +41,18 @@ def test_the_float_judge_runs_the_network_sample_by_sample(study, baseline) -> N
     assert (baseline.samples, baseline.fully_integral) == (48, None)
 
 
-def test_integer_judges_agree_with_the_reference_executor(study, baseline, scales) -> None:
+def test_integer_evaluators_agree_with_the_reference_executor(study, baseline, scales) -> None:
     answers = {
-        judge: evaluate_shard(
+        evaluator: evaluate_shard(
             study.evaluation(
-                judge,
+                evaluator,
                 activation_scales=scales,
                 metrics=ALL,
                 reference=baseline.outputs,
                 return_outputs=True,
             )
         )
-        for judge in ("grid", "reference", "simulated")
+        for evaluator in ("grid", "reference", "simulated")
     }
     candidate = build_candidate(study.mod, study.qconfig, scales)
     expected = [evaluate(candidate.integer, {"x": x[None]})[0] for x in study.images]
@@ -81,7 +81,7 @@ def test_the_first_part_times_what_ships_as_c_and_changes_no_score(study, baseli
     expected = evaluate_shard(plain)
     assert (whole.sums, whole.outputs_sha256) == (expected.sums, expected.outputs_sha256)
     assert set(whole.cost) - set(expected.cost) == {"latency_ms"}
-    assert evaluate_shard(replace(timed, judge="float")).cost is None
+    assert evaluate_shard(replace(timed, evaluator="float")).cost is None
 
 
 def test_shards_of_one_candidate_merge_to_the_whole(study, baseline, scales) -> None:
@@ -126,7 +126,7 @@ def test_looking_for_collapse_does_not_change_a_sound_answer(study, baseline, sc
 
 
 def test_a_candidate_is_compiled_once_for_many_shards(study, scales) -> None:
-    actor = EvaluationActor(LargeValues(lambda handle: study.blob))
+    actor = EvaluationActor(ObjectStore(lambda handle: study.blob))
     request = study.evaluation("grid", activation_scales=scales, blob=Handle("blob"))
     first = actor.run(replace(request, samples=Range(0, 2)))
     second = actor.run(replace(request, samples=Range(2, 4)))
@@ -145,14 +145,14 @@ def test_what_stays_float_is_named(study, scales) -> None:
 def test_a_candidate_without_integers_has_no_grid(study) -> None:
     config = {**study.qconfig.to_dict(), "do_simulation": True, "calibrate_mode": "global_scale"}
     config["partition_conversions"] = "disabled"
-    with pytest.raises(QuantizeError, match="no integers to judge"):
+    with pytest.raises(QuantizeError, match="no integers to evaluate"):
         evaluate_shard(study.evaluation("grid", qconfig=config))
 
 
 def test_metrics_and_references_that_do_not_fit_are_refused(study, baseline) -> None:
     with pytest.raises(MetricError, match="outputs were not given"):
         evaluate_shard(study.evaluation("float", metrics=("agreement",)))
-    with pytest.raises(WorkerError, match=r"\[48\] samples, 5 are judged"):
+    with pytest.raises(WorkerError, match=r"\[48\] samples, 5 are scored"):
         evaluate_shard(
             study.evaluation("float", samples=Range(0, 5), reference=(baseline.outputs[0],))
         )

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from workers.errors import DatasetError, LostWorkerError, WorkerError
-from workers.large_values import content_key
 from workers.messages import CalibrationRequest, DatasetRef, Handle, Range
-from workers.recent import Recent
+from workers.object_store import LRUCache, content_key
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
@@ -48,7 +47,7 @@ def test_equal_values_have_equal_keys_and_others_do_not() -> None:
 
 def test_recent_keeps_what_was_used_last() -> None:
     made: list[str] = []
-    recent: Recent[str] = Recent(2)
+    recent: LRUCache[str] = LRUCache(2)
 
     def get(key: str) -> str:
         return recent.get(key, lambda: made.append(key) or key)  # type: ignore[func-returns-value]

@@ -1,4 +1,4 @@
-"""Real models: calibration cost is bounded, memory does not grow, and the judge keeps accuracy."""
+"""Real models: calibration cost and memory are bounded, and the evaluator keeps accuracy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.stats import CalibrationStats
 from workers.calibration import CalibrationActor
 from workers.evaluation import EvaluationActor
-from workers.large_values import LargeValues
 from workers.messages import (
     CalibrationRequest,
     DatasetRef,
@@ -28,6 +27,7 @@ from workers.messages import (
     Range,
 )
 from workers.metrics.registry import results
+from workers.object_store import ObjectStore
 
 pytestmark = pytest.mark.shared
 
@@ -56,7 +56,7 @@ def test_a_calibrated_candidate_keeps_the_accuracy_on_the_grid(
     blob = ModuleBlob.pack(prerequisite_optimize(mod, params, 3)).data
     qconfig = QConfig.recommended()
     fields = qconfig.to_dict()
-    values = LargeValues(lambda handle: blob)
+    values = ObjectStore(lambda handle: blob)
     calibration, evaluation = CalibrationActor(values), EvaluationActor(values)
 
     def calibrate(round_: int, merged: object = None) -> CalibrationStats:
@@ -68,9 +68,9 @@ def test_a_calibrated_candidate_keeps_the_accuracy_on_the_grid(
     stats = calibrate(2, calibrate(1).to_arrays())
     scales = tuple(float(s) for s in activation_scales(stats, qconfig))
 
-    def evaluate(judge: str, **more: object) -> object:
+    def evaluate(evaluator: str, **more: object) -> object:
         base = EvaluationRequest(
-            Handle("blob"), fields, scales, judge, refs["dev"], Range(0, 300), ("top1",), **more
+            Handle("blob"), fields, scales, evaluator, refs["dev"], Range(0, 300), ("top1",), **more
         )
         return evaluation.run(base)
 

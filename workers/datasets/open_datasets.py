@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.datasets.registry import open_dataset
 from workers.messages import DatasetRef
-from workers.recent import Recent
+from workers.object_store import LRUCache
 
 _OPEN = 2
 """Calibration and evaluation data of one study."""
@@ -18,7 +18,7 @@ class OpenDatasets:
     """Opens a dataset at its first use, and hashes its files then where the ref has a hash."""
 
     def __init__(self) -> None:
-        self._open: Recent[Dataset] = Recent(_OPEN)
+        self._open: LRUCache[Dataset] = LRUCache(_OPEN)
 
     def open(self, ref: DatasetRef, inputs: Sequence[InputSpec]) -> Dataset:
         """The dataset that ``ref`` names, for a model with these inputs.

@@ -1,7 +1,7 @@
 """Metrics by name, and how sums of shards become scores.
 
 To add one: a file beside this one with a class under ``@metrics.register(name)``, imported in
-``metrics/judge.py``.
+``metrics/sums.py``.
 """
 
 from __future__ import annotations
@@ -45,6 +45,6 @@ def results(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     Raises:
         MetricError: a name that is not registered.
     """
-    from workers.metrics import judge  # noqa: F401 - registers the metrics
+    import workers.metrics.sums  # noqa: F401 - registers the metrics
 
     return {name: find_metric(name).result(state) for name, state in sums.items()}

@@ -34,7 +34,7 @@ class QueuedPool(ABC):
 
     def put(self, value: Any) -> Handle:
         """See ``WorkerPool.put``; a worker gets the value with the first request that needs it."""
-        from workers.large_values import content_key
+        from workers.object_store import content_key
 
         handle = Handle(content_key(value))
         self._values[handle.key] = value

@@ -64,7 +64,7 @@ def get_study(study: SnapshotDep, found: SharedDep) -> StudyDetail:
         storage=study.source.shown,
         seed=row.seed,
         code_version=row.code_version,
-        judge=_text(spec.get("judge")),
+        evaluator=_text(spec.get("evaluator")),
         sampler=_text(spec.get("sampler")),
         accuracy_floor=study.measures.floor,
         emitted=None if row.emitted is None else dict(row.emitted),

@@ -17,7 +17,7 @@ from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep
 from qsearch.errors import SettingsError
 from qsearch.report.plots import layers
-from qsearch.search.judging import score_of
+from qsearch.search.evaluator import score_of
 from qsearch.store.records import Trial
 from qsearch.store.view_queries import TrialPoint
 

@@ -25,8 +25,8 @@ from qsearch.store.repository import Repository
 MODES = ("max", "mse", "kl_divergence", "percentile")
 SPEC = {
     "metric": "top1",
-    "judge": "grid",
-    "sampler": "tpe",
+    "evaluator": "grid",
+    "sampler": "auto",
     "space": [{"name": "calibrate_mode", "choices": list(MODES), "when": {}}],
 }
 

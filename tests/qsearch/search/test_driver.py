@@ -17,9 +17,9 @@ from qsearch.errors import SearchFailedError
 from qsearch.progress import TRIALS, Progress, SilentProgress
 from qsearch.search.budget import Budget
 from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, Driver
-from qsearch.search.judging import Judging
+from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
-from qsearch.search.proposals import Proposer
+from qsearch.search.sampler import StudySampler
 from qsearch.search.space import Parameter, Space, config_hash, default_space
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy, Trial
@@ -178,18 +178,18 @@ def search(
     driver = Driver(
         repository=repository,
         study=study,
-        proposer=Proposer(
+        sampler=StudySampler(
             space,
             QConfig.recommended(),
             objective,
-            sampler="tpe",
+            sampler="auto",
             seed=3,
             batch_size=4,
             enumerate_all=space.size(trials + 1) <= trials,
         ),
         pool=pool,
         scales=scales or Scales(),
-        judging=Judging(
+        evaluator=Evaluator(
             b"", DatasetRef("npz"), Range(0, 300), "grid", ("agreement",), (), score_of
         ),
         objective=objective,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qsearch.progress import PlainProgress
-from qsearch.search.evaluating import await_workers
+from qsearch.search.evaluations import await_workers
 from workers.pool.local import LocalPool
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import Objective
-from qsearch.search.refinement import Refinement
 from qsearch.search.space import Params, config_hash, default_space, to_qconfig
+from qsearch.search.surrogate import Refinement
 from qsearch.store.records import Outcome, Trial, TrialState
 
 START = QConfig.recommended()

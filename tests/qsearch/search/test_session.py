@@ -24,7 +24,7 @@ from qsearch.errors import (
     exit_code_of,
 )
 from qsearch.model_source import find_model
-from qsearch.search import launching
+from qsearch.search import launch
 from qsearch.store.records import Trial
 from workers.errors import DataChangedError
 from workers.messages import CalibrationRequest, EvaluationRequest
@@ -43,7 +43,7 @@ class RecordingPool(LocalPool):
             self.asked[f"calibration {request.round}"] += 1
         elif isinstance(request, EvaluationRequest):
             first = group is not None and request.part[0] == 0
-            self.asked[request.judge + (" trial" if first else "")] += group is None or first
+            self.asked[request.evaluator + (" trial" if first else "")] += group is None or first
         super().submit(tag, request, group, lost)
 
 
@@ -56,7 +56,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[RecordingPool]:
         made.append(RecordingPool())
         return made[-1]
 
-    monkeypatch.setattr(launching, "open_pool", open_pool)
+    monkeypatch.setattr(launch, "open_pool", open_pool)
     return made
 
 
@@ -273,7 +273,7 @@ def test_calibration_data_replaced_before_a_worker_opens_them_end_the_search(
                 shuffled(data)
             super().submit(tag, request, *args, **options)
 
-    monkeypatch.setattr(launching, "open_pool", lambda *_: Replacing())
+    monkeypatch.setattr(launch, "open_pool", lambda *_: Replacing())
     with pytest.raises(DataChangedError, match=r"eval\.npz was changed"):
         qsearch.launch("digits", calib=data, out=run, **QUICK)
     (row,) = api.status(run)

@@ -15,9 +15,9 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import SilentProgress
 from qsearch.search.budget import Budget
 from qsearch.search.driver import STOPPED, Driver, LeaseWatch
-from qsearch.search.judging import Judging
+from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
-from qsearch.search.proposals import Proposer
+from qsearch.search.sampler import StudySampler
 from qsearch.search.space import default_space
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy
@@ -40,7 +40,7 @@ def driver(
     repository: Repository,
     pool: Any,
     *,
-    sampler: str = "tpe",
+    sampler: str = "auto",
     code: str = "v1",
     name: str = "study",
     watch: LeaseWatch | None = None,
@@ -52,7 +52,7 @@ def driver(
     return Driver(
         repository=repository,
         study=study,
-        proposer=Proposer(
+        sampler=StudySampler(
             default_space(),
             QConfig.recommended(),
             objective,
@@ -63,7 +63,7 @@ def driver(
         ),
         pool=pool,
         scales=Scales(),
-        judging=Judging(
+        evaluator=Evaluator(
             b"", DatasetRef("npz"), Range(0, 300), "grid", ("agreement",), (), score_of
         ),
         objective=objective,
@@ -94,7 +94,7 @@ def sqlite_url(tmp_path: Path) -> str:
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["auto", "random"])
 def test_two_drivers_share_a_study_without_a_duplicate(postgres_url: str, sampler: str) -> None:
     pools = [FakePool(answer=slowly, seed=n) for n in (0, 1)]
     repositories = [Repository(open_engine(postgres_url)) for _ in pools]

@@ -14,10 +14,10 @@ import qsearch
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
 from qsearch.progress import SilentProgress
-from qsearch.result import SearchResult
-from qsearch.search.judging import Judging
+from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import sqnr_value
+from qsearch.search.result import SearchResult
 from qsearch.search.stages import MOST_MEASURED, Damage, Sensitivities
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy
@@ -91,7 +91,7 @@ def damages(folder: Path, noise: Callable[[QConfig], float], bits: tuple[int, ..
             repository,
             study.id,
             FakePool(answer=answer),
-            Judging(b"", *samples, "grid", ("sqnr",), (), lambda _: {}),
+            Evaluator(b"", *samples, "grid", ("sqnr",), (), lambda _: {}),
             LayerSpace({"a": 100, "b": 100}, bits),
             bases,
             SilentProgress(),

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from qsearch.search.refinement import Surrogate, distances, encoded, standardized
 from qsearch.search.space import Parameter, Params, Space
+from qsearch.search.surrogate import Surrogate, distances, encoded, standardized
 
 SPACE = Space(
     (

@@ -41,9 +41,9 @@ export async function launchPage(page) {
       const wish = { model: (await sent(model, "onnx")) ?? "digits", name: name.value, trials: Number(trials.value),
         max_drop: drop.value, workers: Number(workers.value) };
       const calibration = await sent(calib, "npz");
-      const judged = await sent(evaluation, "npz");
+      const labelled = await sent(evaluation, "npz");
       if (calibration) wish.calib = calibration;
-      if (judged) wish.eval = judged;
+      if (labelled) wish.eval = labelled;
       await post("/studies", wish);
       replace(told, h("p", { class: "soft" }, "started; waiting for its study…"));
       await appear(wish.name);

@@ -149,7 +149,7 @@ function heading(key, study, changed) {
       ? h("button", { class: "primary", onclick: () => command("resume") }, "Resume") : null,
     study.listening ? h("button", { class: "danger", onclick: () => command("stop") }, "Stop") : null,
     study.has_module ? link(`/studies/${key}/module`, "Module", { class: "button" }) : null);
-  const facts = [study.model, study.judge && `judged by ${study.judge}`, study.sampler && `sampler ${study.sampler}`,
+  const facts = [study.model, study.evaluator && `scored by ${study.evaluator}`, study.sampler && `sampler ${study.sampler}`,
     `seed ${study.seed}`, study.stopped && `stopped: ${study.stopped}`].filter(Boolean);
   return [h("div", { class: "head" }, h("h1", {}, study.name), studyChip(study), acts),
     h("p", { class: "under" }, facts.join(" · "))];

@@ -79,7 +79,7 @@ function scores(study, trial, second) {
 }
 
 function facts(trial, second) {
-  const rows = [["Samples judged", (t) => number(t.samples)], ["Wall time", (t) => duration(t.seconds)],
+  const rows = [["Samples scored", (t) => number(t.samples)], ["Wall time", (t) => duration(t.seconds)],
     ["CPU time", (t) => (t.from_store ? "none: known from the store" : duration(t.cpu_s))],
     ["Peak memory of a worker", (t) => bytes(t.peak_rss_bytes)],
     ["Outputs", (t) => t.outputs_sha256?.slice(0, 16) ?? "–"], ["Configuration", (t) => t.config_hash.slice(0, 16)]];

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from workers.errors import WorkerError
 from workers.messages import Handle
-from workers.recent import Recent
+
+T = TypeVar("T")
+
+
+class LRUCache(Generic[T]):
+    """Cache of at most ``size`` values; the one not used for longest goes first."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._values: OrderedDict[Hashable, T] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value of ``key``, made now unless it is still held."""
+        if key in self._values:
+            self._values.move_to_end(key)
+            return self._values[key]
+        # Room first: the old value and the new one together would be the peak of memory.
+        while len(self._values) >= self._size:
+            self._values.popitem(last=False)
+        value = self._values[key] = make()
+        return value
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._values.clear()
 
 
 def content_key(value: Any) -> str:
@@ -43,7 +68,7 @@ def _feed(digest: Any, value: Any) -> None:
         )
 
 
-class LargeValues:
+class ObjectStore:
     """Resolves the handles of requests in one worker; the last few values stay in memory.
 
     Args:
@@ -53,12 +78,12 @@ class LargeValues:
 
     def __init__(self, fetch: Callable[[Handle], Any], keep: int = 6) -> None:
         self._fetch = fetch
-        self._recent: Recent[Any] = Recent(keep)
+        self._cache: LRUCache[Any] = LRUCache(keep)
 
     def value(self, given: Any) -> Any:
         """The value itself; handles are looked up."""
         if isinstance(given, Handle):
-            return self._recent.get(given.key, lambda: self._fetch(given))
+            return self._cache.get(given.key, lambda: self._fetch(given))
         return given
 
     @staticmethod

@@ -37,11 +37,11 @@ from qsearch.model_source import ModelSource
 from qsearch.own_passes import run_own_passes
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
-from qsearch.search.judging import COLLAPSE_AFTER, JUDGE_OF_FLAG
+from qsearch.search.evaluator import COLLAPSE_AFTER, EVALUATOR_OF_FLAG
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import weighs_accuracy
-from qsearch.search.pruning import DEFAULT_ALPHA
-from qsearch.search.samplers import HISTORY_FREE, own_sampler
+from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
+from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space import Space, content_hash
 from qsearch.search.space_file import percentiles_of, searched_space
 from qsearch.settings import Settings
@@ -59,7 +59,7 @@ machine that latency is measured on, the accuracy that may be lost where a cost 
 PREREQUISITE_LEVEL = 3
 """Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
 
-log = logging.getLogger("qsearch.search.preparation")
+log = logging.getLogger("qsearch.search.study")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +159,7 @@ def prepare_study(
         "eval_sha256": eval_data.sha256,
         "labels": has_labels,
         "metric": metric,
-        "judge": JUDGE_OF_FLAG[settings.judge],
+        "evaluator": EVALUATOR_OF_FLAG[settings.judge],
         "seed": settings.seed,
         "sampler": settings.sampler,
         "batch": settings.batch_size,
@@ -203,7 +203,7 @@ def prepare_study(
         spec,
         warnings,
         hardware,
-        layers if settings.sampler == "tpe" else None,
+        layers if settings.sampler == AUTO else None,
     )
 
 
@@ -407,7 +407,7 @@ def check_same_study(
         for name in {*found.spec, *prepared.spec}
         if found.spec.get(name) != prepared.spec.get(name)
     )
-    if differing == ["batch"] and not batch_told:
+    if not differing or (differing == ["batch"] and not batch_told):
         return
     changes = ", ".join(
         f"{name}: {_short(found.spec.get(name))} → {_short(prepared.spec.get(name))}"

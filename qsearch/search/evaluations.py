@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from qsearch.errors import SearchFailedError
 from qsearch.progress import Progress
-from qsearch.search.judging import Judging, failed
+from qsearch.search.evaluator import Evaluator, failed
 from qsearch.store.records import Ended, Shard, Trial
 from workers.errors import BrokenRunError
 from workers.messages import EvaluationResult
@@ -75,7 +75,7 @@ def gather(pool: WorkerPool, tags: Iterable[Hashable]) -> Iterator[tuple[Hashabl
         pool.give_back(others)
 
 
-class EarlyStop(Protocol):
+class Pruner(Protocol):
     """Decides, part after part, whether the rest of a trial is worth its time."""
 
     def reason_to_stop(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
@@ -86,7 +86,7 @@ class EarlyStop(Protocol):
         """
 
 
-class NeverStop:
+class NopPruner:
     """Judges every trial on all samples, unless it collapses."""
 
     def reason_to_stop(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
@@ -99,7 +99,7 @@ class _Run:
     since: float
     parts: int
     results: dict[int, EvaluationResult] = field(default_factory=dict)
-    judged: int = 0
+    scored: int = 0
     log: str | None = None
 
 
@@ -109,13 +109,13 @@ class Evaluations:
 
     Args:
         pool: where they run.
-        judging: how requests are made and answers read.
-        early_stop: when to leave the rest of a trial.
+        evaluator: how requests are made and answers read.
+        pruner: when to leave the rest of a trial.
     """
 
     pool: WorkerPool
-    judging: Judging
-    early_stop: EarlyStop
+    evaluator: Evaluator
+    pruner: Pruner
     _running: dict[int, _Run] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ class Evaluations:
 
     def begin(self, trial: Trial, scales: tuple[float, ...] | None, now: float) -> None:
         """Hand a trial to the pool."""
-        requests = self.judging.requests(trial.qconfig, scales)
+        requests = self.evaluator.requests(trial.qconfig, scales)
         self._running[trial.number] = _Run(trial, now, len(requests))
         for part, request in enumerate(requests):
             tag = (trial.number, part)
@@ -165,16 +165,16 @@ class Evaluations:
         assert isinstance(finished.tag, tuple)
         run.results[finished.tag[1]] = finished.result
         reason = None
-        while reason is None and run.judged in run.results and not self._collapsed(run):
-            run.judged += 1
-            if run.judged < run.parts:
-                seen = [run.results[part] for part in range(run.judged)]
-                reason = self.early_stop.reason_to_stop(run.trial, seen)
-        if reason is None and run.judged < run.parts and not self._collapsed(run):
+        while reason is None and run.scored in run.results and not self._collapsed(run):
+            run.scored += 1
+            if run.scored < run.parts:
+                seen = [run.results[part] for part in range(run.scored)]
+                reason = self.pruner.reason_to_stop(run.trial, seen)
+        if reason is None and run.scored < run.parts and not self._collapsed(run):
             return None
         self._leave(run)
-        kept = [run.results[part] for part in range(max(run.judged, 1))]
-        outcome = self.judging.outcome(run.trial, merge(kept), now - run.since, reason)
+        kept = [run.results[part] for part in range(max(run.scored, 1))]
+        outcome = self.evaluator.outcome(run.trial, merge(kept), now - run.since, reason)
         return Ended(run.trial, outcome, _shards(kept, run.parts))
 
     def clear(self) -> None:

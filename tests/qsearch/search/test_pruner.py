@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qsearch.search.judging import costs_of
+from qsearch.search.evaluator import costs_of
 from qsearch.search.objectives import Objective
-from qsearch.search.pruning import LOOKS, PairedStop, losses, worse_by_sign_flips
+from qsearch.search.pruner import LOOKS, SignFlipPruner, losses, worse_by_sign_flips
 from qsearch.store.records import Outcome, Shard, Trial
 from workers.messages import EvaluationResult
 
@@ -67,11 +67,11 @@ class Known:
         return [Shard(n, len(noises), 32, part(v).sums, 0.0) for n, v in enumerate(noises)]
 
 
-def stop(known: Known, objective: Objective | None = None, alpha: float = ALPHA) -> PairedStop:
-    return PairedStop(objective or Objective("sqnr"), known, alpha, PARTS, 7, costs_of)
+def stop(known: Known, objective: Objective | None = None, alpha: float = ALPHA) -> SignFlipPruner:
+    return SignFlipPruner(objective or Objective("sqnr"), known, alpha, PARTS, 7, costs_of)
 
 
-def stopped_after(test: PairedStop, noises: Sequence[float], size: float = 100.0) -> int | None:
+def stopped_after(test: SignFlipPruner, noises: Sequence[float], size: float = 100.0) -> int | None:
     parts = [part(noise, size=size) for noise in noises]
     newcomer = trial(9, batch=2)
     for seen in range(1, len(parts)):

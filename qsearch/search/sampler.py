@@ -1,4 +1,9 @@
-"""From the trials of earlier batches to the next batch: stages, duplicates, grids."""
+"""From the trials of earlier batches to the next batch: stages, duplicates, grids.
+
+``auto`` is the default. It tries good guesses first. Then a Gaussian process makes seven proposals
+of eight and TPE makes one; from 2,000 trials on NSGA-II makes all. The other samplers are Optuna's
+alone, and start from the first configuration of the study.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +17,19 @@ from optuna.trial import FrozenTrial, TrialState
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.layer_space import PLAN_NAMES, LayerPlan
 from qsearch.search.objectives import Objective
-from qsearch.search.refinement import Refinement
-from qsearch.search.replica import (
+from qsearch.search.optuna_study import (
+    AUTO,
+    HISTORY_FREE,
+    TPE_UP_TO,
     Distributions,
+    batch_seed,
     distributions_of,
     frozen_trial,
+    make_sampler,
     new_study,
+    optuna_sampler,
     quiet_optuna,
 )
-from qsearch.search.samplers import HISTORY_FREE, batch_seed, make_sampler, sampler_beyond
 from qsearch.search.space import (
     Params,
     Space,
@@ -30,12 +39,13 @@ from qsearch.search.space import (
     to_qconfig,
 )
 from qsearch.search.stages import GLOBAL, LAYERS
+from qsearch.search.surrogate import Refinement
 from qsearch.store.records import Trial
 
 WARM_UP: Final = 12
 """Trials of the global stage before layers differ: what holds for all layers decides most."""
 _EXPLORES: Final = 8
-"""Every which proposal of the default's global stage is TPE's; the others refine the best."""
+"""TPE makes one proposal in so many; the Gaussian process makes the others."""
 _PROGRAMMES: Final = 16
 """Budgets that are solved before the sampler of the stage "layers" is asked."""
 
@@ -51,13 +61,13 @@ class Proposal:
 
 
 @dataclass(slots=True)
-class _Asking:
+class _StageSampler:
     """One of Optuna's studies with the space it samples and what a point of it means."""
 
     study: optuna.Study
     space: Space
     decode: Callable[[Params], Params]
-    stage: str
+    name: str
     distributions: Distributions = field(init=False)
     asked: dict[str, optuna.Trial] = field(default_factory=dict)
     history: list[FrozenTrial] = field(default_factory=list)
@@ -68,19 +78,17 @@ class _Asking:
         self.distributions = distributions_of(self.space)
 
 
-class Proposer:
+class StudySampler:
     """Proposes batch after batch; equal histories and seeds give equal proposals.
 
-    The global stage of the default sampler tries good guesses first; then seven proposals of
-    eight change what was best, as a surrogate advises (``refinement``), and TPE makes one. Once
-    ``WARM_UP`` trials are over, batches of the stage "layers" come in between, where there is a
-    plan for them.
+    Only the sampler ``auto`` has stages. Once ``WARM_UP`` trials of the global stage are over,
+    batches of the stage "layers" come in between, where there is a plan for them.
 
     Args:
         space: what may be proposed.
         start: configuration the points change, and the study's first trial; good guesses follow.
         objective: what the sampler maximises.
-        sampler: name in ``samplers``.
+        sampler: one of ``sampler_names``, or an import path.
         seed: of the study.
         batch_size: trials per batch.
         enumerate_all: visit the whole space in order instead of asking the sampler.
@@ -114,11 +122,11 @@ class Proposer:
         self._best: Trial | None = None
         self._refinement = Refinement(space, start, objective)
         with quiet_optuna():
-            self._global = _Asking(new_study(objective), space, dict, GLOBAL)
+            self._global = _StageSampler(new_study(objective), space, dict, GLOBAL)
             self._layers = (
                 None
                 if plan is None
-                else _Asking(new_study(objective), plan.space, self._of_layers, LAYERS)
+                else _StageSampler(new_study(objective), plan.space, self._of_layers, LAYERS)
             )
 
     @property
@@ -141,12 +149,12 @@ class Proposer:
             for trial in trials:
                 self._seen.add(trial.config_hash)
                 of_layers = trial.stage == LAYERS and self._layers is not None
-                asking = self._layers if of_layers else self._global
-                assert asking is not None
-                self._tell(asking, trial)
+                stage = self._layers if of_layers else self._global
+                assert stage is not None
+                self._tell(stage, trial)
                 if not of_layers:
                     self._best = self.objective.best(filter(None, (self._best, trial)))
-                    if self._sampler == "tpe":
+                    if self._sampler == AUTO:
                         self._refinement.note(trial)
 
     def stage_of(self, batch: int) -> str:
@@ -160,62 +168,62 @@ class Proposer:
         """The proposals of batch number ``batch``; fewer than a batch when the space ends."""
         if self._enumerate:
             return self._enumerated()
-        askings = [self._global]
+        stages = [self._global]
         if self._layers is not None:
-            askings.insert(0 if self.stage_of(batch) == LAYERS else 1, self._layers)
+            stages.insert(0 if self.stage_of(batch) == LAYERS else 1, self._layers)
         # A stage that has nothing new leaves its turn to the other.
-        return next(filter(None, (self._asked_of(asking, batch) for asking in askings)), [])
+        return next(filter(None, (self._asked_of(stage, batch) for stage in stages)), [])
 
-    def _asked_of(self, asking: _Asking, batch: int) -> list[Proposal]:
+    def _asked_of(self, stage: _StageSampler, batch: int) -> list[Proposal]:
         seen = set(self._seen)
         proposals: list[Proposal] = []
-        place = asking.told if self.needs_history else batch * self.batch_size
+        place = stage.told if self.needs_history else batch * self.batch_size
         with quiet_optuna():
-            sampler = sampler_beyond(self._sampler, batch * self.batch_size)
+            sampler = optuna_sampler(self._sampler, batch * self.batch_size)
             if sampler == "nsga2":
                 # What it keeps in a study about generations would differ after a restart.
-                asking.asked.clear()
-                asking.study = new_study(self.objective)
-                asking.study.add_trials(asking.history)
-            asking.study.sampler = make_sampler(sampler, self._seed, batch)
+                stage.asked.clear()
+                stage.study = new_study(self.objective)
+                stage.study.add_trials(stage.history)
+            stage.study.sampler = make_sampler(sampler, self._seed, batch)
             for slot in range(self.batch_size):
-                given = self._given(asking, batch, place + slot, slot, seen)
+                given = self._given(stage, batch, place + slot, slot, seen)
                 if given is not None:
-                    asking.study.enqueue_trial(dict(given))
-                proposal = self._ask(asking, batch, slot, seen)
+                    stage.study.enqueue_trial(dict(given))
+                proposal = self._ask(stage, batch, slot, seen)
                 if proposal is None:
                     break
                 seen.add(proposal.config_hash)
                 proposals.append(proposal)
         return proposals
 
-    def _tell(self, asking: _Asking, trial: Trial) -> None:
-        asked = asking.asked.pop(trial.config_hash, None)
-        frozen = frozen_trial(trial, asking.distributions, self.objective, asking.complete)
-        asking.told += 1
-        asking.complete += frozen.state == TrialState.COMPLETE
-        if self._sampler in ("tpe", "nsga2"):  # who reads it; the others need no more memory
-            asking.history.append(frozen)
+    def _tell(self, stage: _StageSampler, trial: Trial) -> None:
+        asked = stage.asked.pop(trial.config_hash, None)
+        frozen = frozen_trial(trial, stage.distributions, self.objective, stage.complete)
+        stage.told += 1
+        stage.complete += frozen.state == TrialState.COMPLETE
+        if self._sampler in (AUTO, "nsga2"):  # who reads it; the others need no more memory
+            stage.history.append(frozen)
         if asked is None:
-            asking.study.add_trial(frozen)
+            stage.study.add_trial(frozen)
         else:
             for name, amount in frozen.constraints.items():
                 asked.set_constraint(name, amount)
-            asking.study.tell(asked, frozen.values, state=frozen.state)
+            stage.study.tell(asked, frozen.values, state=frozen.state)
 
     def _given(
-        self, asking: _Asking, batch: int, place: int, slot: int, seen: set[str]
+        self, stage: _StageSampler, batch: int, place: int, slot: int, seen: set[str]
     ) -> Params | None:
-        """What is tried without asking the sampler; None asks it."""
-        if asking.stage == LAYERS:
+        """The point that is tried without asking Optuna; None asks Optuna."""
+        if stage.name == LAYERS:
             assert self.plan is not None
             first = self.plan.first_points()[:_PROGRAMMES]
             return first[place] if place < len(first) else None
         good = first_points(self.space, self.start)
-        guesses = good if self._sampler == "tpe" else good[:1]
+        guesses = good if self._sampler == AUTO else good[:1]
         if place < len(guesses):
             return guesses[place]
-        if sampler_beyond(self._sampler, place) != "tpe" or place % _EXPLORES == _EXPLORES - 1:
+        if self._sampler != AUTO or place >= TPE_UP_TO or place % _EXPLORES == _EXPLORES - 1:
             return None
         return self._refinement.propose(seen, batch_seed(self._seed, batch, self.batch_size + slot))
 
@@ -225,25 +233,25 @@ class Proposer:
         best = self.space.params_of(self.start) if self._best is None else dict(self._best.params)
         return {**best, **point, **self.plan.params_of(point)}
 
-    def _ask(self, asking: _Asking, batch: int, slot: int, seen: set[str]) -> Proposal | None:
-        trial = asking.study.ask()
-        point = asking.space.suggest(trial)
-        proposal = self._proposal(asking, point)
+    def _ask(self, stage: _StageSampler, batch: int, slot: int, seen: set[str]) -> Proposal | None:
+        trial = stage.study.ask()
+        point = stage.space.suggest(trial)
+        proposal = self._proposal(stage, point)
         if proposal.config_hash not in seen:
-            asking.asked[proposal.config_hash] = trial
+            stage.asked[proposal.config_hash] = trial
             return proposal
         # Telling the known value again, or only FAIL, leaves TPE on the same point for ever.
-        asking.study.tell(trial, state=TrialState.FAIL)
+        stage.study.tell(trial, state=TrialState.FAIL)
         seed = batch_seed(self._seed, batch, slot + 1)
-        unseen = asking.space.unseen_near(
-            point, lambda p: self._proposal(asking, p).config_hash in seen, seed
+        unseen = stage.space.unseen_near(
+            point, lambda p: self._proposal(stage, p).config_hash in seen, seed
         )
         if unseen is None:
             return None
-        asking.study.enqueue_trial(dict(unseen))
-        trial = asking.study.ask()
-        proposal = self._proposal(asking, asking.space.suggest(trial))
-        asking.asked[proposal.config_hash] = trial
+        stage.study.enqueue_trial(dict(unseen))
+        trial = stage.study.ask()
+        proposal = self._proposal(stage, stage.space.suggest(trial))
+        stage.asked[proposal.config_hash] = trial
         return proposal
 
     def _enumerated(self) -> list[Proposal]:
@@ -258,9 +266,9 @@ class Proposer:
                 break
         return proposals
 
-    def _proposal(self, asking: _Asking, point: Params) -> Proposal:
-        params = asking.decode(point)
+    def _proposal(self, stage: _StageSampler, point: Params) -> Proposal:
+        params = stage.decode(point)
         fields = {n: v for n, v in params.items() if n not in PLAN_NAMES}
         qconfig = to_qconfig(fields, self.start)
-        shown = {n: v for n, v in params.items() if asking.stage == GLOBAL or not is_of_layer(n)}
-        return Proposal(shown, qconfig, config_hash(qconfig.to_dict()), asking.stage)
+        shown = {n: v for n, v in params.items() if stage.name == GLOBAL or not is_of_layer(n)}
+        return Proposal(shown, qconfig, config_hash(qconfig.to_dict()), stage.name)

@@ -13,7 +13,7 @@ from qsearch.import_path import is_import_path
 from qsearch.search.objectives import KEEPS_ACCURACY, SQNR_CEILING_DB, UNCERTAIN, Score
 from qsearch.store.records import Failure, Outcome, Trial
 from workers.errors import LostWorkerError
-from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Judge, Range
+from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, EvaluatorName, Range
 from workers.metrics.custom import named_values, standard_error
 from workers.metrics.registry import results
 from workers.metrics.sqnr import standard_error_db
@@ -22,21 +22,21 @@ from workers.parts import split
 COLLAPSE_AFTER: Final = 32
 """Samples after which a configuration that lost nearly everything is stopped."""
 
-JUDGE_OF_FLAG: Final[Mapping[str, Judge]] = {"grid": "grid", "simulated": "simulated"}
-"""The judge behind ``--judge``: the integers that ship, or their float simulation."""
+EVALUATOR_OF_FLAG: Final[Mapping[str, EvaluatorName]] = {"grid": "grid", "simulated": "simulated"}
+"""The evaluator behind the flag: the integers that ship, or their float simulation."""
 
 ScoreOf = Callable[[Mapping[str, Mapping[str, float]]], dict[str, float | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
+class Evaluator:
     """The part of an EvaluationRequest that is the same for all trials of a study.
 
     Attributes:
         blob: the float module, or the pool's handle of it.
         dataset: evaluation samples.
         samples: which of them.
-        judge: who computes the outputs of candidates.
+        name: who computes the outputs of candidates.
         metrics: names of ``workers.metrics.registry``.
         reference: outputs of the float model for ``samples``, or the pool's handle of them.
         score_of: merged metric sums → score.
@@ -50,7 +50,7 @@ class Judging:
     blob: Any
     dataset: DatasetRef
     samples: Range
-    judge: Judge
+    name: EvaluatorName
     metrics: tuple[str, ...]
     reference: Any
     score_of: ScoreOf
@@ -60,19 +60,19 @@ class Judging:
     latency: bool = False
     keeps: Callable[[Score], bool] | None = None
 
-    def judge_of(self, qconfig: Mapping[str, Any]) -> Judge:
-        """The grid holds integers only; what may keep float parts is judged as a simulation."""
-        return self.judge if qconfig["partition_conversions"] == "fully_integral" else "simulated"
+    def name_for(self, qconfig: Mapping[str, Any]) -> EvaluatorName:
+        """The grid holds integers only; a module that may keep float parts is simulated."""
+        return self.name if qconfig["partition_conversions"] == "fully_integral" else "simulated"
 
     def requests(
         self, qconfig: Mapping[str, Any], scales: tuple[float, ...] | None
     ) -> list[EvaluationRequest]:
-        """Judge one candidate on all samples, in parts, stopping early if it collapses."""
+        """Evaluate one candidate on all samples, in parts; a collapsed candidate stops early."""
         request = EvaluationRequest(
             blob=self.blob,
             qconfig=dict(qconfig),
             activation_scales=scales,
-            judge=self.judge_of(qconfig),
+            evaluator=self.name_for(qconfig),
             dataset=self.dataset,
             samples=self.samples,
             metrics=self.metrics,

@@ -36,7 +36,7 @@ class MetricSums:
             if metric.needs_reference and not has_reference:
                 raise MetricError(
                     f"metric {name!r} compares with the float model, whose outputs were not given",
-                    fix="run the judge 'float' with return_outputs first and pass them on",
+                    fix="run the evaluator 'float' with return_outputs first and pass them on",
                 )
 
     def add(self, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None) -> None:

@@ -17,11 +17,11 @@ from qsearch.errors import SettingsError
 from qsearch.log import logging_to
 from qsearch.model_source import ModelSource, find_model
 from qsearch.progress import Progress
-from qsearch.result import SearchResult
 from qsearch.run_folder import RunFolder
 from qsearch.search.budget import Control, Stopwatch
-from qsearch.search.preparation import PreparedStudy, prepare_study, study_name
+from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
+from qsearch.search.study import PreparedStudy, prepare_study, study_name
 from qsearch.settings import Resolved, Settings
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import exclusive, masked, open_engine, parse_url
@@ -29,7 +29,7 @@ from qsearch.store.repository import Repository
 from workers.pool.choice import open_pool
 from workers.pool.protocol import WorkerPool, WorkerSize
 
-log = logging.getLogger("qsearch.search.launching")
+log = logging.getLogger("qsearch.search.launch")
 
 # Wishes for one run: a file that is given to -c again must not start over or fall silent.
 _ONE_RUN_ONLY = ("dry_run", "fresh", "json", "verbosity")

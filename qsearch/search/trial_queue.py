@@ -10,9 +10,9 @@ from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import TakenError
 from qsearch.progress import TRIALS, Progress
-from qsearch.search.ledger import Ledger
-from qsearch.search.proposals import Proposer
+from qsearch.search.sampler import StudySampler
 from qsearch.search.space import canonical_fields, content_hash
+from qsearch.search.trials import StudyTrials
 from qsearch.store.records import NewTrial, Trial
 from qsearch.store.repository import Repository
 from workers.errors import BrokenRunError
@@ -30,8 +30,8 @@ class TrialQueue:
     """Proposes batches of a study and stores them.
 
     Args:
-        repository, study_id, ledger: what is stored, and what is known of it.
-        proposer: what to try next.
+        repository, study_id, trials: what is stored, and what is known of it.
+        sampler: what to try next.
         scales: activation scales, which are a part of what makes two trials the same work.
         work_key: all else that decides a score beside the configuration.
         target: trials the study shall have.
@@ -41,8 +41,8 @@ class TrialQueue:
 
     repository: Repository
     study_id: int
-    ledger: Ledger
-    proposer: Proposer
+    trials: StudyTrials
+    sampler: StudySampler
     scales: ScaleSource
     work_key: Mapping[str, Any]
     target: int
@@ -55,24 +55,24 @@ class TrialQueue:
     _variants: set[str] = field(default_factory=set)
 
     def load(self, *, alone: bool) -> None:
-        """Go on from what the ledger holds; with other drivers the last batch is not ours."""
+        """Go on from what the trials holds; with other drivers the last batch is not ours."""
         # The last batch may lack trials that an earlier, smaller budget had no room for.
-        self._next_batch = max(self.ledger.last_batch, 0)
-        if not alone and self.ledger.trials:
+        self._next_batch = max(self.trials.last_batch, 0)
+        if not alone and self.trials.by_number:
             self._next_batch += 1
         self.tell()
         for batch in range(self._told, self._next_batch):
-            self.proposer.add_pending(self.ledger.batch(batch))
-        self._variants = {content_hash(self.proposer.start.calibration_fields())}
+            self.sampler.add_pending(self.trials.batch(batch))
+        self._variants = {content_hash(self.sampler.start.calibration_fields())}
 
     def tell(self) -> None:
-        """Tell the proposer the batches that ended, in order."""
+        """Tell the sampler the batches that ended, in order."""
         ended: list[Trial] = []
-        while self._told < self._next_batch and self.ledger.batch_ended(self._told):
-            ended += self.ledger.batch(self._told)
+        while self._told < self._next_batch and self.trials.batch_ended(self._told):
+            ended += self.trials.batch(self._told)
             self._told += 1
         if ended:
-            self.proposer.add_history(ended)
+            self.sampler.add_history(ended)
 
     def fill(self, *, running: int, reserve: int) -> bool:
         """Store the next batches; whether there were any.
@@ -85,7 +85,7 @@ class TrialQueue:
         while self._may_propose(running, reserve):
             batch = self._next_batch
             new = self._new_trials(batch)
-            if not new and not self.ledger.batch(batch):
+            if not new and not self.trials.batch(batch):
                 self.exhausted = True
                 break
             try:
@@ -93,21 +93,21 @@ class TrialQueue:
             except TakenError:
                 self.read_new()  # another driver stored it first
                 continue
-            self.ledger.note_all(added)
+            self.trials.note_all(added)
             self._next_batch = batch + 1
-            self.proposer.add_pending(added)
+            self.sampler.add_pending(added)
             self.tell()
             stored = stored or bool(added)
         return stored
 
     def read_new(self) -> list[Trial]:
         """Take in the batches that other drivers stored; their trials that ended."""
-        stored = self.repository.trials_of(self.study_id, first=self.ledger.next_number)
-        new = [trial for trial in stored if trial.number not in self.ledger.trials]
+        stored = self.repository.trials_of(self.study_id, first=self.trials.next_number)
+        new = [trial for trial in stored if trial.number not in self.trials.by_number]
         if new:
-            self.proposer.add_pending(new)
+            self.sampler.add_pending(new)
             self._next_batch = max(self._next_batch, new[-1].batch + 1)
-        return self.ledger.note_all(new)
+        return self.trials.note_all(new)
 
     def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
         """Scales; where that is the first of a graph variant, calibration was in between.
@@ -123,35 +123,35 @@ class TrialQueue:
         finally:
             if variant not in self._variants:
                 self._variants.add(variant)
-                self.progress.phase(TRIALS, self.target, self.ledger.finished)
+                self.progress.phase(TRIALS, self.target, self.trials.finished)
 
     @property
     def out_of_patience(self) -> bool:
         """Whether so many trials as patience allows ended since the last better one."""
         if self.patience is None:
             return False
-        ended = self.ledger.next_number - self.ledger.unfinished
-        return ended - 1 - self.ledger.last_better >= self.patience
+        ended = self.trials.next_number - self.trials.unfinished
+        return ended - 1 - self.trials.last_better >= self.patience
 
     def _may_propose(self, running: int, reserve: int) -> bool:
-        if self.exhausted or self.out_of_patience or self.ledger.next_number >= self.target:
+        if self.exhausted or self.out_of_patience or self.trials.next_number >= self.target:
             return False
-        if self.proposer.needs_history:
+        if self.sampler.needs_history:
             return self._told == self._next_batch
-        return self.ledger.unfinished - running < reserve
+        return self.trials.unfinished - running < reserve
 
     def _new_trials(self, batch: int) -> list[NewTrial]:
         """The proposals of the batch that are not stored, as many as the budget has room for."""
-        stored = {row.config_hash for row in self.ledger.batch(batch)}
-        room = self.target - self.ledger.next_number
+        stored = {row.config_hash for row in self.trials.batch(batch)}
+        room = self.target - self.trials.next_number
         new: list[NewTrial] = []
-        for proposal in self.proposer.propose(batch):
+        for proposal in self.sampler.propose(batch):
             if proposal.config_hash in stored or len(new) == room:
                 continue
             fields = proposal.qconfig.to_dict()
             new.append(
                 NewTrial(
-                    number=self.ledger.next_number + len(new),
+                    number=self.trials.next_number + len(new),
                     batch=batch,
                     params=proposal.params,
                     qconfig=fields,

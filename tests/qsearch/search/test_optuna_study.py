@@ -11,7 +11,7 @@ from optuna.trial import TrialState, create_trial
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import Objective
-from qsearch.search.replica import distributions_of, frozen_trial, new_study, replica
+from qsearch.search.optuna_study import distributions_of, frozen_trial, new_study, replica
 from qsearch.search.space import config_hash, default_space
 from qsearch.store.records import Outcome, Trial
 from qsearch.store.records import TrialState as StoredState

@@ -10,8 +10,8 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.choices import SAMPLERS
 from qsearch.search.layer_space import LayerPlan, LayerSpace
 from qsearch.search.objectives import Objective
-from qsearch.search.proposals import Proposal, Proposer
-from qsearch.search.samplers import sampler_beyond, sampler_names
+from qsearch.search.optuna_study import optuna_sampler, sampler_names
+from qsearch.search.sampler import Proposal, StudySampler
 from qsearch.search.space import Parameter, Space, default_space
 from qsearch.store.records import Outcome, Trial, TrialState
 
@@ -31,15 +31,15 @@ PLAN = LayerPlan(
 )
 
 
-def proposer(
-    sampler: str = "tpe",
+def study_sampler(
+    sampler: str = "auto",
     space: Space | None = None,
     every: bool = False,
     seed: int = 5,
     plan: LayerPlan | None = None,
     objective: Objective | None = None,
-) -> Proposer:
-    return Proposer(
+) -> StudySampler:
+    return StudySampler(
         space or default_space(),
         START,
         objective or Objective("sqnr"),
@@ -84,12 +84,12 @@ def ended(
 
 
 def play(batches: int, restart_every: int | None = None, **options: object) -> list[str]:
-    """Config hashes of a study; with restarts the proposer is rebuilt from the trials."""
-    current = proposer(**options)  # type: ignore[arg-type]
+    """Config hashes of a study; with restarts the sampler is rebuilt from the trials."""
+    current = study_sampler(**options)  # type: ignore[arg-type]
     trials: list[Trial] = []
     for batch in range(batches):
         if restart_every and batch % restart_every == 0:
-            current = proposer(**options)  # type: ignore[arg-type]
+            current = study_sampler(**options)  # type: ignore[arg-type]
             current.add_history(trials)
         proposals = current.propose(batch)
         states: list[TrialState] = ["complete", "pruned", "complete", "failed"]
@@ -100,19 +100,19 @@ def play(batches: int, restart_every: int | None = None, **options: object) -> l
 
 
 def test_the_first_proposal_is_the_recommended_configuration() -> None:
-    assert proposer().propose(0)[0].qconfig == START
+    assert study_sampler().propose(0)[0].qconfig == START
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random", "grid"])
+@pytest.mark.parametrize("sampler", ["auto", "tpe", "nsga2", "random", "grid"])
 def test_a_restarted_search_proposes_what_an_unbroken_one_does(sampler: str) -> None:
     unbroken = play(8, sampler=sampler)
     assert play(8, restart_every=1, sampler=sampler) == unbroken
     assert play(8, restart_every=3, sampler=sampler) == unbroken
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
+@pytest.mark.parametrize("sampler", ["auto", "tpe", "nsga2"])
 def test_a_restart_changes_nothing_with_several_objectives_and_layers(sampler: str) -> None:
-    plan = PLAN if sampler == "tpe" else None
+    plan = PLAN if sampler == "auto" else None
     options = {"sampler": sampler, "plan": plan, "objective": Objective("sqnr", ("size",))}
     unbroken = play(12, **options)
     assert play(12, restart_every=1, **options) == unbroken
@@ -121,7 +121,7 @@ def test_a_restart_changes_nothing_with_several_objectives_and_layers(sampler: s
 
 
 def test_layers_differ_once_the_global_stage_is_warm() -> None:
-    current = proposer(plan=PLAN)
+    current = study_sampler(plan=PLAN)
     trials: list[Trial] = []
     for batch in range(6):
         new = [ended(p, len(trials) + i) for i, p in enumerate(current.propose(batch))]
@@ -140,7 +140,7 @@ def test_layers_differ_once_the_global_stage_is_warm() -> None:
 
 
 def test_after_the_guesses_one_or_two_values_of_a_good_trial_change() -> None:
-    current = proposer()
+    current = study_sampler()
     trials: list[Trial] = []
     for batch in range(2):
         trials += [ended(p, len(trials) + i) for i, p in enumerate(current.propose(batch))]
@@ -164,8 +164,8 @@ def test_values_that_add_up_are_put_together_in_few_trials() -> None:
         return sum(proposal.params.get(name) == value for name, value in gains.items())
 
     found = {}
-    for sampler in ("tpe", "random"):
-        current = proposer(sampler)
+    for sampler in ("auto", "random"):
+        current = study_sampler(sampler)
         trials: list[Trial] = []
         for batch in range(6):
             new = [
@@ -175,17 +175,18 @@ def test_values_that_add_up_are_put_together_in_few_trials() -> None:
             current.add_history(new)
             trials += new
         found[sampler] = max((t.outcome.score or {})["sqnr_db"] or 0.0 for t in trials)
-    assert found["tpe"] == 29
+    assert found["auto"] == 29
     assert found["random"] < 29
 
 
 def test_tpe_gives_way_to_nsga2_beyond_two_thousand_trials() -> None:
-    assert sampler_beyond("tpe", 1999) == "tpe"
-    assert sampler_beyond("tpe", 2000) == "nsga2"
-    assert sampler_beyond("random", 9999) == "random"
+    assert optuna_sampler("auto", 1999) == "tpe"
+    assert optuna_sampler("auto", 2000) == "nsga2"
+    assert optuna_sampler("tpe", 2000) == "tpe"
+    assert optuna_sampler("random", 9999) == "random"
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["auto", "tpe", "random"])
 def test_nothing_is_proposed_twice_until_the_space_ends(sampler: str) -> None:
     hashes = play(27, sampler=sampler)
     assert len(hashes) == len(set(hashes)) == 108
@@ -194,12 +195,12 @@ def test_nothing_is_proposed_twice_until_the_space_ends(sampler: str) -> None:
 def test_a_small_space_is_enumerated_from_the_recommended_configuration() -> None:
     hashes = play(3, space=SMALL, every=True)
     assert len(hashes) == len(set(hashes)) == 6
-    first = proposer(space=SMALL, every=True).propose(0)[0]
+    first = study_sampler(space=SMALL, every=True).propose(0)[0]
     assert first.qconfig == START
 
 
 def test_other_seeds_propose_other_trials() -> None:
-    one, other = proposer("random", seed=5), proposer("random", seed=6)
+    one, other = study_sampler("random", seed=5), study_sampler("random", seed=6)
     assert one.propose(2) != other.propose(2)
 
 

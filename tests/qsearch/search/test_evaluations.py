@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.search.evaluating import Evaluations
-from qsearch.search.judging import Judging
+from qsearch.search.evaluations import Evaluations
+from qsearch.search.evaluator import Evaluator
 from qsearch.store.records import Ended, Outcome, Trial
 from workers.messages import DatasetRef, EvaluationResult, Range
 from workers.pool.jobs import JobQueue
@@ -58,7 +58,7 @@ class StopAfter:
 
 
 def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False) -> Ended:
-    judging = Judging(
+    evaluator = Evaluator(
         b"",
         DatasetRef("npz"),
         Range(0, 96),
@@ -69,7 +69,7 @@ def run(order: Sequence[int], stop: StopAfter, collapsed: bool = False) -> Ended
         parts=PARTS,
     )
     pool = Queue(max_attempts=3)
-    evaluations = Evaluations(pool, judging, stop)  # type: ignore[arg-type]
+    evaluations = Evaluations(pool, evaluator, stop)  # type: ignore[arg-type]
     trial = Trial(
         5,
         0,

@@ -11,19 +11,19 @@ from qsearch.store.repository import Repository
 
 
 @dataclass(slots=True)
-class Ledger:
+class StudyTrials:
     """What the driver knows of the trials.
 
     Attributes:
         objective: says which trial is the best.
-        trials: by number.
+        by_number: trials by their numbers.
         finished: how many of them are.
         best: the best complete trial.
         last_better: number of the newest trial that no earlier one beat or equalled.
     """
 
     objective: Objective
-    trials: dict[int, Trial] = field(default_factory=dict)
+    by_number: dict[int, Trial] = field(default_factory=dict)
     finished: int = 0
     best: Trial | None = None
     last_better: int = 0
@@ -35,8 +35,8 @@ class Ledger:
 
     def note(self, trial: Trial) -> bool:
         """Take in how a trial stands; whether it ended only now."""
-        before = self.trials.get(trial.number)
-        self.trials[trial.number] = trial
+        before = self.by_number.get(trial.number)
+        self.by_number[trial.number] = trial
         if trial.finished:
             self._unfinished.discard(trial.number)
         else:
@@ -71,7 +71,7 @@ class Ledger:
 
     def before(self, batch: int) -> list[Trial]:
         """Complete trials of earlier batches."""
-        known = self.trials.values()
+        known = self.by_number.values()
         return [trial for trial in known if trial.batch < batch and trial.state == "complete"]
 
     def note_all(self, trials: Iterable[Trial]) -> list[Trial]:
@@ -81,7 +81,7 @@ class Ledger:
     @property
     def next_number(self) -> int:
         """The first number that is not known here: where new trials, ours or others', begin."""
-        while self._next in self.trials:
+        while self._next in self.by_number:
             self._next += 1
         return self._next
 
@@ -92,7 +92,7 @@ class Ledger:
 
     def batch(self, number: int) -> list[Trial]:
         """The trials of a batch, by number."""
-        return [self.trials[trial] for trial in sorted(self._batches.get(number, ()))]
+        return [self.by_number[trial] for trial in sorted(self._batches.get(number, ()))]
 
     def batch_ended(self, number: int) -> bool:
         """Whether every trial of the batch, and there is one, is finished."""
@@ -109,21 +109,21 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredIncumbents:
-    """See ``pruning.Incumbents``.
+class StudyHistory:
+    """See ``pruning.EarlierTrials``.
 
     Args:
-        ledger: the trials of the study as the driver knows them.
+        trials: the trials of the study as the driver knows them.
         repository, study_id: where their parts are.
     """
 
-    ledger: Ledger
+    trials: StudyTrials
     repository: Repository
     study_id: int
 
     def before(self, batch: int) -> Sequence[Trial]:
         """Complete trials of earlier batches."""
-        return self.ledger.before(batch)
+        return self.trials.before(batch)
 
     def shards(self, trial: Trial) -> Sequence[Shard]:
         """The parts of a trial; of one that the store answered, those of the work it repeats."""

@@ -36,7 +36,7 @@ _DRAWN: Final = 4095
 Sums = Mapping[str, Mapping[str, float]]
 
 
-class Incumbents(Protocol):
+class EarlierTrials(Protocol):
     """What is known of the trials before a batch."""
 
     def before(self, batch: int) -> Sequence[Trial]:
@@ -47,8 +47,8 @@ class Incumbents(Protocol):
 
 
 @dataclass(slots=True)
-class PairedStop:
-    """The test as an ``EarlyStop``.
+class SignFlipPruner:
+    """The test as an ``Pruner``.
 
     Args:
         objective: which loss is compared, and which trial is the incumbent.
@@ -60,7 +60,7 @@ class PairedStop:
     """
 
     objective: Objective
-    incumbents: Incumbents
+    incumbents: EarlierTrials
     alpha: float
     parts: int
     seed: int

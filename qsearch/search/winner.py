@@ -29,16 +29,16 @@ from qsearch.data import PreparedData
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
-from qsearch.search.evaluating import await_workers
-from qsearch.search.judging import Judging, score_of
-from qsearch.search.preparation import PreparedStudy
+from qsearch.search.evaluations import await_workers
+from qsearch.search.evaluator import Evaluator, score_of
+from qsearch.search.study import PreparedStudy
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
+from workers.batching import batch_size, model_batches
 from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
-from workers.feeding import batch_size, model_batches
-from workers.messages import EvaluationRequest, Judge, Range
+from workers.messages import EvaluationRequest, EvaluatorName, Range
 from workers.pool.protocol import WorkerPool
 
 MAIN = "quantized_main"
@@ -50,7 +50,7 @@ class Emitted:
 
     Attributes:
         score: as for trials.
-        equal_outputs: fraction of samples all of whose outputs equal the judge's, bit for bit.
+        equal_outputs: fraction of samples all of whose outputs equal the evaluator's, bit for bit.
         outputs_sha256: over these outputs; `qsearch verify --eval` computes it again.
         cpu_s: what the check cost.
     """
@@ -126,48 +126,48 @@ def _dtypes(ty: Type) -> list[str]:
 
 def check_winner(
     pool: WorkerPool,
-    judging: Judging,
+    evaluator: Evaluator,
     reference: Sequence[NDArray[Any]],
     best: Trial,
     scales: tuple[float, ...] | None,
     progress: Progress,
 ) -> Emitted:
-    """Score the winner by the exact reference and compare its outputs with the judge's.
+    """Score the winner by the exact reference and compare its outputs with the evaluator's.
 
-    The judge runs again only where the hash of its outputs says that some of them differ.
+    The evaluator runs again only where the hash of its outputs says that some of them differ.
 
     Args:
         reference: outputs of the float model for all samples.
     """
 
-    def run(judge: Judge) -> SplitEvaluation:
-        progress.phase(f"check, {judge}", len(judging.samples))
+    def run(name: EvaluatorName) -> SplitEvaluation:
+        progress.phase(f"check, {name}", len(evaluator.samples))
         requests = [
             EvaluationRequest(
-                blob=judging.blob,
+                blob=evaluator.blob,
                 qconfig=dict(best.qconfig),
                 activation_scales=scales,
-                judge=judge,
-                dataset=judging.dataset,
+                evaluator=name,
+                dataset=evaluator.dataset,
                 samples=part,
-                metrics=judging.metrics,
+                metrics=evaluator.metrics,
                 reference=tuple(out[part.start : part.stop] for out in reference),
                 return_outputs=True,
-                channels=judging.channels_of(best.qconfig),
+                channels=evaluator.channels_of(best.qconfig),
             )
-            for part in shards(judging.samples)
+            for part in shards(evaluator.samples)
         ]
-        return evaluate_split(pool, requests, progress, f"final {judge}")
+        return evaluate_split(pool, requests, progress, f"final {name}")
 
     await_workers(pool, progress)
-    judge = judging.judge_of(best.qconfig)
+    name = evaluator.name_for(best.qconfig)
     exact = run("reference")
     equal, cpu_s = 1.0, exact.cpu_s
     digest = outputs_sha256(exact.outputs)
     if digest != best.outcome.outputs_sha256:
-        judged = run(judge)
-        equal = equal_fraction(exact.outputs, judged.outputs)
-        cpu_s += judged.cpu_s
+        scored = run(name)
+        equal = equal_fraction(exact.outputs, scored.outputs)
+        cpu_s += scored.cpu_s
     return Emitted(score_of(exact.sums), equal, digest, cpu_s)
 
 
@@ -189,7 +189,7 @@ def equal_fraction(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]])
     return float(equal.mean())
 
 
-log = logging.getLogger("qsearch.search.finalize")
+log = logging.getLogger("qsearch.search.winner")
 
 SAMPLES = 4
 """Inputs that are stored with their outputs."""
@@ -255,7 +255,7 @@ RUNS: Final = 8
 MAX_BYTES: Final = 16 << 20
 
 
-def kept_inputs(data: PreparedData, inputs: Sequence[InputSpec]) -> dict[str, NDArray[Any]]:
+def sample_inputs(data: PreparedData, inputs: Sequence[InputSpec]) -> dict[str, NDArray[Any]]:
     """Inputs of a few runs of the model, by ``run.place``: input names may be anything."""
     first = Range(0, min(RUNS * batch_size(inputs), data.count))
     kept: dict[str, NDArray[Any]] = {}
@@ -272,7 +272,7 @@ def kept_inputs(data: PreparedData, inputs: Sequence[InputSpec]) -> dict[str, ND
 def runs_of(
     kept: Mapping[str, NDArray[Any]], names: Sequence[str]
 ) -> list[dict[str, NDArray[Any]]]:
-    """What ``kept_inputs`` gave, as inputs by name, run after run."""
+    """What ``sample_inputs`` gave, as inputs by name, run after run."""
     runs = len(kept) // max(len(names), 1)
     return [
         {name: kept[f"{run}.{place}"] for place, name in enumerate(names)} for run in range(runs)
