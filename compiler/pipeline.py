@@ -10,16 +10,13 @@ from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError, legal_names
 from compiler.fusion.fuse_ops import FuseOps
+from compiler.fusion.preparation import BEFORE_FUSION
 from compiler.ir.expr import Expr
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass, run_named
 from compiler.lowering.lower_te import LowerTE
-from compiler.passes.canonicalize_cast import CanonicalizeCast
-from compiler.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from compiler.passes.eta_expand import EtaExpand
-from compiler.passes.fold_constant import FoldConstant
-from compiler.passes.simplify_inference import SimplifyInference
 from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.compilation_config import CompilationConfig
 from compiler.targets.reference.executor import ReferenceExecutor
@@ -28,15 +25,7 @@ from compiler.targets.target import Target
 
 EXECUTORS = ("reference", "c")
 
-BEFORE_LOWERING: tuple[Pass, ...] = (
-    SimplifyInference(),
-    # What several layers read as the same narrow integers is narrowed once, where it is made.
-    EliminateCommonSubexpr(),
-    CanonicalizeCast(),
-    FoldConstant(),
-    FuseOps(),
-    EtaExpand(),
-)
+BEFORE_LOWERING: tuple[Pass, ...] = (*BEFORE_FUSION, FuseOps(), EtaExpand())
 """What ``lower`` runs on the graph before PlanDevices and LowerTE."""
 
 

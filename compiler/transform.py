@@ -10,6 +10,7 @@ Written out for type checkers; a test compares it with the registered passes.
 
 from compiler.fusion.fuse_ops import FuseOps
 from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
+from compiler.fusion.hardware.preparation import RemoveMarkers
 from compiler.ir.infer_type import InferType
 from compiler.ir.instruments import DumpDir, NodeCountInstrument, PrintIR, TimingInstrument
 from compiler.ir.pass_infra import (
@@ -86,6 +87,7 @@ __all__ = [
     "QuantizeRealize",
     "RecoverLayerNorm",
     "RecoverRmsNorm",
+    "RemoveMarkers",
     "Sequential",
     "SimplifyExpr",
     "SimplifyInference",

@@ -10,8 +10,8 @@ from compiler.drawing import draw
 from compiler.errors import NotFullyIntegralError
 from compiler.fusion.hardware.command_list import register_command_list
 from compiler.fusion.hardware.description import load_hdfg
-from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
 from compiler.fusion.hardware.hdfg import HDFG
+from compiler.fusion.hardware.preparation import group_for_hardware
 from compiler.fusion.hardware.report import HardwareReport, hw_report
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
@@ -42,7 +42,7 @@ def show_hardware(
         return str(hw_report(module, hdfg, matcher))
     if format == "json":
         return json.dumps(hw_report(module, hdfg, matcher).to_dict())
-    return draw(FuseOpHW(hdfg, matcher)(module), format)
+    return draw(group_for_hardware(module, hdfg, matcher), format)
 
 
 def _module(path: Path, after: str | None, dim: Any) -> IRModule:

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.errors import PassError
-from compiler.ir.expr import Call, Expr, Function
+from compiler.errors import CompilerError, PassError, legal_names
+from compiler.ir.expr import Call, Expr, Function, Op
 from compiler.ir.infer_type import infer_expr
 from compiler.ir.module import IRModule
+from compiler.ir.op import all_ops
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import Type
 from compiler.ops.rules.simplify import FSimplifyExpr
@@ -29,7 +30,16 @@ from compiler.passes.opaque_primitives import OpaquePrimitives
 @register_pass("SimplifyExpr", opt_level=0, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class SimplifyExpr(FunctionPass):
-    """Remove operators that cancel out, merge those that are one."""
+    """Remove operators that cancel out, merge those that are one.
+
+    Args:
+        ops: names of the operators to look at, such as ("cast",); () looks at all.
+
+    Raises:
+        CompilerError: an operator is unknown or has no rule.
+    """
+
+    ops: tuple[str, ...] = ()
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The simplified function, itself when nothing applies.
@@ -37,7 +47,7 @@ class SimplifyExpr(FunctionPass):
         Raises:
             PassError: a rule changed the type of the function.
         """
-        new = _Simplifier().visit(fn)
+        new = _Simplifier(self._chosen()).visit(fn)
         if new is fn:
             return fn
         new = infer_expr(new, mod)
@@ -51,10 +61,21 @@ class SimplifyExpr(FunctionPass):
         assert isinstance(new, Function)
         return new
 
+    def _chosen(self) -> frozenset[Op]:
+        """The operators whose rules are asked."""
+        ruled = {op.name: op for op in all_ops() if FSimplifyExpr.get(op) is not None}
+        for name in self.ops:
+            if name not in ruled:
+                raise CompilerError(
+                    f"SimplifyExpr has no rule for operator {name!r}", fix=legal_names(name, ruled)
+                )
+        return frozenset(ruled[name] for name in self.ops or ruled)
+
 
 class _Simplifier(OpaquePrimitives):
-    def __init__(self) -> None:
+    def __init__(self, chosen: frozenset[Op]) -> None:
         super().__init__()
+        self.chosen = chosen
         self.types: dict[Expr, Type] = {}
 
     def type_of(self, expr: Expr) -> Type:
@@ -71,7 +92,7 @@ class _Simplifier(OpaquePrimitives):
 
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         rule = FSimplifyExpr.get(post.op)
-        if rule is None:
+        if rule is None or post.op not in self.chosen:
             return post
         if post is not pre:
             self.types[post] = pre.checked_type

@@ -99,10 +99,10 @@ def _grouped(module: IRModule, groups: str) -> IRModule:
     if groups == "fused":
         fused: IRModule = FuseOps()(module)
         return fused
-    from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
+    from compiler.fusion.hardware.preparation import group_for_hardware
     from qsearch.hardware import read_hardware
 
-    return FuseOpHW(read_hardware(groups))(module)
+    return group_for_hardware(module, read_hardware(groups))
 
 
 def _rank(frame: Frame) -> int:

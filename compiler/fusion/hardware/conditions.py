@@ -15,7 +15,7 @@ from compiler.errors import HDFGError, legal_names, nearest
 from compiler.fusion.hardware.condition_text import split_condition
 from compiler.fusion.hardware.dfg import Node
 from compiler.ir.expr import Constant, Expr, Op
-from compiler.ir.op import all_ops, has_op
+from compiler.ir.op import RESHAPE, all_ops, has_op
 from compiler.ir.ty import DTYPES, TensorType, Type, bits, tensor_fields
 from compiler.ir.ty import Any as AnyDim
 from compiler.named_table import NamedTable
@@ -119,9 +119,16 @@ def no_const_operand(args: Sequence[Any], op: Op) -> Test:
 
 @conditions.register("distinct_operands")
 def distinct_operands(args: Sequence[Any], op: Op) -> Test:
-    """No value is used twice."""
+    """No value is used twice, in another shape neither: a reshape makes no second operand."""
     _exactly(0, args, "distinct_operands")
-    return lambda node: len(set(node.preds)) == len(node.preds)
+    return lambda node: len(set(map(_unshaped, node.preds))) == len(node.preds)
+
+
+def _unshaped(node: Node) -> Node:
+    """The value that ``node`` has in another shape; ``node`` itself where it is no reshape."""
+    while node.op_name is not None and RESHAPE in Op.get(node.op_name).flags:
+        node = node.preds[0]
+    return node
 
 
 @conditions.register("same_shape_operands")

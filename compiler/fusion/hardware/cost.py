@@ -12,9 +12,9 @@ from typing import Any
 
 from compiler.errors import DynamicShapeError
 from compiler.fusion.hardware.conditions import bytes_of
-from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
 from compiler.fusion.hardware.group_calls import group_functions, group_steps, host_nodes
 from compiler.fusion.hardware.hdfg import HDFG
+from compiler.fusion.hardware.preparation import group_for_hardware
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.module import IRModule
@@ -99,11 +99,8 @@ def hardware_cost(mod: IRModule, hdfg: HDFG, matcher: str = "greedy") -> Hardwar
     Raises:
         DynamicShapeError: a size is not known.
     """
-    functions = group_functions(mod, hdfg.name)
-    if not functions:
-        mod = FuseOpHW(hdfg, matcher)(mod)
-        functions = group_functions(mod, hdfg.name)
-    costs = tuple(_group_cost(function, hdfg) for function in functions)
+    mod = group_for_hardware(mod, hdfg, matcher)
+    costs = tuple(_group_cost(function, hdfg) for function in group_functions(mod, hdfg.name))
     return HardwareCost(costs, sum(1 for _ in host_nodes(mod)))
 
 

@@ -10,10 +10,10 @@ from compiler.errors import HDFGError
 from compiler.fusion.hardware.conditions import bytes_of
 from compiler.fusion.hardware.cost import HardwareCost, hardware_cost
 from compiler.fusion.hardware.description import load_hdfg, shipped_descriptions
-from compiler.fusion.hardware.fuse_op_hw import FuseOpHW
 from compiler.fusion.hardware.group_calls import group_functions, host_nodes
 from compiler.fusion.hardware.groups import host_reason
 from compiler.fusion.hardware.hdfg import HDFG
+from compiler.fusion.hardware.preparation import group_for_hardware
 from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 
@@ -107,7 +107,7 @@ def hw_report(
     """Groups, what they read, and the operators on the host with the reason.
 
     Args:
-        mod: after FuseOpHW, or before it (the groups are then drawn here).
+        mod: after FuseOpHW, or before it (``group_for_hardware`` then draws them).
         hdfg: the description, its shipped name or its file; None finds the shipped one that the
             module's groups name.
         matcher: how groups are drawn where there are none.
@@ -117,8 +117,7 @@ def hw_report(
         DynamicShapeError: a size is not known.
     """
     described = _described(mod, hdfg)
-    if not group_functions(mod, described.name):
-        mod = FuseOpHW(described, matcher)(mod)
+    mod = group_for_hardware(mod, described, matcher)
     host = tuple(
         HostLine(name, node.op_name or "", str(node.ref.span or ""), host_reason(described, node))
         for name, node in host_nodes(mod)

@@ -113,6 +113,11 @@ def test_a_search_can_minimise_the_traffic_of_the_groups(capfd: Output, tmp_path
     kept = [r["hw_traffic"] for r in rows if r["state"] == "complete" and r["top1"] >= 0.975]
     assert summary["best"]["hw_traffic"] == min(kept)
     assert len(set(kept)) > 1
+    # The worker that scored the trial and the reader of the file prepare the module alike.
+    assert run(["show", str(tmp_path / "run"), "--hw", "opu_q", "--format", "json"]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert shown["hw_traffic"] == summary["best"]["hw_traffic"]
+    assert all(set(group["stages"]) != {"requant"} for group in shown["groups"][1:])
 
 
 def test_a_limit_of_groups_decides_the_winner(capfd: Output, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from compiler.ir.expr import Call, Expr
 nn = relay.op.nn
 X = relay.var("x", (1, 4, 8, 8))
 Y = relay.var("y", (1, 4, 8, 8))
+RESHAPED, RESHAPED_Y = (relay.op.reshape(v, newshape=(1, 4, 8, 8)) for v in (X, Y))
 SCALAR = relay.const(2.0)
 CHANNEL = relay.const(np.ones((4, 1, 1), "float32"))
 FULL = relay.const(np.ones((1, 4, 8, 8), "float32"))
@@ -48,6 +49,7 @@ HOLDING = [
     ('const_operand("any")', relay.op.add(SCALAR, X), relay.op.add(X, Y)),
     ("no_const_operand", relay.op.add(X, Y), relay.op.add(X, SCALAR)),
     ("distinct_operands", relay.op.add(X, Y), relay.op.add(X, X)),
+    ("distinct_operands", relay.op.add(RESHAPED_Y, X), relay.op.add(RESHAPED, X)),
     ("same_shape_operands", relay.op.add(X, Y), relay.op.add(X, relay.var("z", (4, 1, 1)))),
     ("scalar_const", relay.op.add(X, SCALAR), relay.op.add(X, CHANNEL)),
     ("scalar_or_channel_const", relay.op.add(X, CHANNEL), relay.op.add(X, FULL)),

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compiler import evaluate, relay, transform
@@ -126,8 +126,15 @@ def graphs(draw: st.DrawFn, max_calls: int = 7) -> IRModule:
     return relay.module(values[-1])
 
 
+def sum_of_a_value_and_its_reshape() -> IRModule:
+    """A graph that hypothesis found: both operands of the sum are one value, one is reshaped."""
+    value = nn.relu(relay.op.reshape(nn.relu(relay.var("x", SHAPE)), newshape=SHAPE))
+    return relay.module(relay.op.add(relay.op.reshape(value, newshape=SHAPE), value))
+
+
 @settings(max_examples=60, deadline=None)
 @given(graphs(max_calls=12))
+@example(mod=sum_of_a_value_and_its_reshape())
 def test_meaning_is_kept_groups_are_legal_and_planning_is_never_worse(
     check_groups: Callable[[IRModule, str], int],
     description_text: Callable[[str], str],
