@@ -18,6 +18,7 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import build_candidate
 from qsearch.model_source import find_model
 from qsearch.module_file import read_module
+from qsearch.run_folder import RunFolder
 from qsearch.single import import_model, named_dims
 
 
@@ -47,7 +48,8 @@ def show_hardware(
 
 def _module(path: Path, after: str | None, dim: Any) -> IRModule:
     """A file's module with its weights as constants, norms folded unless passes were named."""
-    if after is None and path.suffix not in (".qmod", ".relay"):
+    is_model = path.suffix not in (".qmod", ".relay") and not RunFolder(path).module.is_file()
+    if after is None and is_model:
         return import_model(find_model(path), dim)
     return read_module(path, dims=named_dims(dim), after=after, closed=True)
 
