@@ -31,7 +31,7 @@ from qsearch.modules import (
     verify,
 )
 from qsearch.progress import Progress, SilentProgress, make_progress
-from qsearch.search.budget import Callback, Control
+from qsearch.search.context import Callback, Control
 from qsearch.search.result import SearchResult
 from qsearch.settings import Resolved, resolve
 from qsearch.studies import (

@@ -10,13 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qsearch.data import PreparedData
-from qsearch.import_path import is_import_path
 from qsearch.progress import Progress
+from qsearch.search.context import StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, gather
 from qsearch.search.evaluator import baseline_score
-from qsearch.store.artifacts import ArtifactStore
-from qsearch.store.records import StoredArtifact
-from qsearch.store.repository import Repository
 from workers.messages import EvaluationRequest, EvaluationResult, Range
 from workers.metrics.registry import merge_sums
 from workers.pool.protocol import WorkerPool
@@ -90,22 +87,19 @@ class Baseline:
     """The float model on the evaluation data, run once per study and kept.
 
     Args:
-        repository, artifacts, study_id: where outputs and score are kept.
-        pool: where it runs; must be idle.
+        context: the study; its pool must be idle.
+        artifacts: where the outputs are kept.
         blob: the float module, or the pool's handle of it.
-        data: evaluation data; ``has_labels`` says whether its labels are used.
-        metric: what the study maximises; a metric of the user scores the float model too.
+        data: evaluation data.
+        metrics: names of the metrics that score the float model: ``top1`` where there are labels,
+            and a metric of the user.
     """
 
-    repository: Repository
-    artifacts: ArtifactStore
-    study_id: int
-    pool: WorkerPool
+    context: StudyContext
+    artifacts: StudyArtifacts
     blob: Any
     data: PreparedData
-    has_labels: bool
-    progress: Progress
-    metric: str = ""
+    metrics: tuple[str, ...]
     cpu_s: float = 0.0
     """CPU seconds this run spent on it."""
     _outputs: tuple[NDArray[Any], ...] | None = None
@@ -117,17 +111,13 @@ class Baseline:
         return self._outputs
 
     def _stored(self) -> tuple[NDArray[Any], ...] | None:
-        for kept in self.repository.artifacts_of(self.study_id, OUTPUTS):
-            if kept.key == self.data.sha256 and self.artifacts.has(kept.sha256):
-                return outputs_from_arrays(self.artifacts.get_arrays(kept.sha256))
-        return None
+        arrays = self.artifacts.arrays(OUTPUTS, self.data.sha256)
+        return None if arrays is None else outputs_from_arrays(arrays)
 
     def _run(self) -> tuple[NDArray[Any], ...]:
-        await_workers(self.pool, self.progress)
-        self.progress.phase("baseline", self.data.count)
-        metrics = ("top1",) if self.has_labels else ()
-        if is_import_path(self.metric):
-            metrics = (*metrics, self.metric)
+        pool, progress = self.context.pool, self.context.progress
+        await_workers(pool, progress)
+        progress.phase("baseline", self.data.count)
         requests = [
             EvaluationRequest(
                 blob=self.blob,
@@ -136,17 +126,14 @@ class Baseline:
                 evaluator="float",
                 dataset=self.data.ref,
                 samples=part,
-                metrics=metrics,
+                metrics=self.metrics,
                 return_outputs=True,
             )
             for part in shards(self.data.samples)
         ]
-        found = evaluate_split(self.pool, requests, self.progress, "baseline")
+        found = evaluate_split(pool, requests, progress, "baseline")
         self.cpu_s += found.cpu_s
-        self.repository.save_baseline(self.study_id, baseline_score(found.sums))
-        kept = self.artifacts.put_arrays(outputs_to_arrays(found.outputs))
-        self.repository.save_artifact(
-            self.study_id,
-            StoredArtifact(OUTPUTS, self.data.sha256, kept.sha256, kept.bytes, found.cpu_s),
-        )
+        self.context.repository.save_baseline(self.context.study_id, baseline_score(found.sums))
+        outputs = outputs_to_arrays(found.outputs)
+        self.artifacts.keep(OUTPUTS, self.data.sha256, outputs, found.cpu_s)
         return found.outputs

@@ -21,28 +21,24 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError, StoreError
-from qsearch.progress import TRIALS, Progress
-from qsearch.search.budget import Budget
-from qsearch.search.evaluations import Evaluations, NopPruner, Pruner, await_workers
-from qsearch.search.evaluator import Evaluator, failed
-from qsearch.search.objectives import Objective
-from qsearch.search.sampler import StudySampler
+from qsearch.progress import TRIALS
+from qsearch.search.context import Budget, Control, StudyContext
+from qsearch.search.evaluations import Evaluations, await_workers
+from qsearch.search.evaluator import failed
 from qsearch.search.stages import StageBook
-from qsearch.search.trial_queue import ScaleSource, TrialQueue
-from qsearch.search.trials import StudyTrials
-from qsearch.store.records import DriverRecord, Ended, Study, StudyState, Trial
+from qsearch.search.trial_queue import TrialQueue
+from qsearch.store.records import DriverRecord, Ended, StudyState, Trial
 from qsearch.store.repository import Repository
 from workers.code_version import code_version
 from workers.errors import BrokenRunError
-from workers.pool.protocol import WorkerPool
 
 BEAT_S: Final = 2.0
 """Seconds between two beats."""
@@ -135,69 +131,31 @@ class Driver:
     """Drives one study to its number of trials.
 
     Args:
-        repository, study: the truth.
-        sampler: what to try next; without history, the driver tells it.
-        pool: where trials run.
-        scales: calibration, done once and cached.
-        evaluator: what the evaluations share.
-        work_key: all that decides a score beside the configuration (model, data, code, evaluator).
+        context: the study.
+        queue: proposes trials and stores them.
+        evaluations: the trials that run in the pool.
         budget: when to stop.
-        progress: what the user sees.
-        pruner: when to leave the rest of a trial.
-        trials: empty; given where the early stop looks at it too.
+        control: who is told of trials, and who may stop the search.
         stages: told which stage has begun.
-        watch: tells which other drivers are dead.
-        stop: set from elsewhere to end the search in good order.
-        check: called about once a second; raises when the run cannot go on.
-        on_trial: called with every trial that ends here, after it was stored.
-        clock: monotonic seconds.
+        leases: tells which other drivers are dead.
     """
 
-    repository: Repository
-    study: Study
-    sampler: StudySampler
-    pool: WorkerPool
-    scales: ScaleSource
-    evaluator: Evaluator
-    objective: Objective
-    work_key: Mapping[str, Any]
+    context: StudyContext
+    queue: TrialQueue
+    evaluations: Evaluations
     budget: Budget
-    progress: Progress
-    pruner: Pruner = field(default_factory=NopPruner)
-    trials: StudyTrials | None = None
+    control: Control = field(default_factory=Control)
     stages: StageBook | None = None
-    watch: LeaseWatch = field(default_factory=LeaseWatch)
-    stop: threading.Event = field(default_factory=threading.Event)
-    check: Callable[[], None] = lambda: None
-    on_trial: Callable[[Trial], None] | None = None
-    clock: Callable[[], float] = time.monotonic
+    leases: LeaseWatch = field(default_factory=LeaseWatch)
     finished_here: int = 0
     """Trials that this run finished."""
     worker_cpu_s: float = 0.0
     """CPU seconds that workers spent on them."""
-    _trials: StudyTrials = field(init=False)
-    _queue: TrialQueue = field(init=False)
-    _evaluations: Evaluations = field(init=False)
     _me: int = 0
     _paused: bool = False
     _others: int = 0
     _seen_command: int = 0
     _looked: float = -math.inf
-
-    def __post_init__(self) -> None:
-        self._trials = self.trials or StudyTrials(self.objective)
-        self._evaluations = Evaluations(self.pool, self.evaluator, self.pruner)
-        self._queue = TrialQueue(
-            self.repository,
-            self.study.id,
-            self._trials,
-            self.sampler,
-            self.scales,
-            self.work_key,
-            self.budget.trials,
-            self.progress,
-            self.budget.patience,
-        )
 
     def run(self) -> str | None:
         """Finish the study's trials; why it stopped early, or None.
@@ -206,57 +164,57 @@ class Driver:
             KeyboardInterrupt: Ctrl-C; running trials went back to the queue first.
             StoreError, WorkerError: the store or the pool cannot go on.
         """
-        repository, study_id = self.repository, self.study.id
+        repository, study_id = self.context.repository, self.context.study_id
         name = f"{socket.gethostname()}:{os.getpid()}"
-        self._me = repository.join(study_id, name, code_version(), self.pool.num_workers)
+        self._me = repository.join(study_id, name, code_version(), self.context.pool.num_workers)
         try:
             with Heartbeat(repository, self._me):
                 self._load()
                 return self._loop()
         finally:
-            if len(self._evaluations):
-                self.pool.cancel_all()
-                self._evaluations.clear()
+            if len(self.evaluations):
+                self.context.pool.cancel_all()
+                self.evaluations.clear()
             repository.requeue([self._me])
             repository.end_drivers([self._me])
 
     def _load(self) -> None:
         """Read the study's trials, and take back what dead drivers left running."""
-        study_id = self.study.id
-        self._seen_command = self.repository.last_command(study_id)
-        if not self.repository.shared:
+        study_id = self.context.study_id
+        self._seen_command = self.context.repository.last_command(study_id)
+        if not self.context.repository.shared:
             # We hold the database's lock: whoever else was here, in whatever study, is gone.
-            others = self.repository.drivers_of(None, running=True)
-            self._bury([driver for driver in others if driver.id != self._me])
-        self._trials.note_all(self.repository.trials_of(study_id))
-        self._others = len(self.repository.drivers_of(study_id, running=True)) - 1
-        self._queue.load(alone=not self._others)
-        if self._trials.finished < self.budget.trials:
-            await_workers(self.pool, self.progress, self._stops)
-        self.progress.phase(TRIALS, self.budget.trials, self._trials.finished)
+            others = self.context.repository.drivers_of(None, running=True)
+            self._requeue([driver for driver in others if driver.id != self._me])
+        self.queue.trials.note_all(self.context.repository.trials_of(study_id))
+        self._others = len(self.context.repository.drivers_of(study_id, running=True)) - 1
+        self.queue.load(alone=not self._others)
+        if self.queue.trials.finished < self.budget.trials:
+            await_workers(self.context.pool, self.context.progress, self._stops)
+        self.context.progress.phase(TRIALS, self.budget.trials, self.queue.trials.finished)
 
     def _stops(self) -> bool:
-        return self.budget.out_of_time or self.stop.is_set()
+        return self.budget.out_of_time or self.control.stop.is_set()
 
     def _loop(self) -> str | None:
         while True:
             reason = self._look_around()
             if reason is not None:
                 return reason
-            if self._trials.finished >= self.budget.trials:
+            if self.queue.trials.finished >= self.budget.trials:
                 return None
-            before = self._trials.finished
-            self._queue.tell()
+            before = self.queue.trials.finished
+            self.queue.tell()
             moved = self._fill() | self._begin()
-            if len(self._evaluations):
+            if len(self.evaluations):
                 self._collect()
-            elif not moved and self._trials.finished == before:
-                if not self._trials.unfinished:
-                    if self._queue.exhausted:
+            elif not moved and self.queue.trials.finished == before:
+                if not self.queue.trials.unfinished:
+                    if self.queue.exhausted:
                         return SPACE_EXHAUSTED
-                    if self._queue.out_of_patience:
+                    if self.queue.out_of_patience:
                         return f"{OUT_OF_PATIENCE} in {self.budget.patience} trials"
-                self.stop.wait(_IDLE_S)  # others run what is left, or the study is paused
+                self.control.stop.wait(_IDLE_S)  # others run what is left, or the study is paused
 
     # what runs -----------------------------------------------------------------------------------
 
@@ -266,42 +224,44 @@ class Driver:
 
         Where a batch must end before the next begins, other drivers find nothing in reserve here.
         """
-        workers = self.pool.num_workers
-        shares = self._others and self.sampler.needs_history
+        workers = self.context.pool.num_workers
+        shares = self._others and self.queue.sampler.needs_history
         return workers + (0 if shares else max(3, workers // 4))
 
     def _fill(self) -> bool:
-        running = len(self._evaluations)
-        return not self._paused and self._queue.fill(running=running, reserve=self._capacity)
+        running = len(self.evaluations)
+        return not self._paused and self.queue.fill(running=running, reserve=self._capacity)
 
     def _begin(self) -> bool:
         """Lease waiting trials and hand them to the pool; whether there were any."""
-        room = self._capacity - len(self._evaluations)
-        waiting = self._trials.unfinished - len(self._evaluations)
-        enough = len(self._evaluations) > self.pool.num_workers
+        room = self._capacity - len(self.evaluations)
+        waiting = self.queue.trials.unfinished - len(self.evaluations)
+        enough = len(self.evaluations) > self.context.pool.num_workers
         if self._paused or enough or room <= 0 or waiting <= 0:
             return False
-        claims = self.repository.claim_trials(
-            self.study.id,
+        claims = self.context.repository.claim_trials(
+            self.context.study_id,
             self._me,
             room,
             below=self.budget.trials,
-            held=self._evaluations.ids,
+            held=self.evaluations.ids,
             valued=self._valued,
         )
-        if any(t.number not in self._trials.by_number for t in (*claims.run, *claims.answered)):
+        if any(
+            t.number not in self.queue.trials.by_number for t in (*claims.run, *claims.answered)
+        ):
             self._sync()  # of a batch that another driver stored
         self._ended(claims.answered)
         ends: list[Ended] = []
         for trial in claims.run:
             try:
-                scales = self._queue.scales_for(QConfig.from_dict(trial.qconfig))
+                scales = self.queue.scales_for(QConfig.from_dict(trial.qconfig))
             except BrokenRunError:
                 raise
             except CompilerError as error:
                 ends.append(Ended(trial, failed(error, attempts=0)))
                 continue
-            self._evaluations.begin(trial, scales, self.clock())
+            self.evaluations.begin(trial, scales, self.budget.clock())
         self._store(ends)
         return bool(claims.run or claims.answered)
 
@@ -309,21 +269,21 @@ class Driver:
         """Wait for what the pool finishes, and store it."""
         ends: list[Ended] = []
         try:
-            finished = self.pool.next_finished(timeout_s=self._wait_s())
-            if finished is None and self.pool.pending == 0:
+            finished = self.context.pool.next_finished(timeout_s=self._wait_s())
+            if finished is None and self.context.pool.pending == 0:
                 raise SearchFailedError(
-                    f"the pool lost {len(self._evaluations)} requests without an answer",
-                    where=f"trials {sorted(self._evaluations.numbers)}",
+                    f"the pool lost {len(self.evaluations)} requests without an answer",
+                    where=f"trials {sorted(self.evaluations.numbers)}",
                     fix="run the same command again; finished trials are kept",
                 )
             while finished is not None:
                 self._count_losses()
-                end = self._evaluations.take(finished, self.clock())
+                end = self.evaluations.take(finished, self.budget.clock())
                 if end is not None:
                     ends.append(end)
-                    if len(ends) >= self.pool.num_workers:
+                    if len(ends) >= self.context.pool.num_workers:
                         break
-                finished = self.pool.next_finished(timeout_s=0.0)
+                finished = self.context.pool.next_finished(timeout_s=0.0)
             self._count_losses()
         finally:
             self._store(ends)
@@ -333,18 +293,22 @@ class Driver:
         return _POLL_S if left is None else max(0.01, min(_POLL_S, left))
 
     def _count_losses(self) -> None:
-        for loss in self.pool.take_losses():
-            trial = self._evaluations.trial_of(loss)
+        for loss in self.context.pool.take_losses():
+            trial = self.evaluations.trial_of(loss)
             if trial is not None:
                 log.warning("trial %d lost its worker: %s", trial.number, loss.why)
                 where = f"{loss.where}: {loss.why}"
-                self.repository.count_lost_worker(self.study.id, trial, where, loss.log)
+                self.context.repository.count_lost_worker(
+                    self.context.study_id, trial, where, loss.log
+                )
 
     def _store(self, ends: list[Ended]) -> None:
         """Store how trials ended; those that another driver ended before are read again."""
         if not ends:
             return
-        stored = self.repository.finish_trials(self.study.id, [self._valued(end) for end in ends])
+        stored = self.context.repository.finish_trials(
+            self.context.study_id, [self._valued(end) for end in ends]
+        )
         for end in ends:
             outcome = end.outcome
             self.worker_cpu_s += (outcome.compile_cpu_s or 0.0) + (outcome.run_cpu_s or 0.0)
@@ -352,85 +316,92 @@ class Driver:
         if len(stored) < len(ends):
             known = {trial.number for trial in stored}
             others = [e.trial.number for e in ends if e.trial.number not in known]
-            self._trials.note_all(self.repository.trials_by_number(self.study.id, others))
+            self.queue.trials.note_all(
+                self.context.repository.trials_by_number(self.context.study_id, others)
+            )
 
     def _valued(self, end: Ended) -> Ended:
         outcome = end.outcome
         if outcome.state != "complete" or outcome.score is None:
             return replace(end, outcome=replace(outcome, objective_values=None))
-        values = self.objective.values(outcome.score)
+        values = self.queue.sampler.objective.values(outcome.score)
         return replace(end, outcome=replace(outcome, objective_values=values))
 
     def _ended(self, trials: tuple[Trial, ...] | list[Trial]) -> None:
         """Take note of trials that ended here, and say so."""
-        for trial in self._trials.note_all(trials):
+        for trial in self.queue.trials.note_all(trials):
             outcome = trial.outcome
             self.finished_here += 1
             why = f": {outcome.failure}" if outcome.failure is not None else ""
             log.info("trial %d %s %s%s", trial.number, outcome.state, outcome.score or "", why)
             if self.stages is not None:
                 self.stages.begin(trial.stage)
-            self.progress.advance(1, self._best_note(trial.stage))
-            if self.on_trial is not None:
-                self.on_trial(trial)
+            self.context.progress.advance(1, self._best_note(trial.stage))
+            self.control.on_trial(trial)
 
     def _best_note(self, stage: str | None = None) -> str:
-        best = self._trials.best
+        best = self.queue.trials.best
         if best is None or best.outcome.score is None:
             return ""
-        where = f"{stage} stage, " if stage is not None and self.sampler.plan is not None else ""
-        found = self.objective.described(best.outcome.score)
+        where = (
+            f"{stage} stage, " if stage is not None and self.queue.sampler.plan is not None else ""
+        )
+        found = self.queue.sampler.objective.described(best.outcome.score)
         return f"{where}best {found} (trial {best.number})"
 
     # others --------------------------------------------------------------------------------------
 
     def _look_around(self) -> str | None:
-        """Time, wishes, and what other drivers did; why to stop, or None."""
+        """Time, commands, and what other drivers did; why to stop, or None."""
         if self.budget.out_of_time:
             return TIMEOUT
-        if self.stop.is_set():
+        if self.control.stop.is_set():
             return STOPPED
         now = time.monotonic()
         if now - self._looked < _POLL_S:
             return None
         self._looked = now
-        self.check()
-        for command in self.repository.commands_of(self.study.id, self._seen_command):
+        self.control.check()
+        for command in self.context.repository.commands_of(
+            self.context.study_id, self._seen_command
+        ):
             self._seen_command = command.id
             if command.kind == "stop":
                 return STOPPED
             self._paused = command.kind == "pause"
             state: StudyState = "paused" if self._paused else "running"
-            self.repository.set_study_state(self.study.id, state)
-            self.progress.message(f"the study is {state}, as was asked for")
-        if self.repository.shared:
+            self.context.repository.set_study_state(self.context.study_id, state)
+            self.context.progress.message(f"the study is {state}, as was asked for")
+        if self.context.repository.shared:
             self._sync()
             # Of all studies: the same work as ours is not begun while a dead driver holds it.
-            drivers = self.repository.drivers_of(None, running=True)
-            dead = set(self.watch.expired(d for d in drivers if d.id != self._me))
-            self._bury([driver for driver in drivers if driver.id in dead])
+            drivers = self.context.repository.drivers_of(None, running=True)
+            dead = set(self.leases.expired(d for d in drivers if d.id != self._me))
+            self._requeue([driver for driver in drivers if driver.id in dead])
             alive = [driver for driver in drivers if driver.id not in dead | {self._me}]
-            self._others = sum(driver.study_id == self.study.id for driver in alive)
+            self._others = sum(driver.study_id == self.context.study_id for driver in alive)
         return None
 
     def _sync(self) -> None:
         """Take in what other drivers stored and finished."""
-        trials, before = self._trials, self._trials.finished
-        self._queue.read_new()
-        ended = set(trials.unfinished_numbers()) - self.repository.unfinished(self.study.id)
-        ended -= set(self._evaluations.numbers)
+        trials, before = self.queue.trials, self.queue.trials.finished
+        self.queue.read_new()
+        ended = set(trials.unfinished_numbers()) - self.context.repository.unfinished(
+            self.context.study_id
+        )
+        ended -= set(self.evaluations.numbers)
         if ended:
-            found = self.repository.trials_by_number(self.study.id, sorted(ended))
+            found = self.context.repository.trials_by_number(self.context.study_id, sorted(ended))
             trials.note_all(found)
         if trials.finished > before:
-            self.progress.advance(trials.finished - before, self._best_note())
+            self.context.progress.advance(trials.finished - before, self._best_note())
 
-    def _bury(self, dead: Sequence[DriverRecord]) -> None:
+    def _requeue(self, dead: Sequence[DriverRecord]) -> None:
         """Let what dead drivers ran wait again, with the same parameters."""
         for study_id in {driver.study_id for driver in dead}:
             ids = [driver.id for driver in dead if driver.study_id == study_id]
-            requeued = self.repository.requeue(ids)
-            self.repository.end_drivers(ids)
+            requeued = self.context.repository.requeue(ids)
+            self.context.repository.end_drivers(ids)
             if requeued:
                 log.warning("%d trials of %d dead drivers wait again", requeued, len(ids))
-                self.repository.add_event(study_id, "requeued", data={"trials": requeued})
+                self.context.repository.add_event(study_id, "requeued", data={"trials": requeued})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from qsearch.log import logging_to
 from qsearch.model_source import ModelSource, find_model
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
-from qsearch.search.budget import Control, Stopwatch
+from qsearch.search.context import Control, Stopwatch, StudyContext
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
-from qsearch.search.study import PreparedStudy, prepare_study, study_name
+from qsearch.search.study import PreparedStudy, open_study, prepare_study, study_name
 from qsearch.settings import Resolved, Settings
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import exclusive, masked, open_engine, parse_url
@@ -73,9 +73,20 @@ def run_search(
                         evaluation=evaluation,
                         spool_folder=folder.data,
                     )
-                    run = (resolved, prepared, folder, storage, pool, progress, watch)
-                    checks = (folder_is_there, source.check_unchanged)
-                    return _search(*run, replace(control or Control(), checks=checks))
+                    for warning in prepared.warnings:
+                        progress.message(f"warning: {warning}")
+                    with _repository(storage) as (repository, store_is_there):
+                        checks = (folder_is_there, source.check_unchanged, store_is_there)
+                        control = replace(control or Control(), checks=checks)
+                        study = open_study(repository, prepared, folder, progress)
+                        context = StudyContext(repository, study, pool, progress)
+                        session = Session(prepared, folder, context, watch, control)
+                        write_config(folder, resolved, prepared)
+                        try:
+                            return session.run()
+                        except Exception:
+                            control.check()  # a folder that is gone shows itself as many errors
+                            raise
                 except Exception:
                     log.info("the search ended with an error", exc_info=True)
                     raise
@@ -83,33 +94,13 @@ def run_search(
         progress.close()
 
 
-def _search(
-    resolved: Resolved,
-    prepared: PreparedStudy,
-    folder: RunFolder,
-    storage: str,
-    pool: WorkerPool,
-    progress: Progress,
-    watch: Stopwatch,
-    control: Control,
-) -> SearchResult:
-    settings = resolved.settings
-    for warning in prepared.warnings:
-        progress.message(f"warning: {warning}")
+@contextlib.contextmanager
+def _repository(storage: str) -> Iterator[tuple[Repository, Callable[[], None]]]:
+    """The store, and a check that it is still there."""
     engine = open_engine(storage)
     try:
         with exclusive(engine) as store_is_there:
-            control = replace(control, checks=(*control.checks, store_is_there))
-            repository = Repository(engine)
-            session = Session(
-                settings, prepared, folder, repository, pool, progress, watch, control
-            )
-            write_config(folder, resolved, prepared)
-            try:
-                return session.run()
-            except Exception:
-                control.check()  # a folder that is gone shows itself as many errors
-                raise
+            yield Repository(engine), store_is_there
     finally:
         engine.dispose()
 

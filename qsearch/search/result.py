@@ -15,14 +15,14 @@ from qsearch.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, summary
 from qsearch.report.pareto import front_of, hypervolume_of
 from qsearch.run_folder import RunFolder
+from qsearch.search.context import StudyContext
 from qsearch.search.objectives import Objective, accuracy_of, keeps_accuracy, own_scores, score_key
 from qsearch.search.optuna_study import replica
 from qsearch.search.space import Params, Space
 from qsearch.search.study import PreparedStudy
-from qsearch.settings import Settings
+from qsearch.search.winner import Winner
 from qsearch.store.artifacts import write_atomically
-from qsearch.store.records import Study, Trial
-from qsearch.store.repository import Repository
+from qsearch.store.records import Trial
 
 if TYPE_CHECKING:
     import optuna
@@ -84,10 +84,10 @@ class SearchResult:
 
     def best_module(self) -> QModule:
         """The written module, loaded from the run folder."""
-        from qsearch.api import load
+        from compiler.runtime.artifact import load_qmod
 
         self._best()
-        return load(self.folder / "best.qmod")
+        return load_qmod(self.folder / "best.qmod")
 
     def text(self) -> str:
         """The result in a few lines for people."""
@@ -169,30 +169,26 @@ def _scores(score: Mapping[str, Any] | None) -> str:
     return ", ".join(parts)
 
 
-def hand_over(
-    repository: Repository,
-    study: Study,
+def finish(
+    context: StudyContext,
     prepared: PreparedStudy,
-    settings: Settings,
     folder: RunFolder,
-    *,
+    winner: Winner,
     costs: Costs,
-    emitted: Mapping[str, Any] | None,
-    float_ops: Sequence[str],
-    clipped: Sequence[str],
+    *,
     interrupted: bool,
 ) -> SearchResult:
     """Write ``report.json`` and say how the study stands.
 
-    Args:
-        emitted: what the final check of the winner found; None if it did not take place.
-        clipped: what the winner's ranges cut off, in sentences.
     Raises:
         SearchFailedError: no trial was completed (the report is written all the same).
     """
+    repository, settings = context.repository, prepared.settings
+    study = repository.study(context.study.name)
+    emitted = winner.emitted
     trials = repository.trials_of(study.id)
-    warnings = (*prepared.warnings, *clipped)
-    objective = Objective.of(prepared.spec)
+    warnings = (*prepared.warnings, *winner.clipped)
+    objective = prepared.objective
     best = objective.best(trials)
     score = emitted or (best.outcome.score if best is not None else None) or {}
     baseline = study.baseline or {}
@@ -229,7 +225,7 @@ def hand_over(
             "at_most": dict(objective.at_most),
             "fits": fits,
         },
-        float_ops=float_ops,
+        float_ops=winner.float_ops,
     )
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
     write_atomically(folder.report, text.encode())

@@ -23,7 +23,7 @@ from typing import Final
 
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
-from qsearch.progress import Progress
+from qsearch.search.context import StudyContext
 from qsearch.search.evaluations import await_workers, gather
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace, choice_of
@@ -31,7 +31,6 @@ from qsearch.search.space import layer_parameter, to_qconfig
 from qsearch.store.records import LayerFigures, Stage
 from qsearch.store.repository import Repository
 from workers.messages import EvaluationRequest, EvaluationResult
-from workers.pool.protocol import WorkerPool
 
 SENSITIVITY: Final = "sensitivity"
 GLOBAL: Final = "global"
@@ -54,8 +53,7 @@ class Sensitivities:
     """Measures layers one by one, or reads what was measured before.
 
     Args:
-        repository, study_id: where figures are kept.
-        pool: where candidates run; must be idle.
+        context: the study; its pool must be idle.
         evaluator: how candidates are scored; the first part of the samples is used.
         layers: what layers may choose.
         bases: configurations, with their activation ranges, in one of which single layers are
@@ -63,13 +61,10 @@ class Sensitivities:
         ranges_of: activation ranges of a configuration that leaves a layer in float.
     """
 
-    repository: Repository
-    study_id: int
-    pool: WorkerPool
+    context: StudyContext
     evaluator: Evaluator
     layers: LayerSpace
     bases: Sequence[Base]
-    progress: Progress
     ranges_of: Callable[[QConfig], Ranges]
     cpu_s: float = 0.0
     """CPU seconds that workers spent on it in this run."""
@@ -79,7 +74,7 @@ class Sensitivities:
         return self._stored() or self._measured()
 
     def _stored(self) -> Damage | None:
-        rows = self.repository.layers_of(self.study_id, SENSITIVITY)
+        rows = self.context.repository.layers_of(self.context.study_id, SENSITIVITY)
         found = {
             row.layer: {int(bits): float(d) for bits, d in row.figures["damage"].items()}
             for row in rows
@@ -91,8 +86,8 @@ class Sensitivities:
 
     def _measured(self) -> Damage:
         choices = self._to_measure(self.bases[0][0].nbit_weight)
-        await_workers(self.pool, self.progress)
-        self.progress.phase(SENSITIVITY, len(self.bases))
+        await_workers(self.context.pool, self.context.progress)
+        self.context.progress.phase(SENSITIVITY, len(self.bases))
         noises = self._noises(self.bases)
         noise, place = min((noise, place) for place, noise in enumerate(noises))
         base, scales = self.bases[place]
@@ -100,7 +95,7 @@ class Sensitivities:
             to_qconfig({layer_parameter(name): choice_of(bits)}, base) for name, bits in choices
         ]
         ranges = [self.ranges_of(c) if c.layers.float_layers else scales for c in changed]
-        self.progress.phase(SENSITIVITY, len(choices))
+        self.context.progress.phase(SENSITIVITY, len(choices))
         alone = dict(
             zip(choices, self._noises(list(zip(changed, ranges, strict=True))), strict=True)
         )
@@ -112,12 +107,12 @@ class Sensitivities:
         """Squared error over signal of each."""
         tags = [(SENSITIVITY, place) for place in range(len(candidates))]
         for tag, (qconfig, scales) in zip(tags, candidates, strict=True):
-            self.pool.submit(tag, self._request(qconfig, scales))
+            self.context.pool.submit(tag, self._request(qconfig, scales))
         results: dict[object, EvaluationResult] = {}
-        for answered, result in gather(self.pool, tags):
+        for answered, result in gather(self.context.pool, tags):
             results[answered] = result
             self.cpu_s += result.compile_cpu_s + result.run_cpu_s
-            self.progress.advance(1)
+            self.context.progress.advance(1)
         return [_noise(results[tag].sums["sqnr"]) for tag in tags]
 
     def _to_measure(self, full: int) -> list[tuple[str, int]]:
@@ -162,7 +157,7 @@ class Sensitivities:
                 "weight_elements": self.layers.elements[name],
             }
             rows.append(LayerFigures(SENSITIVITY, name, place, figures))
-        self.repository.save_layers(self.study_id, rows)
+        self.context.repository.save_layers(self.context.study_id, rows)
 
 
 @dataclass(slots=True)

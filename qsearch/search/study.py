@@ -39,7 +39,7 @@ from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search.evaluator import COLLAPSE_AFTER, EVALUATOR_OF_FLAG
 from qsearch.search.layer_space import LayerSpace
-from qsearch.search.objectives import weighs_accuracy
+from qsearch.search.objectives import Objective, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space import Space, content_hash
@@ -67,6 +67,7 @@ class PreparedStudy:
     """Everything a search needs beside workers and a store.
 
     Attributes:
+        settings: checked options.
         source: the ONNX file.
         module: after prerequisite_optimize; its inputs are the parameters of @main.
         blob: the module as workers get it.
@@ -80,6 +81,7 @@ class PreparedStudy:
         layers: what single layers may choose, where stages search it; else it is in ``space``.
     """
 
+    settings: Settings
     source: ModelSource
     module: IRModule
     blob: ModuleBlob
@@ -94,6 +96,11 @@ class PreparedStudy:
     warnings: tuple[str, ...]
     hardware: tuple[str, str] | None = None
     layers: LayerSpace | None = None
+
+    @property
+    def objective(self) -> Objective:
+        """What the search maximises, and within which limits."""
+        return Objective.of(self.spec)
 
     @property
     def spec_hash(self) -> str:
@@ -190,6 +197,7 @@ def prepare_study(
         *_warnings(calib_data, eval_given, has_labels),
     )
     return PreparedStudy(
+        settings,
         source,
         module,
         blob,
@@ -333,17 +341,14 @@ def _note_given_points(module: IRModule, source: ModelSource) -> None:
 
 
 def open_study(
-    repository: Repository,
-    settings: Settings,
-    prepared: PreparedStudy,
-    folder: RunFolder,
-    progress: Progress,
+    repository: Repository, prepared: PreparedStudy, folder: RunFolder, progress: Progress
 ) -> Study:
     """The study to go on with, or a new one.
 
     Raises:
         RunFolderError: the study of this name is about another model, data or search.
     """
+    settings = prepared.settings
     name = study_name(settings, folder)
     version = code_version()
     found = repository.find_study(name)

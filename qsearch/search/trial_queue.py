@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import TakenError
-from qsearch.progress import TRIALS, Progress
+from qsearch.progress import TRIALS
+from qsearch.search.context import Budget, StudyContext
 from qsearch.search.sampler import StudySampler
 from qsearch.search.space import canonical_fields, content_hash
 from qsearch.search.trials import StudyTrials
 from qsearch.store.records import NewTrial, Trial
-from qsearch.store.repository import Repository
 from workers.errors import BrokenRunError
 
 
@@ -30,24 +30,21 @@ class TrialQueue:
     """Proposes batches of a study and stores them.
 
     Args:
-        repository, study_id, trials: what is stored, and what is known of it.
+        context: the study.
+        trials: what is known of its trials.
         sampler: what to try next.
         scales: activation scales, which are a part of what makes two trials the same work.
-        work_key: all else that decides a score beside the configuration.
-        target: trials the study shall have.
-        progress: told when calibration came in between.
-        patience: trials without a better one after which nothing more is proposed.
+        work_key: all else that decides a score beside the configuration (model, data, code,
+            evaluator).
+        budget: how many trials the study shall have, and the patience.
     """
 
-    repository: Repository
-    study_id: int
+    context: StudyContext
     trials: StudyTrials
     sampler: StudySampler
     scales: ScaleSource
     work_key: Mapping[str, Any]
-    target: int
-    progress: Progress
-    patience: int | None = None
+    budget: Budget
     exhausted: bool = False
     """The space has nothing that was not tried."""
     _next_batch: int = 0
@@ -55,7 +52,7 @@ class TrialQueue:
     _variants: set[str] = field(default_factory=set)
 
     def load(self, *, alone: bool) -> None:
-        """Go on from what the trials holds; with other drivers the last batch is not ours."""
+        """Go on from the trials that are known; with other drivers the last batch is not ours."""
         # The last batch may lack trials that an earlier, smaller budget had no room for.
         self._next_batch = max(self.trials.last_batch, 0)
         if not alone and self.trials.by_number:
@@ -89,7 +86,7 @@ class TrialQueue:
                 self.exhausted = True
                 break
             try:
-                added = self.repository.add_trials(self.study_id, new)
+                added = self.context.repository.add_trials(self.context.study_id, new)
             except TakenError:
                 self.read_new()  # another driver stored it first
                 continue
@@ -102,7 +99,9 @@ class TrialQueue:
 
     def read_new(self) -> list[Trial]:
         """Take in the batches that other drivers stored; their trials that ended."""
-        stored = self.repository.trials_of(self.study_id, first=self.trials.next_number)
+        stored = self.context.repository.trials_of(
+            self.context.study_id, first=self.trials.next_number
+        )
         new = [trial for trial in stored if trial.number not in self.trials.by_number]
         if new:
             self.sampler.add_pending(new)
@@ -123,18 +122,18 @@ class TrialQueue:
         finally:
             if variant not in self._variants:
                 self._variants.add(variant)
-                self.progress.phase(TRIALS, self.target, self.trials.finished)
+                self.context.progress.phase(TRIALS, self.budget.trials, self.trials.finished)
 
     @property
     def out_of_patience(self) -> bool:
         """Whether so many trials as patience allows ended since the last better one."""
-        if self.patience is None:
+        if self.budget.patience is None:
             return False
         ended = self.trials.next_number - self.trials.unfinished
-        return ended - 1 - self.trials.last_better >= self.patience
+        return ended - 1 - self.trials.last_better >= self.budget.patience
 
     def _may_propose(self, running: int, reserve: int) -> bool:
-        if self.exhausted or self.out_of_patience or self.trials.next_number >= self.target:
+        if self.exhausted or self.out_of_patience or self.trials.next_number >= self.budget.trials:
             return False
         if self.sampler.needs_history:
             return self._told == self._next_batch
@@ -143,7 +142,7 @@ class TrialQueue:
     def _new_trials(self, batch: int) -> list[NewTrial]:
         """The proposals of the batch that are not stored, as many as the budget has room for."""
         stored = {row.config_hash for row in self.trials.batch(batch)}
-        room = self.target - self.trials.next_number
+        room = self.budget.trials - self.trials.next_number
         new: list[NewTrial] = []
         for proposal in self.sampler.propose(batch):
             if proposal.config_hash in stored or len(new) == room:

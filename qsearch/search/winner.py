@@ -26,9 +26,9 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats, build_candidate
 from compiler.runtime.artifact import QModule, Sample
 from qsearch.data import PreparedData
-from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
+from qsearch.search.context import StudyContext
 from qsearch.search.evaluations import await_workers
 from qsearch.search.evaluator import Evaluator, score_of
 from qsearch.search.study import PreparedStudy
@@ -39,9 +39,31 @@ from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.messages import EvaluationRequest, EvaluatorName, Range
-from workers.pool.protocol import WorkerPool
 
-MAIN = "quantized_main"
+log = logging.getLogger("qsearch.search.winner")
+
+MAIN: Final = "quantized_main"
+SAMPLES: Final = 4
+"""Inputs that a module file holds with their outputs."""
+INPUTS: Final = "inputs"
+"""Kind of the artefact that ``sample_inputs`` gives."""
+_RUNS: Final = 8
+_MAX_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """What the end of a search knows of its best trial.
+
+    Attributes:
+        float_ops: operators that stayed in float, each with the reason.
+        clipped: what the ranges cut off, in sentences.
+        emitted: what the final check found; None if it did not take place.
+    """
+
+    float_ops: tuple[str, ...] = ()
+    clipped: tuple[str, ...] = ()
+    emitted: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +147,11 @@ def _dtypes(ty: Type) -> list[str]:
 
 
 def check_winner(
-    pool: WorkerPool,
+    context: StudyContext,
     evaluator: Evaluator,
     reference: Sequence[NDArray[Any]],
     best: Trial,
     scales: tuple[float, ...] | None,
-    progress: Progress,
 ) -> Emitted:
     """Score the winner by the exact reference and compare its outputs with the evaluator's.
 
@@ -139,6 +160,8 @@ def check_winner(
     Args:
         reference: outputs of the float model for all samples.
     """
+
+    pool, progress = context.pool, context.progress
 
     def run(name: EvaluatorName) -> SplitEvaluation:
         progress.phase(f"check, {name}", len(evaluator.samples))
@@ -187,12 +210,6 @@ def equal_fraction(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]])
     for one, other in zip(ours, theirs, strict=True):
         equal &= (one == other).reshape(count, -1).all(axis=1)
     return float(equal.mean())
-
-
-log = logging.getLogger("qsearch.search.winner")
-
-SAMPLES = 4
-"""Inputs that are stored with their outputs."""
 
 
 def write_winner(
@@ -249,20 +266,14 @@ def samples_of(module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]
     ]
 
 
-INPUTS: Final = "inputs"
-"""Kind of the artefact."""
-RUNS: Final = 8
-MAX_BYTES: Final = 16 << 20
-
-
 def sample_inputs(data: PreparedData, inputs: Sequence[InputSpec]) -> dict[str, NDArray[Any]]:
     """Inputs of a few runs of the model, by ``run.place``: input names may be anything."""
-    first = Range(0, min(RUNS * batch_size(inputs), data.count))
+    first = Range(0, min(_RUNS * batch_size(inputs), data.count))
     kept: dict[str, NDArray[Any]] = {}
     held = 0
     for run, batch in enumerate(model_batches(open_dataset(data.ref, inputs), first, inputs, 1)):
         held += sum(batch.inputs[spec.name].nbytes for spec in inputs)
-        if kept and held > MAX_BYTES:
+        if kept and held > _MAX_BYTES:
             break
         for place, spec in enumerate(inputs):
             kept[f"{run}.{place}"] = batch.inputs[spec.name]

@@ -8,12 +8,15 @@ from typing import Any
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import SilentProgress
-from qsearch.search.budget import Budget
+from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import Driver
+from qsearch.search.evaluations import Evaluations, NopPruner
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
 from qsearch.search.sampler import StudySampler
 from qsearch.search.space import Parameter, Space
+from qsearch.search.trial_queue import TrialQueue
+from qsearch.search.trials import StudyTrials
 from qsearch.store.records import NewStudy, Study
 from qsearch.store.repository import Repository
 from workers.messages import DatasetRef, Range
@@ -46,7 +49,7 @@ def score_of(sums: Any) -> dict[str, float | None]:
     return {"top1": None, "agreement": sums["agreement"]["equal"], "sqnr_db": 30.0}
 
 
-class TimedProposer(StudySampler):
+class TimedSampler(StudySampler):
     """Counts the CPU seconds that go to the sampler."""
 
     cpu_s = 0.0
@@ -69,7 +72,7 @@ class Pretended:
     """A driver and its sampler."""
 
     driver: Driver
-    sampler: TimedProposer
+    sampler: TimedSampler
 
 
 def open_study(repository: Repository, name: str, trials: int) -> Study:
@@ -83,7 +86,7 @@ def pretended(
 ) -> Pretended:
     """A driver of the study "pretended" that asks ``sampler``."""
     objective = Objective("agreement")
-    sampler = TimedProposer(
+    timed = TimedSampler(
         SPACE,
         START,
         objective,
@@ -92,16 +95,13 @@ def pretended(
         batch_size=batch,
         enumerate_all=False,
     )
-    driver = Driver(
-        repository=repository,
-        study=open_study(repository, "pretended", trials),
-        sampler=sampler,
-        pool=pool,
-        scales=NoScales(),
-        evaluator=Evaluator(b"", DatasetRef("npz"), Range(0, 32), "grid", (), (), score_of),
-        objective=objective,
-        work_key={"code": "pretended"},
-        budget=Budget(trials),
-        progress=SilentProgress(),
+    context = StudyContext(
+        repository, open_study(repository, "pretended", trials), pool, SilentProgress()
     )
-    return Pretended(driver, sampler)
+    budget = Budget(trials)
+    queue = TrialQueue(
+        context, StudyTrials(objective), timed, NoScales(), {"code": "pretended"}, budget
+    )
+    evaluator = Evaluator(b"", DatasetRef("npz"), Range(0, 32), "grid", (), (), score_of)
+    driver = Driver(context, queue, Evaluations(pool, evaluator, NopPruner()), budget)
+    return Pretended(driver, timed)

@@ -15,12 +15,15 @@ from compiler.errors import CalibrationError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError
 from qsearch.progress import TRIALS, Progress, SilentProgress
-from qsearch.search.budget import Budget
+from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, Driver
+from qsearch.search.evaluations import Evaluations, NopPruner
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
 from qsearch.search.sampler import StudySampler
 from qsearch.search.space import Parameter, Space, config_hash, default_space
+from qsearch.search.trial_queue import TrialQueue
+from qsearch.search.trials import StudyTrials
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy, Trial
 from qsearch.store.repository import Repository
@@ -175,28 +178,22 @@ def search(
     space = space or default_space()
     objective = Objective("agreement")
     budget = Budget(trials, timeout_s, clock) if clock else Budget(trials, timeout_s)
-    driver = Driver(
-        repository=repository,
-        study=study,
-        sampler=StudySampler(
-            space,
-            QConfig.recommended(),
-            objective,
-            sampler="auto",
-            seed=3,
-            batch_size=4,
-            enumerate_all=space.size(trials + 1) <= trials,
-        ),
-        pool=pool,
-        scales=scales or Scales(),
-        evaluator=Evaluator(
-            b"", DatasetRef("npz"), Range(0, 300), "grid", ("agreement",), (), score_of
-        ),
-        objective=objective,
-        work_key={"code": code},
-        budget=budget,
-        progress=progress or SilentProgress(),
+    context = StudyContext(repository, study, pool, progress or SilentProgress())
+    sampler = StudySampler(
+        space,
+        QConfig.recommended(),
+        objective,
+        sampler="auto",
+        seed=3,
+        batch_size=4,
+        enumerate_all=space.size(trials + 1) <= trials,
     )
+    known = StudyTrials(objective)
+    queue = TrialQueue(context, known, sampler, scales or Scales(), {"code": code}, budget)
+    evaluator = Evaluator(
+        b"", DatasetRef("npz"), Range(0, 300), "grid", ("agreement",), (), score_of
+    )
+    driver = Driver(context, queue, Evaluations(pool, evaluator, NopPruner()), budget)
     return driver.run()
 
 

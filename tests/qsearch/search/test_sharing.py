@@ -13,12 +13,15 @@ import pytest
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import SilentProgress
-from qsearch.search.budget import Budget
+from qsearch.search.context import Budget, StudyContext
 from qsearch.search.driver import STOPPED, Driver, LeaseWatch
+from qsearch.search.evaluations import Evaluations, NopPruner
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
 from qsearch.search.sampler import StudySampler
 from qsearch.search.space import default_space
+from qsearch.search.trial_queue import TrialQueue
+from qsearch.search.trials import StudyTrials
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy
 from qsearch.store.repository import Repository
@@ -49,29 +52,23 @@ def driver(
         NewStudy(name, "m.onnx", "a" * 64, {}, "b" * 64, 3, TRIALS, "c" * 16)
     )
     objective = Objective("agreement")
-    return Driver(
-        repository=repository,
-        study=study,
-        sampler=StudySampler(
-            default_space(),
-            QConfig.recommended(),
-            objective,
-            sampler=sampler,
-            seed=3,
-            batch_size=4,
-            enumerate_all=False,
-        ),
-        pool=pool,
-        scales=Scales(),
-        evaluator=Evaluator(
-            b"", DatasetRef("npz"), Range(0, 300), "grid", ("agreement",), (), score_of
-        ),
-        objective=objective,
-        work_key={"code": code},
-        budget=Budget(TRIALS),
-        progress=SilentProgress(),
-        watch=watch or LeaseWatch(),
+    context = StudyContext(repository, study, pool, SilentProgress())
+    proposes = StudySampler(
+        default_space(),
+        QConfig.recommended(),
+        objective,
+        sampler=sampler,
+        seed=3,
+        batch_size=4,
+        enumerate_all=False,
     )
+    budget = Budget(TRIALS)
+    queue = TrialQueue(context, StudyTrials(objective), proposes, Scales(), {"code": code}, budget)
+    evaluator = Evaluator(
+        b"", DatasetRef("npz"), Range(0, 300), "grid", ("agreement",), (), score_of
+    )
+    evaluations = Evaluations(pool, evaluator, NopPruner())
+    return Driver(context, queue, evaluations, budget, leases=watch or LeaseWatch())
 
 
 def slowly(request: EvaluationRequest) -> EvaluationResult:
@@ -123,17 +120,17 @@ def test_what_a_dead_driver_ran_is_run_by_another_with_the_same_parameters(
     with pytest.raises(KilledError):
         driver(repository, FakePool(on_finish=fake_interrupt(after=5))).run()
     # A killed process leaves no cleaned-up rows: one more driver, whose heart does not beat.
-    dead = repository.join(living.study.id, "killed", "v1", 2)
-    taken = repository.claim_trials(living.study.id, dead, 2, below=TRIALS).run
+    dead = repository.join(living.context.study_id, "killed", "v1", 2)
+    taken = repository.claim_trials(living.context.study_id, dead, 2, below=TRIALS).run
     assert taken
     assert living.run() is None
-    after = {t.number: t for t in repository.trials_of(living.study.id)}
+    after = {t.number: t for t in repository.trials_of(living.context.study_id)}
     assert len(after) == TRIALS
     assert all(t.finished for t in after.values())
     for trial in taken:
         assert after[trial.number].params == trial.params
         assert after[trial.number].outcome.attempts >= 2
-    assert [d.state for d in repository.drivers_of(living.study.id)] == ["ended"] * 3
+    assert [d.state for d in repository.drivers_of(living.context.study_id)] == ["ended"] * 3
     repository.close()
 
 
@@ -146,9 +143,9 @@ def test_a_dead_driver_of_another_study_holds_up_no_equal_work(storage_url: str)
     taken = repository.claim_trials(killed.study.id, dead, 2, below=TRIALS).run
     other = driver(repository, FakePool(), name="other", watch=LeaseWatch(lease_s=0.5))
     assert other.run() is None
-    works = {trial.work_hash for trial in repository.trials_of(other.study.id)}
+    works = {trial.work_hash for trial in repository.trials_of(other.context.study_id)}
     assert works & {trial.work_hash for trial in taken}
-    assert repository.count_trials(other.study.id).finished == TRIALS
+    assert repository.count_trials(other.context.study_id).finished == TRIALS
     left = repository.trials_by_number(killed.study.id, [trial.number for trial in taken])
     assert {trial.state for trial in left} == {"waiting"}
     repository.close()

@@ -14,6 +14,7 @@ import qsearch
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
 from qsearch.progress import SilentProgress
+from qsearch.search.context import StudyContext
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import sqnr_value
@@ -88,13 +89,10 @@ def damages(folder: Path, noise: Callable[[QConfig], float], bits: tuple[int, ..
         )
         samples = DatasetRef("npz"), Range(0, 300)
         return Sensitivities(
-            repository,
-            study.id,
-            FakePool(answer=answer),
+            StudyContext(repository, study, FakePool(answer=answer), SilentProgress()),
             Evaluator(b"", *samples, "grid", ("sqnr",), (), lambda _: {}),
             LayerSpace({"a": 100, "b": 100}, bits),
             bases,
-            SilentProgress(),
             ranges_of,
         ).damages()
     finally:

@@ -1,14 +1,81 @@
-"""When a search stops (trials, time, patience), what it cost, and who else may stop it."""
+"""What the parts of one run share: the study in the store, the workers, the budget, the control."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from qsearch.store.records import Trial
+import numpy as np
+from numpy.typing import NDArray
+
+from qsearch.progress import Progress
+from qsearch.store.artifacts import ArtifactStore
+from qsearch.store.records import StoredArtifact, Study, Trial
+from qsearch.store.repository import Repository
+from workers.pool.protocol import WorkerPool
+
+
+@dataclass(frozen=True, slots=True)
+class StudyContext:
+    """The study that a run works on, and what the run works with.
+
+    Attributes:
+        repository: the store.
+        study: the row of the study when the run began.
+        pool: workers; whoever made the pool closes it.
+        progress: what the user sees.
+    """
+
+    repository: Repository
+    study: Study
+    pool: WorkerPool
+    progress: Progress
+
+    @property
+    def study_id(self) -> int:
+        """Id of the study's row."""
+        return self.study.id
+
+
+@dataclass(frozen=True, slots=True)
+class StudyArtifacts:
+    """Large values of one study: files named by their content, and rows that say what they are.
+
+    Attributes:
+        repository, study_id: where the rows are.
+        files: where the values are.
+    """
+
+    repository: Repository
+    study_id: int
+    files: ArtifactStore
+
+    def keep(
+        self, kind: str, key: str, value: bytes | Mapping[str, NDArray[Any]], cpu_s: float = 0.0
+    ) -> None:
+        """Store bytes or named arrays.
+
+        Args:
+            kind: what the value is; a study may have several of a kind.
+            key: what it was made from.
+            cpu_s: CPU seconds that making it took.
+        """
+        if isinstance(value, bytes):
+            file = self.files.put(value)
+        else:
+            file = self.files.put_arrays({k: np.asarray(v) for k, v in value.items()})
+        row = StoredArtifact(kind, key, file.sha256, file.bytes, cpu_s)
+        self.repository.save_artifact(self.study_id, row)
+
+    def arrays(self, kind: str, key: str) -> dict[str, NDArray[Any]] | None:
+        """The arrays that this study keeps under the kind and key; None where there are none."""
+        for row in self.repository.artifacts_of(self.study_id, kind):
+            if row.key == key and self.files.has(row.sha256):
+                return self.files.get_arrays(row.sha256)
+        return None
 
 
 class Stopwatch:
@@ -93,6 +160,6 @@ class Control:
 
     def on_trial(self, trial: Trial) -> None:
         """Tell every callback."""
-        wishes = [callback(trial) for callback in self.callbacks]
-        if any(wishes):
+        answers = [callback(trial) for callback in self.callbacks]
+        if any(answers):
             self.stop.set()
