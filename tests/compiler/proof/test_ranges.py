@@ -254,6 +254,22 @@ def test_tables_softmax_and_standardization_stay_within_bounds(
         assert found.max() <= top
 
 
+@pytest.mark.parametrize("bounds", [(-128, -125), (-3, 4), (127, 127), (-128, 127)])
+def test_a_table_is_bounded_by_the_entries_that_are_reached(bounds: tuple[int, int]) -> None:
+    low, high = bounds
+    table = np.arange(256) ** 2
+    x = relay.var("x", (3,), "int8")
+    assert result(module([x], op.lookup(x, constant(table))), bounds) == (
+        table[low + 128],
+        table[high + 128],
+    )
+
+
+def test_a_table_that_is_an_input_is_bounded_by_what_it_holds() -> None:
+    x, table = relay.var("x", (3,), "int8"), relay.var("t", (256,), "int32")
+    assert result(module([x, table], op.lookup(x, table)), (-3, 4), (-70, 90)) == (-70, 90)
+
+
 def test_a_sum_of_exponentials_that_leaves_31_bits_is_found() -> None:
     x = relay.var("x", (1, 4000), "int8")
     table = constant([1 << 20, 1 << 10])

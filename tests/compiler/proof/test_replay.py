@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.ir.module import IRModule
+from compiler.proof import replay
 from compiler.proof.replay import (
     compare_executors,
     differing_elements,
@@ -57,14 +58,27 @@ def test_the_generated_c_is_compared_as_well(integral: IRModule, samples: list[S
     assert [(c.runs, c.differing) for c in in_c] == [(4, 0), (5, 0), (2, 0)]
 
 
-def test_executors_that_disagree_are_a_finding(integral: IRModule) -> None:
-    class Off(ReferenceExecutor):
-        def run(self, inputs):  # type: ignore[no-untyped-def]
-            (only,) = super().run(inputs)
-            only = only.copy()
-            only[0, 3] += 1
-            return [only]
+class Off(ReferenceExecutor):
+    """One element of the core's result is too large by one."""
 
+    def run(self, inputs):  # type: ignore[no-untyped-def]
+        (only,) = super().run(inputs)
+        only = only.copy()
+        only[0, 3] += 1
+        return [only]
+
+
+def test_a_core_that_another_executor_computes_otherwise_is_a_finding(
+    integral: IRModule, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "IntegerExecutor", Off)
+    rng = np.random.default_rng(0)
+    comparisons, findings = replay_core(integral, [(-127, 127)], samples, rng)
+    assert [c.differing for c in comparisons] == [c.runs for c in comparisons]
+    assert [(f.check, f.node) for f in findings] == [("executors", c.what) for c in comparisons]
+
+
+def test_executors_that_disagree_are_a_finding(integral: IRModule) -> None:
     batches = [{"x": np.zeros((1, 3, 8, 8), "int8")}] * 2
     ours = ReferenceExecutor(integral, "quantized_main")
     found = compare_executors("x", ours, Off(integral, "quantized_main"), batches)

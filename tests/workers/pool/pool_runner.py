@@ -35,6 +35,8 @@ class Runner:
             return request.value * 2
         if request.do == "pid":
             return os.getpid()
+        if request.do == "environment":
+            return os.environ.get(request.value)
         if request.do == "sum":
             value = (
                 self.fetch(request.large) if isinstance(request.large, Handle) else request.large

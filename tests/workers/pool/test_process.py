@@ -14,6 +14,7 @@ from pool_test_case import SeparateWorkersTestCase, drain
 
 from workers.errors import LostWorkerError, WorkerError
 from workers.pool.process import ProcessPool
+from workers.pool.protocol import WorkerSize
 
 HERE = Path(__file__).parent
 
@@ -35,6 +36,26 @@ def test_a_worker_that_takes_too_long_is_replaced(tmp_path: Path) -> None:
         assert isinstance(ended["slow"].error, LostWorkerError)
         assert "no answer within 1.0 s" in ended["slow"].error.what
         assert ended["next"].result == 6
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("cpus", "given", "threads"), [(1, None, "1"), (3, None, "3"), (0.5, None, "1"), (3, "7", "7")]
+)
+def test_a_worker_has_as_many_threads_as_cores_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, cpus: float, given: str | None, threads: str
+) -> None:
+    variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    for variable in variables:
+        monkeypatch.delenv(variable, raising=False)
+        if given is not None:
+            monkeypatch.setenv(variable, given)
+    pool = ProcessPool(1, runner="pool_runner:Runner", size=WorkerSize(cpus=cpus))
+    try:
+        for variable in variables:
+            pool.submit(variable, Ask("environment", variable))
+        assert [drained.result for drained in drain(pool).values()] == [threads] * 3
     finally:
         pool.close()
 

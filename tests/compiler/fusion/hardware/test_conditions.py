@@ -60,6 +60,9 @@ HOLDING = [
     ("attr(groups, <=, 1)", conv(), DEPTHWISE),
     ("attr(strides, in, [[1, 1], [2, 2]])", conv(strides=2), conv(strides=3)),
     ('attr(data_layout, ==, "NCHW")', conv(), None),
+    # An attribute that is unset, and a list, are neither below nor above a number.
+    ("attr(channels, <=, 4)", conv(channels=4), conv()),
+    ("attr(channels, >=, 4)", conv(channels=4), conv()),
     ("rank(4)", relay.op.add(X, Y), relay.op.add(TOKENS, TOKENS)),
     ("dtype_in(float32)", relay.op.add(X, Y), relay.op.cast(X, dtype="int8")),
     ("dtype_in([int8, float32])", relay.op.cast(X, dtype="int8"), relay.op.cast(X, dtype="int32")),
@@ -75,6 +78,12 @@ def test_a_condition_tells_calls_apart(text: str, holds: Call, fails: Call | Non
     assert parse_condition(text, holds.op).holds(node_of(holds))  # type: ignore[arg-type]
     if fails is not None:
         assert not parse_condition(text, fails.op).holds(node_of(fails))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("comparison", ["<=", ">="])
+def test_a_list_compares_with_no_number(comparison: str) -> None:
+    condition = parse_condition(f"attr(strides, {comparison}, 2)", conv().op)  # type: ignore[arg-type]
+    assert not condition.holds(node_of(conv(strides=2)))
 
 
 def test_sole_consumer_looks_at_the_users_of_the_value() -> None:

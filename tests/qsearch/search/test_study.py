@@ -1,0 +1,44 @@
+"""What a study is: which data it is calibrated and scored on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qsearch.model_source import find_model
+from qsearch.search.study import PreparedStudy, prepare_study
+from qsearch.settings import Settings
+
+
+def digits(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 1, (4, 1, 8, 8)).astype("float32")
+
+
+def prepared(tmp_path: Path, settings: dict[str, Any], **objects: Any) -> PreparedStudy:
+    return prepare_study(
+        Settings(model="digits", **settings), find_model("digits"), spool_folder=tmp_path, **objects
+    )
+
+
+@pytest.mark.parametrize(("name", "other"), [("calib", "evaluation"), ("evaluation", "calib")])
+def test_objects_go_before_paths_and_paths_before_what_comes_with_the_model(
+    tmp_path: Path, name: str, other: str
+) -> None:
+    """The other data stay those that come with the model."""
+    field = {"calib": "calib", "evaluation": "eval"}
+    np.save(tmp_path / "path.npy", digits(1))
+
+    def hashes(settings: dict[str, Any], **objects: Any) -> dict[str, str]:
+        study = prepared(tmp_path / "spool", {"metric": "sqnr", **settings}, **objects)
+        return {"calib": study.calib.sha256, "evaluation": study.evaluation.sha256}
+
+    shipped = hashes({})
+    path = {field[name]: str(tmp_path / "path.npy")}
+    from_path = hashes(path)
+    from_object = hashes(path, **{name: digits(2)})
+    assert len({found[name] for found in (shipped, from_path, from_object)}) == 3
+    assert {found[other] for found in (shipped, from_path, from_object)} == {shipped[other]}
+    assert hashes({}, **{name: digits(2)}) == from_object
