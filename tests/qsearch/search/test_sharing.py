@@ -139,14 +139,14 @@ def test_a_dead_driver_of_another_study_holds_up_no_equal_work(storage_url: str)
     killed = driver(repository, FakePool(on_finish=fake_interrupt(after=1)), name="killed")
     with pytest.raises(KilledError):
         killed.run()
-    dead = repository.join(killed.study.id, "killed", "v1", 2)
-    taken = repository.claim_trials(killed.study.id, dead, 2, below=TRIALS).run
+    dead = repository.join(killed.context.study_id, "killed", "v1", 2)
+    taken = repository.claim_trials(killed.context.study_id, dead, 2, below=TRIALS).run
     other = driver(repository, FakePool(), name="other", watch=LeaseWatch(lease_s=0.5))
     assert other.run() is None
     works = {trial.work_hash for trial in repository.trials_of(other.context.study_id)}
     assert works & {trial.work_hash for trial in taken}
     assert repository.count_trials(other.context.study_id).finished == TRIALS
-    left = repository.trials_by_number(killed.study.id, [trial.number for trial in taken])
+    left = repository.trials_by_number(killed.context.study_id, [trial.number for trial in taken])
     assert {trial.state for trial in left} == {"waiting"}
     repository.close()
 
@@ -158,13 +158,13 @@ def test_a_wish_to_stop_ends_the_search_with_nothing_running(sqlite_url: str) ->
     def answer(request: EvaluationRequest) -> EvaluationResult:
         if not asked.is_set():
             asked.set()
-            repository.add_command(search.study.id, "stop")
+            repository.add_command(search.context.study_id, "stop")
         time.sleep(0.3)
         return made_up(request)
 
     search = driver(repository, FakePool(answer=answer))
     assert search.run() == STOPPED
-    trials = repository.trials_of(search.study.id)
+    trials = repository.trials_of(search.context.study_id)
     assert 0 < sum(t.finished for t in trials) < TRIALS
     assert all(t.finished or t.state == "waiting" for t in trials)
     repository.close()
@@ -173,7 +173,7 @@ def test_a_wish_to_stop_ends_the_search_with_nothing_running(sqlite_url: str) ->
 def test_a_paused_study_waits_until_it_is_told_to_go_on(sqlite_url: str) -> None:
     repository = Repository(open_engine(sqlite_url))
     search = driver(repository, FakePool(answer=slowly))
-    study = search.study.id
+    study = search.context.study_id
     running = threading.Thread(target=search.run)
     running.start()
     repository.add_command(study, "pause")
