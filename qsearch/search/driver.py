@@ -171,12 +171,22 @@ class Driver:
             with Heartbeat(repository, self._me):
                 self._load()
                 return self._loop()
+        except BrokenRunError as error:
+            error.add_note(self._standing())
+            raise
         finally:
             if len(self.evaluations):
                 self.context.pool.cancel_all()
                 self.evaluations.clear()
             repository.requeue([self._me])
             repository.end_drivers([self._me])
+
+    def _standing(self) -> str:
+        """What is finished and what was cut off, for the user who goes on later."""
+        cut_off = sorted(self._evaluations.numbers)
+        listed = f"{'trials' if len(cut_off) > 1 else 'trial'} {', '.join(map(str, cut_off))}"
+        lost = f"{listed} ran and will begin again" if cut_off else "none was running"
+        return f"{self._ledger.finished} of {self.budget.trials} trials are finished; {lost}"
 
     def _load(self) -> None:
         """Read the study's trials, and take back what dead drivers left running."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,6 +27,7 @@ from qsearch.settings import Resolved, Settings
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import exclusive, masked, open_engine, parse_url
 from qsearch.store.repository import Repository
+from workers.errors import BrokenRunError
 from workers.pool.choice import open_pool
 from workers.pool.protocol import WorkerPool, WorkerSize
 
@@ -87,7 +89,10 @@ def run_search(
                         except Exception:
                             control.check()  # a folder that is gone shows itself as many errors
                             raise
-                except Exception:
+                except Exception as error:
+                    if isinstance(error, BrokenRunError) and calib is None and evaluation is None:
+                        again = f"qsearch launch -c {shlex.quote(str(folder.config))}"
+                        error.add_note(f"to go on: `{again}`")
                     log.info("the search ended with an error", exc_info=True)
                     raise
     finally:

@@ -94,6 +94,26 @@ def test_a_killed_worker_is_as_if_nothing_happened(
     assert search.story() == unbroken.story()
 
 
+@pytest.mark.ray
+def test_a_killed_raylet_ends_the_search_with_what_was_lost_and_how_to_go_on(
+    unbroken: Any, launch: Callable[..., Any]
+) -> None:
+    search = launch("digits", "--trials", "12", "--pool", "ray", "--workers", "1")
+    process = search.start()
+    search.wait_for(2, process)
+    (raylet,) = [pid for pid in children(process.pid) if "raylet/raylet" in command_of(pid)]
+    os.kill(raylet, signal.SIGKILL)
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 2, err
+    assert "raylet on this machine ended" in err
+    assert "of 12 trials are finished; trial" in err
+    assert "ran and will begin again" in err
+    assert f"qsearch launch -c {search.folder / 'config.resolved.yaml'}" in err
+    assert all(t.state != "running" for t in search.trials())
+    search.finish()
+    assert search.story() == unbroken.story()
+
+
 @pytest.mark.parametrize("request_to_stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_request_to_stop_writes_the_best_so_far_and_the_same_command_goes_on(
     unbroken: Any, launch: Callable[..., Any], request_to_stop: signal.Signals

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workers.code_version import code_version
-from workers.errors import WorkerError
+from workers.errors import LostClusterError, WorkerError
 from workers.messages import Handle
 from workers.pool.jobs import (
     DEFAULT_RUNNER,
@@ -30,7 +30,7 @@ from workers.pool.jobs import (
 )
 from workers.pool.protocol import Finished, WorkerSize
 from workers.pool.queued import QueuedPool
-from workers.pool.ray_cluster import await_resources, connect
+from workers.pool.ray_cluster import ClusterWatch, await_resources, connect
 from workers.worker import Answer, answer
 
 START_TIMEOUT_S = 180.0
@@ -142,6 +142,7 @@ class RayPool(QueuedPool):
         self._actors: list[_Actor] = []
         self._failed_starts = 0
         self._ray: Any = None
+        self._watch: ClusterWatch | None = None
         self._start_error: Exception | None = None
         self._started = threading.Event()
         self._stopping = threading.Event()
@@ -197,6 +198,7 @@ class RayPool(QueuedPool):
 
         Raises:
             WorkerError: Ray does not start or answer, lacks CPUs, or runs other code.
+            LostClusterError: Ray ended.
         """
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -235,6 +237,7 @@ class RayPool(QueuedPool):
             if ours:
                 connect(ray, self._address, self._count, self._size)
             await_resources(ray, self._count, self._size, self._address, self._stopping)
+            self._watch = ClusterWatch(ray, self._stopping)
             self._ray = ray
         except Exception as error:  # handed to the caller's thread, which raises it
             self._start_error = error
@@ -242,6 +245,8 @@ class RayPool(QueuedPool):
         self._stopping.wait()
         if ours and self._ray is not None:
             self._ray.shutdown()
+        if self._watch is not None:
+            self._watch.close()
 
     def _advance(self, timeout_s: float) -> None:
         """Wait for Ray to start, or for news of the actors."""
@@ -268,6 +273,7 @@ class RayPool(QueuedPool):
             ) from self._start_error
         if self._stopping.is_set():
             raise WorkerError("the pool is closed")
+        self._check_cluster()
         while len(self._actors) < self._count:
             self._actors.append(self._new_actor(len(self._actors)))
         self._dispatch()
@@ -282,6 +288,15 @@ class RayPool(QueuedPool):
             if actor.call is not None and time.monotonic() > actor.deadline:
                 self._overdue(actor)
         self._dispatch()
+
+    def _check_cluster(self) -> None:
+        """Forget the actors of a cluster that ended: there is nobody to take them back."""
+        assert self._watch is not None
+        try:
+            self._watch.check()
+        except LostClusterError:
+            self._actors.clear()
+            raise
 
     def _new_actor(self, number: int) -> _Actor:
         options: dict[str, Any] = {"num_cpus": self._size.cpus, "num_gpus": self._size.gpus}
@@ -298,6 +313,7 @@ class RayPool(QueuedPool):
         actor.deadline = time.monotonic() + self._start_timeout_s
 
     def _dispatch(self) -> None:
+        self._check_cluster()
         for actor in self._actors:
             if actor.ready and actor.call is None:
                 actor.job = self._jobs.take(actor)
@@ -320,6 +336,7 @@ class RayPool(QueuedPool):
         return self._refs.get(handle.key)
 
     def _receive(self, actor: _Actor) -> None:
+        self._check_cluster()
         call, job = actor.call, actor.job
         actor.call, actor.job = None, None
         try:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -89,9 +90,34 @@ def start_client(address: str, environment: dict[str, str]) -> subprocess.Popen[
     )
 
 
+HEAD = """
+import os, ray
+ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+print(ray.get_runtime_context().gcs_address, flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def open_cluster() -> Iterator[str]:
+    """The address of a cluster that other machines may join: such a one is not ours."""
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+    head = subprocess.Popen(
+        [sys.executable, "-c", HEAD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**environment, "PYTHONPATH": str(ROOT) + os.pathsep + str(HERE)},
+    )
+    assert head.stdout is not None
+    yield next(line.strip() for line in head.stdout if ":" in line)
+    head.communicate("end\n", timeout=60)
+
+
 def test_a_second_process_connects_with_the_token_and_none_without(
-    ray_address: str, tmp_path: Path
+    open_cluster: str, tmp_path: Path
 ) -> None:
+    ray_address = open_cluster
     friend = start_client(ray_address, dict(os.environ))
     stdout, stderr = friend.communicate(timeout=400)
     assert "answer 42" in stdout, stderr
@@ -113,6 +139,42 @@ def test_a_second_process_connects_with_the_token_and_none_without(
         assert stranger.returncode != 0
         assert "answer" not in stdout
         assert "cannot connect to Ray" in stderr
+
+
+def listening_addresses(pids: set[int]) -> set[str]:
+    """Addresses that the processes accept TCP connections at, as /proc/net spells them."""
+    sockets = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":  # LISTEN
+                sockets[f"socket:[{fields[9]}]"] = fields[1].partition(":")[0]
+    found = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                found.add(sockets.get(os.readlink(descriptor)))
+    return {address for address in found if address is not None}
+
+
+def descendants(root: int) -> set[int]:
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def test_a_cluster_of_this_machine_listens_on_loopback_only(cluster: RayPool) -> None:
+    cluster.submit("again", Ask("pid"))
+    drain(cluster)
+    addresses = listening_addresses(descendants(os.getpid()))
+    assert addresses, "Ray listens somewhere"
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    assert addresses <= loopback
 
 
 def test_an_address_where_nobody_listens_gives_a_message_in_time() -> None:
