@@ -183,10 +183,10 @@ class Driver:
 
     def _standing(self) -> str:
         """What is finished and what was cut off, for the user who goes on later."""
-        cut_off = sorted(self._evaluations.numbers)
+        cut_off = sorted(self.evaluations.numbers)
         listed = f"{'trials' if len(cut_off) > 1 else 'trial'} {', '.join(map(str, cut_off))}"
         lost = f"{listed} ran and will begin again" if cut_off else "none was running"
-        return f"{self._ledger.finished} of {self.budget.trials} trials are finished; {lost}"
+        return f"{self.queue.trials.finished} of {self.budget.trials} trials are finished; {lost}"
 
     def _load(self) -> None:
         """Read the study's trials, and take back what dead drivers left running."""
