@@ -20,7 +20,6 @@ from compiler.passes.eta_expand import EtaExpand
 from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.compilation_config import CompilationConfig
 from compiler.targets.reference.executor import ReferenceExecutor
-from compiler.targets.reference.inputs import named_inputs
 from compiler.targets.target import Target
 
 EXECUTORS = ("reference", "c")
@@ -63,7 +62,7 @@ def evaluate(
             raise EvaluationError("only the reference executor shows values on the way")
         return lower(mod, target=executor).run(inputs, function=function)
     run = ReferenceExecutor(mod, function, tap)
-    return run.run(named_inputs(mod[function], inputs))
+    return run.run(inputs)
 
 
 def lower(

@@ -16,6 +16,7 @@ from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX
 from compiler.runtime.artifact import Sample
 from compiler.runtime.executor import Executor
+from compiler.runtime.executor import Inputs as AnyInputs
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.toolchain import EXACT_FLAGS
 from compiler.targets.ort.integer_executor import IntegerExecutor
@@ -148,7 +149,7 @@ class _Remembering:
         self._known: dict[int, list[Array]] = {}
         self.input_names = executor.input_names
 
-    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+    def run(self, inputs: AnyInputs) -> list[Array]:
         """The results for a batch; batches are told apart by identity."""
         if id(inputs) not in self._known:
             self._known[id(inputs)] = self._executor.run(inputs)

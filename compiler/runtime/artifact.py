@@ -34,7 +34,7 @@ from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
-from compiler.runtime.executor import Executor
+from compiler.runtime.executor import Executor, Inputs, ordered_inputs
 from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
 
@@ -94,12 +94,13 @@ class QModule:
         """Names of the inputs, in order."""
         return tuple(self.input_types)
 
-    def run(self, inputs: Mapping[str, Array], executor: str = "reference") -> list[Array]:
+    def run(self, inputs: Inputs, executor: str = "reference") -> list[Array]:
         """Run on a batch.
 
         Args:
-            inputs: an array per input name. Where the leading axis is longer than the module's, the
-                samples are run one after the other and the outputs joined along their first axis.
+            inputs: an array per input, by name or in order. Where the leading axis is longer than
+                the module's, the samples are run one after the other and the outputs joined along
+                their first axis.
             executor: "reference", the exact integers on numpy; "grid", the same on onnxruntime;
                 "integer", the same there without floats (slow; an independent check); "c", the same
                 compiled from the C that ``qsearch export`` writes.
@@ -107,23 +108,21 @@ class QModule:
             EvaluationError: names, shapes or dtypes do not fit; both sides are named.
         """
         run = self._executor(executor)
-        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        names = [param.name_hint for param in self.main.params]
+        arrays = [np.asarray(value) for value in ordered_inputs(names, inputs)]
         pieces = self._pieces(arrays)
         if pieces == 1:
             return run.run(arrays)
-        sizes = {name: arrays[name].shape[0] // pieces for name in arrays}
-        results = [
-            run.run({n: a[i * sizes[n] : (i + 1) * sizes[n]] for n, a in arrays.items()})
-            for i in range(pieces)
-        ]
+        split = [np.split(array, pieces) for array in arrays]
+        results = [run.run(list(parts)) for parts in zip(*split, strict=True)]
         return [np.concatenate(parts, axis=0) for parts in zip(*results, strict=True)]
 
-    def _pieces(self, arrays: Mapping[str, Array]) -> int:
+    def _pieces(self, arrays: Sequence[Array]) -> int:
         """How many runs a batch needs; 1 also where the executor will say what does not fit."""
         counts: set[int] = set()
-        for name, ty in self.input_types.items():
-            array = arrays.get(name)
-            if array is None or not ty.shape or isinstance(ty.shape[0], AnyDim):
+        for param, array in zip(self.main.params, arrays, strict=True):
+            ty = param.tensor_type
+            if not ty.shape or isinstance(ty.shape[0], AnyDim):
                 return 1
             fits = array.ndim == len(ty.shape) and array.shape[1:] == tuple(ty.shape[1:])
             if not fits or not array.shape[0] or not ty.shape[0] or array.shape[0] % ty.shape[0]:
@@ -132,7 +131,9 @@ class QModule:
         if len(counts) > 1:
             raise EvaluationError(
                 "the inputs hold different numbers of samples",
-                where=", ".join(f"{n}: {a.shape[0]}" for n, a in arrays.items()),
+                where=", ".join(
+                    f"{p.name_hint}: {a.shape[0]}" for p, a in zip(self.main.params, arrays)
+                ),
             )
         return counts.pop() if counts else 1
 
@@ -211,6 +212,12 @@ def save_qmod(
     if lowered is not None:
         members.update(lowered.members())
     names = [p.name_hint for p in module["main"].params]
+    if samples and len(set(names)) < len(names):
+        raise ArtifactError(
+            "samples are kept by input name, and two inputs have one name",
+            where=f"inputs {', '.join(names)}",
+            fix="rename one of them, or save the module without samples",
+        )
     for number, (inputs, outputs) in enumerate(samples):
         # Input names may hold any character; members are numbered in the order of the parameters.
         for index, name in enumerate(names):

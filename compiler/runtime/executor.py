@@ -1,11 +1,17 @@
-"""Executor: what the reference evaluator and onnxruntime sessions have in common."""
+"""Executor: what the reference evaluator, generated C and onnxruntime sessions have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
+
+from compiler.errors import EvaluationError, legal_names
+
+Inputs = Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]]
+"""Arrays by parameter name, or in the order of the parameters."""
 
 
 class Executor(Protocol):
@@ -13,15 +19,49 @@ class Executor(Protocol):
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the parameters, in order."""
+        """Names of the parameters, in order; two parameters may have one name."""
         ...
 
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    def run(self, inputs: Inputs) -> list[NDArray[Any]]:
         """The results, tuples flattened from left to right.
 
         Args:
-            inputs: an array of the parameter's dtype and shape for every name.
+            inputs: an array of the parameter's dtype and shape for every parameter, by name or in
+                order; only in order where two parameters have one name.
         Raises:
-            EvaluationError: a name is missing or unknown, or an array does not fit.
+            EvaluationError: a name is missing, unknown or ambiguous, or an array does not fit.
         """
         ...
+
+
+def ordered_inputs(names: Sequence[str], inputs: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+    """The inputs in the order of the parameters.
+
+    Args:
+        names: of the parameters; a name hint may occur twice.
+        inputs: a value for every parameter, by name or in order.
+    Raises:
+        EvaluationError: the number of values is wrong; or a name is missing, unknown, or the name
+            of two parameters.
+    """
+    if not isinstance(inputs, Mapping):
+        if len(inputs) != len(names):
+            raise EvaluationError(f"{len(inputs)} inputs for {len(names)} parameters {list(names)}")
+        return list(inputs)
+    for name in inputs:
+        if name not in names:
+            raise EvaluationError(f"there is no input {name!r}", fix=legal_names(name, names))
+    for name, count in Counter(names).items():
+        if name not in inputs:
+            raise EvaluationError(
+                f"input {name!r} is missing",
+                where=f"given: {', '.join(inputs) or 'nothing'}",
+                fix="pass an array",
+            )
+        if count > 1:
+            raise EvaluationError(
+                f"{count} parameters are named {name!r}, so a name does not tell them apart",
+                where=f"parameters {', '.join(names)}",
+                fix="pass the arrays as a list, in the order of the parameters",
+            )
+    return [inputs[name] for name in names]

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import ArtifactError, CompilerError, EvaluationError
+from compiler.errors import ArtifactError, CompilerError
 from compiler.ir.expr import Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
-from compiler.runtime.executor import Executor
+from compiler.runtime.executor import Executor, Inputs, ordered_inputs
 from compiler.runtime.external_module import ExternalModule, external_loaders
 from compiler.runtime.kernels import ModuleKernels
 from compiler.runtime.npy import array_of, npy_bytes
@@ -64,7 +64,7 @@ class LoweredModule:
 
     def run(
         self,
-        inputs: Mapping[str, Array] | Sequence[Array],
+        inputs: Inputs,
         kernels: str | None = None,
         function: str = "main",
     ) -> list[Array]:
@@ -80,12 +80,7 @@ class LoweredModule:
             CodegenError: the code generator of a target failed.
         """
         executor = self._executor(function, kernels)
-        if not isinstance(inputs, Mapping):
-            names = executor.input_names
-            if len(inputs) != len(names):
-                raise EvaluationError(f"{len(inputs)} inputs for {len(names)} parameters {names}")
-            inputs = dict(zip(names, inputs))
-        return executor.run({name: np.asarray(value) for name, value in inputs.items()})
+        return executor.run(list(map(np.asarray, ordered_inputs(executor.input_names, inputs))))
 
     def _executor(self, function: str, kernels: str | None) -> Executor:
         key = (function, kernels)

@@ -102,6 +102,18 @@ class ExecutorTestCase(ABC):
         wanted = (-given, -given, given, 2 * given)
         assert [a.ravel().tolist() for a in got] == [a.ravel().tolist() for a in wanted]
 
+    def test_parameters_of_one_name_are_told_apart_by_their_places_only(self) -> None:
+        """A name hint is no identity; by name, two of them are an error that says so."""
+        x, y = relay.var("x", (2,)), relay.var("x", (2,))
+        body = relay.op.subtract(relay.op.multiply(x, 2.0), y)
+        executor = self.executor_of(relay.module(relay.Function((x, y), body)))
+        first, second = np.array([1, 2], np.float32), np.array([10, 20], np.float32)
+        assert [a.tolist() for a in executor.run([first, second])] == [[-8, -16]]
+        with pytest.raises(EvaluationError, match=r"2 parameters are named 'x'|'x_1' is missing"):
+            executor.run({"x": first})
+        with pytest.raises(EvaluationError, match="1 inputs for 2 parameters"):
+            executor.run([first])
+
     @pytest.mark.parametrize(
         "change",
         [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from compiler.ir.expr import Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.lir.nodes import PrimFunc
+from compiler.runtime.executor import Inputs
 from compiler.targets.c.entry import Entry
 from compiler.targets.c.package import CPackage, c_package
 from compiler.targets.c.toolchain import EXACT_FLAGS, build_library
@@ -66,7 +67,7 @@ class CExecutor:
         """The generated C."""
         return self._package
 
-    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+    def run(self, inputs: Inputs) -> list[Array]:
         """The results, tuples flattened from left to right.
 
         Raises:
@@ -80,7 +81,7 @@ class CExecutor:
         return made
 
 
-def flat_inputs(function: Function, entry: Entry, inputs: Mapping[str, Array]) -> list[Array]:
+def flat_inputs(function: Function, entry: Entry, inputs: Inputs) -> list[Array]:
     """The arrays that the C function of ``function`` takes, in order.
 
     Raises:

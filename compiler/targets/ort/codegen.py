@@ -56,7 +56,7 @@ class OrtModule:
         """See ExternalModule."""
         if symbol != self._symbol:
             raise EvaluationError(f"this module implements {self._symbol!r}, not {symbol!r}")
-        return self._session.run(dict(zip(self._session.input_names, args, strict=True)))
+        return self._session.run(args)
 
     def members(self) -> dict[str, bytes]:
         """The model under the name of the function."""

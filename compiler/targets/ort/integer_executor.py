@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
 from compiler.export.to_onnx.integer import to_integer_onnx
 from compiler.ir.module import IRModule
+from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.targets.ort.session import OrtExecutor
 
 
@@ -34,6 +34,6 @@ class IntegerExecutor:
         """Names of the parameters, in order."""
         return self._names
 
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    def run(self, inputs: Inputs) -> list[NDArray[Any]]:
         """The results, tuples flattened from left to right; see ``OrtExecutor.run``."""
-        return self._session.run(inputs)
+        return self._session.run(ordered_inputs(self._names, inputs))

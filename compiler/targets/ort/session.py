@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state
 
-from compiler.errors import CodegenError, EvaluationError, legal_names
+from compiler.errors import CodegenError, EvaluationError
+from compiler.runtime.executor import Inputs, ordered_inputs
 
 _NUMPY_TYPES = {
     "tensor(float)": "float32",
@@ -90,41 +91,33 @@ class OrtExecutor:
         """Names of the outputs, in order."""
         return tuple(o.name for o in self._session.get_outputs())
 
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    def run(self, inputs: Inputs) -> list[NDArray[Any]]:
         """Run once.
 
         Args:
-            inputs: an array per input name, of exactly the declared shape and dtype.
+            inputs: an array per input, by name or in order, of the declared shape and dtype.
         Returns:
             One array per output.
         Raises:
             EvaluationError: names, shapes or dtypes differ from what the model declares.
         """
-        self._check(inputs)
+        values = ordered_inputs(self.input_names, inputs)
+        arrays = {name: np.asarray(value) for name, value in zip(self._dtypes, values)}
+        for name, array in arrays.items():
+            self._check(name, array)
         try:
-            results = self._session.run(None, {n: np.asarray(inputs[n]) for n in self._dtypes})
+            results = self._session.run(None, arrays)
         except ORT_ERRORS as error:
             raise EvaluationError(f"onnxruntime failed: {error}") from error
         return [np.asarray(r) for r in results]
 
-    def _check(self, inputs: Mapping[str, NDArray[Any]]) -> None:
-        for name in self._dtypes:
-            if name not in inputs:
-                raise EvaluationError(
-                    f"input {name!r} is missing", where=f"given: {', '.join(inputs) or 'nothing'}"
-                )
-        for name, array in inputs.items():
-            if name not in self._dtypes:
-                raise EvaluationError(
-                    f"the model has no input {name!r}", fix=legal_names(name, self._dtypes)
-                )
-            array = np.asarray(array)
-            declared = self._shapes[name]
-            fits = len(declared) == array.ndim and all(
-                not isinstance(d, int) or d == n for d, n in zip(declared, array.shape)
+    def _check(self, name: str, array: NDArray[Any]) -> None:
+        declared = self._shapes[name]
+        fits = len(declared) == array.ndim and all(
+            not isinstance(d, int) or d == n for d, n in zip(declared, array.shape)
+        )
+        if not fits or str(array.dtype) != self._dtypes[name]:
+            raise EvaluationError(
+                f"input {name!r} is {array.dtype} {array.shape}",
+                where=f"the model takes {self._dtypes[name]} {declared}",
             )
-            if not fits or str(array.dtype) != self._dtypes[name]:
-                raise EvaluationError(
-                    f"input {name!r} is {array.dtype} {array.shape}",
-                    where=f"the model takes {self._dtypes[name]} {declared}",
-                )

@@ -7,7 +7,7 @@ in the program is bounded by memory only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, TupleType, Type
 from compiler.ops.evaluate import Value, apply_rule, evaluate_op, flatten
+from compiler.runtime.executor import Inputs
 from compiler.runtime.kernels import ModuleKernels
 from compiler.targets.reference.inputs import checked_inputs
 from compiler.targets.reference.plan import Block, Do, Plan, Step, make_plan
@@ -67,11 +68,11 @@ class ReferenceExecutor:
         """Names of the parameters, in order."""
         return tuple(p.name_hint for p in self._function.params)
 
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    def run(self, inputs: Inputs) -> list[NDArray[Any]]:
         """The results, tuples flattened from left to right.
 
         Args:
-            inputs: a value for every parameter name, of its dtype and shape.
+            inputs: a value for every parameter, of its dtype and shape, by name or in order.
         Raises:
             EvaluationError: an input does not fit, or the program cannot go on.
         """

@@ -8,47 +8,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import EvaluationError, legal_names
+from compiler.errors import EvaluationError
 from compiler.ir.expr import Function
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType, TupleType, Type
 from compiler.ops.number_format import storage_dtype
+from compiler.runtime.executor import ordered_inputs
 
 
-def named_inputs(
-    function: Function, inputs: Mapping[str, Any] | Sequence[Any]
-) -> Mapping[str, Any]:
-    """``inputs`` by name; a sequence is taken in the order of the parameters.
-
-    Raises:
-        EvaluationError: the sequence is too short or too long.
-    """
-    if isinstance(inputs, Mapping):
-        return inputs
-    names = [p.name_hint for p in function.params]
-    if len(inputs) != len(names):
-        raise EvaluationError(f"{len(inputs)} inputs for {len(names)} parameters {names}")
-    return dict(zip(names, inputs))
-
-
-def checked_inputs(function: Function, inputs: Mapping[str, Any]) -> list[Any]:
+def checked_inputs(function: Function, inputs: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
     """The values in the order of the parameters.
 
     Raises:
-        EvaluationError: a name is missing or unknown, or a value is of another dtype or shape.
+        EvaluationError: as ``ordered_inputs``; or a value is of another dtype or shape.
     """
     names = [p.name_hint for p in function.params]
-    for name in inputs:
-        if name not in names:
-            raise EvaluationError(f"there is no input {name!r}", fix=legal_names(name, names))
-    values = []
-    for name, ty in zip(names, function.func_type.arg_types):
-        if name not in inputs:
-            raise EvaluationError(
-                f"input {name!r} is missing", where=f"parameter %{name}: {ty}", fix="pass an array"
-            )
-        values.append(_checked(name, inputs[name], ty))
-    return values
+    values = ordered_inputs(names, inputs)
+    types = function.func_type.arg_types
+    return [_checked(name, value, ty) for name, value, ty in zip(names, values, types)]
 
 
 def _checked(name: str, value: Any, ty: Type) -> Any:

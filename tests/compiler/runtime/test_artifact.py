@@ -260,3 +260,16 @@ def test_a_module_without_qconfig_is_legal(tmp_path: Path) -> None:
     path = tmp_path / "plain.qmod"
     QModule(integer_module()).save(path)
     assert load_qmod(path).qconfig is None
+
+
+def test_inputs_of_one_name_are_run_in_order_and_cannot_have_samples(tmp_path: Path) -> None:
+    x, y = relay.var("x", (1, 3)), relay.var("x", (1, 3))
+    mod = relay.module(relay.Function((x, y), relay.op.subtract(relay.op.multiply(x, 2.0), y)))
+    module = QModule(mod)
+    first, second = np.arange(6, dtype="f").reshape(2, 3), np.ones((2, 3), "f")
+    (got,) = module.run([first, second])
+    np.testing.assert_array_equal(got, 2 * first - second)
+    with pytest.raises(EvaluationError, match="2 parameters are named 'x'"):
+        module.run({"x": first})
+    with pytest.raises(ArtifactError, match="two inputs have one name"):
+        save_qmod(tmp_path / "n.qmod", mod, samples=[({"x": first}, [first])])

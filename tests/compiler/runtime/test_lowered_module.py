@@ -114,3 +114,19 @@ def test_a_qmod_may_hold_the_lowered_module_too(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         LoweredModule.load(tmp_path / "both.qmod").run(image(2))[0], read.run(image(2))[0]
     )
+
+
+def one_name_twice() -> relay.IRModule:
+    x, y = relay.var("x", (2, 3)), relay.var("x", (2, 3))
+    return relay.module(relay.Function((x, y), relay.op.subtract(relay.op.multiply(x, 2.0), y)))
+
+
+@pytest.mark.parametrize("executor", ["reference", "c"])
+def test_parameters_of_one_name_keep_their_places(executor: str) -> None:
+    x, y = (np.full((2, 3), value, np.float32) for value in (3, 10))
+    assert (
+        compiler.evaluate(one_name_twice(), [x, y], executor=executor)[0].tolist() == [[-4] * 3] * 2
+    )
+    with pytest.raises(EvaluationError, match="2 parameters are named 'x'") as refused:
+        compiler.evaluate(one_name_twice(), {"x": x}, executor=executor)
+    assert "in the order of the parameters" in str(refused.value)
