@@ -1,4 +1,5 @@
-"""A quantized module in a form that runs without qsearch: C, or ONNX in one of three forms.
+"""A quantized module in a form that runs without qsearch: C, ONNX in one of three forms, or the
+commands of an accelerator.
 
 One more format: a function registered with ``export_formats`` that writes its files into a folder.
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from compiler.errors import CodegenError
 from compiler.named_table import NamedTable
 from compiler.runtime.artifact import QModule, Sample, load_qmod
 from qsearch.errors import RunFolderError, SettingsError
@@ -19,6 +21,9 @@ from qsearch.run_folder import module_at
 
 if TYPE_CHECKING:
     import onnx
+
+COMMANDS = "commands"
+"""The format that needs an accelerator."""
 
 _SEED = 0
 """Of the sample that a module without samples gets."""
@@ -46,15 +51,48 @@ class ExportedFiles:
         return {"format": self.format, "files": names, **self.facts}
 
 
-Exporter = Callable[[QModule, str, Path], ExportedFiles]
-"""``export(module, name, folder)``; ``name`` is the base of file names."""
+@dataclass(frozen=True, slots=True)
+class ExportTarget:
+    """Where an export goes.
+
+    Attributes:
+        name: base of the file names.
+        folder: it is there.
+        hw: the accelerator, a shipped name or a file; None for formats that need none.
+        matcher: how hardware groups are drawn: "greedy" or "optimal".
+    """
+
+    name: str
+    folder: Path
+    hw: str | None = None
+    matcher: str = "greedy"
+
+
+Exporter = Callable[[QModule, ExportTarget], ExportedFiles]
 
 export_formats: NamedTable[Exporter] = NamedTable("export format", SettingsError)
 
 
-def export_file(given: Path, format: str, out: Path, name: str | None) -> ExportedFiles:
+def export_file(
+    given: Path,
+    format: str,
+    out: Path,
+    name: str | None,
+    hw: str | None = None,
+    matcher: str | None = None,
+) -> ExportedFiles:
     """See ``qsearch.api.export``."""
     exporter = export_formats.require(format)
+    if format == COMMANDS and hw is None:
+        raise SettingsError(
+            "commands are those of an accelerator", where=f"--format {format}", fix="add --hw opu_q"
+        )
+    if format != COMMANDS and (hw is not None or matcher is not None):
+        raise SettingsError(
+            f"{format} is for no accelerator",
+            where="--hw" if hw is not None else "--matcher",
+            fix=f"leave it out, or choose --format {COMMANDS}",
+        )
     path = module_at(given)
     module = load_qmod(path)
     try:
@@ -63,7 +101,7 @@ def export_file(given: Path, format: str, out: Path, name: str | None) -> Export
         raise RunFolderError(
             f"{out} cannot be made: {error.strerror}", where="-o", fix="name another folder"
         ) from error
-    return exporter(module, name or path.stem, out)
+    return exporter(module, ExportTarget(name or path.stem, out, hw, matcher or "greedy"))
 
 
 def sample_of(module: QModule) -> Sample:
@@ -79,7 +117,7 @@ def sample_of(module: QModule) -> Sample:
 
 
 @export_formats.register("c")
-def export_c(module: QModule, name: str, folder: Path) -> ExportedFiles:
+def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
     """One .h, one .c, and a main.c that runs the module's first sample and compares."""
     from compiler.pipeline import lower
     from compiler.proof.dtypes import check_dtypes
@@ -91,7 +129,7 @@ def export_c(module: QModule, name: str, folder: Path) -> ExportedFiles:
     # Where floats are left inside, sums of another order have other last bits.
     exact = not check_dtypes(module.module)
     lowered = lower(module.module, target="c").mod
-    package = c_package(lowered, name, (ordered, outputs), exact=exact)
+    package = c_package(lowered, to.name, (ordered, outputs), exact=exact)
     main = package.entries["main"].placement
     facts = {
         "arena_bytes": package.arena_bytes,
@@ -104,48 +142,76 @@ def export_c(module: QModule, name: str, folder: Path) -> ExportedFiles:
     }
     base = package.name
     libm = " -lm" if package.uses_libm else ""
-    hint = f"cd {folder} && cc -std=c99 -O3 {base}.c main.c -o {base}{libm} && ./{base}; echo $?"
-    return ExportedFiles("c", tuple(package.write(folder)), facts, hint)
+    hint = f"cd {to.folder} && cc -std=c99 -O3 {base}.c main.c -o {base}{libm} && ./{base}; echo $?"
+    return ExportedFiles("c", tuple(package.write(to.folder)), facts, hint)
 
 
 @export_formats.register("onnx")
-def export_integer_onnx(module: QModule, name: str, folder: Path) -> ExportedFiles:
+def export_integer_onnx(module: QModule, to: ExportTarget) -> ExportedFiles:
     """The same integers in their own dtypes: ConvInteger, MatMulInteger, BitShift."""
     from compiler.export.to_onnx.integer import to_integer_onnx
 
-    return _onnx("onnx", to_integer_onnx(module.module), name, folder)
+    return _onnx("onnx", to_integer_onnx(module.module), to)
 
 
 @export_formats.register("grid")
-def export_grid(module: QModule, name: str, folder: Path) -> ExportedFiles:
+def export_grid(module: QModule, to: ExportTarget) -> ExportedFiles:
     """The same integers carried in float32 tensors, fast on onnxruntime."""
     from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
 
     facts = {"run_with_disabled_optimizers": list(GRID_DISABLED_OPTIMIZERS)}
-    return _onnx("grid", to_grid_onnx(module.module), name, folder, facts)
+    return _onnx("grid", to_grid_onnx(module.module), to, facts)
 
 
 @export_formats.register("float")
-def export_float(module: QModule, name: str, folder: Path) -> ExportedFiles:
+def export_float(module: QModule, to: ExportTarget) -> ExportedFiles:
     """A module that is not on integers (do_simulation=True), operator by operator."""
     from compiler.export.to_onnx.float_model import to_onnx
 
-    return _onnx("float", to_onnx(module.module), name, folder)
+    return _onnx("float", to_onnx(module.module), to)
 
 
 def _onnx(
     format: str,
     model: onnx.ModelProto,
-    name: str,
-    folder: Path,
+    to: ExportTarget,
     facts: dict[str, Any] | None = None,
 ) -> ExportedFiles:
-    path = folder / f"{name}.onnx"
+    path = to.folder / f"{to.name}.onnx"
+    _write(path, model.SerializeToString(deterministic=True))
+    counted = {"nodes": len(model.graph.node), "model_bytes": path.stat().st_size}
+    return ExportedFiles(format, (path,), {**counted, **(facts or {})})
+
+
+@export_formats.register(COMMANDS)
+def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
+    """What an accelerator and its host run, in order, as JSON and as text, constants as .npy; the
+    module's first sample is computed from the commands and compared."""
+    from compiler.fusion.hardware.program import program
+    from qsearch.hardware import read_hardware
+
+    assert to.hw is not None
+    made = program(module.module, read_hardware(to.hw), to.matcher)
+    inputs, outputs = sample_of(module)
+    found = made.run([inputs[name] for name in module.input_names])
+    if [a.tobytes() for a in found] != [b.tobytes() for b in outputs]:
+        raise CodegenError(
+            "the commands compute something else than the module",
+            where=f"the first sample of the module, on {made.hardware}",
+            fix="this is a defect, please report the module",
+        )
+    written = []
+    for name, data in made.files(to.name).items():
+        written.append(to.folder / name)
+        _write(written[-1], data)
+    facts = {**made.cost, "self_check": "bit by bit"}
+    return ExportedFiles(COMMANDS, tuple(written), facts, f"cat {to.folder / to.name}.txt")
+
+
+def _write(path: Path, data: bytes) -> None:
     try:
-        path.write_bytes(model.SerializeToString(deterministic=True))
+        path.write_bytes(data)
     except OSError as error:
         raise RunFolderError(
             f"{path} cannot be written: {error.strerror}", fix="name another folder with -o"
         ) from error
-    counted = {"nodes": len(model.graph.node), "model_bytes": path.stat().st_size}
-    return ExportedFiles(format, (path,), {**counted, **(facts or {})})

@@ -193,24 +193,34 @@ def keygen(path: PathLike) -> tuple[Path, str]:
 
 
 def export(
-    path: PathLike, format: str = "c", out: PathLike = ".", *, name: str | None = None
+    path: PathLike,
+    format: str = "c",
+    out: PathLike = ".",
+    *,
+    name: str | None = None,
+    hw: str | None = None,
+    matcher: str | None = None,
 ) -> ExportedFiles:
     """Write a .qmod in a form that runs without qsearch.
 
     Args:
         path: a .qmod, or a run folder that holds one.
         format: "c", C99 source whose main.c checks itself; "onnx", exact integers; "grid", the same
-            integers on float32 tensors; "float", a module that is not on integers.
+            integers on float32 tensors; "float", a module that is not on integers; "commands", what
+            the accelerator ``hw`` and its host run, in order.
         out: folder for the files; made if it is missing.
         name: base of the file names and C symbols; that of the module without it.
+        hw: name of a shipped hardware description, or its file; for "commands" only.
+        matcher: how its groups are drawn, "greedy" (without it) or "optimal".
     Raises:
-        SettingsError: unknown format.
+        SettingsError: unknown format; "commands" without ``hw``; another format with ``hw``.
+        HDFGError: the hardware description is wrong or not there.
         CodegenError: something in the module has no C form.
         OnnxExportError: something in the module has no such ONNX form.
     """
     from qsearch.export import export_file
 
-    return export_file(Path(path), format, Path(out), name)
+    return export_file(Path(path), format, Path(out), name, hw, matcher)
 
 
 def show_text(

@@ -1,11 +1,11 @@
-"""``qsearch export``: a .qmod as C source or as ONNX."""
+"""``qsearch export``: a .qmod as C source, as ONNX, or as commands of an accelerator."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-from qsearch.cli.arguments import Parser, add_verbosity
+from qsearch.cli.arguments import Parser, add_hardware, add_verbosity
 from qsearch.exit_codes import EXIT_OK
 
 
@@ -18,8 +18,11 @@ def add_arguments(parser: Parser) -> None:
         metavar="F",
         default="c",
         help="c: C99 source with a self check; onnx: exact integers; grid: the same integers on "
-        "float32 tensors; float: a module that is not on integers (c)",
+        "float32 tensors; float: a module that is not on integers; commands: what the accelerator "
+        "--hw and its host run, in order (c)",
     )
+    add_hardware(parser)
+    add("--matcher", metavar="greedy|optimal", default=None, help="how --hw draws groups (greedy)")
     add("-o", "--out", "--output", metavar="DIR", required=True, help="folder for the files")
     add("--name", metavar="N", help="base of the file names and C symbols (that of the module)")
     add("--json", action="store_true", help="print one JSON object instead of lines")
@@ -30,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
     """Write the files, say what they are."""
     from qsearch import api
 
-    found = api.export(args.module, args.format, args.out, name=args.name)
+    found = api.export(
+        args.module, args.format, args.out, name=args.name, hw=args.hw, matcher=args.matcher
+    )
     if args.json:
         print(json.dumps(found.to_dict()))
         return EXIT_OK

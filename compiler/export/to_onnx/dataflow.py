@@ -7,7 +7,7 @@ that patterns are matched by looking around, and calls of other functions of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,9 +99,14 @@ def dataflow(mod: IRModule, function: str = "main") -> Dataflow:
     return flatten_function(mod[function], mod)
 
 
-def flatten_function(fn: Function, mod: IRModule) -> Dataflow:
+def flatten_function(
+    fn: Function, mod: IRModule, keep: Callable[[Function], bool] | None = None
+) -> Dataflow:
     """``dataflow`` for a function object.
 
+    Args:
+        keep: calls of a function for which it answers True become one step, whose operator has the
+            ``global_symbol`` of the function as its name; without it every call is inlined.
     Raises:
         OnnxExportError: as ``dataflow``, and for parameters that are no tensors of static shape.
     """
@@ -117,7 +122,7 @@ def flatten_function(fn: Function, mod: IRModule) -> Dataflow:
         value = Value(ty, name=param.name_hint)
         inputs.append(value)
         env[param] = value
-    flattener = _Flattener(mod)
+    flattener = _Flattener(mod, keep)
     result = flattener.run(fn.body, env)
     outputs = tuple(_flat(result))
     for value in outputs:
@@ -132,8 +137,9 @@ _OUTPUT = Step(Op("output"), None, ())
 class _Flattener:
     """The walk: an explicit stack of (expression, scope, state)."""
 
-    def __init__(self, mod: IRModule) -> None:
+    def __init__(self, mod: IRModule, keep: Callable[[Function], bool] | None = None) -> None:
         self.mod = mod
+        self.keep = keep
         self.steps: list[Step] = []
         self.constants: dict[Constant, Value] = {}
 
@@ -191,6 +197,10 @@ class _Flattener:
                 callee = self.mod[callee]
             if not isinstance(callee, Function):
                 raise OnnxExportError(f"{describe(node)} has no ONNX form", span=node.span)
+            if self.keep is not None and self.keep(callee):
+                kept = Op(str(callee.get_attr("global_symbol")))
+                scope[node] = self._step(node, kept, None, scope)
+                return
             self._refuse_recursion(callee, stack)
             inner: Env = {p: scope[a] for p, a in zip(callee.params, node.args)}
             stack.append(("copy", node, scope, (callee.body, inner)))

@@ -35,7 +35,6 @@ from compiler.runtime.external_module import ExternalModule, external_loaders
 from compiler.runtime.npy import array_of, npy_bytes
 from compiler.targets.external_codegen import external_codegen
 from compiler.targets.reference.executor import ReferenceExecutor
-from compiler.targets.reference.inputs import named_inputs
 from compiler.targets.target import Target
 
 Array = NDArray[Any]
@@ -95,11 +94,15 @@ class CommandList:
     def __str__(self) -> str:
         lines = [f"# {self.symbol}"]
         lines += [f"{b.kind:<9} {b.name} {b.type}" for b in self.buffers]
-        for c in self.commands:
-            attrs = f" {json.dumps(dict(c.attrs))}" if c.attrs else ""
-            operands = " ".join(c.operands)
-            lines.append(f"{c.unit:<9} {c.op} {operands} -> {c.result} {c.type}{attrs}")
+        lines += [command_line(command) for command in self.commands]
         return "\n".join([*lines, f"{'output':<9} {self.output}"])
+
+
+def command_line(command: Command) -> str:
+    """``ipa       nn.conv2d p0 c0 -> t0 int32[1x16x32x32] {"padding": [1, 1, 1, 1], …}``."""
+    attrs = f" {json.dumps(dict(command.attrs))}" if command.attrs else ""
+    called = " ".join([command.op, *command.operands])
+    return f"{command.unit:<9} {called} -> {command.result} {command.type}{attrs}"
 
 
 def command_list(function: Function) -> CommandList:
@@ -121,12 +124,12 @@ def command_list(function: Function) -> CommandList:
     constants: dict[str, Array] = {}
     for param in function.params:
         names[param] = f"p{len(buffers)}"
-        buffers.append(Buffer("input", names[param], _type(param.checked_type)))
+        buffers.append(Buffer("input", names[param], type_text(param.checked_type)))
     for node in post_order(function.body):
         if isinstance(node, Constant):
             names[node] = f"c{len(constants)}"
             constants[names[node]] = node.data
-            buffers.append(Buffer("const", names[node], _type(node.checked_type)))
+            buffers.append(Buffer("const", names[node], type_text(node.checked_type)))
         elif isinstance(node, (Call, Tuple, TupleGetItem)):
             names[node] = f"t{len(commands)}"
             commands.append(_command(node, names, units.get(node, FREE)))
@@ -143,10 +146,11 @@ def _command(node: Expr, names: Mapping[Expr, str], unit: str) -> Command:
     else:
         op = "tuple" if isinstance(node, Tuple) else "item"
         attrs = {"index": node.index} if isinstance(node, TupleGetItem) else {}
-    return Command(unit, op, operands, names[node], _type(node.checked_type), attrs)
+    return Command(unit, op, operands, names[node], type_text(node.checked_type), attrs)
 
 
-def _type(ty: Type) -> str:
+def type_text(ty: Type) -> str:
+    """``int8[1x3x32x32]``."""
     if isinstance(ty, TensorType):
         return f"{ty.dtype}[{'x'.join(map(str, ty.shape))}]"
     return str(ty)
@@ -211,7 +215,7 @@ class CommandListModule:
                 f"{self._kind} has no function {symbol!r}", fix=legal_names(symbol, self._mods)
             )
         mod = self._mods[symbol]
-        return ReferenceExecutor(mod).run(named_inputs(mod["main"], args))
+        return ReferenceExecutor(mod).run(args)
 
     def members(self) -> dict[str, bytes]:
         """Per group the commands as JSON and the constants as .npy, for a driver; and the function

@@ -118,3 +118,37 @@ def test_a_module_with_floats_left_is_compared_within_a_tolerance(tmp_path: Path
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
     subprocess.run([*command, *flags, *sources, "-o", tmp_path / "check", "-lm"], check=True)
     assert subprocess.run([tmp_path / "check"], check=False).returncode == 0
+
+
+def test_commands_of_an_accelerator_are_files_for_its_driver(
+    digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", str(digits), "--format", "commands", "--hw", "opu_q", "--json"]
+    assert run([*words, "-o", str(tmp_path / "hw")]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["self_check"] == "bit by bit"
+    listed = json.loads((tmp_path / "hw" / "digits.json").read_text())
+    assert listed["cost"]["hw_groups"] == found["hw_groups"] == len(listed["groups"])
+    assert {path.name for path in (tmp_path / "hw").iterdir()} == {
+        Path(name).name for name in found["files"]
+    }
+    assert (tmp_path / "hw" / "digits.txt").read_text().startswith("# main on opu_q: ")
+    for group in listed["groups"]:
+        assert json.loads((tmp_path / "hw" / f"{group}.json").read_text())["commands"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--format", "commands"], "add --hw opu_q"),
+        (["--format", "c", "--hw", "opu_q"], "choose --format commands"),
+        (["--format", "onnx", "--matcher", "optimal"], "choose --format commands"),
+        (["--format", "commands", "--hw", "opuq"], "did you mean 'opu_q'"),
+        (["--format", "commands", "--hw", "opu_q", "--matcher", "best"], "unknown matcher 'best'"),
+    ],
+)
+def test_commands_need_an_accelerator_and_other_formats_take_none(
+    words: list[str], said: str, digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export", str(digits), *words, "-o", str(tmp_path / "out")]) == 2
+    assert said in capfd.readouterr().err
