@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qsearch.config import Resolved, resolve
 from qsearch.modules import (
     compile_model,
     diff,
@@ -33,7 +34,6 @@ from qsearch.modules import (
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.search.context import Callback, Control
 from qsearch.search.result import SearchResult
-from qsearch.settings import Resolved, resolve
 from qsearch.studies import (
     best,
     check_store,

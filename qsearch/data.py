@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from qsearch.config_file import read_config_file
+from qsearch.config import read_config_file
 from qsearch.errors import DataError
 from qsearch.search.space import content_hash
 from qsearch.spool import spool

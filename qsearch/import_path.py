@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from qsearch.errors import SettingsError
-
-IMPORT_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-
-
-def is_import_path(text: str) -> bool:
-    """Whether ``text`` looks like ``module:name``."""
-    return IMPORT_PATH.fullmatch(text) is not None
+from qsearch.settings import is_import_path
 
 
 def load_object(path: str, what: str) -> Any:

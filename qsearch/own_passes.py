@@ -8,7 +8,8 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass
 from compiler.transform import InferType, PassContext, create_pass, run_named
 from qsearch.errors import SettingsError
-from qsearch.import_path import is_import_path, load_object
+from qsearch.import_path import load_object
+from qsearch.settings import is_import_path
 
 
 def run_own_passes(module: IRModule, passes: Sequence[str]) -> IRModule:

@@ -137,7 +137,6 @@ def report(
     storage: str | None = None,
     study: str | None = None,
     plots: PathLike | None = None,
-    png: PathLike | None = None,
 ) -> list[Path]:
     """Write a study as one HTML file that needs nothing else; what was written.
 
@@ -147,7 +146,6 @@ def report(
         storage: database, instead of a run folder's.
         study: name, where there are several.
         plots: folder for the plots as SVG files; None writes none.
-        png: folder for the plots as PNG files, twice as large as in the page.
     Raises:
         StoreError: no such storage or study.
         SettingsError: several studies and no name.
@@ -157,9 +155,4 @@ def report(
     from qsearch.study_address import find_study
 
     address = find_study(None if folder is None else Path(folder), storage, study)
-    return write_report(
-        address,
-        Path(out),
-        None if plots is None else Path(plots),
-        None if png is None else Path(png),
-    )
+    return write_report(address, Path(out), None if plots is None else Path(plots))

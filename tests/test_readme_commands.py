@@ -15,13 +15,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from qsearch.cli.main import COMMANDS, build_parser
+from qsearch.cli.main import COMMANDS, qsearch
 
 ROOT = Path(__file__).resolve().parents[1]
 READMES = sorted(
@@ -154,10 +155,10 @@ def test_a_command_of_a_readme_exists(path: Path, line: str) -> None:
             return
         assert words[0].strip("`,.") in COMMANDS, line
         for flag in re.findall(r"(?<!\S)--[a-z-]+", line.partition("#")[0]):
-            known = build_parser(words[:1])._subparsers
-            assert known is not None
-            parsers = next(a.choices for a in known._group_actions if a.choices)
-            assert flag in parsers[words[0]].flags(), f"{path}: {line}: {flag}"
+            command = qsearch.get_command(click.Context(qsearch), words[0])
+            assert command is not None
+            known = [name for param in command.params for name in param.opts]
+            assert flag in [*known, "--help"], f"{path}: {line}: {flag}"
     elif program == "python":
         match = re.match(r"python -m ([\w.]+)", line)
         if match is not None:

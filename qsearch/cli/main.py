@@ -6,78 +6,150 @@ Nothing heavy is imported here or in the command files: ``qsearch --help`` must 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Protocol
+from typing import Final
+
+import click
+from click.shell_completion import get_completion_class, shell_complete
 
 from qsearch import __version__
-from qsearch.cli.arguments import Parser, unknown_command, with_hyphens
+from qsearch.cli.options import Choice, Command, argument, unknown_option, with_hyphens
 from qsearch.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
 from qsearch.identity import ForeignPackageError, check_own_packages
 
-COMMANDS = {
-    "launch": "search for the best quantization of a model; the same command resumes",
-    "doctor": "which operators of a model will be integer, which not, and what to do",
-    "compile": "quantize a model with one configuration, without a search",
-    "insight": "which layers and tensors of a quantized model lose accuracy",
-    "run": "run a .qmod on data and score it",
-    "verify": "derive again that a .qmod is integers only and cannot overflow",
-    "keygen": "make a pair of keys for signing modules",
-    "export": "write a .qmod as C source or as ONNX",
-    "show": "print the text of a model or module, or draw it",
-    "diff": "run two modules on the same inputs and name the first node that differs",
-    "status": "how the studies of a run folder or storage stand",
-    "dashboard": "studies in a browser, live",
-    "report": "a study as one HTML file with all plots",
-    "trials": "the trials of a study",
-    "best": "the winner of a study",
-    "compare": "studies beside one another",
-    "stop": "end, pause or resume a running search",
-    "delete": "forget a study",
-    "store": "check the schema of a store, or bring it up to date",
-    "export-optuna": "write a study for optuna-dashboard",
-    "completion": "print completions for bash, zsh or fish",
+SEARCH: Final = "Search"
+MODELS: Final = "Models and modules"
+STUDIES: Final = "Studies"
+SHELL: Final = "Shell"
+
+COMMANDS: Final = {
+    "launch": (SEARCH, "launch", "search for the best quantization; the same command resumes"),
+    "doctor": (MODELS, "models", "which operators of a model will be integer, and what to do"),
+    "compile": (MODELS, "models", "quantize a model with one configuration, without a search"),
+    "insight": (MODELS, "models", "which layers and tensors of a quantized model lose accuracy"),
+    "show": (MODELS, "models", "print the text of a model or module, or draw it"),
+    "diff": (MODELS, "models", "run two modules on the same inputs; name the first difference"),
+    "run": (MODELS, "modules", "run a .qmod on data and score it"),
+    "verify": (MODELS, "modules", "prove that a .qmod is integers only and cannot overflow"),
+    "keygen": (MODELS, "modules", "make a pair of keys for signing modules"),
+    "export": (MODELS, "modules", "write a .qmod as C source, as ONNX, or as commands"),
+    "status": (STUDIES, "studies", "how the studies of a run folder or storage stand"),
+    "dashboard": (STUDIES, "studies", "studies in a browser, live"),
+    "report": (STUDIES, "studies", "a study as one HTML file with all plots"),
+    "trials": (STUDIES, "studies", "the trials of a study"),
+    "best": (STUDIES, "studies", "the winner of a study"),
+    "compare": (STUDIES, "studies", "studies beside one another"),
+    "stop": (STUDIES, "studies", "end, pause or resume a running search"),
+    "delete": (STUDIES, "studies", "forget a study"),
+    "store": (STUDIES, "studies", "check the schema of a store, or bring it up to date"),
+    "export-optuna": (STUDIES, "studies", "write a study for optuna-dashboard"),
+    "completion": (SHELL, "main", "print completions for bash, zsh or fish"),
 }
+"""Command -> heading in ``--help``, file beside this one, summary."""
+
+COMPLETE: Final = "_QSEARCH_COMPLETE"
+"""The variable with which a shell asks for completions."""
 
 
-def module_of(command: str) -> str:
-    """The module that holds a command."""
-    return f"qsearch.cli.{command.replace('-', '_')}"
+class Commands(click.Group):
+    """All commands; the file of one is imported when it is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every name, in the order of ``--help``."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command of this name."""
+        if name not in COMMANDS:
+            return None
+        _, file, _ = COMMANDS[name]
+        function = f"{name.replace('-', '_')}_command"
+        found: click.Command = getattr(import_module(f"qsearch.cli.{file}"), function)
+        return found
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read ``--help`` and ``--version``; the command and its words are left.
+
+        Raises:
+            SettingsError: an unknown option, or no such command.
+        """
+        try:
+            ctx.args = click.Command.parse_args(self, ctx, args)
+        except click.NoSuchOption as error:
+            raise unknown_option(ctx, error.option_name, ["--help", "--version"]) from error
+        if ctx.args and ctx.args[0] not in COMMANDS and not ctx.resilient_parsing:
+            from compiler.errors import legal_names
+            from qsearch.errors import SettingsError
+
+            word = ctx.args[0]
+            raise SettingsError(
+                f"unknown command {word!r}", where="qsearch", fix=legal_names(word, COMMANDS)
+            )
+        return ctx.args
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A section a heading; no command's file is imported for it."""
+        for heading in (SEARCH, MODELS, STUDIES, SHELL):
+            with formatter.section(heading):
+                rows = [
+                    (name, told) for name, (panel, _, told) in COMMANDS.items() if panel == heading
+                ]
+                formatter.write_dl(rows)
 
 
-class Command(Protocol):
-    """What a command file holds."""
+qsearch: Final = Commands(
+    "qsearch",
+    help="Search for the quantization of an ONNX model that keeps its accuracy, on integers only.",
+    epilog="Exit codes: 0 done, 1 accuracy target missed (all is written), 2 bad input, "
+    "3 the search failed, 130 interrupted (the best so far is written).",
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "allow_extra_args": True,
+    },
+    params=[click.Option(["--version"], is_flag=True, help="print the version")],
+    subcommand_metavar="COMMAND …",
+    no_args_is_help=False,
+)
 
-    def add_arguments(self, parser: Parser) -> None:
-        """Declare the options."""
 
-    def run(self, args: object) -> int:
-        """Do it and give the exit code."""
+@click.command(cls=Command)
+@argument("shell", "SHELL", "bash, zsh or fish", type=Choice(("bash", "zsh", "fish")))
+def completion_command(shell: str) -> int:
+    """Print the script that makes a shell complete commands and flags.
+
+    \b
+    bash, zsh  eval "$(qsearch completion bash)"
+    fish       qsearch completion fish | source
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    print(kind(qsearch, {}, "qsearch", COMPLETE).source())
+    return EXIT_OK
 
 
-def build_parser(words: Sequence[str]) -> Parser:
-    """The parser; only the command that ``words`` name is filled in."""
-    parser = Parser(
-        prog="qsearch",
-        description="Search for the quantization of an ONNX model that keeps its accuracy, "
-        "on integers only.",
-        epilog="exit codes: 0 done, 1 accuracy target missed (all is written), 2 bad input, "
-        "3 the search failed, 130 interrupted (the best so far is written)",
-    )
-    parser.add_argument("--version", action="version", version=f"qsearch {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    wanted = next((word for word in words if not word.startswith("-")), None)
-    if wanted is not None and wanted not in COMMANDS:
-        raise unknown_command(wanted, list(COMMANDS))
-    for name, summary in COMMANDS.items():
-        sub = commands.add_parser(name, help=summary, description=summary)
-        if name == wanted:
-            module = import_module(module_of(name))
-            module.add_arguments(sub)
-            sub.set_defaults(run=module.run)
-    return parser
+def parse(words: Sequence[str]) -> click.Context:
+    """The command that a command line names, with its parameters.
+
+    Raises:
+        SettingsError: the words mean nothing.
+        click.exceptions.Exit: help was asked for, and printed.
+    """
+    root = qsearch.make_context("qsearch", with_hyphens(words))
+    if root.params.get("version"):
+        print(f"qsearch {__version__}")
+        root.exit()
+    if not root.args:
+        print(root.get_help())
+        root.exit()
+    name, *rest = root.args
+    command = qsearch.get_command(root, name)
+    assert command is not None
+    return command.make_context(name, rest, parent=root)
 
 
 def run(words: Sequence[str]) -> int:
@@ -92,14 +164,13 @@ def run(words: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     try:
-        parser = build_parser(with_hyphens(words))
-        if not words:
-            parser.print_help()
-            return EXIT_OK
-        args = parser.parse(words)
-        return int(args.run(args))
-    except SystemExit as request:  # --help and --version
-        return int(request.code or 0)
+        if instruction := os.environ.get(COMPLETE):
+            return shell_complete(qsearch, {}, "qsearch", COMPLETE, instruction)
+        context = parse(words)
+        with context:
+            return int(context.command.invoke(context))
+    except click.exceptions.Exit as ended:  # --help and --version
+        return ended.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qsearch.choices import HARDWARE_METRICS
 from qsearch.report.intervals import intervals
 from qsearch.search.objectives import own_scores
 from qsearch.search.space import canonical_fields
+from qsearch.settings import HARDWARE_METRICS
 from qsearch.store.records import Counts, Study, Trial
 
 _SCORES = ("top1", "agreement", "sqnr_db")

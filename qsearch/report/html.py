@@ -15,7 +15,6 @@ from qsearch.managing import opened
 from qsearch.report.measures import Measure, Measures
 from qsearch.report.plots import layers, parameters, trials
 from qsearch.report.plots.alone import alone, stylesheet
-from qsearch.report.plots.raster import png
 from qsearch.search.optuna_study import importances
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Failure, LayerFigures, Stage, Study
@@ -47,9 +46,7 @@ class StudyContent:
         return Measures.of(self.study, self.points)
 
 
-def write_report(
-    address: StudyAddress, out: Path, plots: Path | None, pictures: Path | None = None
-) -> list[Path]:
+def write_report(address: StudyAddress, out: Path, plots: Path | None) -> list[Path]:
     """See ``qsearch.report``."""
     content = read_study(address)
     drawn = draw_plots(content)
@@ -57,19 +54,15 @@ def write_report(
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, page(content, drawn).encode())
-        for folder in filter(None, (plots, pictures)):
-            folder.mkdir(parents=True, exist_ok=True)
-        for name, (_, svg) in drawn.items():
-            if plots is not None:
+        if plots is not None:
+            plots.mkdir(parents=True, exist_ok=True)
+            for name, (_, svg) in drawn.items():
                 written.append(plots / f"{name}.svg")
                 write_atomically(written[-1], alone(svg).encode())
-            if pictures is not None:
-                written.append(pictures / f"{name}.png")
-                write_atomically(written[-1], png(svg))
     except OSError as error:
         raise RunFolderError(
             f"{error.filename or out} cannot be written: {error.strerror}",
-            where="--out, --svg, --png",
+            where="--out, --svg",
             fix="name a folder you may write to",
         ) from error
     return written

@@ -6,19 +6,20 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, get_args
 
 from compiler.errors import legal_names
-from qsearch.choices import TRIAL_STATES
 from qsearch.errors import SettingsError, StoreError
 from qsearch.report.build import trial_row
 from qsearch.search.objectives import Objective
 from qsearch.store.engine import open_reader
-from qsearch.store.records import Study
+from qsearch.store.records import Study, TrialState
 from qsearch.store.repository import Repository
 from qsearch.study_address import StudyAddress
 
 log = logging.getLogger("qsearch.report.listing")
+
+TRIAL_STATES: Final = get_args(TrialState)
 
 
 def rows_of_studies(addresses: Sequence[StudyAddress]) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
-from qsearch.import_path import is_import_path
 from qsearch.search.objectives import KEEPS_ACCURACY, SQNR_CEILING_DB, UNCERTAIN, Score
+from qsearch.settings import is_import_path
 from qsearch.store.records import Failure, Outcome, Trial
 from workers.errors import LostWorkerError
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, EvaluatorName, Range

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from qsearch.config import Resolved
 from qsearch.data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.log import logging_to
@@ -23,7 +24,7 @@ from qsearch.search.context import Control, Stopwatch, StudyContext
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
 from qsearch.search.study import PreparedStudy, open_study, prepare_study, study_name
-from qsearch.settings import Resolved, Settings
+from qsearch.settings import Settings
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import exclusive, masked, open_engine, parse_url
 from qsearch.store.repository import Repository

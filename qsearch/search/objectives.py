@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qsearch.choices import COSTS
-from qsearch.settings import MaxDrop
+from qsearch.settings import COSTS, MaxDrop
 from qsearch.store.records import Trial
 
 Score = Mapping[str, float | None]

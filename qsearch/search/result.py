@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qsearch.choices import COSTS
 from qsearch.errors import NoModuleError, SearchFailedError
 from qsearch.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, summary
@@ -21,6 +20,7 @@ from qsearch.search.optuna_study import replica
 from qsearch.search.space import Params, Space
 from qsearch.search.study import PreparedStudy
 from qsearch.search.winner import Winner
+from qsearch.settings import COSTS
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
 

@@ -16,7 +16,6 @@ from typing import Any
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import StoreError
-from qsearch.import_path import is_import_path
 from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline
@@ -43,6 +42,7 @@ from qsearch.search.winner import (
     sample_inputs,
     write_winner,
 )
+from qsearch.settings import is_import_path
 from qsearch.store.records import StudyState, Trial
 from qsearch.store.remote_artifacts import artifact_store
 from workers.batching import batch_size

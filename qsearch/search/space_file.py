@@ -29,7 +29,7 @@ from compiler.qtypes.layer_choices import WEIGHT_BITS
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
 from compiler.quantize.calibration.weighted_calls import weighted_calls
-from qsearch.config_file import read_config_file
+from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
 from qsearch.search.layer_space import LayerSpace, choice_of, weight_elements
 from qsearch.search.optuna_study import AUTO

@@ -29,10 +29,8 @@ from compiler.quantize import (
     ungiven_weights,
 )
 from compiler.targets.c.toolchain import build_facts, find_compiler
-from qsearch.choices import HARDWARE_METRICS
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError, SettingsError, TakenError
-from qsearch.import_path import is_import_path
 from qsearch.model_source import ModelSource
 from qsearch.own_passes import run_own_passes
 from qsearch.progress import Progress
@@ -44,7 +42,7 @@ from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space import Space, content_hash
 from qsearch.search.space_file import percentiles_of, searched_space
-from qsearch.settings import Settings
+from qsearch.settings import HARDWARE_METRICS, Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
 from qsearch.store.repository import Repository
 from workers.code_version import code_version

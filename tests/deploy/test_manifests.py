@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from qsearch.cli.main import build_parser
+from qsearch.cli.main import parse
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 OVERLAYS = ("small", "large")
@@ -184,7 +184,7 @@ def test_only_rays_own_pods_reach_ray(overlay: str) -> None:
 def test_a_search_finds_room_for_the_workers_it_asks_for(overlay: str) -> None:
     (job,) = (item for item in rendered(overlay) if item["kind"] == "RayJob")
     words = launch_words(job["spec"]["entrypoint"])
-    asked = int(build_parser(words).parse_args(words).workers)
+    asked = int(parse(words).params["workers"])
     groups = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     cpus = [g["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] for g in groups]
     assert asked <= sum(g["replicas"] * int(cpu) for g, cpu in zip(groups, cpus))
@@ -220,7 +220,7 @@ def launch_commands() -> dict[str, str]:
 @pytest.mark.parametrize("where", sorted(launch_commands()))
 def test_commands_in_the_manifests_are_commands_of_qsearch(where: str) -> None:
     words = launch_words(launch_commands()[where])
-    assert build_parser(words).parse_args(words).command in ("launch", "dashboard")
+    assert parse(words).info_name in ("launch", "dashboard")
 
 
 def test_the_image_runs_as_nobody_special_and_holds_every_role() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qsearch.cli.main import build_parser
+from qsearch.cli.main import parse
 from tests.deploy.compose_file import DEPLOY
 
 SCRIPT = DEPLOY / "slurm" / "qsearch.sbatch"
@@ -62,9 +62,10 @@ def test_the_head_is_the_first_node_and_every_core_gets_a_worker(told: dict[str,
     assert host == "node3"
     assert 20000 <= int(port) < 40000
     assert ray[ray.index("--min-nodes") + 1] == "3"
-    args = build_parser(command[1:]).parse_args(command[1:])
-    assert (args.command, args.workers, args.address) == ("launch", "24", address)
-    assert (args.model, args.calib, args.trials) == ("m.onnx", "with space/", "256")
+    parsed = parse(command[1:])
+    given = parsed.params
+    assert (parsed.info_name, given["workers"], given["address"]) == ("launch", "24", address)
+    assert (given["model"], given["calib"], given["trials"]) == ("m.onnx", "with space/", "256")
 
 
 def test_the_token_is_fresh_and_on_no_command_line(told: dict[str, object]) -> None:

@@ -19,5 +19,5 @@ def test_code_lines_leave_out_comments_blank_lines_and_docstrings() -> None:
 
 
 def test_words_of_an_identifier_are_found_in_every_spelling() -> None:
-    assert words_of("sample_inputs") == words_of("keptInputs") == ["kept", "inputs"]
+    assert words_of("leaky_bucket") == words_of("leakyBucket") == ["leaky", "bucket"]
     assert words_of("HTTPServer-port") == ["http", "server", "port"]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from qsearch.config import resolve
 from qsearch.errors import SettingsError
-from qsearch.settings import MaxDrop, Settings, resolve
+from qsearch.settings import MaxDrop, Settings
 
 
 def test_flags_go_before_environment_before_file_before_defaults(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from qsearch.cli.arguments import with_hyphens
 from qsearch.cli.main import COMMANDS, run
+from qsearch.cli.options import with_hyphens
 
 HEAVY = {
     "ray",

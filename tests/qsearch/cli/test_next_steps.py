@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from qsearch.cli.launch import after_launch
 from qsearch.cli.main import run
-from qsearch.cli.next_steps import after_launch
 
 Output = pytest.CaptureFixture[str]
 

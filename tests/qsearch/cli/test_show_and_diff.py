@@ -16,8 +16,8 @@ from rich.console import Console
 
 import compiler
 from compiler.runtime.artifact import load_qmod
-from qsearch.cli.colours import THEME, print_coloured
 from qsearch.cli.main import run
+from qsearch.cli.output import print_coloured
 from qsearch.model_source import find_model
 
 Output = pytest.CaptureFixture[str]
@@ -132,7 +132,7 @@ def test_no_colour_where_nobody_looks(capfd: Output) -> None:
 
 def test_a_terminal_gets_colours_and_every_character() -> None:
     stream = io.StringIO()
-    console = Console(file=stream, theme=THEME, force_terminal=True, width=40, highlight=False)
+    console = Console(file=stream, force_terminal=True, width=40, highlight=False)
     line = '  %0 = nn.relu(%x) /* ty=Tensor[(1, 8), int8] */; [bold]"a"[/bold]'
     print_coloured(line, console)
     shown = stream.getvalue()

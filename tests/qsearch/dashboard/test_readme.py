@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import qsearch.dashboard
-from qsearch.cli.main import build_parser
+from qsearch.cli.main import parse
 
 TEXT = (Path(qsearch.dashboard.__file__).parent / "README.md").read_text()
 COMMANDS = re.findall(r"^qsearch .*$", TEXT, re.MULTILINE)
@@ -28,7 +28,7 @@ def test_the_plot_of_the_readme_is_a_plot() -> None:
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_are_understood(line: str) -> None:
     words = shlex.split(line, comments=True)[1:]
-    assert build_parser(words).parse(words).command == words[0]
+    assert parse(words).info_name == words[0]
 
 
 def test_routes_of_the_table_are_routes() -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 import qsearch
 from qsearch.cli.main import run
-from qsearch.report.html import WIDTH
-from qsearch.report.plots.chart import Chart, Mark
-from qsearch.report.plots.raster import png
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.stores import fill, new_study, written_runs
@@ -56,41 +51,6 @@ def test_the_report_is_one_file_with_every_plot(tmp_path: Path, capsys) -> None:
         root = ElementTree.parse(path).getroot()
         assert root.tag.endswith("svg")
         assert "--blue" in path.read_text()
-
-
-def test_every_plot_is_a_picture_as_well(tmp_path: Path) -> None:
-    folder = written_runs(tmp_path) / "digits"
-    pictures = tmp_path / "png"
-    words = ["report", str(folder), "-o", str(tmp_path / "r.html"), "--png", str(pictures)]
-    assert run(words) == 0
-    assert len(list(pictures.iterdir())) == 7
-    for path in pictures.iterdir():
-        with Image.open(path) as picture:
-            assert picture.width == 2 * WIDTH or path.stem == "parallel"
-            colours = picture.convert("RGB").getcolors(1 << 24)
-            assert colours is not None
-            ground = max(colours)
-            assert ground[1] == (255, 255, 255)
-            assert sum(count for count, colour in colours if colour != ground[1]) > 500
-
-
-def test_marks_of_a_picture_stand_where_the_svg_has_them() -> None:
-    chart = Chart("two", 200, 100)
-    x, y = chart.x_axis([0, 10], whole=True), chart.y_axis([0, 1], zero=True)
-    chart.marks([Mark(5, 0.5, 0, "here")], x, y, "complete", "square", many=False)
-    chart.line([(60.0, 20.0), (60.0, 40.0)], "best")
-    with Image.open(io.BytesIO(png(chart.svg()))) as picture:
-        middle = picture.convert("RGB").getpixel((int(2 * x.at(5)), int(2 * y.at(0.5))))
-        line = picture.convert("RGB").getpixel((120, 60))
-        away = picture.convert("RGB").getpixel((150, 60))
-    assert middle[2] > middle[0] + 60  # blue
-    assert line == (0xB8, 0x5C, 0x00)  # --orange
-    assert away == (255, 255, 255)
-
-
-def test_an_element_that_plots_do_not_have_is_not_left_out() -> None:
-    with pytest.raises(ValueError, match="ellipse"):
-        png('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><ellipse/></svg>')
 
 
 def test_the_best_of_the_report_is_the_stores(tmp_path: Path) -> None:

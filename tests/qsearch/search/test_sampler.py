@@ -7,12 +7,12 @@ import hashlib
 import pytest
 
 from compiler.qtypes.qconfig import QConfig
-from qsearch.choices import SAMPLERS
 from qsearch.search.layer_space import LayerPlan, LayerSpace
 from qsearch.search.objectives import Objective
 from qsearch.search.optuna_study import optuna_sampler, sampler_names
 from qsearch.search.sampler import Proposal, StudySampler
 from qsearch.search.space import Parameter, Space, default_space
+from qsearch.settings import SAMPLERS
 from qsearch.store.records import Outcome, Trial, TrialState
 
 START = QConfig.recommended()

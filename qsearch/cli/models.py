@@ -1,0 +1,418 @@
+"""Commands about one model: doctor, compile, insight, show, diff."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qsearch.cli import options
+from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
+from qsearch.cli.output import print_coloured, table, write_text
+from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
+
+if TYPE_CHECKING:
+    from compiler.difference import NodeDifference
+    from qsearch.diagnosis import ModelDiagnosis
+
+TEXT: Final = "text"
+SIGN_HELP: Final = "sign the module with this private key (qsearch keygen)"
+SAMPLES: Final = 16
+NODES_SHOWN: Final = 3
+
+
+# doctor -----------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@options.model
+@option(
+    "--qconfig",
+    metavar="K=V,…",
+    default="",
+    help="changes to the recommended configuration, or a qconfig.json",
+)
+@options.hardware
+@options.dims
+@option(
+    "--space-out",
+    metavar="FILE",
+    help="write what launch searches, to change it (--space)",
+    panel=OUTPUT,
+)
+@option("--summary", help="counts and causes without the list of operators", panel=OUTPUT)
+@options.as_json
+@options.verbosity
+def doctor_command(
+    model: str | None,
+    qconfig: str,
+    hw: str | None,
+    dim: tuple[str, ...],
+    space_out: str | None,
+    summary: bool,
+    as_json: bool,
+) -> int:
+    """Tell which operators of a model will be integer, which not, and what to do.
+
+    Exit codes: 0 a fully integral module is possible, 1 operators are left in float.
+    """
+    from qsearch import api
+
+    found = api.doctor(options.named_model(model), qconfig, dim=dim, hw=hw, space_out=space_out)
+    if as_json:
+        print(json.dumps(found.to_dict()))
+    else:
+        _print_diagnosis(found, summary=summary)
+        if found.hardware is not None:
+            print(f"\n{found.hardware.summary() if summary else found.hardware}")
+    return EXIT_OK if found.diagnosis.fully_integral else EXIT_TARGET_MISSED
+
+
+def _print_diagnosis(found: ModelDiagnosis, *, summary: bool) -> None:
+    diagnosis = found.diagnosis
+    print(f"{found.model}: {', '.join(map(str, found.inputs))}")
+    for hint in (*found.hints(), *found.warnings):
+        print(f"  {hint}")
+    if not summary:
+        print()
+        print(
+            table([_operator_row(place, entry) for place, entry in enumerate(diagnosis.operators)])
+        )
+    print()
+    conversions = sum(entry.reason == "conversion" for entry in diagnosis.operators)
+    why = f", {conversions} of which convert the inputs" if conversions else ""
+    print(f"{diagnosis.integer_count} operators integer, {diagnosis.float_count} float{why}")
+    causes = diagnosis.causes()
+    if causes:
+        print("what keeps it from integers:")
+    for cause in causes:
+        follow = cause["consequences"]
+        more = f", and {follow} that follow" if follow else ""
+        nodes = f": {_nodes(cause['onnx_nodes'])}" if cause["onnx_nodes"] else ""
+        print(f"  {cause['count']} x {cause['op']} ({cause['reason']}){more}{nodes}")
+        print(f"    {cause['advice']}")
+    for note in diagnosis.notes:
+        print(note)
+    if diagnosis.fully_integral:
+        print("fully integral: yes")
+        return
+    print("fully integral: no")
+    for obstacle in diagnosis.obstacles:
+        print("  " + obstacle.replace("\n", "\n  "))
+
+
+def _operator_row(place: int, entry: Any) -> dict[str, Any]:
+    name = entry.op if entry.conv_index is None else f"{entry.op} [{entry.conv_index}]"
+    return {
+        "": place,
+        "operator": name,
+        "layer": entry.layer,
+        "ONNX nodes": _nodes(entry.onnx_nodes),
+        "becomes": entry.status,
+        "why": entry.reason,
+        "what to do": _what_to_do(entry),
+    }
+
+
+def _what_to_do(entry: Any) -> str:
+    """Causes are told once, below the table; consequences name theirs."""
+    if entry.status == "integer" or not entry.advice:
+        return ""
+    return str(entry.advice) if entry.because_of is not None else "see below"
+
+
+def _nodes(names: Any) -> str:
+    shown = ", ".join(names[:NODES_SHOWN])
+    return shown + (f" and {len(names) - NODES_SHOWN} more" if len(names) > NODES_SHOWN else "")
+
+
+# compile ----------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@options.model
+@option("--calib", metavar="C", help="calibration data (synthetic)", panel=INPUT)
+@option(
+    "--qconfig",
+    metavar="K=V,…",
+    default="",
+    help="changes to the recommended configuration (lists: skip_conv_layers=[0,3]), "
+    "or a qconfig.json",
+)
+@option(
+    "-o",
+    "--out",
+    "--output",
+    metavar="FILE",
+    required=True,
+    help="the .qmod to write",
+    panel=OUTPUT,
+)
+@options.preprocess
+@option("--sign", metavar="KEY", help=SIGN_HELP, panel=OUTPUT)
+@options.dims
+@option(
+    "--dump-ir",
+    metavar="DIR",
+    help="write the module's text after every pass, and why operators share no kernel",
+    panel=OUTPUT,
+)
+@option("--seed", metavar="S", default="0", help="of synthetic data (0)", panel=INPUT)
+@options.verbosity
+def compile_command(
+    model: str | None,
+    calib: str | None,
+    qconfig: str,
+    out: str,
+    preprocess: str | None,
+    sign: str | None,
+    dim: tuple[str, ...],
+    dump_ir: str | None,
+    seed: str,
+) -> int:
+    """Quantize a model with one configuration, without a search, and write a .qmod."""
+    given = options.named_model(model)
+    from compiler.transform import DumpDir, PassContext
+    from qsearch import api
+    from qsearch.log import logging_to
+    from qsearch.signing import private_key, sign_file
+
+    signer = private_key(Path(sign)) if sign else None
+    verbosity = options.given_verbosity() or 0
+    # Without their constants: a model of 20 MB in thirty files is for reading, not for parsing.
+    dumps = (DumpDir(Path(dump_ir), show_meta=False),) if dump_ir else ()
+    with logging_to(verbosity), PassContext(instruments=dumps):
+        module = api.compile_model(given, calib, qconfig, preprocess=preprocess, dim=dim, seed=seed)
+    if dump_ir:
+        from compiler.fusion.fuse_ops import fuse_report
+
+        report = Path(dump_ir) / "fuse_report.txt"
+        report.write_text(fuse_report(module.module) + "\n", encoding="utf-8")
+    module.save(out)
+    if signer is not None:
+        sign_file(Path(out), signer)
+    print(out)
+    if verbosity >= 0 and module.qconfig is not None:
+        from qsearch.cli.launch import export_step
+
+        place = shlex.quote(str(Path(out)))
+        export = export_step(place, module.qconfig.partition_conversions)
+        # Beside stdout, where scripts read the path.
+        print(f"next: qsearch verify {place}; {export}", file=sys.stderr)
+    return EXIT_OK
+
+
+# insight ----------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@options.model
+@option("--calib", metavar="C", help="calibration data (synthetic)", panel=INPUT)
+@option("--eval", metavar="E", help="data to examine on (the calibration data)", panel=INPUT)
+@option(
+    "--qconfig",
+    metavar="K=V,…",
+    default="",
+    help="changes to the recommended configuration, a qconfig.json, or a .qmod made with it",
+)
+@option(
+    "--samples",
+    metavar="N",
+    type=int,
+    default=SAMPLES,
+    help=f"samples examined ({SAMPLES})",
+    panel=INPUT,
+)
+@options.preprocess
+@options.dims
+@option("--seed", metavar="S", type=int, default=0, help="of synthetic data (0)", panel=INPUT)
+@options.as_json
+@option("-o", "--out", metavar="FILE.html", help="write a page with plots", panel=OUTPUT)
+@options.verbosity
+def insight_command(
+    model: str | None,
+    calib: str | None,
+    eval: str | None,
+    qconfig: str,
+    samples: int,
+    preprocess: str | None,
+    dim: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+    out: str | None,
+) -> int:
+    """Tell which layers and tensors of a quantized model lose accuracy."""
+    given = options.named_model(model)
+    from qsearch import api
+    from qsearch.report.insight.page import decibels, layer_rows
+
+    quiet = options.given_verbosity() == -1 or not sys.stderr.isatty()
+    found = api.insight(
+        given,
+        calib,
+        eval,
+        qconfig,
+        samples=samples,
+        preprocess=preprocess,
+        dim=dim,
+        seed=seed,
+        **({} if quiet else {"progress": _show_layers}),
+    )
+    if out is not None:
+        write_text(Path(out), found.html())
+    if as_json:
+        print(json.dumps(found.to_dict()))
+        return EXIT_OK
+    insight = found.insight
+    print(table(layer_rows(insight.layers)))
+    for name, output in (("simulated", insight.simulated), ("integer", insight.integer)):
+        if output is not None:
+            agreement = f"{100 * output.agreement:.2f} %"
+            print(f"{name}: SQNR {decibels(output.output_db)} dB, agreement {agreement}")
+    for warning in found.warnings:
+        print(f"note: {warning}")
+    if out is not None:
+        print(out)
+    return EXIT_OK
+
+
+def _show_layers(done: int, of: int) -> None:
+    end = "\n" if done == of else ""
+    print(f"\r{done} of {of} layers", end=end, file=sys.stderr, flush=True)
+
+
+# show -------------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@argument("file", "M.onnx|M.qmod", "what to print", type=options.Suggested("FILE"))
+@option("--trial", metavar="N", type=int, help="with a run folder: all that is known of a trial")
+@option("--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}")
+@options.hardware
+@options.matcher
+@options.dims
+@option(
+    "--format",
+    metavar="text|dot|svg|html|json",
+    default=TEXT,
+    help="text, dot, svg or html; with --hw json too",
+    panel=OUTPUT,
+)
+@option("--full", help="text with every constant, which parses again", panel=OUTPUT)
+@option(
+    "-o",
+    "--out",
+    metavar="FILE",
+    help="write it there, in full, instead of printing it",
+    panel=OUTPUT,
+)
+@options.verbosity
+def show_command(
+    file: str,
+    trial: int | None,
+    after: str | None,
+    hw: str | None,
+    matcher: str | None,
+    dim: tuple[str, ...],
+    format: str,
+    full: bool,
+    out: str | None,
+) -> int:
+    """Print the text of a model or module, or draw it.
+
+    Constants are printed in brief unless asked for: a real model has megabytes of them.
+    """
+    from qsearch import api
+    from qsearch.errors import SettingsError
+
+    if trial is not None:
+        print(json.dumps(api.trial(file, trial), indent=1))
+        return EXIT_OK
+    if matcher is not None and hw is None:
+        raise SettingsError("--matcher draws hardware groups", where="show", fix="add --hw opu_q")
+    if hw is not None:
+        shown = api.show_hardware(file, hw, format, matcher=matcher, after=after, dim=dim)
+    elif format == TEXT:
+        shown = api.show_text(file, after=after, dim=dim, brief=out is None and not full)
+    else:
+        shown = api.draw(file, format, after=after, dim=dim)
+    if out is not None:
+        write_text(Path(out), shown)
+    elif format == TEXT and hw is None and sys.stdout.isatty():
+        print_coloured(shown)
+    else:
+        print(shown.rstrip("\n"))
+    return EXIT_OK
+
+
+# diff -------------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@argument("a", "A", "module taken as right: .onnx, .qmod or .relay")
+@argument("b", "B", "module that is compared with A")
+@option(
+    "--eval",
+    metavar="E",
+    help="data: .npz, .npy or a folder of images (synthetic)",
+    panel=INPUT,
+)
+@options.preprocess
+@option("--samples", metavar="N", type=int, default=4, help="how many of the data (4)", panel=INPUT)
+@option("--rtol", metavar="X", type=float, default=0.0, help="relative tolerance (same bits)")
+@option("--atol", metavar="X", type=float, default=0.0, help="absolute tolerance (same bits)")
+@options.dims
+@options.as_json
+@options.verbosity
+def diff_command(
+    a: str,
+    b: str,
+    eval: str | None,
+    preprocess: str | None,
+    samples: int,
+    rtol: float,
+    atol: float,
+    dim: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Run two modules on the same inputs and name the first node that differs.
+
+    Exit codes: 0 all outputs are equal, 1 one is not.
+    """
+    from qsearch import api
+
+    found = api.diff(
+        a, b, eval, samples=samples, rtol=rtol, atol=atol, preprocess=preprocess, dim=dim
+    )
+    if as_json:
+        print(json.dumps(found.to_dict()))
+    else:
+        print(table([_difference_row(node) for node in (*found.nodes, *found.outputs)]))
+        left = f"{found.only_in_a} nodes only in A, {found.only_in_b} only in B"
+        print(f"outputs {'equal' if found.equal else 'differ'}; {found.sentence()}; {left}")
+    return EXIT_OK if found.equal else EXIT_TARGET_MISSED
+
+
+def _difference_row(node: NodeDifference) -> dict[str, Any]:
+    operator = node.operator_b
+    if node.operator_a != node.operator_b:
+        operator = f"{node.operator_a} / {node.operator_b}"
+    dtype = node.dtype_a if node.dtype_a == node.dtype_b else f"{node.dtype_a} / {node.dtype_b}"
+    return {
+        "node": node.name,
+        "operator": operator,
+        "shape": "x".join(map(str, node.shape)) or "scalar",
+        "dtype": dtype,
+        "SNR dB": "equal" if node.equal else _decibels(node.snr_db),
+        "largest error": "-" if node.equal else f"{node.max_abs_error:.3g}",
+        "scale of B": "-" if node.scale == 1.0 else f"{node.scale:.4g}",
+    }
+
+
+def _decibels(value: float) -> str:
+    return f"{value:.1f}" if math.isfinite(value) else str(value)

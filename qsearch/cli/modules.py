@@ -1,0 +1,236 @@
+"""Commands about a .qmod: run it, prove it, sign it, export it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from qsearch.cli import options
+from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
+from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
+
+if TYPE_CHECKING:
+    from compiler.proof.finding import Finding
+    from qsearch.verification import Verification
+
+_SHOWN: Final = 20
+_RECORDS: Final = {
+    "agrees": "the writer's record agrees",
+    "disagrees": "the writer's record DISAGREES: the file is not what its writer recorded",
+    "missing": "the writer's record is missing: whether the file was changed is not known",
+    "older": "the writer's record is of an older format and was not compared: whether the file was "
+    "changed is not known; --record writes a new one",
+}
+_SIGNATURES: Final = {
+    "unsigned": "none",
+    "not checked": "by key {}, not checked; --key checks it",
+    "valid": "valid, by key {}",
+    "other key": "NOT by the given key: the file names key {}",
+    "invalid": "INVALID: the file was changed after key {} signed it",
+}
+
+
+@click.command(cls=Command)
+@argument("module", "M.qmod", "what `launch` or `compile` wrote")
+@option(
+    "--eval",
+    metavar="E",
+    required=True,
+    help="data: .npz, .npy or a folder of images",
+    panel=INPUT,
+)
+@options.preprocess
+@option("--json", "as_json", help="one JSON object as last line of stdout", panel=OUTPUT)
+@options.verbosity
+def run_command(module: str, eval: str, preprocess: str | None, as_json: bool) -> int:
+    """Run a .qmod on data and score it, sample after sample.
+
+    Prints the score and the hash of the outputs.
+    """
+    from qsearch import api
+
+    found = api.run_module(module, eval, preprocess=preprocess)
+    if as_json:
+        print(json.dumps(found))
+    else:
+        print("\n".join(f"{key:<16} {value}" for key, value in found.items()))
+    return EXIT_OK
+
+
+@click.command(cls=Command)
+@argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
+@option(
+    "--format",
+    metavar="c|onnx|grid|float|commands",
+    default="c",
+    help="c: C99 source with a self check; onnx: exact integers; grid: the same integers on "
+    "float32 tensors; float: a module that is not on integers; commands: what the accelerator "
+    "--hw and its host run, in order (c)",
+    panel=OUTPUT,
+)
+@options.hardware
+@options.matcher
+@option(
+    "-o",
+    "--out",
+    "--output",
+    metavar="DIR",
+    required=True,
+    help="folder for the files",
+    panel=OUTPUT,
+)
+@option(
+    "--name",
+    metavar="N",
+    help="base of the file names and C symbols (that of the module)",
+    panel=OUTPUT,
+)
+@option("--json", "as_json", help="print one JSON object instead of lines", panel=OUTPUT)
+@options.verbosity
+def export_command(
+    module: str,
+    format: str,
+    hw: str | None,
+    matcher: str | None,
+    out: str,
+    name: str | None,
+    as_json: bool,
+) -> int:
+    """Write a .qmod as C source, as ONNX, or as commands of an accelerator."""
+    from qsearch import api
+
+    found = api.export(module, format, out, name=name, hw=hw, matcher=matcher)
+    if as_json:
+        print(json.dumps(found.to_dict()))
+        return EXIT_OK
+    for path in found.files:
+        print(f"wrote {path}")
+    for fact, value in found.facts.items():
+        print(f"  {fact:<24} {value}")
+    if found.hint:
+        print(f"try it: {found.hint}")
+    return EXIT_OK
+
+
+@click.command(cls=Command)
+@option(
+    "-o",
+    "--out",
+    "--output",
+    metavar="FILE",
+    default="qsearch.key",
+    help="where the private key goes; the public key goes to FILE.pub (qsearch.key)",
+    panel=OUTPUT,
+)
+@options.verbosity
+def keygen_command(out: str) -> int:
+    """Make a pair of Ed25519 keys, to sign modules and to check who signed them."""
+    from qsearch import api
+
+    public, fingerprint = api.keygen(out)
+    print(
+        f"private key: {out}; keep it secret, sign with --sign {out}\n"
+        f"public key:  {public}; hand it out, check with qsearch verify M.qmod --key {public}\n"
+        f"fingerprint: {fingerprint}"
+    )
+    return EXIT_OK
+
+
+@click.command(cls=Command)
+@argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
+@option(
+    "--eval",
+    metavar="E",
+    help="also compare and score on data: .npz, .npy, folder of images",
+    panel=INPUT,
+)
+@options.preprocess
+@option(
+    "-o",
+    "--out",
+    "--output",
+    metavar="FILE",
+    help="where proof.json goes (beside the module)",
+    panel=OUTPUT,
+)
+@option("--require-record", help="refuse a file without a record of today")
+@option("--record", help="write the record of a file that has none or an old one")
+@option("--key", metavar="PUB", help="refuse a file that this public key did not sign")
+@option("--sign", metavar="KEY", help="sign the file with this private key if it is proved")
+@option("--json", "as_json", help="print proof.json instead of the report", panel=OUTPUT)
+@options.verbosity
+def verify_command(
+    module: str,
+    eval: str | None,
+    preprocess: str | None,
+    out: str | None,
+    require_record: bool,
+    record: bool,
+    key: str | None,
+    sign: str | None,
+    as_json: bool,
+) -> int:
+    """Prove that a .qmod is integers only and cannot overflow, and test what it says.
+
+    Exit codes: 0 proved, 1 refuted, or its record or signature does not hold, 2 the file cannot be
+    read.
+    """
+    from qsearch import api
+    from qsearch.run_folder import RunFolder
+
+    found = api.verify(module, eval, preprocess=preprocess, key=key, record=record, sign=sign)
+    target = Path(out) if out else RunFolder(found.path.parent).proof
+    found.save(target)
+    if as_json:
+        print(json.dumps(found.to_dict()))
+    else:
+        print("\n".join([*_report(found), f"written: {target}"]))
+    return EXIT_OK if found.acceptable(require_record) else EXIT_TARGET_MISSED
+
+
+def _report(found: Verification) -> list[str]:
+    """The outcome in lines: verdict, record and signature, what is proved, what is tested."""
+    lines = [f"{found.path}: {'proved' if found.proved else 'REFUTED'}"]
+    lines += _finding_lines(found.findings)
+    lines.append(f"record: {_RECORDS[found.record]}")
+    lines += _finding_lines(found.record_findings)
+    lines.append(f"signature: {_SIGNATURES[found.signature.state].format(found.signature.key)}")
+    if found.proof is None:
+        return lines
+    lines.append("for every input")
+    for claim in found.proof.claims:
+        lines.append(f"  {'proved' if claim.holds else 'REFUTED':<8} {claim.name}: {claim.detail}")
+    inputs = ", ".join(f"%{name} in [{low}, {high}]" for name, low, high in found.proof.inputs)
+    lines.append(f"  with the inputs of @quantized_main: {inputs or 'unknown'}")
+    lines += [f"  {sentence}" for sentence in found.proof.passthrough]
+    lines.append("tested")
+    for test in found.proof.comparisons:
+        differing = f"{test.differing} of {test.elements} elements differ"
+        lines.append(f"  {test.what}: {test.runs} runs, {differing}")
+    if found.evaluation is not None:
+        lines.append(_score(found))
+    return lines
+
+
+def _finding_lines(findings: Sequence[Finding]) -> list[str]:
+    lines = [f"  {f.check:<10} {f}" for f in findings[:_SHOWN]]
+    if len(findings) > _SHOWN:
+        lines.append(f"  and {len(findings) - _SHOWN} more; all are in the JSON")
+    return lines
+
+
+def _score(found: Verification) -> str:
+    assert found.evaluation is not None
+    values = found.evaluation
+    top1 = "no labels" if values["top1"] is None else f"top-1 {values['top1']:.4f}"
+    stored = values["stored_outputs_sha256"]
+    same = "other data than the search scored on"
+    if stored is not None:
+        same = "as stored" if stored == values["outputs_sha256"] else "NOT as stored"
+    return (
+        f"  {values['samples']} samples, {top1}, outputs {values['outputs_sha256'][:16]} ({same})"
+    )

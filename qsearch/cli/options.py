@@ -1,0 +1,401 @@
+"""Click with panels in ``--help``, both spellings of a flag, and errors that name the nearest one.
+
+Nothing heavy is imported here or at the top of a command's file: ``--help`` must answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from qsearch.errors import SettingsError
+
+Decorator = Callable[[Any], Any]
+
+INPUT: Final = "Model and data"
+OPTIONS: Final = "Options"
+STUDY: Final = "Study"
+OUTPUT: Final = "Output"
+_GIVEN: Final = "qsearch.words"
+_HELP: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class Option(click.Option):
+    """An option under a heading of ``--help``."""
+
+    def __init__(
+        self, names: Sequence[str], *args: Any, panel: str = OPTIONS, **attributes: Any
+    ) -> None:
+        super().__init__(names, *args, **attributes)
+        self.panel = panel
+
+
+class Suggested(click.ParamType[str]):
+    """A text that the shell completes; the command checks the value.
+
+    Args:
+        metavar: what stands for the value: legal words with ``|`` between them. Words in capitals
+            stand for files.
+        words: legal words, where the metavar does not name them.
+    """
+
+    name = "text"
+
+    def __init__(self, metavar: str, words: Sequence[str] = ()) -> None:
+        named = metavar.split("|")
+        told = [word for word in named if word.islower()] if len(named) > 1 else []
+        self._words = words or told
+        self._files = not words and any(map(str.isupper, named))
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The words, and files where a file may stand."""
+        found = [CompletionItem(word) for word in self._words if word.startswith(incomplete)]
+        return found + ([CompletionItem(incomplete, type="file")] if self._files else [])
+
+
+class Choice(click.Choice[str]):
+    """One of some words; an error names the nearest."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """What a word that is none of them is told."""
+        from compiler.errors import legal_names
+
+        return f"{value!r} is unknown: {legal_names(str(value), self.choices)}"
+
+
+class AtLeast(click.ParamType[int]):
+    """Whole numbers from ``low`` on."""
+
+    name = "integer"
+
+    def __init__(self, low: int) -> None:
+        self._low = low
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; fails with what was expected."""
+        word = str(value)
+        if not word.removeprefix("-").isdigit() or int(word) < self._low:
+            self.fail(f"expected a whole number >= {self._low}, got {word!r}", param, ctx)
+        return int(word)
+
+
+class Command(click.Command):
+    """A command whose options stand under headings, and whose errors are ours."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        attributes["context_settings"] = {**_HELP, "allow_extra_args": True}
+        super().__init__(*args, **attributes)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse a whole command line; unknown options name the nearest known ones.
+
+        Raises:
+            SettingsError: anything that does not parse.
+        """
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        ctx.meta[_GIVEN] = tuple(args)
+        _check_options(ctx, args, self.get_params(ctx))
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise _refusal(error, ctx) from error
+        if rest:
+            raise refused(ctx, f"unexpected argument {rest[0]!r}")
+        return rest
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A section for each panel, in the order they are declared."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                sections.setdefault(getattr(param, "panel", OUTPUT), []).append(record)
+        if OUTPUT in sections:
+            sections[OUTPUT] = sections.pop(OUTPUT)  # last
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records, col_max=34)
+
+
+def _check_options(ctx: click.Context, words: Sequence[str], params: Sequence[object]) -> None:
+    """Find unknown options and missing values before the parser blames what follows them."""
+    options = [param for param in params if isinstance(param, click.Option)]
+    known = {name for option in options for name in option.opts}
+    valued = {
+        name for o in options if not o.is_flag and not o.count for name in o.opts
+    }  # those that take the next word
+    place = 0
+    while place < len(words) and words[place] != "--":
+        name, equals, _ = words[place].partition("=")
+        if name.startswith("--") and name not in known:
+            raise unknown_option(ctx, name, known)
+        if name in valued and not equals:
+            place += 1
+            if place == len(words) or words[place] in known or words[place].startswith("--"):
+                raise refused(ctx, f"{name} needs a value")
+        place += 1
+
+
+def unknown_option(ctx: click.Context, name: str, known: Iterable[str]) -> SettingsError:
+    """What ``--modle`` is told."""
+    from compiler.errors import nearest
+    from qsearch.errors import SettingsError
+
+    close = nearest(name, list(known))
+    hint = f"did you mean {close[0]}? " if close else ""
+    path = ctx.command_path
+    return SettingsError(f"unknown option {name}", where=path, fix=f"{hint}see {path} --help")
+
+
+def refused(ctx: click.Context, what: str) -> SettingsError:
+    """An error of the command line, with where to look."""
+    from qsearch.errors import SettingsError
+
+    return SettingsError(what, where=ctx.command_path, fix=f"see {ctx.command_path} --help")
+
+
+def _refusal(error: click.UsageError, ctx: click.Context) -> SettingsError:
+    """Click's message as one of ours."""
+    if isinstance(error, click.NoSuchOption):
+        known = [name for param in ctx.command.get_params(ctx) for name in param.opts]
+        return unknown_option(ctx, error.option_name, known)
+    spelled = ""
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        given = error.param
+        spelled = (
+            "/".join(given.opts) if isinstance(given, click.Option) else given.make_metavar(ctx)
+        )
+    if isinstance(error, click.MissingParameter):
+        return refused(ctx, f"{spelled} is missing")
+    what = error.message.rstrip(".")
+    return refused(ctx, f"{spelled}: {what}" if spelled else what)
+
+
+def with_hyphens(words: Sequence[str]) -> list[str]:
+    """``--max_drop=1%`` and ``--max-drop=1%`` are the same."""
+    result: list[str] = []
+    for index, word in enumerate(words):
+        if word == "--":
+            return [*result, *words[index:]]
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            word = name.replace("_", "-") + equals + value
+        result.append(word)
+    return result
+
+
+# Declarations -----------------------------------------------------------------------------------
+
+
+def argument(name: str, metavar: str, help: str, **attributes: Any) -> Decorator:
+    """A positional value."""
+    attributes.setdefault("type", Suggested("FILE"))
+    wanted = attributes.get("required", attributes.get("nargs") != -1)
+    shown = metavar if wanted else f"[{metavar}]"
+    return click.argument(name, metavar=shown, help=help, **attributes)
+
+
+def option(
+    *names: str, metavar: str = "", words: Sequence[str] = (), help: str, **attributes: Any
+) -> Decorator:
+    """An option; one without a metavar is a switch. The shell completes ``words``."""
+    if not metavar and "type" not in attributes:
+        attributes.setdefault("is_flag", True)
+    elif metavar:
+        attributes.setdefault("type", Suggested(metavar, words))
+        attributes["metavar"] = metavar
+    return click.option(*names, cls=Option, help=help, **attributes)
+
+
+def stacked(*decorators: Decorator) -> Decorator:
+    """Several declarations as one, in the order they are given."""
+
+    def declare(function: Any) -> Any:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return declare
+
+
+def _given_once(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
+    """A value that may be given as an option or as a word, but not twice."""
+    for word in value:
+        told = ctx.params.get("model")
+        if told is not None and not ctx.resilient_parsing:
+            words = [given.removeprefix("--model=") for given in ctx.meta[_GIVEN]]
+            later = word if words[::-1].index(word) <= words[::-1].index(told) else told
+            raise refused(ctx, f"unexpected argument {later!r}")
+        ctx.params["model"] = word
+    ctx.params.setdefault("model", None)
+
+
+MODEL_HELP: Final = "an .onnx file, or `digits`, which ships with the package"
+model: Decorator = stacked(
+    argument(
+        "model_word",
+        "M",
+        MODEL_HELP,
+        nargs=-1,
+        expose_value=False,
+        callback=_given_once,
+    ),
+    option(
+        "--model",
+        "model_option",
+        metavar="M",
+        help="the same",
+        panel=INPUT,
+        multiple=True,
+        expose_value=False,
+        callback=_given_once,
+    ),
+)
+"""The model, ``--model M`` or only ``M``, as the parameter ``model``."""
+
+
+def named_model(given: str | None) -> str:
+    """The model that was given.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    if given is None:
+        from qsearch.errors import SettingsError
+
+        raise SettingsError(
+            "no model was given",
+            where=click.get_current_context().command_path,
+            fix="--model m.onnx, or --model digits for the one that ships with the package",
+        )
+    return given
+
+
+def _add_dims(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
+    """``--input-shape x=1,3,8,8`` as sizes of the axes of x, in the list that ``--dim`` fills."""
+    words = list(value)
+    if param.name == "input_shape":
+        words = []
+        for shape in value:
+            name, equals, sizes = shape.rpartition("=")
+            if not equals and not ctx.resilient_parsing:
+                raise refused(ctx, f"--input-shape needs NAME=N,N,…, got {shape!r}")
+            words += [f"{name}:{axis}={size.strip()}" for axis, size in enumerate(sizes.split(","))]
+    ctx.params["dim"] = (*ctx.params.get("dim", ()), *words)
+
+
+dims: Decorator = stacked(
+    option(
+        "--dim",
+        metavar="NAME=N",
+        help="size of a named dimension, or of an axis of an input (x:2=128); repeatable",
+        panel=INPUT,
+        multiple=True,
+        expose_value=False,
+        callback=_add_dims,
+    ),
+    option(
+        "--input-shape",
+        metavar="NAME=N,N,…",
+        help="whole shape of an input; repeatable",
+        panel=INPUT,
+        multiple=True,
+        expose_value=False,
+        callback=_add_dims,
+    ),
+)
+"""Sizes that the model leaves open, as the parameter ``dim``."""
+
+hardware: Decorator = option(
+    "--hw", metavar="FILE|opu|opu_q|npu", help="group operators for this accelerator"
+)
+"""An accelerator, by the name of a shipped description or a file of one's own."""
+
+matcher: Decorator = option(
+    "--matcher", metavar="greedy|optimal", help="how --hw draws groups (greedy)"
+)
+
+preprocess: Decorator = option(
+    "--preprocess", metavar="FILE", help="how an image becomes the input", panel=INPUT
+)
+
+rows_format: Decorator = option(
+    "-f",
+    "--format",
+    "format",
+    type=Choice(("table", "json", "csv")),
+    default="table",
+    help="how to print them (table)",
+    panel=OUTPUT,
+)
+
+as_json: Decorator = option("--json", "as_json", help="one JSON object on stdout", panel=OUTPUT)
+
+
+_VERBOSITY: Final = "qsearch.verbosity"
+
+
+def _set_verbosity(ctx: click.Context, param: click.Parameter, value: int) -> None:
+    if not value:
+        return
+    if _VERBOSITY in ctx.meta and not ctx.resilient_parsing:
+        raise refused(ctx, "-q and -v exclude each other")
+    ctx.meta[_VERBOSITY] = -1 if param.name == "quiet" else min(value, 2)
+
+
+def given_verbosity() -> int | None:
+    """-1 (quiet) to 2, of the command that runs; None when nothing was said."""
+    told: int | None = click.get_current_context().meta.get(_VERBOSITY)
+    return told
+
+
+verbosity: Decorator = stacked(
+    option(
+        "-q",
+        "--quiet",
+        help="errors only",
+        panel=OUTPUT,
+        expose_value=False,
+        callback=_set_verbosity,
+    ),
+    option(
+        "-v",
+        "--verbose",
+        help="more on stderr; twice for everything, with tracebacks",
+        type=int,
+        count=True,
+        panel=OUTPUT,
+        expose_value=False,
+        callback=_set_verbosity,
+    ),
+)
+"""``-q`` and ``-v``, as every command has them."""
+
+study: Decorator = stacked(
+    argument("folder", "DIR", "run folder (the one in runs)", required=False),
+    option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY),
+    option("--study", metavar="NAME", help="which study, if there are several", panel=STUDY),
+)
+"""Which study: a run folder, or a storage and a name."""
+
+
+def found_study(folder: str | None, storage: str | None, study: str | None) -> dict[str, Any]:
+    """The study that is meant, as the functions of ``api`` take it.
+
+    Where nothing was told, what was found is said on stderr.
+    """
+    from qsearch import api
+
+    found = api.find_study(folder, storage=storage, study=study)
+    if folder is None and storage is None:
+        where = "QSEARCH_STORAGE" if found.folder is None else found.folder
+        print(f"found in {where}", file=sys.stderr)
+    return {"folder": found.folder, "storage": found.storage, "study": found.name}

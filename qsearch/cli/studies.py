@@ -1,0 +1,363 @@
+"""Commands about stored studies: look at them, compare them, stop, delete, migrate, export."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from qsearch.cli import options
+from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, argument, option
+from qsearch.cli.output import COUNTED, print_rows, table
+from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
+from qsearch.settings import POOLS
+
+_HASH_LETTERS: Final = 12
+
+
+# Looking ----------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@argument("folder", "DIR", "run folder, or folder of such (runs)", required=False)
+@option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY)
+@option("--study", metavar="NAME", help="only this one", panel=STUDY)
+@option("--json", "as_json", help="one JSON array", panel=OUTPUT)
+@options.verbosity
+def status_command(
+    folder: str | None, storage: str | None, study: str | None, as_json: bool
+) -> int:
+    """Tell how the studies of a run folder or storage stand, in a line each."""
+    from qsearch import api
+
+    rows = api.status(folder, storage=storage, study=study)
+    print(json.dumps(rows) if as_json else table(rows))
+    return EXIT_OK
+
+
+@click.command(cls=Command)
+@options.study
+@option("--state", metavar="S", multiple=True, help="complete, pruned, failed, …; repeatable")
+@option("--stage", metavar="S", help="only of this stage of the search")
+@option(
+    "--min", "least", metavar="M=V", multiple=True, help="least of a metric: top1=0.85; repeatable"
+)
+@option("--sort", metavar="COLUMN", help="sort by it, least first (number)", panel=OUTPUT)
+@option("--reverse", help="with --sort: greatest first", panel=OUTPUT)
+@option("--limit", metavar="N", type=options.AtLeast(1), help="so many at most", panel=OUTPUT)
+@options.rows_format
+@options.verbosity
+def trials_command(
+    folder: str | None,
+    storage: str | None,
+    study: str | None,
+    state: tuple[str, ...],
+    stage: str | None,
+    least: tuple[str, ...],
+    sort: str | None,
+    reverse: bool,
+    limit: int | None,
+    format: str,
+) -> int:
+    """List the trials of a study."""
+    from qsearch import api
+
+    rows = api.trials(
+        **options.found_study(folder, storage, study),
+        states=state,
+        stage=stage,
+        least=dict(_least(word) for word in least),
+        sort=f"-{sort}" if sort and reverse else sort,
+        limit=limit,
+    )
+    print_rows(_readable(rows) if format == "table" else rows, format)
+    return EXIT_OK
+
+
+def _readable(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows for people: parameters that differ, what no trial has left out, hashes cut."""
+    every = [row["params"] or {} for row in rows]
+    same = {n for n in set().union(*every) if len({repr(params.get(n)) for params in every}) == 1}
+    if len(rows) == 1:
+        same = set()
+    shown = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
+    return [
+        {
+            **{name: row[name] for name in shown},
+            "params": {n: v for n, v in (row["params"] or {}).items() if n not in same},
+            "outputs_sha256": (row["outputs_sha256"] or "")[:_HASH_LETTERS] or None,
+        }
+        for row in rows
+    ]
+
+
+def _least(word: str) -> tuple[str, float]:
+    from qsearch.errors import SettingsError
+
+    name, _, value = word.partition("=")
+    try:
+        return name, float(value)
+    except ValueError as error:
+        raise SettingsError(
+            f"--min {word} is not METRIC=VALUE", where="qsearch trials", fix="--min top1=0.85"
+        ) from error
+
+
+@click.command(cls=Command)
+@options.study
+@option("--qconfig", help="print its configuration alone, as `compile` takes it", panel=OUTPUT)
+@option("--json", "as_json", help="one JSON object", panel=OUTPUT)
+@options.verbosity
+def best_command(
+    folder: str | None, storage: str | None, study: str | None, qconfig: bool, as_json: bool
+) -> int:
+    """Print the winner of a study: its scores, parameters and module."""
+    from qsearch import api
+    from qsearch.search.objectives import own_scores
+
+    found = api.best(**options.found_study(folder, storage, study))
+    if qconfig:
+        print(json.dumps(found["qconfig"], indent=1))
+    elif as_json:
+        print(json.dumps(found))
+    else:
+        params = ", ".join(f"{name}={value}" for name, value in found["params"].items())
+        print(f"study      {found['study']}\nbest       trial {found['number']}")
+        usual = {name: found.get(name) for name in ("top1", "agreement", "sqnr_db")}
+        for name, value in (usual | own_scores(found)).items():
+            if value is not None:
+                print(f"{name:<10} {value:.4f}{_interval(found['intervals'].get(name))}")
+        for one in found.get("front", ()):
+            rest = ", ".join(f"{n} {_shown(v)}" for n, v in one.items() if n != "trial")
+            print(f"front      trial {one['trial']}: {rest}")
+        print(f"params     {params}\nmodule     {found['module'] or 'not written here'}")
+    return EXIT_OK
+
+
+def _interval(ends: Sequence[float] | None) -> str:
+    return "" if ends is None else f"  (95 %: {ends[0]:.4f} to {ends[1]:.4f})"
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= COUNTED else f"{value:.4g}"
+
+
+@click.command(cls=Command)
+@argument("studies", "STUDY", "run folders, or names with --storage", nargs=-1, required=True)
+@option("--storage", metavar="URL", help="storage that holds the studies", panel=STUDY)
+@options.rows_format
+@options.verbosity
+def compare_command(studies: tuple[str, ...], storage: str | None, format: str) -> int:
+    """Print studies beside one another, a row each."""
+    from qsearch import api
+
+    print_rows(api.compare(studies, storage=storage), format)
+    return EXIT_OK
+
+
+@click.command(cls=Command)
+@options.study
+@option(
+    "-o",
+    "--out",
+    metavar="FILE",
+    default="report.html",
+    help="the page (report.html)",
+    panel=OUTPUT,
+)
+@option("--svg", metavar="DIR", help="also write every plot as an SVG file there", panel=OUTPUT)
+@options.verbosity
+def report_command(
+    folder: str | None, storage: str | None, study: str | None, out: str, svg: str | None
+) -> int:
+    """Write a study as one HTML file with all plots, to attach to a ticket."""
+    from qsearch import api
+
+    for path in api.report(folder, out, storage=storage, study=study, plots=svg):
+        print(f"wrote {path}")
+    return EXIT_OK
+
+
+@click.command(cls=Command)
+@argument("folder", "DIR", "a run folder, or a folder of them (runs)", required=False)
+@option(
+    "--storage",
+    metavar="URL",
+    help="storage, instead of the folders' (QSEARCH_STORAGE)",
+    panel=STUDY,
+)
+@option(
+    "--host",
+    metavar="H",
+    default="127.0.0.1",
+    help="address to listen on (127.0.0.1)",
+    panel="Server",
+)
+@option(
+    "--port",
+    metavar="P",
+    type=int,
+    default=8090,
+    help="port; 0 takes a free one (8090)",
+    panel="Server",
+)
+@option(
+    "--token",
+    metavar="T",
+    help="what clients must know (QSEARCH_TOKEN, which others on this machine cannot see in the "
+    "list of processes)",
+    panel="Server",
+)
+@option(
+    "--allow-host",
+    metavar="NAME",
+    multiple=True,
+    help="a further name of this server; repeatable",
+    panel="Server",
+)
+@option("--allow-launch", help="searches may be started from the page", panel="Searches")
+@option(
+    "--launch-pool",
+    type=Choice(POOLS),
+    default="process",
+    help="where workers of such searches run (process)",
+    panel="Searches",
+)
+@option(
+    "--max-upload", metavar="SIZE", default="256M", help="largest upload (256M)", panel="Searches"
+)
+@options.verbosity
+def dashboard_command(
+    folder: str | None,
+    storage: str | None,
+    host: str,
+    port: int,
+    token: str | None,
+    allow_host: tuple[str, ...],
+    allow_launch: bool,
+    launch_pool: str,
+    max_upload: str,
+) -> int:
+    """Show studies in a browser, live, until interrupted."""
+    from qsearch import api
+
+    api.dashboard(
+        folder,
+        storage=storage,
+        host=host,
+        port=port,
+        token=token,
+        allow_hosts=allow_host,
+        allow_launch=allow_launch,
+        launch_pool=launch_pool,
+        max_upload=max_upload,
+    )
+    return EXIT_OK
+
+
+# Changing ---------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@options.study
+@option("--pause", help="start no trial until told")
+@option("--resume", help="go on after a pause")
+@options.verbosity
+def stop_command(
+    folder: str | None, storage: str | None, study: str | None, pause: bool, resume: bool
+) -> int:
+    """End, pause or resume a running search, wherever it runs.
+
+    The command is left in the store; drivers look for it every second.
+    """
+    from qsearch import api
+
+    if pause and resume:
+        raise options.refused(
+            click.get_current_context(), "--pause and --resume exclude each other"
+        )
+    kind: Final = "pause" if pause else "resume" if resume else "stop"
+    name, listening = api.stop(**options.found_study(folder, storage, study), kind=kind)
+    print(f"{kind}: study {name}, {listening} driver(s) listening")
+    return EXIT_OK
+
+
+@click.command(cls=Command)
+@options.study
+@option("-y", "--yes", help="do not ask")
+@option("--force", help="also when it seems to be searched")
+@options.verbosity
+def delete_command(
+    folder: str | None, storage: str | None, study: str | None, yes: bool, force: bool
+) -> int:
+    """Forget a study, after asking on a terminal; elsewhere --yes must be said."""
+    from qsearch import api
+    from qsearch.errors import SettingsError
+
+    if folder is None and study is None:
+        raise SettingsError(
+            "delete what?",
+            where="qsearch delete",
+            fix="name a run folder, or --storage and --study",
+        )
+    if not yes:
+        if not sys.stdin.isatty():
+            raise SettingsError("deleting needs a yes", where="qsearch delete", fix="say --yes")
+        if input(f"delete {study or folder} with all its trials? [y/N] ").strip().lower() != "y":
+            return EXIT_TARGET_MISSED
+    name = api.delete(folder, storage=storage, study=study, force=force)
+    print(f"deleted: study {name}")
+    return EXIT_OK
+
+
+@click.command(cls=Command)
+@argument(
+    "action",
+    "check|migrate",
+    "look, or change; make a copy before",
+    type=Choice(("check", "migrate")),
+)
+@argument("folder", "DIR", "run folder", required=False)
+@option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY)
+@options.verbosity
+def store_command(action: str, folder: str | None, storage: str | None) -> int:
+    """Check the schema of a store, or bring it up to date.
+
+    Exit codes of check: 0 up to date, 1 to be migrated.
+    """
+    from qsearch import api
+
+    if action == "migrate":
+        before, now = api.migrate_store(folder, storage=storage)
+        print(f"schema {now}" + (", nothing to do" if before == now else f", was {before}"))
+        return EXIT_OK
+    found, needed = api.check_store(folder, storage=storage)
+    print(f"schema {found or 'none'}, needed {needed}")
+    return EXIT_OK if found == needed else EXIT_TARGET_MISSED
+
+
+@click.command(cls=Command)
+@argument("study", "STUDY", "run folder, or a name with --storage")
+@argument("url", "URL", "Optuna storage to write to: sqlite:///optuna.db")
+@option("--storage", metavar="URL", help="our storage that holds the study", panel=STUDY)
+@option("--name", metavar="NAME", help="name in the Optuna storage (that of the study)")
+@options.verbosity
+def export_optuna_command(study: str, url: str, storage: str | None, name: str | None) -> int:
+    """Write a study for optuna-dashboard and other tools that read Optuna storages."""
+    from qsearch import api
+
+    stored = storage is not None
+    target, count = api.export_optuna(
+        None if stored else study,
+        url,
+        storage=storage,
+        study=study if stored else None,
+        name=name,
+    )
+    print(f"wrote {count} trials as study {target}\ntry it: optuna-dashboard {url}")
+    return EXIT_OK

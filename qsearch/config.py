@@ -1,0 +1,226 @@
+"""Where settings come from: flags over QSEARCH_ variables over a ``-c`` file over defaults."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import EnvSettingsSource
+
+from compiler.errors import legal_names
+from qsearch.errors import SettingsError
+from qsearch.settings import (
+    ENVIRONMENT_PREFIX,
+    Flag,
+    Settings,
+    UnknownWordError,
+    names_of_keys,
+)
+
+_MISSPELLED: Final = 0.9
+"""Likeness, as difflib measures it, from which a variable of the environment is a setting's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings with the source of each value: "flag", "environment", "file" or "default"."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+class _Environment(EnvSettingsSource):
+    """The fields' variables among those that are given."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+        super().__init__(Settings)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): value for name, value in self._variables.items() if value}
+
+
+def resolve(
+    flags: Mapping[str, Any],
+    *,
+    config_file: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Resolved:
+    """Merge the four sources and check every value.
+
+    Args:
+        flags: what was said on the command line or in the call; None means not said.
+        config_file: YAML, TOML or JSON file whose keys are the names of the flags.
+        environment: variables; ``QSEARCH_TRIALS=8`` sets ``trials``. None means ``os.environ``.
+    Raises:
+        SettingsError: unknown key, or a value that does not fit its key or another value.
+    """
+    names = names_of_keys()
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(names, "default")
+    variables = os.environ if environment is None else environment
+    _refuse_misspelled(variables, names)
+    layers: tuple[tuple[str, Mapping[str, Any], Callable[[str], str]], ...] = (
+        (
+            "file",
+            read_config_file(config_file) if config_file is not None else {},
+            lambda _: str(config_file),
+        ),
+        ("environment", _Environment(variables)(), lambda key: ENVIRONMENT_PREFIX + key.upper()),
+        ("flag", flags, lambda key: "--" + key.replace("_", "-")),
+    )
+    for source, layer, place in layers:
+        told = {}
+        for raw_key, raw in layer.items():
+            key = raw_key.replace("-", "_")
+            if key not in names:
+                raise _unknown_key(raw_key, names, place(raw_key))
+            if raw is not None:
+                told[key] = raw
+        try:
+            checked = Settings(**told)
+        except ValidationError as error:
+            raise _wrong_value(error, place) from error
+        values |= {key: getattr(checked, names[key]) for key in told}
+        sources |= dict.fromkeys(told, source)
+    settings = Settings(**values)
+    _check_together(settings)
+    return Resolved(settings, sources)
+
+
+def _unknown_key(raw_key: str, names: Iterable[str], where: str) -> SettingsError:
+    fix = legal_names(raw_key.replace("-", "_"), names)
+    return SettingsError(f"unknown setting {raw_key!r}", where=where, fix=fix)
+
+
+def _wrong_value(error: ValidationError, place: Callable[[str], str]) -> SettingsError:
+    """The first value that does not fit, with what would."""
+    first = error.errors()[0]
+    key = str(first["loc"][0])
+    cause = first.get("ctx", {}).get("error")
+    what, flag = f"{key} cannot be {first['input']!r}", f"--{key.replace('_', '-')}"
+    if isinstance(cause, UnknownWordError):
+        what = f"{key} cannot be {cause.word!r}"
+        return SettingsError(what, where=place(key), fix=legal_names(cause.word, cause.legal))
+    why = cause or f"expected {_expected(Settings.model_fields[names_of_keys()[key]])}"
+    fix = f"see {flag} in qsearch launch --help"
+    return SettingsError(f"{what}: {why}", where=place(key), fix=fix)
+
+
+def _expected(field: FieldInfo) -> str:
+    """What a field takes: its kind and its bounds."""
+    kinds = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+    named = next((kind for kind in kinds if kind in str(field.annotation)), "")
+    told = next((f.expected for f in field.metadata if isinstance(f, Flag) and f.expected), "")
+    signs = {"ge": ">=", "gt": ">", "lt": "<"}
+    bounds = [
+        f"{sign} {getattr(held, name)}"
+        for name, sign in signs.items()
+        for held in field.metadata
+        if hasattr(held, name)
+    ]
+    return " ".join([told or kinds.get(named, "another value"), " and ".join(bounds)]).strip()
+
+
+def _check_together(settings: Settings) -> None:
+    """Refuse values that are legal alone.
+
+    Raises:
+        SettingsError: two of them exclude each other.
+    """
+    if settings.address is not None and settings.pool != "ray":
+        raise SettingsError(
+            f"the pool {settings.pool} joins no cluster",
+            where=f"--address {settings.address}",
+            fix="--pool ray, or leave --address out",
+        )
+    if settings.worker_gpus and settings.pool != "ray":
+        raise SettingsError(
+            f"the pool {settings.pool} sets no GPU aside",
+            where="--worker-gpus",
+            fix="--pool ray, or leave --worker-gpus out",
+        )
+    if settings.metric in settings.minimize:
+        raise SettingsError(
+            f"{settings.metric} is the metric already",
+            where="--minimize",
+            fix="leave it out there, or choose another --metric",
+        )
+
+
+def _refuse_misspelled(variables: Mapping[str, str], names: Iterable[str]) -> None:
+    """Others may have variables of our prefix; one that nearly is a setting's is misspelled.
+
+    Raises:
+        SettingsError: there is one.
+    """
+    known = {ENVIRONMENT_PREFIX + name.upper() for name in names}
+    for variable in sorted(v for v in variables if v.startswith(ENVIRONMENT_PREFIX)):
+        nearest = difflib.get_close_matches(variable, known, n=1, cutoff=_MISSPELLED)
+        if variable not in known and nearest:
+            raise SettingsError(
+                f"unknown variable {variable}",
+                where="environment",
+                fix=f"did you mean {nearest[0]}? Else unset it",
+            )
+
+
+# Files ------------------------------------------------------------------------------------------
+
+
+def read_config_file(path: str | Path) -> dict[str, Any]:
+    """The mapping a file holds.
+
+    Raises:
+        SettingsError: missing, unreadable, of another format, or not a mapping at top level.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in {".yaml", ".yml", ".toml", ".json"}:
+        raise SettingsError(
+            f"configuration files end in .yaml, .toml or .json, not {suffix or 'nothing'!r}",
+            where=str(path),
+            fix="rename the file after its format",
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"the configuration file cannot be read: {error}",
+            where=str(path),
+            fix="give the path of an existing text file",
+        ) from error
+    try:
+        value = _parse(text, suffix)
+    except (yaml.YAMLError, tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        raise SettingsError(
+            f"not valid {suffix[1:]}: {str(error).splitlines()[0]}",
+            where=str(path),
+            fix="correct the file; it is one flat mapping of option names to values",
+        ) from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise SettingsError(
+            f"expected a mapping of option names to values, found {type(value).__name__}",
+            where=str(path),
+            fix="write one option a line, for example `trials: 32`",
+        )
+    return value
+
+
+def _parse(text: str, suffix: str) -> Any:
+    if suffix == ".toml":
+        return tomllib.loads(text)
+    if suffix == ".json":
+        return json.loads(text)
+    return yaml.safe_load(text)
