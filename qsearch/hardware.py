@@ -15,7 +15,7 @@ from compiler.fusion.hardware.preparation import group_for_hardware
 from compiler.fusion.hardware.report import HardwareReport, hw_report
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import build_candidate
+from compiler.quantize import Calibration, without_data
 from qsearch.model_source import find_model
 from qsearch.module_file import read_module
 from qsearch.run_folder import RunFolder
@@ -71,17 +71,9 @@ def report_without_data(
         CompilerError: the model cannot be quantized.
     """
     hdfg = read_hardware(hw)
-    plain = qconfig.with_overrides(
-        calibrate_mode="global_scale",
-        do_simulation=False,
-        smooth_alpha=None,
-        bias_correction=False,
-    )
+    plain, calibration = without_data(qconfig), Calibration(module)
     try:
-        candidate = build_candidate(module, plain, None)
+        candidate = calibration.candidate(plain)
     except NotFullyIntegralError:
-        plain = plain.with_overrides(partition_conversions="disabled")
-        candidate = build_candidate(module, plain, None)
-    quantized = candidate.partitioned or candidate.integer
-    assert quantized is not None
-    return hw_report(quantized, hdfg, matcher)
+        candidate = calibration.candidate(plain.with_overrides(partition_conversions="disabled"))
+    return hw_report(candidate.module, hdfg, matcher)

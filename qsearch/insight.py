@@ -11,15 +11,7 @@ from typing import Any
 
 from compiler.insight import Insight, examine
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import (
-    activation_scales,
-    calibration_stats,
-    channel_stats,
-    mark,
-    second_stats,
-)
-from compiler.quantize.calibration.clipping import clipping_note, heavily_clipped
-from compiler.quantize.calibration.stats import CalibrationStats
+from compiler.quantize import Calibration
 from compiler.runtime.artifact import load_qmod
 from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
@@ -117,32 +109,18 @@ def insight_of(
         known = calib if calib is not None else source.calib
         measured = prepared(known, "calib")
         examined = measured if evaluation is None else prepared(evaluation, "eval")
-        data = Batches(measured, inputs)
-        channels = None
-        if config.needs_channels:
-            channels = channel_stats(module, data, grams=config.needs_grams)
-        annotated, _ = mark(module, config, channels)
-        stats = calibration_stats(annotated, data, (config.percentile,))
-        if config.calibrate_passes == 2 and config.calibrate_mode != "global_scale":
-            first = activation_scales(stats, config)
-            stats = second_stats(module, config, first, data, channels)
+        calibration = Calibration(module, Batches(measured, inputs))
         part = Range(0, min(samples, examined.count))
         batches = [
             batch.inputs
             for batch in model_batches(open_dataset(examined.ref, inputs), part, inputs, samples)
         ]
-        warnings = _clipped(stats, config)
+        warnings = calibration.clipping_of(config)
+        stats, channels = calibration.stats_for(config), calibration.channels_for(config)
         found = examine(module, config, stats, batches, channels=channels, progress=progress)
     return ModelInsight(
         source.name, config, measured.described, examined.described, found, warnings
     )
-
-
-def _clipped(stats: CalibrationStats, config: QConfig) -> tuple[str, ...]:
-    if config.calibrate_mode == "global_scale":
-        return ()
-    ranges = activation_scales(stats, config)
-    return clipping_note(heavily_clipped(stats, ranges), config.calibrate_mode)
 
 
 def _configuration(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:

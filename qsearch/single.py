@@ -21,17 +21,7 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.ir.printer import text
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import (
-    activation_scales,
-    calibration_stats,
-    channel_stats,
-    given_points,
-    mark,
-    measured_points,
-    prerequisite_optimize,
-    second_stats,
-)
-from compiler.quantize.calibration.clipping import clipping_note, heavily_clipped
+from compiler.quantize import Calibration, given_points, prerequisite_optimize
 from compiler.runtime.artifact import QModule
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
@@ -75,28 +65,15 @@ def quantize_once(
             spool_folder=Path(spool),
             seed=int(seed),
         )
-        scales = channels = None
-        batches = Batches(data, inputs)
-        if config.needs_channels:
-            channels = channel_stats(module, batches, grams=config.needs_grams)
-        annotated, _ = mark(module, config, channels)
-        measured = bool(measured_points(annotated))
-        if config.calibrate_mode != "global_scale" and measured:
-            if data.synthetic:
-                log.warning(
-                    "no calibration data was given: activation ranges come from random inputs "
-                    "and will not fit real ones"
-                )
-            stats = calibration_stats(annotated, batches, (config.percentile,))
-            if config.calibrate_passes == 2:
-                first = activation_scales(stats, config)
-                stats = second_stats(module, config, first, batches, channels)
-            scales = [float(scale) for scale in activation_scales(stats, config)]
-            for note in clipping_note(heavily_clipped(stats, scales), config.calibrate_mode):
-                log.warning("%s", note)
-        elif not measured:
-            scales = []
-        shipped, float_ops = build_winner(module, config, scales, channels)
+        calibration = Calibration(module, Batches(data, inputs))
+        if calibration.scales_for(config) and data.synthetic:
+            log.warning(
+                "no calibration data was given: activation ranges come from random inputs "
+                "and will not fit real ones"
+            )
+        for note in calibration.clipping_of(config):
+            log.warning("%s", note)
+        shipped, float_ops = build_winner(calibration, config)
         for call in float_ops:
             log.info("stays float: %s", call)
         return QModule(

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.blob import ModuleBlob
+from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import ChannelStats, build_candidate, mark
-from compiler.quantize.calibration.channel_stats import ChannelCollector
-from compiler.quantize.calibration.collect_stats import float_executor, profile_outputs
-from compiler.quantize.calibration.collectors import (
-    HistogramCollector,
-    PointMap,
-    RangeCollector,
-)
-from compiler.quantize.calibration.input_grams import GramCollector
-from compiler.quantize.calibration.profile_function import profile_function
+from compiler.quantize import ChannelStats
+from compiler.quantize.calibration.measurement import Measurement, Profile, measure_channels
 from compiler.quantize.calibration.stats import CalibrationStats
-from compiler.runtime.executor import Executor
 from workers.batching import model_batches
 from workers.datasets.open_datasets import OpenDatasets
 from workers.datasets.protocol import Dataset, InputSpec
@@ -36,31 +28,6 @@ _CHUNK = 16
 """Samples read from the dataset at a time."""
 
 
-class _Profile:
-    """The network of one request, ready to run; rounds 1 and 2 of a study share it."""
-
-    def __init__(
-        self,
-        blob: bytes,
-        qconfig: Mapping[str, Any],
-        channels: Mapping[str, NDArray[Any]] | None,
-        ranges: tuple[float, ...] | None,
-    ) -> None:
-        mod = ModuleBlob(blob).unpack()
-        self.inputs: tuple[InputSpec, ...] = input_specs(mod)
-        measured = None if channels is None else ChannelStats.from_arrays(channels)
-        config = QConfig.from_dict(dict(qconfig))
-        if ranges is None:
-            annotated, _ = mark(mod, config, measured)
-            profile, points = profile_function(annotated)
-        else:
-            simulation = config.with_overrides(do_simulation=True)
-            quantized = build_candidate(mod, simulation, ranges, measured).simulated
-            profile, points = profile_function(quantized, simulated=True)
-        self.points: PointMap = points
-        self.executor: Executor = float_executor(profile)
-
-
 class CalibrationActor:
     """Calibrates shards in one process; remembers the last networks it prepared.
 
@@ -70,7 +37,7 @@ class CalibrationActor:
 
     def __init__(self, values: ObjectStore) -> None:
         self._values = values
-        self._profiles: LRUCache[_Profile] = LRUCache(2)
+        self._profiles: LRUCache[tuple[tuple[InputSpec, ...], Profile]] = LRUCache(2)
         self._datasets = OpenDatasets()
 
     def forget(self) -> None:
@@ -79,71 +46,63 @@ class CalibrationActor:
         self._datasets = OpenDatasets()
 
     def run(self, request: CalibrationRequest) -> CalibrationResult:
-        """Statistics of one shard and one round.
+        """Statistics of one shard and one step.
 
         Raises:
             CompilerError: the module cannot be quantized or run.
             DatasetError: the data does not fit, is empty or not finite.
-            CalibrationError: values inside the network are not finite.
+            CalibrationError: values inside the network are not finite, or what the step before
+                found is missing.
         """
         clock = CpuClock()
-        if request.round == 0:
-            return self._channels(request, clock)
-        given = request.channels
-        key = (
+        if len(request.samples) == 0:
+            raise DatasetError("no sample to calibrate on", where=str(request.samples))
+        measurement = self._measurement(request)
+        if measurement.step in ("channels", "products"):
+            mod = self._module(request)
+            batches = self._batches(request, input_specs(mod))
+            arrays = measure_channels(mod, measurement, batches).to_arrays()
+        else:
+            inputs, profile = self._profiles.get(
+                self._key(request), lambda: self._profile(request, measurement)
+            )
+            arrays = profile.measure(measurement, self._batches(request, inputs)).to_arrays()
+        return CalibrationResult(arrays, len(request.samples), clock.seconds, peak_rss_bytes())
+
+    def _measurement(self, request: CalibrationRequest) -> Measurement:
+        channels, merged = (self._values.value(v) for v in (request.channels, request.merged))
+        return Measurement(
+            request.step,
+            QConfig.from_dict(dict(request.qconfig)),
+            request.percentiles,
+            None if channels is None else ChannelStats.from_arrays(channels),
+            request.ranges,
+            None if merged is None else CalibrationStats.from_arrays(merged),
+        )
+
+    def _key(self, request: CalibrationRequest) -> tuple[Any, ...]:
+        """Of the network that the steps "ranges" and "histograms" share."""
+        return (
             self._values.key(request.blob),
             json.dumps(dict(request.qconfig), sort_keys=True),
-            "" if given is None else self._values.key(given),
+            "" if request.channels is None else self._values.key(request.channels),
             request.ranges,
         )
-        profile = self._profiles.get(
-            key,
-            lambda: _Profile(
-                self._values.value(request.blob),
-                request.qconfig,
-                self._values.value(given),
-                request.ranges,
-            ),
-        )
-        dataset = self._datasets.open(request.dataset, profile.inputs)
-        if len(request.samples) == 0:
-            raise DatasetError("no sample to calibrate on", where=str(request.samples))
-        collector = self._collector(request, profile)
-        for outputs in profile_outputs(
-            profile.executor, _batches(dataset, request.samples, profile.inputs)
-        ):
-            collector.update(outputs)
-        arrays = collector.result().to_arrays()
-        return CalibrationResult(arrays, len(request.samples), clock.seconds, peak_rss_bytes())
 
-    def _channels(self, request: CalibrationRequest, clock: CpuClock) -> CalibrationResult:
-        mod = ModuleBlob(self._values.value(request.blob)).unpack()
-        inputs = input_specs(mod)
-        dataset = self._datasets.open(request.dataset, inputs)
-        if len(request.samples) == 0:
-            raise DatasetError("no sample to calibrate on", where=str(request.samples))
-        collector: ChannelCollector | GramCollector = ChannelCollector(mod)
-        if request.channels is not None:
-            known = ChannelStats.from_arrays(self._values.value(request.channels))
-            collector = GramCollector(mod, known.ranges())
-        executor = float_executor(collector.profile)
-        for outputs in profile_outputs(executor, _batches(dataset, request.samples, inputs)):
-            collector.update(outputs)
-        arrays = collector.result().to_arrays()
-        return CalibrationResult(arrays, len(request.samples), clock.seconds, peak_rss_bytes())
+    def _profile(
+        self, request: CalibrationRequest, measurement: Measurement
+    ) -> tuple[tuple[InputSpec, ...], Profile]:
+        mod = self._module(request)
+        return input_specs(mod), Profile.of(mod, measurement)
 
-    def _collector(
-        self, request: CalibrationRequest, profile: _Profile
-    ) -> RangeCollector | HistogramCollector:
-        if request.round == 1:
-            return RangeCollector(profile.points)
-        merged = self._values.value(request.merged)
-        if request.round != 2 or merged is None:
-            raise WorkerError(
-                f"calibration round {request.round} without the merged ranges of round 1",
-                fix="rounds are 0, 1 and 2; round 2 takes the merged result of round 1",
-            )
-        return HistogramCollector(CalibrationStats.from_arrays(merged), request.percentiles)
+    def _module(self, request: CalibrationRequest) -> IRModule:
+        return ModuleBlob(self._values.value(request.blob)).unpack()
+
+    def _batches(
+        self, request: CalibrationRequest, inputs: tuple[InputSpec, ...]
+    ) -> Iterator[dict[str, NDArray[np.generic]]]:
+        dataset: Dataset = self._datasets.open(request.dataset, inputs)
+        return _batches(dataset, request.samples, inputs)
 
 
 def _batches(

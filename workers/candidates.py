@@ -109,7 +109,7 @@ class Builder:
             clock.seconds,
             _hardware(candidate, request.hardware),
             _cost(candidate),
-            candidate.partitioned or candidate.integer,
+            None if candidate.integer is None else candidate.module,
         )
 
 

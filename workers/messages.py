@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from compiler.quantize.calibration.measurement import Step
 
 EvaluatorName = Literal["grid", "simulated", "float", "reference"]
 """Who computes the outputs.
@@ -68,28 +71,23 @@ class DatasetRef:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRequest:
-    """One shard of one of the two calibration rounds.
+    """One shard of one ``compiler.quantize.calibration.measurement.Measurement``.
 
     Attributes:
         blob: the float module after prerequisite_optimize (``ModuleBlob.data``), or its handle.
         qconfig: fields of the QConfig, plain values; those that choose the quantize points matter.
         dataset: calibration inputs.
         samples: which of them.
-        round: 1 gathers ranges; 2 gathers histograms over the ranges of round 1. Round 0 gathers
-            statistics of single channels (``ChannelStats``), for a QConfig that needs them; with
-            ``channels`` the products of what weights read (``InputGrams``).
-        merged: round-2 input: the merged result of round 1 as arrays, else None.
-        percentiles: the fractions whose exact order statistics are wanted, fixed for the study.
-        channels: merged result of round 0, where ``qconfig.needs_channels``.
-        ranges: of the first pass, as ``activation_scales`` gives them: what is measured is then the
-            network that they quantize (``calibrate_passes`` 2).
+        step, percentiles, ranges: as of the Measurement.
+        merged: its merged statistics of "ranges" as arrays, or their handle.
+        channels: its channel statistics as arrays, or their handle.
     """
 
     blob: bytes | Handle
     qconfig: Mapping[str, Any]
     dataset: DatasetRef
     samples: Range
-    round: int
+    step: Step
     merged: Mapping[str, NDArray[Any]] | Handle | None
     percentiles: tuple[float, ...]
     channels: Mapping[str, NDArray[Any]] | Handle | None = None
@@ -98,8 +96,7 @@ class CalibrationRequest:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
-    """Statistics of one shard as flat arrays (``CalibrationStats.to_arrays``, after round 0
-    ``ChannelStats.to_arrays`` or ``InputGrams.to_arrays``), and their cost."""
+    """Statistics of one shard as flat arrays, which ``Measurement.read`` reads, and their cost."""
 
     arrays: Mapping[str, NDArray[Any]]
     samples: int
@@ -127,7 +124,7 @@ class EvaluationRequest:
             range, and stop when the candidate collapsed; None never stops.
         collapse_below: agreement (or top-1 relative to the baseline) that counts as collapse.
         return_outputs: send the outputs back (baseline and final check).
-        channels: merged result of calibration round 0, or its handle, where the candidate's
+        channels: channel statistics as arrays, or their handle, where the candidate's
             ``needs_channels``.
         part: (k, n): of the model's runs over the samples, only numbers k, k+n, k+2n …, so that
             every part is spread over them. Parts of one evaluation merge by ``workers.parts``.

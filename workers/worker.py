@@ -69,7 +69,7 @@ class Worker:
 def _part_of(request: CalibrationRequest | EvaluationRequest) -> str:
     samples = f"samples {request.samples.start} to {request.samples.stop - 1}"
     if isinstance(request, CalibrationRequest):
-        return f"in calibration round {request.round}, {samples}"
+        return f"in calibration, {request.step}, {samples}"
     return f"in evaluation by {request.evaluator}, {samples}"
 
 

@@ -9,11 +9,9 @@ from compiler.qtypes.kind import QAnnotateKind, kind2str
 from compiler.qtypes.qconfig import QConfig, current_qconfig, qconfig, qconfig_from_text
 from compiler.qtypes.report import CallRecord, PointRecord, QuantizeReport
 from compiler.quantize._bias_correction import correct_biases
-from compiler.quantize._candidate import Candidate, build_candidate, mark
 from compiler.quantize._conversion_ops import has_only_conversion_ops
 from compiler.quantize._cost import FLOAT_BITS, LayerCost, ModuleCost, module_cost
 from compiler.quantize._equalization import equalize
-from compiler.quantize._flow import quantize
 from compiler.quantize._given_points import GivenPoints, given_points, ungiven_weights
 from compiler.quantize._layers import layer_names
 from compiler.quantize._prerequisite import bind_params, prerequisite_optimize
@@ -22,7 +20,6 @@ from compiler.quantize._registration import (
     register_partition_function,
     register_realize_function,
 )
-from compiler.quantize._second_calibration import second_stats
 from compiler.quantize._smoothing import smooth
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.bind_scales import (
@@ -30,11 +27,14 @@ from compiler.quantize.calibration.bind_scales import (
     measured_points,
     quantize_points,
 )
-from compiler.quantize.calibration.channel_stats import ChannelStats, channel_stats
-from compiler.quantize.calibration.collect_stats import calibration_stats, collect_stats
+from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.collect_stats import collect_stats
+from compiler.quantize.calibration.flow import Calibration, quantize, without_data
 from compiler.quantize.calibration.kl_divergence import find_scale_by_kl
+from compiler.quantize.calibration.measurement import calibration_stats, channel_stats
 from compiler.quantize.calibration.modes import find_scale_by_percentile
 from compiler.quantize.calibration.quantize_calibrate import QuantizeCalibrate, calibrate
+from compiler.quantize.candidate import Candidate, build_candidate, mark
 from compiler.quantize.conversions import (
     fuse_partitions,
     partition_conversions,
@@ -48,6 +48,7 @@ from compiler.quantize.quantize_realize import QuantizeRealize, realize
 
 __all__ = [
     "FLOAT_BITS",
+    "Calibration",
     "CallRecord",
     "Candidate",
     "ChannelStats",
@@ -105,7 +106,7 @@ __all__ = [
     "register_annotate_function",
     "register_partition_function",
     "register_realize_function",
-    "second_stats",
     "smooth",
     "ungiven_weights",
+    "without_data",
 ]

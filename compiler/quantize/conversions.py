@@ -32,8 +32,10 @@ from compiler.ir.expr import (
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
-from compiler.ir.ty import is_float, tensor_fields
+from compiler.ir.ty import bits, is_float, tensor_fields
+from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.qtypes.errors import ModuleShapeError
+from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._conversion_ops import holds_float, is_conversion
 from compiler.quantize._conversion_prefix import split_prefix
 from compiler.quantize._conversion_suffix import split_suffix
@@ -234,3 +236,11 @@ def _without_lets(body: Expr) -> Expr:
         else:
             done[node] = with_operands(node, [done[child] for child in node.operands()])
     return done[body]
+
+
+def integer_dtypes(cfg: QConfig) -> set[str]:
+    """What the integers of a quantized module are stored in."""
+    dtypes = {cfg.dtype_input, cfg.dtype_weight, cfg.dtype_activation}
+    if cfg.layers.most_input_bits > bits(cfg.dtype_input):
+        dtypes.add(WIDE_INPUT)
+    return dtypes

@@ -22,11 +22,11 @@ from compiler.ops.rules.zero_point import may_have_zero_point
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, CallRecord, float_calls
-from compiler.quantize._candidate import build_candidate, mark
 from compiler.quantize._conversion_ops import holds_float
 from compiler.quantize._first_calls import converted_inputs
-from compiler.quantize._flow import integer_dtypes
-from compiler.quantize.conversions import partition_conversions
+from compiler.quantize.calibration.flow import Calibration, without_data
+from compiler.quantize.candidate import mark
+from compiler.quantize.conversions import integer_dtypes, partition_conversions
 
 CONVERSION = "conversion"
 """Reason of a call that turns an input into what quantize_inputs rounds: no part of the core."""
@@ -135,12 +135,7 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
         qconfig: fields that need data, partition_conversions and do_simulation are not looked at,
             since none of them decides which operator has an integer form.
     """
-    plain = qconfig.with_overrides(
-        partition_conversions="disabled",
-        do_simulation=False,
-        smooth_alpha=None,
-        bias_correction=False,
-    )
+    plain = without_data(qconfig).with_overrides(partition_conversions="disabled")
     annotated, run = mark(mod, plain)
     records, obstacles = _built(mod, plain, run.report.calls)
     # Annotation keeps the order of the calls that the report is about.
@@ -148,7 +143,7 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
     if not obstacles:
         records = _without_conversions(calls, records, annotated["main"])
     operators = _operators(calls, records, plain)
-    return Diagnosis(not obstacles, operators, obstacles, notes_of(annotated, plain))
+    return Diagnosis(not obstacles, operators, obstacles, notes_of(annotated, qconfig))
 
 
 def _built(
@@ -156,7 +151,7 @@ def _built(
 ) -> tuple[list[CallRecord], tuple[str, ...]]:
     """The report's calls, and what stands against a fully integral module."""
     try:
-        candidate = build_candidate(mod, qconfig, None)
+        candidate = Calibration(mod).candidate(qconfig)
     except QuantizeError as error:
         return marked, (str(error),)
     assert candidate.integer is not None

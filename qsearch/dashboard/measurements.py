@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize.calibration.flow import CHANNELS, SCALES, STATISTICS
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import Shared
-from qsearch.search.calibration import CHANNELS, SCALES, STATISTICS, stored_keys
+from qsearch.search.calibration import stored_keys
 from qsearch.search.session import FLOAT_MODULE
 from qsearch.search.winner import INPUTS
 from qsearch.store.records import Trial

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import FLOAT_BITS, mark, module_cost
+from compiler.quantize import FLOAT_BITS, mark, module_cost, without_data
 from qsearch.errors import SearchError
 from qsearch.search.space import FLOAT_LAYER, Parameter, Params, Space, Value, layer_parameter
 
@@ -80,7 +80,7 @@ def choice_of(bits: int) -> Value:
 
 def weight_elements(module: IRModule, start: QConfig) -> dict[str, int]:
     """Number of weights by layer, in visiting order; layers without weights are left out."""
-    annotated, _ = mark(module, start.with_overrides(smooth_alpha=None, bias_correction=False))
+    annotated, _ = mark(module, without_data(start))
     layers = module_cost(annotated, start).layers
     return {layer.name: layer.weight_elements for layer in layers if layer.weight_elements}
 

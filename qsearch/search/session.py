@@ -15,11 +15,12 @@ from typing import Any
 
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Calibration
 from qsearch.errors import StoreError
 from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline
-from qsearch.search.calibration import MEASUREMENTS, Calibrator
+from qsearch.search.calibration import MEASUREMENTS, KeptStatistics, PooledData
 from qsearch.search.context import Budget, Control, Stopwatch, StudyArtifacts, StudyContext
 from qsearch.search.driver import STOPPED, TIMEOUT, Driver
 from qsearch.search.evaluations import Evaluations
@@ -31,7 +32,7 @@ from qsearch.search.result import SearchResult, finish
 from qsearch.search.sampler import StudySampler
 from qsearch.search.space import first_points, to_qconfig
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageBook
-from qsearch.search.study import SOMETIMES_SCORED, PreparedStudy, leaves_ranges
+from qsearch.search.study import SOMETIMES_SCORED, PreparedStudy
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyHistory, StudyTrials
 from qsearch.search.winner import (
@@ -107,7 +108,8 @@ class Session:
             artifact_store(folder.artifacts, settings.artifacts),
         )
         blob = context.pool.put(prepared.blob.data)
-        self._calibrator = self._make_calibrator(blob)
+        self._calib_data = PooledData(context, blob, prepared.calib.ref, prepared.calib.samples)
+        self._calibration = self._make_calibration()
         own = (prepared.metric,) if is_import_path(prepared.metric) else ()
         labelled = ("top1",) if prepared.has_labels else ()
         metrics = (*labelled, *own)
@@ -152,7 +154,7 @@ class Session:
         self._context.repository.add_event(self._context.study_id, "failed", data={"stopped": why})
 
     def _search(self) -> None:
-        scales = self._calibrator.scales_for(self._prepared.start)
+        scales = self._calibration.scales_for(self._prepared.start)
         evaluator = self._make_evaluator(self._baseline.outputs())
         plan = self._plan_layers(evaluator, scales)
         self._driver = self._make_driver(evaluator, plan)
@@ -168,27 +170,21 @@ class Session:
         self._context.repository.set_study_state(self._context.study_id, state, stopped)
         self._context.repository.add_event(self._context.study_id, state, data={"stopped": stopped})
 
-    def _make_calibrator(self, blob: Any) -> Calibrator:
+    def _make_calibration(self) -> Calibration:
         prepared = self._prepared
         percentiles = tuple(prepared.spec["percentiles"])
-        return Calibrator(
-            repository=self._context.repository,
-            artifacts=self._artifacts.files,
-            study_id=self._context.study_id,
-            pool=self._context.pool,
-            blob=blob,
-            key={
-                "module": prepared.blob.sha256,
-                "calib": prepared.calib.sha256,
-                "code": code_version(),
-                "percentiles": list(percentiles),
-            },
-            dataset=prepared.calib.ref,
-            samples=prepared.calib.samples,
+        key = {
+            "module": prepared.blob.sha256,
+            "calib": prepared.calib.sha256,
+            "code": code_version(),
+            "percentiles": list(percentiles),
+        }
+        return Calibration(
+            prepared.module,
+            self._calib_data,
             percentiles=percentiles,
-            progress=self._context.progress,
             grams=prepared.space.asks_for_grams or prepared.start.needs_grams,
-            leaves_ranges=leaves_ranges(prepared.module),
+            store=KeptStatistics(self._artifacts, key, self._calib_data),
         )
 
     def _make_evaluator(self, reference: tuple[Any, ...]) -> Evaluator:
@@ -203,7 +199,7 @@ class Session:
             reference=self._context.pool.put(reference),
             score_of=score_of,
             channels=(
-                self._calibrator.channels_handle(prepared.start)
+                self._calib_data.channels_handle(self._calibration.channels(prepared.start))
                 if prepared.space.asks_for_channels or prepared.start.needs_channels
                 else None
             ),
@@ -241,7 +237,7 @@ class Session:
             evaluator,
             layers,
             [(prepared.start, scales), *self._first_guess()],
-            self._calibrator.scales_for,
+            self._calibration.scales_for,
         )
         self._stages.begin(SENSITIVITY, len(layers.elements))
         damage = measured.damages()
@@ -255,7 +251,7 @@ class Session:
         points = first_points(prepared.space, prepared.start)[1:2]
         try:
             guesses = [to_qconfig(point, prepared.start) for point in points]
-            return [(guess, self._calibrator.scales_for(guess)) for guess in guesses]
+            return [(guess, self._calibration.scales_for(guess)) for guess in guesses]
         except BrokenRunError:
             raise
         except CompilerError:
@@ -287,7 +283,7 @@ class Session:
             waits=alpha > 0,
         )
         queue = TrialQueue(
-            context, trials, sampler, self._calibrator, work_key(prepared), self._budget
+            context, trials, sampler, self._calibration, work_key(prepared), self._budget
         )
         evaluations = Evaluations(context.pool, evaluator, pruner)
         return Driver(context, queue, evaluations, self._budget, self._control, self._stages)
@@ -314,7 +310,7 @@ class Session:
             evaluator,
             self._baseline.outputs(),
             best,
-            self._calibrator.scales_for(QConfig.from_dict(best.qconfig)),
+            self._calibration.scales_for(QConfig.from_dict(best.qconfig)),
         )
         self._spent.worker_cpu_s += emitted.cpu_s
         self._context.repository.save_emitted(
@@ -336,11 +332,9 @@ class Session:
         winner = Winner()
         if best is not None:
             qconfig = QConfig.from_dict(best.qconfig)
-            scales = self._calibrator.scales_for(qconfig)
-            channels = self._calibrator.channels_for(qconfig)
-            module, float_ops = build_winner(self._prepared.module, qconfig, scales, channels)
+            module, float_ops = build_winner(self._calibration, qconfig)
             emitted = self._checked(best)
-            winner = Winner(float_ops, self._calibrator.clipping_of(qconfig), emitted)
+            winner = Winner(float_ops, self._calibration.clipping_of(qconfig), emitted)
             digest = None if emitted is None else emitted.get("outputs_sha256")
             write_winner(self._folder, module, qconfig, self._prepared, digest)
         self._context.progress.close()
@@ -354,7 +348,7 @@ class Session:
         driver = self._driver
         cpu_s = self._watch.cpu_s
         if self._prepared.settings.pool != "inline":  # there our own clock holds the work already
-            cpu_s += self._calibrator.worker_cpu_s + self._baseline.cpu_s
+            cpu_s += self._calib_data.worker_cpu_s + self._baseline.cpu_s
             cpu_s += self._spent.worker_cpu_s
             cpu_s += driver.worker_cpu_s if driver is not None else 0.0
         return Costs(

@@ -23,7 +23,7 @@ from compiler.ir.ty import TensorType, TupleType, Type
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive_static
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import ChannelStats, build_candidate
+from compiler.quantize import Calibration
 from compiler.runtime.artifact import QModule, Sample
 from qsearch.data import PreparedData
 from qsearch.run_folder import RunFolder
@@ -91,23 +91,17 @@ class Emitted:
         }
 
 
-def build_winner(
-    module: IRModule,
-    qconfig: QConfig,
-    scales: Sequence[float] | None,
-    channels: ChannelStats | None,
-) -> tuple[IRModule, tuple[str, ...]]:
+def build_winner(calibration: Calibration, qconfig: QConfig) -> tuple[IRModule, tuple[str, ...]]:
     """The module to ship, partitioned where the configuration says so, and what stayed float.
 
     Raises:
         NotFullyIntegralError: ``fully_integral`` was asked for and float is left.
     """
-    candidate = build_candidate(module, qconfig, scales, channels)
-    shipped = candidate.partitioned or candidate.integer or candidate.simulated
+    candidate = calibration.candidate(qconfig)
     if qconfig.partition_conversions == "fully_integral":
-        check_integers_only(shipped)
+        check_integers_only(candidate.module)
     left = candidate.report.float_ops
-    return shipped, tuple(f"{call.op}: {call.reason} ({call.where})" for call in left)
+    return candidate.module, tuple(f"{call.op}: {call.reason} ({call.where})" for call in left)
 
 
 def check_integers_only(module: IRModule) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.quantize import QConfig, activation_scales, prerequisite_optimize
+from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.testing.models import residual_net
 from workers.calibration import calibrate_shard
@@ -36,15 +37,15 @@ class TinyStudy:
     dataset: DatasetRef
     images: NDArray[np.float32]
 
-    def calibration(self, round_: int, samples: Range, merged: Any = None) -> CalibrationRequest:
+    def calibration(self, step: Step, samples: Range, merged: Any = None) -> CalibrationRequest:
         return CalibrationRequest(
-            self.blob, self.qconfig.to_dict(), self.dataset, samples, round_, merged, PERCENTILES
+            self.blob, self.qconfig.to_dict(), self.dataset, samples, step, merged, PERCENTILES
         )
 
     def stats(self) -> CalibrationStats:
         whole = Range(0, len(self.images))
-        first = calibrate_shard(self.calibration(1, whole))
-        second = calibrate_shard(self.calibration(2, whole, first.arrays))
+        first = calibrate_shard(self.calibration("ranges", whole))
+        second = calibrate_shard(self.calibration("histograms", whole, first.arrays))
         return CalibrationStats.from_arrays(second.arrays)
 
     def evaluation(self, evaluator: Any, **changed: Any) -> EvaluationRequest:

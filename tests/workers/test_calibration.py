@@ -9,16 +9,17 @@ import pytest
 
 from compiler.errors import CalibrationError
 from compiler.quantize import (
+    Calibration,
     ChannelStats,
     calibration_stats,
     channel_stats,
     mark,
-    second_stats,
 )
 from compiler.quantize.calibration.input_grams import InputGrams
+from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from workers.calibration import CalibrationActor, calibrate_shard
-from workers.errors import DatasetError, WorkerError
+from workers.errors import DatasetError
 from workers.messages import CalibrationResult, DatasetRef, Handle, Range
 from workers.object_store import ObjectStore
 
@@ -29,8 +30,10 @@ def merged_arrays(results: list[CalibrationResult]) -> dict[str, np.ndarray]:
 
 def test_shards_of_both_rounds_merge_to_the_statistics_of_one_process(study) -> None:
     parts = Range(0, 48).split(3)
-    ranges = merged_arrays([calibrate_shard(study.calibration(1, p)) for p in parts[::-1]])
-    found = merged_arrays([calibrate_shard(study.calibration(2, p, ranges)) for p in parts])
+    ranges = merged_arrays([calibrate_shard(study.calibration("ranges", p)) for p in parts[::-1]])
+    found = merged_arrays(
+        [calibrate_shard(study.calibration("histograms", p, ranges)) for p in parts]
+    )
 
     annotated, _ = mark(study.mod, study.qconfig)
     batches = [{"x": image[None]} for image in study.images]
@@ -43,7 +46,7 @@ def test_shards_of_both_rounds_merge_to_the_statistics_of_one_process(study) -> 
 def test_shards_of_channel_statistics_merge_to_those_of_one_process(study) -> None:
     parts = Range(0, 48).split(3)
     shards = [
-        ChannelStats.from_arrays(calibrate_shard(study.calibration(0, part)).arrays)
+        ChannelStats.from_arrays(calibrate_shard(study.calibration("channels", part)).arrays)
         for part in parts[::-1]
     ]
     found = shards[0].merge(shards[1]).merge(shards[2]).to_arrays()
@@ -54,14 +57,16 @@ def test_shards_of_channel_statistics_merge_to_those_of_one_process(study) -> No
 
 def test_a_smoothed_network_is_measured_with_its_channels(study) -> None:
     samples = Range(0, 48)
-    channels = calibrate_shard(study.calibration(0, samples)).arrays
+    channels = calibrate_shard(study.calibration("channels", samples)).arrays
     smooth = study.qconfig.with_overrides(smooth_alpha=0.5).to_dict()
-    request = replace(study.calibration(1, samples), qconfig=smooth, channels=channels)
+    request = replace(study.calibration("ranges", samples), qconfig=smooth, channels=channels)
     with pytest.raises(CalibrationError, match="need statistics of single channels"):
         calibrate_shard(replace(request, channels=None))
 
     found = CalibrationStats.from_arrays(calibrate_shard(request).arrays)
-    plain = CalibrationStats.from_arrays(calibrate_shard(study.calibration(1, samples)).arrays)
+    plain = CalibrationStats.from_arrays(
+        calibrate_shard(study.calibration("ranges", samples)).arrays
+    )
     assert found.labels == plain.labels
     assert not np.array_equal(found.maximum, plain.maximum)
 
@@ -73,7 +78,7 @@ def test_shards_of_what_weights_read_merge_to_those_of_one_process(study) -> Non
     known = replace(whole, grams=None).to_arrays()
     shards = [
         InputGrams.from_arrays(
-            calibrate_shard(replace(study.calibration(0, part), channels=known)).arrays
+            calibrate_shard(replace(study.calibration("products", part), channels=known)).arrays
         )
         for part in Range(0, 48).split(3)[::-1]
     ]
@@ -87,21 +92,23 @@ def test_shards_of_the_second_calibration_merge_to_that_of_one_process(study) ->
     first = study.scales()
     parts = Range(0, 48).split(2)
 
-    def shard(number: int, part: Range, merged: Any = None) -> CalibrationResult:
-        request = replace(study.calibration(number, part, merged), qconfig=config.to_dict())
+    def shard(step: Step, part: Range, merged: Any = None) -> CalibrationResult:
+        request = replace(study.calibration(step, part, merged), qconfig=config.to_dict())
         return calibrate_shard(replace(request, ranges=first))
 
-    ranges = merged_arrays([shard(1, part) for part in parts])
-    found = merged_arrays([shard(2, part, ranges) for part in parts])
+    ranges = merged_arrays([shard("ranges", part) for part in parts])
+    found = merged_arrays([shard("histograms", part, ranges) for part in parts])
     batches = [{"x": image[None]} for image in study.images]
-    expected = second_stats(study.mod, config, first, batches).to_arrays()
+    alone = Calibration(study.mod, batches)
+    assert alone.scales_for(config.with_overrides(calibrate_passes=1)) == first
+    expected = alone.stats_for(config).to_arrays()
     for name in ("minimum", "maximum", "count", "hist", "point_tensor"):
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
     assert not np.array_equal(found["maximum"], study.stats().maximum)
 
 
 def test_results_tell_what_they_cost(study) -> None:
-    result = calibrate_shard(study.calibration(1, Range(0, 4)))
+    result = calibrate_shard(study.calibration("ranges", Range(0, 4)))
     assert result.samples == 4
     assert 0 < result.cpu_s < 60
     assert result.peak_rss_bytes > 10 << 20
@@ -116,19 +123,19 @@ def test_handles_are_fetched_once_for_many_shards(study) -> None:
 
     actor = CalibrationActor(ObjectStore(fetch))
     for part in Range(0, 8).split(4):
-        actor.run(replace(study.calibration(1, part), blob=Handle("k")))
+        actor.run(replace(study.calibration("ranges", part), blob=Handle("k")))
     assert fetched == ["k"]
 
 
-def test_round_two_without_ranges_is_refused(study) -> None:
-    with pytest.raises(WorkerError, match="round 2 without the merged ranges"):
-        calibrate_shard(study.calibration(2, Range(0, 4)))
+def test_histograms_without_merged_ranges_are_refused(study) -> None:
+    with pytest.raises(CalibrationError, match="need the merged ranges of all shards"):
+        calibrate_shard(study.calibration("histograms", Range(0, 4)))
 
 
 def test_no_sample_and_data_that_does_not_fit_are_refused(study, tmp_path) -> None:
     with pytest.raises(DatasetError, match="no sample to calibrate on"):
-        calibrate_shard(study.calibration(1, Range(3, 3)))
+        calibrate_shard(study.calibration("ranges", Range(3, 3)))
     np.savez(tmp_path / "other.npz", x=np.zeros((2, 3, 9, 9), np.float32))
     other = DatasetRef("npz", {"path": str(tmp_path / "other.npz")})
     with pytest.raises(DatasetError, match=r"\[2, 3, 9, 9\] in the data and \[1, 3, 8, 8\]"):
-        calibrate_shard(replace(study.calibration(1, Range(0, 2)), dataset=other))
+        calibrate_shard(replace(study.calibration("ranges", Range(0, 2)), dataset=other))

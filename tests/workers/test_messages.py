@@ -21,7 +21,13 @@ def test_parts_of_a_range_are_consecutive_nearly_equal_and_complete(parts: int) 
 
 def test_requests_survive_pickling() -> None:
     request = CalibrationRequest(
-        Handle("k"), {"nbit_input": 8}, DatasetRef("npz", {"path": "p"}), Range(0, 3), 1, None, ()
+        Handle("k"),
+        {"nbit_input": 8},
+        DatasetRef("npz", {"path": "p"}),
+        Range(0, 3),
+        "ranges",
+        None,
+        (),
     )
     assert pickle.loads(pickle.dumps(request)) == request
 

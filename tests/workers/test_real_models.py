@@ -15,6 +15,7 @@ from compiler.ir.blob import ModuleBlob
 from compiler.quantize import QConfig, activation_scales, mark, prerequisite_optimize
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.collectors import RangeCollector
+from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.stats import CalibrationStats
 from workers.calibration import CalibrationActor
@@ -59,13 +60,13 @@ def test_a_calibrated_candidate_keeps_the_accuracy_on_the_grid(
     values = ObjectStore(lambda handle: blob)
     calibration, evaluation = CalibrationActor(values), EvaluationActor(values)
 
-    def calibrate(round_: int, merged: object = None) -> CalibrationStats:
+    def calibrate(step: Step, merged: object = None) -> CalibrationStats:
         request = CalibrationRequest(
-            Handle("blob"), fields, refs["calib"], Range(0, 128), round_, merged, (0.99999,)
+            Handle("blob"), fields, refs["calib"], Range(0, 128), step, merged, (0.99999,)
         )
         return CalibrationStats.from_arrays(calibration.run(request).arrays)
 
-    stats = calibrate(2, calibrate(1).to_arrays())
+    stats = calibrate("histograms", calibrate("ranges").to_arrays())
     scales = tuple(float(s) for s in activation_scales(stats, qconfig))
 
     def evaluate(evaluator: str, **more: object) -> object:

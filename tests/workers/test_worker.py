@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.quantize import activation_scales
+from compiler.quantize.calibration.measurement import Step
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from workers.errors import DatasetError
 from workers.messages import DatasetRef, Range
@@ -41,12 +42,12 @@ def test_a_study_runs_the_same_in_every_pool(pool: WorkerPool, study) -> None:
     blob = pool.put(study.blob)
     halves = Range(0, 48).split(2)
 
-    def calibrate(round_: int, merged: Any = None) -> CalibrationStats:
-        requests = [study.calibration(round_, half, merged) for half in halves]
+    def calibrate(step: Step, merged: Any = None) -> CalibrationStats:
+        requests = [study.calibration(step, half, merged) for half in halves]
         shards = answers(pool, [with_blob(request, blob) for request in requests])
         return merge_stats(CalibrationStats.from_arrays(shard.arrays) for shard in shards)
 
-    stats = calibrate(2, pool.put(calibrate(1).to_arrays()))
+    stats = calibrate("histograms", pool.put(calibrate("ranges").to_arrays()))
     for name, array in study.stats().to_arrays().items():
         np.testing.assert_array_equal(stats.to_arrays()[name], array, err_msg=name)
 

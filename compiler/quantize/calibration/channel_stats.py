@@ -6,7 +6,7 @@ Maxima, and means summed as integers, merge exactly: shards in any order give th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,14 +19,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.quantize.calibration.collect_stats import (
-    Batch,
-    ExecutorFactory,
-    float_executor,
-    profile_outputs,
-    require_reiterable,
-)
-from compiler.quantize.calibration.input_grams import GramCollector, InputGrams
+from compiler.quantize.calibration.input_grams import InputGrams
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 _UNIT: Final = 2.0**30
@@ -186,36 +179,3 @@ class ChannelCollector:
             raise CalibrationError("the dataset is empty", fix="give at least one batch")
         largest, total = self._largest.copy(), self._total.copy()
         return ChannelStats(self._labels, self._sizes, largest, total, self._runs)
-
-
-def channel_stats(
-    mod: IRModule,
-    dataset: Iterable[Batch],
-    executor: ExecutorFactory = float_executor,
-    *,
-    grams: bool = False,
-) -> ChannelStats:
-    """Channel statistics of a prepared float module over a dataset.
-
-    Args:
-        mod: result of ``prerequisite_optimize``.
-        dataset: read once, and once more for ``grams``.
-        grams: measure products of taps too, for a QConfig with ``needs_grams``.
-
-    Raises:
-        CalibrationError: the dataset is empty or lacks an input, values are not finite, or the
-            module has no weighted operator.
-        TypeError: ``grams`` of a dataset that can be read only once.
-    """
-    if grams:
-        require_reiterable(dataset)
-    collector = ChannelCollector(mod)
-    for outputs in profile_outputs(executor(collector.profile), dataset):
-        collector.update(outputs)
-    found = collector.result()
-    if not grams:
-        return found
-    products = GramCollector(mod, found.ranges())
-    for outputs in profile_outputs(executor(products.profile), dataset):
-        products.update(outputs)
-    return replace(found, grams=products.result())

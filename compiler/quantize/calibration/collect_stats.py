@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError, OnnxExportError
 from compiler.ir.module import IRModule
-from compiler.quantize.calibration.collectors import (
-    DEFAULT_PERCENTILES,
-    HistogramCollector,
-    RangeCollector,
-)
-from compiler.quantize.calibration.kernels.protocol import Kernels
 from compiler.quantize.calibration.profile_function import profile_function
-from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.runtime.executor import Executor
 
 Batch = Mapping[str, NDArray[Any]]
@@ -72,44 +65,6 @@ def collect_stats(
         if not all(rows):
             raise _no_data()
         yield from (np.concatenate(row) for row in rows)
-
-
-def calibration_stats(
-    mod: IRModule,
-    dataset: Iterable[Batch],
-    percentiles: Sequence[float] = DEFAULT_PERCENTILES,
-    executor: ExecutorFactory = float_executor,
-    kernels: Kernels | None = None,
-    *,
-    simulated: bool = False,
-) -> CalibrationStats:
-    """Statistics of an annotated module over a dataset, in memory independent of its length.
-
-    Args:
-        mod: result of QuantizeAnnotate.
-        dataset: batches, iterated twice.
-        percentiles: fractions that calibrate_mode "percentile" may ask for later.
-        executor: makes what runs the float network.
-        kernels: implementation of the counting loops; None chooses.
-        simulated: ``mod`` is a result of ``bind_scales``: the second calibration.
-    Raises:
-        TypeError: the dataset is an iterator, which can be read only once.
-        CalibrationError: the dataset is empty or lacks an input, or values are not finite.
-    """
-    require_reiterable(dataset)
-    profile, points = profile_function(mod, simulated=simulated)
-    run = executor(profile)
-    ranges = RangeCollector(points, kernels)
-    batches = 0
-    for outputs in profile_outputs(run, dataset):
-        ranges.update(outputs)
-        batches += 1
-    if batches == 0:
-        raise _no_data()
-    histograms = HistogramCollector(ranges.result(), percentiles, kernels)
-    for outputs in profile_outputs(run, dataset):
-        histograms.update(outputs)
-    return histograms.result()
 
 
 def require_reiterable(dataset: Iterable[Any]) -> None:

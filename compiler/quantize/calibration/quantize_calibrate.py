@@ -1,9 +1,4 @@
-"""QuantizeCalibrate: measure the quantize points on a dataset, then bind their scales.
-
-With ``calibrate_passes`` 2 the ranges are measured again on the network with the first ones in
-place, its weights and biases corrected: what a point reads then carries the error from upstream.
-Source: spec/quantize.md section 6 and W-5.
-"""
+"""QuantizeCalibrate: measure the quantize points on a dataset, then bind their scales."""
 
 from __future__ import annotations
 
@@ -11,17 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.errors import CalibrationError
 from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.qtypes.context import QuantizeContext
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize._static_shapes import require_static
-from compiler.quantize.calibration.activation_scales import activation_scales
-from compiler.quantize.calibration.bind_scales import bind_scales, measured_points
-from compiler.quantize.calibration.collect_stats import calibration_stats
-from compiler.quantize.correct_rounding import corrected
+from compiler.quantize.calibration.bind_scales import bind_scales
+from compiler.quantize.calibration.flow import Calibration
 
 
 @register_pass("QuantizeCalibrate", opt_level=1, required=("InferType",))
@@ -46,24 +38,12 @@ class QuantizeCalibrate(ModulePass):
         if isinstance(main, Function):
             require_static(main, self.info.name)
         run = context_or_new(self.context)
-        cfg = run.qconfig
-        if cfg.calibrate_mode == "global_scale":
-            return bind_scales(mod, run, None)
-        if not measured_points(mod):
-            return bind_scales(mod, run, [])
-        if self.dataset is None:
-            raise CalibrationError(
-                f"calibrate_mode {cfg.calibrate_mode!r} needs a dataset",
-                fix="pass dataset=[{input name: array}, …], or use calibrate_mode='global_scale'",
-            )
-        stats = calibration_stats(mod, self.dataset, percentiles=(cfg.percentile,))
-        simulated = bind_scales(mod, run, activation_scales(stats, cfg))
-        if cfg.calibrate_passes == 1:
-            return simulated
-        stats = calibration_stats(
-            corrected(simulated, run), self.dataset, percentiles=(cfg.percentile,), simulated=True
+        # Partition and annotation are done, and channels are known to the run.
+        calibration = Calibration(mod, self.dataset, mark=lambda *_: (mod, run))
+        plain = run.qconfig.with_overrides(
+            smooth_alpha=None, bias_correction=False, weight_rounding="nearest"
         )
-        return bind_scales(mod, run, activation_scales(stats, cfg))
+        return bind_scales(mod, run, calibration.scales_for(plain))
 
     def __str__(self) -> str:
         return self.info.name

@@ -127,6 +127,13 @@ class CalibrationStats:
     percentiles: tuple[float, ...] = ()
     memo: dict[Any, Any] = field(default_factory=dict, repr=False)
 
+    @staticmethod
+    def of_nothing() -> CalibrationStats:
+        """Both rounds of a module that leaves no range to be measured."""
+        none, zeros = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        hist = np.zeros((0, NUM_BINS), np.int64)
+        return CalibrationStats((), none, none, zeros, zeros, none, (), (), hist)
+
     @property
     def round(self) -> int:
         """1: ranges only; 2: everything."""

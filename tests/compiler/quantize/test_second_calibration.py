@@ -10,6 +10,7 @@ import pytest
 from compiler import evaluate, relay
 from compiler.ir.module import IRModule
 from compiler.quantize import (
+    Calibration,
     QConfig,
     QuantizeContext,
     activation_scales,
@@ -19,8 +20,8 @@ from compiler.quantize import (
     measured_points,
     prerequisite_optimize,
     quantize,
-    second_stats,
 )
+from compiler.quantize.calibration.measurement import LocalData
 from compiler.targets.reference.executor import ReferenceExecutor
 
 
@@ -56,7 +57,7 @@ def test_the_ranges_are_those_of_the_simulated_network() -> None:
     rng = np.random.default_rng(0)
     mod, data = network(rng), batches(rng)
     first = first_ranges(mod, TWICE, data)
-    stats = second_stats(mod, TWICE, first, data, executor=ReferenceExecutor)
+    stats = Calibration(mod, LocalData(mod, data, ReferenceExecutor)).stats_for(TWICE)
     simulated = build_candidate(mod, TWICE, first).simulated
     points = measured_points(simulated)
     assert len(points) == stats.point_tensor.size
@@ -78,8 +79,7 @@ def test_the_flow_in_one_call_gives_the_module_of_the_pieces(mode: str) -> None:
     whole = quantize(mod, dataset=data, context=run)
     ranges = None
     if mode != "global_scale":
-        stats = second_stats(mod, config, first_ranges(mod, config, data), data)
-        ranges = activation_scales(stats, config)
+        ranges = activation_scales(Calibration(mod, data).stats_for(config), config)
     pieces = build_candidate(mod, config, ranges)
     assert run.report.points == pieces.report.points
     assert pieces.partitioned is not None

@@ -1,0 +1,400 @@
+"""Calibration: the one order in which a float module becomes a quantized one.
+
+    channel statistics → partition and annotate → statistics → second calibration → scales → build
+
+Everything that quantizes calls ``Calibration``: ``quantize()``, and in a service the commands that
+compile, examine and search. They differ in where the batches are (``CalibrationData``), and in
+what is kept for another day (``StatisticsStore``).
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import Sequential
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._prerequisite import Params, prerequisite_optimize
+from compiler.quantize._run_context import context_or_new
+from compiler.quantize.calibration.activation_scales import activation_scales
+from compiler.quantize.calibration.bind_scales import measured_points
+from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.clipping import Clipping, clipping_note, heavily_clipped
+from compiler.quantize.calibration.collect_stats import Batch, require_reiterable
+from compiler.quantize.calibration.measurement import (
+    CalibrationData,
+    LocalData,
+    Mark,
+    Measurement,
+    Ranges,
+    Statistics,
+    merged_channels,
+    merged_points,
+)
+from compiler.quantize.calibration.stats import CalibrationStats
+from compiler.quantize.candidate import Candidate, build_candidate, mark
+
+CHANNELS: Final = "channels"
+STATISTICS: Final = "calibration"
+SCALES: Final = "scales"
+
+_SCALE_FIELDS: Final = (
+    "calibrate_mode",
+    "percentile",
+    "global_scale",
+    "nbit_input",
+    "nbit_activation",
+    "dtype_input",
+    "activation_scheme",
+)
+"""Fields beside ``calibration_fields()`` that decide the activation scales."""
+_VARIANTS: Final = 8
+"""Graph variants whose statistics are held; those of others are read again."""
+
+Arrays = Mapping[str, NDArray[Any]]
+T = TypeVar("T")
+
+
+class Storable(Protocol):
+    """Statistics or scales."""
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Flat arrays, such as an .npz holds."""
+
+
+class StatisticsStore(Protocol):
+    """Keeps what was measured, so that another process need not measure it again."""
+
+    def load(self, kind: str, fields: Mapping[str, Any]) -> Arrays | None:
+        """What was saved under these plain fields; None where nothing was.
+
+        Args:
+            kind: ``CHANNELS``, ``STATISTICS`` or ``SCALES``.
+        """
+
+    def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
+        """Keep the arrays of what was found under these fields."""
+
+
+class NoStore:
+    """Keeps nothing."""
+
+    def load(self, kind: str, fields: Mapping[str, Any]) -> Arrays | None:
+        """None."""
+
+    def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
+        """Nothing happens."""
+
+
+class NoData:
+    """The batches of a caller who gave none."""
+
+    def collect(self, measurement: Measurement) -> Sequence[Statistics]:
+        """Refuse to measure.
+
+        Raises:
+            CalibrationError: always.
+        """
+        needs = f"calibrate_mode {measurement.qconfig.calibrate_mode!r} needs a dataset"
+        fix = "pass dataset=[{input name: array}, …], or use calibrate_mode='global_scale'"
+        if measurement.step == "channels":
+            needs = "smooth_alpha, bias_correction and adaptive weight_rounding need a dataset"
+            fix = "pass dataset=[{input name: array}, …], or unset these fields"
+        raise CalibrationError(needs, fix=fix)
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedScales:
+    """Scales of one configuration, and the ranges among them that cut off much."""
+
+    scales: Ranges
+    clipped: tuple[Clipping, ...]
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Flat arrays."""
+        return {
+            "scales": np.asarray(self.scales, np.float64),
+            "clipped_label": np.asarray([one.label for one in self.clipped], dtype=np.str_),
+            "clipped_share": np.asarray([one.share for one in self.clipped], np.float64),
+            "clipped_range": np.asarray([one.range_share for one in self.clipped], np.float64),
+        }
+
+    @staticmethod
+    def from_arrays(arrays: Arrays) -> CalibratedScales:
+        """The inverse of ``to_arrays``.
+
+        Raises:
+            CalibrationError: an array is missing.
+        """
+        try:
+            names = ("clipped_label", "clipped_share", "clipped_range")
+            rows = zip(*(arrays[name].tolist() for name in names), strict=True)
+            scales = tuple(float(scale) for scale in arrays["scales"])
+        except KeyError as error:
+            raise CalibrationError(f"the arrays hold no scales: {error} is missing") from error
+        return CalibratedScales(scales, tuple(Clipping(*row) for row in rows))
+
+
+def statistics_fields(qconfig: QConfig) -> dict[str, Any]:
+    """Plain fields that decide the statistics of the first calibration."""
+    return {"variant": qconfig.calibration_fields()}
+
+
+def scale_fields(qconfig: QConfig) -> dict[str, Any]:
+    """Plain fields that decide the activation scales."""
+    values = qconfig.to_dict()
+    if qconfig.calibrate_passes == 2:
+        return {"variant": values}
+    decides = {name: values[name] for name in _SCALE_FIELDS}
+    return {**statistics_fields(qconfig), **decides, "layers": qconfig.layers.input_bits}
+
+
+class Calibration:
+    """Scales and modules of configurations of one module; each thing is measured once.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+        data: batches (input name → array), iterable more than once; or where else they are. None is
+            enough for calibrate_mode "global_scale".
+        percentiles: fractions that configurations may ask for; None measures the one that is asked
+            for.
+        grams: channel statistics hold products of taps for every configuration; otherwise for
+            those that need them.
+        store: keeps statistics and scales.
+        mark: partitions and annotates.
+
+    Example:
+        >>> calibration = Calibration(mod, batches)
+        >>> calibration.candidate(QConfig.recommended()).partitioned
+    """
+
+    def __init__(
+        self,
+        mod: IRModule,
+        data: CalibrationData | Iterable[Batch] | None = None,
+        *,
+        percentiles: Sequence[float] | None = None,
+        grams: bool = False,
+        store: StatisticsStore | None = None,
+        mark: Mark = mark,
+    ) -> None:
+        self._mod = mod
+        self._percentiles = None if percentiles is None else tuple(percentiles)
+        self._grams = grams
+        self._store = NoStore() if store is None else store
+        self._marks = mark
+        self._marked: tuple[QConfig, IRModule, QuantizeContext] | None = None
+        self._data: CalibrationData = NoData()
+        if isinstance(data, CalibrationData):
+            self._data = data
+        elif data is not None:
+            self._data = LocalData(mod, data, mark=self._mark)
+        self._channels: ChannelStats | None = None
+        self._stats: dict[str, CalibrationStats] = {}
+        self._scales: dict[str, CalibratedScales] = {}
+
+    def channels(self, qconfig: QConfig) -> ChannelStats:
+        """Channel statistics of the float module; the same for every configuration.
+
+        Args:
+            qconfig: products of taps are measured if it needs them.
+        Raises:
+            CalibrationError: there are no data, they do not fit, or no layer has a weight.
+        """
+        grams = self._grams or qconfig.needs_grams
+        known = self._channels
+        if known is None or (grams and known.grams is None):
+            fields = {"variant": CHANNELS, "grams": grams}
+            arrays = self._store.load(CHANNELS, fields)
+            if arrays is not None:
+                known = ChannelStats.from_arrays(arrays)
+            else:
+                known = merged_channels(self._data, qconfig, grams)
+                self._store.save(CHANNELS, fields, known)
+            self._channels = known
+        return known
+
+    def channels_for(self, qconfig: QConfig) -> ChannelStats | None:
+        """``channels`` where the configuration needs them, else None; raises alike."""
+        return self.channels(qconfig) if qconfig.needs_channels else None
+
+    def stats_for(self, qconfig: QConfig) -> CalibrationStats:
+        """The statistics that the scales of a configuration are chosen from.
+
+        With ``calibrate_passes`` 2 they are of the network that the first scales quantize, its
+        weights and biases corrected: what a point reads then carries the error from upstream.
+
+        Raises:
+            CalibrationError: there are no data, they do not fit, or values are not finite.
+        """
+        if qconfig.calibrate_passes == 1 or qconfig.calibrate_mode == "global_scale":
+            fields = statistics_fields(qconfig)
+            return _remembered(
+                self._stats,
+                self._key(fields, qconfig),
+                lambda: self._stored_stats(qconfig, fields),
+                _VARIANTS,
+            )
+        first = self.scales_for(qconfig.with_overrides(calibrate_passes=1))
+        return _remembered(
+            self._stats,
+            self._key({"variant": qconfig.to_dict()}, qconfig),
+            lambda: self._measured(qconfig, first),
+            _VARIANTS,
+        )
+
+    def scales_for(self, qconfig: QConfig) -> Ranges | None:
+        """Range S of every measured point, and ends behind them, as ``activation_scales`` gives
+        them; None for calibrate_mode "global_scale", which needs no data.
+
+        Raises:
+            CalibrationError: as for ``stats_for``, or the statistics give no scale.
+        """
+        if qconfig.calibrate_mode == "global_scale":
+            return None
+        return self._calibrated(qconfig).scales
+
+    def clipping_of(self, qconfig: QConfig) -> tuple[str, ...]:
+        """What the ranges of ``scales_for`` cut off, where it is much, in sentences."""
+        if qconfig.calibrate_mode == "global_scale":
+            return ()
+        return clipping_note(self._calibrated(qconfig).clipped, qconfig.calibrate_mode)
+
+    def candidate(self, qconfig: QConfig, context: QuantizeContext | None = None) -> Candidate:
+        """The module of a configuration.
+
+        Args:
+            context: the run to work in; a new one without it.
+        Raises:
+            CompilerError: as for ``scales_for`` and ``build_candidate``.
+        """
+        scales, channels = self.scales_for(qconfig), self.channels_for(qconfig)
+        return build_candidate(self._mod, qconfig, scales, channels, context)
+
+    def _calibrated(self, qconfig: QConfig) -> CalibratedScales:
+        fields = scale_fields(qconfig)
+        return _remembered(
+            self._scales,
+            self._key(fields, qconfig),
+            lambda: self._stored_scales(qconfig, fields),
+        )
+
+    def _stored_scales(self, qconfig: QConfig, fields: Mapping[str, Any]) -> CalibratedScales:
+        arrays = self._store.load(SCALES, fields)
+        if arrays is not None:
+            return CalibratedScales.from_arrays(arrays)
+        stats = self.stats_for(qconfig)
+        chosen = activation_scales(stats, qconfig)
+        found = CalibratedScales(
+            tuple(float(scale) for scale in chosen), tuple(heavily_clipped(stats, chosen))
+        )
+        self._store.save(SCALES, fields, found)
+        return found
+
+    def _stored_stats(self, qconfig: QConfig, fields: Mapping[str, Any]) -> CalibrationStats:
+        arrays = self._store.load(STATISTICS, fields)
+        if arrays is not None:
+            return CalibrationStats.from_arrays(arrays)
+        found = self._measured(qconfig, None)
+        self._store.save(STATISTICS, fields, found)
+        return found
+
+    def _measured(self, qconfig: QConfig, ranges: Ranges | None) -> CalibrationStats:
+        """Both rounds, on the float network or, with ranges, on the one that they quantize."""
+        channels = self.channels_for(qconfig)
+        annotated, _ = self._mark(self._mod, qconfig, channels)
+        if not measured_points(annotated):
+            return CalibrationStats.of_nothing()
+        percentiles = self._percentiles or (qconfig.percentile,)
+        reading = Measurement("ranges", qconfig, percentiles, channels, ranges)
+        return merged_points(self._data, reading)
+
+    def _mark(
+        self, mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
+    ) -> tuple[IRModule, QuantizeContext]:
+        """As ``mark``; that of the last configuration is kept."""
+        if self._marked is None or self._marked[0] != qconfig:
+            self._marked = (qconfig, *self._marks(mod, qconfig, channels))
+        return self._marked[1:]
+
+    def _key(self, fields: Mapping[str, Any], qconfig: QConfig) -> str:
+        own = None if self._percentiles is not None else qconfig.percentile
+        return json.dumps([fields, own], sort_keys=True)
+
+
+def _remembered(held: dict[str, T], key: str, make: Callable[[], T], most: int | None = None) -> T:
+    """The value of a key, made now unless it is held; of ``most`` the one not used for longest
+    goes, before the new one is made."""
+    if key in held:
+        held[key] = held.pop(key)
+        return held[key]
+    while most is not None and len(held) >= most:
+        del held[next(iter(held))]
+    held[key] = value = make()
+    return value
+
+
+def without_data(qconfig: QConfig) -> QConfig:
+    """The configuration without the fields that need calibration data.
+
+    Ranges decide numbers, and hardly which operator has an integer form: ``global_scale`` stands in
+    for them.
+    """
+    return qconfig.with_overrides(
+        calibrate_mode="global_scale",
+        do_simulation=False,
+        smooth_alpha=None,
+        bias_correction=False,
+        weight_rounding="nearest",
+    )
+
+
+def quantize(
+    mod: IRModule,
+    params: Params | None = None,
+    dataset: Iterable[Any] | None = None,
+    context: QuantizeContext | None = None,
+) -> IRModule:
+    """Quantize a float module after the current QConfig.
+
+    Args:
+        mod: the module; ``main`` is quantized.
+        params: weights by parameter name, bound as constants.
+        dataset: calibration batches (input name → array), iterable more than once.
+        context: a run of one's own, to read its ``report`` afterwards; its QConfig counts.
+
+    Returns:
+        The integer module, partitioned as ``partition_conversions`` says; with do_simulation the
+        float module with simulated_quantize.
+
+    Raises:
+        CalibrationError: data are missing or do not fit (also a ValueError).
+        NotFullyIntegralError: "fully_integral" was asked for and float is left.
+        IntegerOverflowError: a sum may leave its dtype (also a ValueError).
+        TypeError: the dataset can be read only once.
+        QuantizeError: layers of the model multiply integers already.
+    """
+    run = context_or_new(context)
+    cfg = run.qconfig
+    if dataset is not None and cfg.calibrate_mode != "global_scale":
+        require_reiterable(dataset)
+    if cfg.partition_conversions == "fully_integral" and cfg.skip_conv_layers:
+        warnings.warn(
+            f"fully_integral with skip_conv_layers={list(cfg.skip_conv_layers)}: skipped "
+            "convolutions stay float; give skip_conv_layers=[] to quantize all",
+            stacklevel=2,
+        )
+    mod = prerequisite_optimize(mod, params, cfg.prerequisite_level)
+    made = Calibration(mod, dataset).candidate(cfg, run)
+    if made.integer is None:
+        return Sequential(["FoldConstant"], name="quantize")(made.simulated)
+    return made.module

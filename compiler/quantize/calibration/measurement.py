@@ -1,0 +1,344 @@
+"""Measurement: one reading of the calibration data, and how a process that holds the data does it.
+
+    step         network that runs                      statistics
+    channels     the float module                       ChannelStats
+    products     the float module                       InputGrams, over the ranges of the channels
+    ranges       the profile function of a QConfig      CalibrationStats, round 1
+    histograms   the same                               CalibrationStats, over the merged ranges
+
+Statistics of shards merge exactly, so it does not matter where the data lie. ``CalibrationData`` is
+what ``Calibration`` reads them through: ``LocalData`` runs the network in this process, a service
+sends each Measurement to the workers that hold the shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError
+from compiler.ir.module import IRModule
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize.calibration.bind_scales import bind_scales
+from compiler.quantize.calibration.channel_stats import ChannelCollector, ChannelStats
+from compiler.quantize.calibration.collect_stats import (
+    Batch,
+    ExecutorFactory,
+    float_executor,
+    profile_outputs,
+    require_reiterable,
+)
+from compiler.quantize.calibration.collectors import (
+    DEFAULT_PERCENTILES,
+    HistogramCollector,
+    RangeCollector,
+)
+from compiler.quantize.calibration.input_grams import GramCollector, InputGrams
+from compiler.quantize.calibration.kernels.protocol import Kernels
+from compiler.quantize.calibration.profile_function import profile_function
+from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
+from compiler.quantize.candidate import mark
+from compiler.quantize.correct_rounding import corrected
+from compiler.runtime.executor import Executor
+
+Step = Literal["channels", "products", "ranges", "histograms"]
+Statistics = ChannelStats | InputGrams | CalibrationStats
+Ranges = tuple[float, ...]
+"""As ``activation_scales`` gives them, in binding order."""
+
+Mark = Callable[[IRModule, QConfig, ChannelStats | None], tuple[IRModule, QuantizeContext]]
+"""Partitions and annotates; ``mark`` does."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurement:
+    """One reading of the calibration data.
+
+    Attributes:
+        step: what is counted.
+        qconfig: chooses the quantize points; the steps "channels" and "products" do not look at it.
+        percentiles: fractions whose order statistics "histograms" collects.
+        channels: for "products", and where ``qconfig.needs_channels``.
+        ranges: of the first calibration; the network that they quantize is then measured
+            (``calibrate_passes`` 2). None measures the float network.
+        merged: for "histograms": the merged statistics of "ranges".
+        grams: for "channels": a reading of the products follows.
+    """
+
+    step: Step
+    qconfig: QConfig
+    percentiles: tuple[float, ...] = DEFAULT_PERCENTILES
+    channels: ChannelStats | None = None
+    ranges: Ranges | None = None
+    merged: CalibrationStats | None = None
+    grams: bool = False
+
+    def read(self, arrays: Mapping[str, NDArray[Any]]) -> Statistics:
+        """The statistics of this step from the arrays that their ``to_arrays`` made.
+
+        Raises:
+            CalibrationError: the arrays hold others.
+        """
+        if self.step == "channels":
+            return ChannelStats.from_arrays(arrays)
+        if self.step == "products":
+            grams = InputGrams.from_arrays(arrays)
+            if grams is None:
+                raise CalibrationError("the arrays hold no products of taps")
+            return grams
+        return CalibrationStats.from_arrays(arrays)
+
+
+@runtime_checkable
+class CalibrationData(Protocol):
+    """Where batches come from: all shards of one calibration set."""
+
+    def collect(self, measurement: Measurement) -> Sequence[Statistics]:
+        """Statistics of every shard, one at least.
+
+        Raises:
+            CalibrationError: there are no data, they do not fit, or values are not finite.
+        """
+
+
+class _Collector(Protocol):
+    def update(self, outputs: list[NDArray[Any]]) -> None: ...
+
+
+class Profile:
+    """The network of one configuration, ready to run; both rounds of calibration share it.
+
+    Args:
+        annotated: result of ``mark``; with ``simulated`` of ``bind_scales``.
+        executor: makes what runs it.
+        kernels: implementation of the counting loops; None chooses.
+    Raises:
+        InternalQuantizeError: there is nothing to measure.
+    """
+
+    def __init__(
+        self,
+        annotated: IRModule,
+        executor: ExecutorFactory = float_executor,
+        kernels: Kernels | None = None,
+        *,
+        simulated: bool = False,
+    ) -> None:
+        network, self._points = profile_function(annotated, simulated=simulated)
+        self._executor = executor(network)
+        self._kernels = kernels
+
+    @staticmethod
+    def of(
+        mod: IRModule,
+        measurement: Measurement,
+        executor: ExecutorFactory = float_executor,
+        kernels: Kernels | None = None,
+        mark: Mark = mark,
+    ) -> Profile:
+        """The network that the steps "ranges" and "histograms" of a measurement run.
+
+        Args:
+            mod: result of ``prerequisite_optimize``.
+        Raises:
+            CalibrationError: channels are missing, or the ranges do not fit.
+        """
+        annotated, run = mark(mod, measurement.qconfig, measurement.channels)
+        if measurement.ranges is None:
+            return Profile(annotated, executor, kernels)
+        quantized = corrected(bind_scales(annotated, run, measurement.ranges), run)
+        return Profile(quantized, executor, kernels, simulated=True)
+
+    def measure(self, measurement: Measurement, batches: Iterable[Batch]) -> CalibrationStats:
+        """Statistics of one shard.
+
+        Raises:
+            CalibrationError: no batch, one lacks an input, values are not finite, or the merged
+                ranges are missing.
+        """
+        collector: RangeCollector | HistogramCollector
+        if measurement.step == "ranges":
+            collector = RangeCollector(self._points, self._kernels)
+        elif measurement.merged is None:
+            raise CalibrationError(
+                "histograms need the merged ranges of all shards",
+                fix='measure the step "ranges" first and merge what all shards give',
+            )
+        else:
+            collector = HistogramCollector(
+                measurement.merged, measurement.percentiles, self._kernels
+            )
+        _run(self._executor, collector, batches)
+        return collector.result()
+
+
+def measure_channels(
+    mod: IRModule,
+    measurement: Measurement,
+    batches: Iterable[Batch],
+    executor: ExecutorFactory = float_executor,
+) -> ChannelStats | InputGrams:
+    """Statistics of the steps "channels" and "products" of one shard.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+    Raises:
+        CalibrationError: no operator has a constant weight, or as for ``Profile.measure``.
+    """
+    collector: ChannelCollector | GramCollector
+    if measurement.step == "channels":
+        collector = ChannelCollector(mod)
+    elif measurement.channels is None:
+        raise CalibrationError(
+            "products of taps need the merged statistics of the channels",
+            fix='measure the step "channels" first and merge what all shards give',
+        )
+    else:
+        collector = GramCollector(mod, measurement.channels.ranges())
+    _run(executor(collector.profile), collector, batches)
+    return collector.result()
+
+
+class LocalData:
+    """Batches in this process; the network of the last measurement stays ready.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+        dataset: batches (input name → array), iterable more than once.
+        executor: makes what runs the network.
+        kernels: implementation of the counting loops; None chooses.
+        mark: partitions and annotates.
+        profile: the network of every measurement, where it is made already.
+    """
+
+    def __init__(
+        self,
+        mod: IRModule,
+        dataset: Iterable[Batch],
+        executor: ExecutorFactory = float_executor,
+        kernels: Kernels | None = None,
+        *,
+        mark: Mark = mark,
+        profile: Profile | None = None,
+    ) -> None:
+        self._mod = mod
+        self._dataset = dataset
+        self._executor = executor
+        self._kernels = kernels
+        self._mark = mark
+        self._profile = profile
+        self._key: tuple[Any, ...] | None = None
+
+    def collect(self, measurement: Measurement) -> Sequence[Statistics]:
+        """One shard.
+
+        Raises:
+            TypeError: the dataset is an iterator, which can be read only once.
+        """
+        require_reiterable(self._dataset)
+        if measurement.step in ("channels", "products"):
+            return [measure_channels(self._mod, measurement, self._dataset, self._executor)]
+        return [self._ready(measurement).measure(measurement, self._dataset)]
+
+    def _ready(self, measurement: Measurement) -> Profile:
+        key = (measurement.qconfig, measurement.channels, measurement.ranges)
+        if self._profile is None or self._key not in (None, key):
+            self._profile = None  # the old and the new network together would be the peak of memory
+            self._profile = Profile.of(
+                self._mod, measurement, self._executor, self._kernels, self._mark
+            )
+            self._key = key
+        return self._profile
+
+
+def merged_channels(data: CalibrationData, qconfig: QConfig, grams: bool) -> ChannelStats:
+    """Channels of all shards, then, if asked for, products of taps over their ranges."""
+    reading = Measurement("channels", qconfig, grams=grams)
+    shards = (one for one in data.collect(reading) if isinstance(one, ChannelStats))
+    channels = reduce(ChannelStats.merge, shards)
+    if not grams:
+        return channels
+    parts = data.collect(replace(reading, step="products", channels=channels))
+    products = reduce(InputGrams.merge, (one for one in parts if isinstance(one, InputGrams)))
+    return replace(channels, grams=products)
+
+
+def merged_points(data: CalibrationData, reading: Measurement) -> CalibrationStats:
+    """Ranges of all shards, then histograms over them.
+
+    Args:
+        reading: which network; its step and merged ranges are set here.
+    """
+    ranges = data.collect(replace(reading, step="ranges"))
+    merged = merge_stats(one for one in ranges if isinstance(one, CalibrationStats))
+    counted = data.collect(replace(reading, step="histograms", merged=merged))
+    return merge_stats(one for one in counted if isinstance(one, CalibrationStats))
+
+
+def channel_stats(
+    mod: IRModule,
+    dataset: Iterable[Batch],
+    executor: ExecutorFactory = float_executor,
+    *,
+    grams: bool = False,
+) -> ChannelStats:
+    """Channel statistics of a prepared float module over a dataset.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+        dataset: read once, and once more for ``grams``.
+        grams: measure products of taps too, for a QConfig with ``needs_grams``.
+
+    Raises:
+        CalibrationError: the dataset is empty or lacks an input, values are not finite, or the
+            module has no weighted operator.
+        TypeError: the dataset is an iterator, which can be read only once.
+    """
+    return merged_channels(LocalData(mod, dataset, executor), QConfig(), grams)
+
+
+def calibration_stats(
+    mod: IRModule,
+    dataset: Iterable[Batch],
+    percentiles: Sequence[float] = DEFAULT_PERCENTILES,
+    executor: ExecutorFactory = float_executor,
+    kernels: Kernels | None = None,
+    *,
+    simulated: bool = False,
+) -> CalibrationStats:
+    """Statistics of an annotated module over a dataset, in memory independent of its length.
+
+    Args:
+        mod: result of QuantizeAnnotate.
+        dataset: batches, iterated twice.
+        percentiles: fractions that calibrate_mode "percentile" may ask for later.
+        executor: makes what runs the float network.
+        kernels: implementation of the counting loops; None chooses.
+        simulated: ``mod`` is a result of ``bind_scales``: the second calibration.
+    Raises:
+        TypeError: the dataset is an iterator, which can be read only once.
+        CalibrationError: the dataset is empty or lacks an input, or values are not finite.
+    """
+    require_reiterable(dataset)
+    profile = Profile(mod, executor, kernels, simulated=simulated)
+    reading = Measurement("ranges", QConfig(), tuple(percentiles))
+    return merged_points(LocalData(mod, dataset, profile=profile), reading)
+
+
+def _run(executor: Executor, collector: _Collector, batches: Iterable[Batch]) -> None:
+    """Stream the outputs of a network into a collector.
+
+    Raises:
+        CalibrationError: there is no batch.
+    """
+    empty = True
+    for outputs in profile_outputs(executor, batches):
+        collector.update(outputs)
+        empty = False
+    if empty:
+        raise CalibrationError("the dataset is empty", fix="give at least one batch")

@@ -1,0 +1,213 @@
+"""One QConfig's module, from a prepared module that all configurations share and known ranges.
+
+    mark               prepared float module → rescale → recognize → partition → annotate
+    build_candidate    annotated module → bind scales → correct → realize → cut off conversions
+
+``calibration/flow.py`` measures the ranges that ``build_candidate`` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+import compiler.passes.fold_constant
+import compiler.passes.outline_formulas
+import compiler.passes.recover_layer_norm
+import compiler.passes.recover_rms_norm  # noqa: F401  (passes that are named below)
+from compiler.errors import QuantizeError
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Expr, Function, Op
+from compiler.ir.garbage import collector_rests
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.pass_infra import PassContext, Sequential
+from compiler.ir.rebuild import with_operands
+from compiler.ir.ty import TensorType, is_integer
+from compiler.ops.rules.dom_scale import DomScale
+from compiler.ops.rules.integer_calls import along_axis, subtract
+from compiler.ops.rules.product_shape import FQProductShape
+from compiler.qtypes.context import QuantizeContext
+from compiler.qtypes.qconfig import QConfig
+from compiler.qtypes.report import QuantizeReport
+from compiler.quantize._cost import ModuleCost, module_cost
+from compiler.quantize._given_points import for_given_points
+from compiler.quantize._layers import begin_report
+from compiler.quantize._masks import bounded_masks
+from compiler.quantize._rescaling import rescaled
+from compiler.quantize.calibration.bind_scales import bind_scales
+from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.conversions import integer_dtypes, partition_conversions
+from compiler.quantize.correct_rounding import corrected
+from compiler.quantize.quantize_annotate import QuantizeAnnotate
+from compiler.quantize.quantize_partition import QuantizePartition
+from compiler.quantize.quantize_realize import QuantizeRealize
+
+RECOGNIZE = ("RecoverLayerNorm", "RecoverRmsNorm", "OutlineFormulas")
+"""Passes that give back their names to operators that have an integer form as a whole."""
+
+_REQUIRED = ("QuantizeAnnotate", "QuantizeRealize")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """What one QConfig makes of a module.
+
+    Attributes:
+        simulated: float32 arithmetic with bound simulated_quantize points; without
+            round_for_shift, points truncate where the integers do.
+        integer: realised and folded; None with do_simulation.
+        partitioned: ``integer`` cut by partition_conversions; None where that is "disabled".
+        context: the run.
+        report: what stays float, and every scale.
+    """
+
+    simulated: IRModule
+    integer: IRModule | None
+    partitioned: IRModule | None
+    context: QuantizeContext
+    report: QuantizeReport
+
+    @property
+    def module(self) -> IRModule:
+        """What ships: partitioned, else integer, else simulated."""
+        return self.partitioned or self.integer or self.simulated
+
+    @property
+    def cost(self) -> ModuleCost:
+        """Bytes of its weights, packed, and its bit operations."""
+        return module_cost(self.simulated, self.context.qconfig)
+
+
+def mark(
+    mod: IRModule,
+    qconfig: QConfig,
+    channels: ChannelStats | None = None,
+    context: QuantizeContext | None = None,
+) -> tuple[IRModule, QuantizeContext]:
+    """Partition and annotate a module that ``prerequisite_optimize`` has prepared.
+
+    Args:
+        channels: statistics of ``mod`` channel by channel, where ``qconfig.needs_channels``.
+        context: the run to work in; a new one without it.
+
+    Returns:
+        the annotated module, whose quantize points await their scales, and the run.
+
+    Raises:
+        CalibrationError: ``channels`` are missing or of another module.
+        QuantizeError: layers of the module multiply integers already.
+    """
+    refuse_integer_products(mod)
+    run = QuantizeContext(qconfig) if context is None else context
+    run.qconfig = for_given_points(mod, qconfig)
+    mod, run.channel_ranges = rescaled(mod, qconfig, channels)
+    if qconfig.integer_tables:
+        mod = bounded_masks(Sequential(RECOGNIZE, name="recognize")(mod))
+    begin_report(run, mod["main"])
+    with PassContext.current().inner(opt_level=3, required_pass=_REQUIRED):
+        return Sequential([QuantizePartition(run), QuantizeAnnotate(run)], name="mark")(mod), run
+
+
+@collector_rests
+def build_candidate(
+    mod: IRModule,
+    qconfig: QConfig,
+    activation_scales: Sequence[float] | NDArray[np.float32] | None,
+    channels: ChannelStats | None = None,
+    context: QuantizeContext | None = None,
+) -> Candidate:
+    """The simulated and the integer module of one QConfig.
+
+    Args:
+        mod: result of ``prerequisite_optimize``.
+        activation_scales: range S of each INPUT or ACTIVATION point in binding order, in the units
+            of its tensor; None stands for ``global_scale``.
+        channels: statistics of ``mod`` channel by channel, where ``qconfig.needs_channels``.
+        context: the run to work in; a new one without it.
+
+    Raises:
+        CalibrationError: the ranges do not belong to this module and QConfig.
+        NotFullyIntegralError: "fully_integral" was asked for and float is left.
+        IntegerOverflowError: a sum may leave its dtype.
+    """
+    annotated, run = mark(mod, qconfig, channels, context)
+    simulated = corrected(bind_scales(annotated, run, activation_scales), run)
+    if qconfig.do_simulation:
+        return Candidate(simulated, None, None, run, run.report)
+    with PassContext.current().inner(opt_level=3, required_pass=_REQUIRED):
+        integer = Sequential([QuantizeRealize(run), "FoldConstant"], name="realize")(simulated)
+    cut = None
+    if qconfig.partition_conversions != "disabled":
+        whole = qconfig.partition_conversions == "fully_integral"
+        cut = partition_conversions(integer, integer_dtypes(run.qconfig), whole)
+    return Candidate(truncating(simulated, run), integer, cut, run, run.report)
+
+
+def refuse_integer_products(mod: IRModule) -> None:
+    """Refuse a model whose layers multiply integers: it has no real values left to calibrate.
+
+    Such are models of onnxruntime's quantize_dynamic (DynamicQuantizeLinear, MatMulInteger,
+    ConvInteger) and of its QOperator format (QLinearConv, QLinearMatMul). They are imported and
+    evaluated, but their ranges are either computed anew for every input or baked into integers.
+
+    Args:
+        mod: a typed float module, in front of annotation.
+
+    Raises:
+        QuantizeError: the layer, how many there are, and which model to give instead.
+    """
+    found = [node for node in post_order(mod["main"].body) if _multiplies_integers(node)]
+    if not found:
+        return
+    first = found[0]
+    assert isinstance(first, Call)
+    assert isinstance(first.op, Op)
+    more = f"; {len(found)} layers do so" if len(found) > 1 else ""
+    raise QuantizeError(
+        f"the model is quantized already: {first.op.name} multiplies integers "
+        f"({first.args[0].checked_type}){more}",
+        fix="give the float model it was made from, or its QDQ form (QuantizeLinear and "
+        "DequantizeLinear around float layers), whose scales are kept",
+        span=first.span,
+    )
+
+
+def _multiplies_integers(node: object) -> bool:
+    if not isinstance(node, Call) or FQProductShape.get(node.op) is None:
+        return False
+    ty = node.args[0].checked_type_or_none
+    return isinstance(ty, TensorType) and is_integer(ty.dtype)
+
+
+def truncating(simulated: IRModule, run: QuantizeContext) -> IRModule:
+    """The simulated module with a floor wherever a shift truncates (``round_for_shift=False``).
+
+        before                              after, s' the scale of the integers that are shifted
+        simulated_quantize(%x, s, …)        simulated_quantize(subtract(%x, (s - s') / 2), s, …)
+
+    The reference's simulation rounds at every point, also where its shifts do not. Which points are
+    shifts is known once they are realised. O(nodes).
+
+    Args:
+        simulated: the module that was realised.
+        run: of that realization.
+    """
+    if not run.truncated:
+        return simulated
+    main: Function = simulated["main"]
+    done: dict[Expr, Expr] = {}
+    for node in post_order(main.body):
+        new = with_operands(node, [done[child] for child in node.operands()])
+        lost = run.truncated.get(node)
+        if lost is not None:
+            assert isinstance(new, Call)
+            assert isinstance(lost, DomScale)
+            data = subtract(new.args[0], along_axis(lost.values, lost.trailing, "float32"))
+            new = new.with_fields(args=(data, *new.args[1:]))
+        done[node] = new
+    changed = main.with_fields(body=done[main.body])
+    return infer_module(simulated.with_function("main", changed))

@@ -1,0 +1,131 @@
+"""Every way into the quantizer gives the same scales, module and warnings for one configuration."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+import compiler
+import qsearch
+from compiler.frontend.from_onnx.load import load
+from compiler.quantize import QConfig, QuantizeContext, quantize
+from qsearch import api
+from qsearch.errors import SettingsError
+
+MODELS = Path(qsearch.__file__).parent / "models"
+IMAGES = 32
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "clipped twice": {"calibrate_mode": "kl_divergence", "calibrate_passes": 2, "nbit_input": 4},
+    "corrected": {
+        "smooth_alpha": 0.5,
+        "bias_correction": True,
+        "weight_rounding": "adaptive",
+        "activation_scheme": "asymmetric",
+    },
+}
+
+
+class Digits(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self._left = list(images()[:16, None])
+
+    def get_next(self) -> dict[str, Any] | None:
+        return {"input": self._left.pop()} if self._left else None
+
+
+def images() -> Any:
+    with np.load(MODELS / "digits_calib.npz") as file:
+        return np.asarray(file["input"], np.float32)[:IMAGES]
+
+
+def quantized_before(folder: Path, convolutions: int | None) -> Path:
+    """The digits model after onnxruntime's quantize_static; None quantizes everything."""
+    ready, path = (
+        folder / "float.onnx",
+        folder / ("whole.onnx" if convolutions is None else "part.onnx"),
+    )
+    quant_pre_process(MODELS / "digits_cnn.onnx", ready, skip_symbolic_shape=True)
+    nodes = onnx.load(ready).graph.node
+    left = [node.name for node in nodes if node.op_type == "Conv"]
+    quantize_static(
+        ready,
+        path,
+        Digits(),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8,
+        nodes_to_exclude=[] if convolutions is None else left[convolutions:],
+    )
+    return path
+
+
+@pytest.fixture(params=["float", "partly QDQ", "QDQ"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "float":
+        return MODELS / "digits_cnn.onnx"
+    return quantized_before(tmp_path, None if request.param == "QDQ" else 1)
+
+
+@pytest.fixture(params=CONFIGURATIONS)
+def changes(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return CONFIGURATIONS[request.param]
+
+
+def searched(model: Path, changes: dict[str, Any], folder: Path) -> Any:
+    """A search whose space holds one point."""
+    fields = QConfig.recommended(**changes).to_dict()
+    space = {"fields": {name: [fields[name]] for name in ("calibrate_mode", *changes)}}
+    data = {"input": images()}
+    return qsearch.launch(
+        model, calib=data, trials=1, pool="inline", out=folder, space=space, prune=0
+    )
+
+
+def test_one_configuration_is_one_module_whatever_made_it(
+    model: Path, changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = QConfig.recommended(**changes)
+    data = {"input": images()}
+    with caplog.at_level(logging.WARNING):
+        compiled = qsearch.quantize(model, data, changes)
+    clipped = [record.message for record in caplog.records if "cuts off" in record.message]
+    text = compiler.text(compiled.module, show_spans=False)
+
+    mod, params = load(model)
+    prepared = compiler.quantize.prerequisite_optimize(mod, params, 3, simplify=True)
+    run = QuantizeContext(config)
+    batches = [{"input": image[None]} for image in images()]
+    alone = quantize(prepared, dataset=batches, context=run)
+    assert compiler.text(alone, show_spans=False) == text
+
+    shown = api.insight(model, data, qconfig=changes, samples=2)
+    ranges = [np.max(point.range_s) for point in run.report.points]
+    assert [point.range_s for point in shown.insight.points] == [float(r) for r in ranges]
+    assert list(shown.warnings) == clipped
+
+    assert api.doctor(model, changes).diagnosis.fully_integral
+
+    if model.name == "whole.onnx":
+        with pytest.raises(SettingsError, match="leaves nothing to search for"):
+            searched(model, changes, tmp_path / "run")
+        return
+    found = searched(model, changes, tmp_path / "run")
+    (trial,) = found.trials
+    assert trial.qconfig == config.to_dict()
+    assert compiler.text(found.best_module().module, show_spans=False) == text
+    assert [warning for warning in found.warnings if "cuts off" in warning] == clipped
