@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 
-from qsearch.interrupts import interrupts_kept
-from qsearch.store.engine import masked, unreachable
+from qsearch.errors import StoreError
+from qsearch.store.engine import Patience, masked
 
 T = TypeVar("T")
-
-PATIENCE_S: Final = 120.0
-"""How long a server that went away may take to come back."""
-
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 5.0
-
-log = logging.getLogger("qsearch.store")
 
 
 class Database:
     """One engine and a clock; every piece of work is one transaction.
 
     A PostgreSQL server that restarts is waited for and the transaction is run again, so each must
-    have the same effect when it runs twice. SQLite waits for its lock by itself. Ctrl-C takes
+    have the same effect when it runs twice. So is the lock of a SQLite database. Ctrl-C takes
     effect between transactions.
 
     Args:
         engine: from ``open_engine`` or ``open_reader``.
         clock: gives UTC seconds since 1970; nothing but what people read depends on it.
-        patience_s: how long to wait for a server.
-        sleep, monotonic: for tests.
+        patience: with a server that went away and with a lock of SQLite.
     """
 
     def __init__(
@@ -43,15 +32,11 @@ class Database:
         engine: Engine,
         clock: Callable[[], float] = time.time,
         *,
-        patience_s: float = PATIENCE_S,
-        sleep: Callable[[float], None] = time.sleep,
-        monotonic: Callable[[], float] = time.monotonic,
+        patience: Patience | None = None,
     ) -> None:
         self.engine = engine
         self._clock = clock
-        self._patience_s = patience_s
-        self._sleep = sleep
-        self._monotonic = monotonic
+        self._patience = patience or Patience()
 
     @property
     def shared(self) -> bool:
@@ -74,7 +59,7 @@ class Database:
             with self.engine.begin() as connection:
                 return work(connection)
 
-        return self._patiently(attempt)
+        return self._patience.run(self.engine.url, attempt, comes_back=self.shared)
 
     def execute(self, *statements: Executable) -> int:
         """Run statements in one writing transaction; rows touched by the last one."""
@@ -97,23 +82,13 @@ class Database:
 
         def attempt() -> Sequence[Any]:
             with self.engine.connect().execution_options(reader=True) as connection:
-                return connection.execute(statement).all()
+                try:
+                    return connection.execute(statement).all()
+                except ValueError as error:  # JSON that is none, or text that is not UTF-8
+                    raise StoreError(
+                        f"a row of the database is damaged: {error}",
+                        where=masked(self.engine.url),
+                        fix="restore the database from a copy, or start over with another",
+                    ) from error
 
-        return self._patiently(attempt)
-
-    def _patiently(self, attempt: Callable[[], T]) -> T:
-        begin, pause = self._monotonic(), _FIRST_PAUSE_S
-        while True:
-            try:
-                with interrupts_kept():
-                    return attempt()
-            except IntegrityError:
-                raise
-            except SQLAlchemyError as error:
-                gone = self.shared and isinstance(error, OperationalError | InterfaceError)
-                if not gone or self._monotonic() - begin > self._patience_s:
-                    raise unreachable(self.engine.url, error) from error
-                if pause == _FIRST_PAUSE_S:
-                    log.warning("waiting for the storage %s", masked(self.engine.url))
-            self._sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        return self._patience.run(self.engine.url, attempt, comes_back=self.shared)

@@ -7,25 +7,99 @@ written: "database is locked", whatever the busy timeout. BEGIN IMMEDIATE waits 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import sqlite3
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    IntegrityError,
+    InterfaceError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
 
 from qsearch.errors import EmptyStoreError, StoreError
 from qsearch.file_lock import file_lock
+from qsearch.interrupts import interrupts_kept
 from qsearch.store.migrate import head_revision, known_revisions, upgrade_to_head
 from qsearch.store.models import VERSION_TABLE
 
-BUSY_TIMEOUT_MS = 30_000
+BUSY_TIMEOUT_MS = 5_000
+"""How long SQLite waits for a lock in silence; ``Patience`` waits on, and says so."""
 CONNECT_TIMEOUT_S = 10
 
+T = TypeVar("T")
 
-def open_engine(storage: str, *, create: bool = True) -> Engine:
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+
+log = logging.getLogger("qsearch.store")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a server that went away, or a lock of SQLite, is waited for.
+
+    Attributes:
+        seconds: then the error is raised.
+        sleep, monotonic: for tests.
+    """
+
+    seconds: float = 120.0
+    sleep: Callable[[float], None] = time.sleep
+    monotonic: Callable[[], float] = time.monotonic
+
+    def run(self, url: URL, attempt: Callable[[], T], *, comes_back: bool = False) -> T:
+        """The result of ``attempt``, which is called again until the database can be used.
+
+        Args:
+            comes_back: a server that does not answer is waited for, and not only a lock: it
+                answered before, so that its address is right.
+        Raises:
+            IntegrityError: a unique constraint.
+            StoreError: the database cannot be used, or not in time.
+        """
+        begin, pause = self.monotonic(), _FIRST_PAUSE_S
+        while True:
+            try:
+                with interrupts_kept():
+                    return attempt()
+            except IntegrityError:
+                raise
+            except (SQLAlchemyError, OSError, ImportError) as error:
+                reason = _reason_to_wait(error, comes_back)
+                waited = self.monotonic() - begin
+                if reason is None or waited > self.seconds:
+                    raise unreachable(url, error, waited) from error
+                if pause == _FIRST_PAUSE_S:
+                    log.warning("%s %s; waiting, %.0f s at most", reason, masked(url), self.seconds)
+            self.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _reason_to_wait(error: Exception, comes_back: bool) -> str | None:
+    if _sqlite_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return "another process holds the lock of the storage"
+    gone = comes_back and isinstance(error, OperationalError | InterfaceError)
+    return "no answer from the storage" if gone else None
+
+
+def _sqlite_code(error: BaseException) -> int | None:
+    """SQLite's primary error code."""
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
+    return None if code is None else int(code) & 0xFF
+
+
+def open_engine(storage: str, *, create: bool = True, patience: Patience | None = None) -> Engine:
     """Connect, and bring an empty database to the newest schema.
 
     A schema of an older version is left alone: ``qsearch store migrate`` brings it up to date.
@@ -33,23 +107,25 @@ def open_engine(storage: str, *, create: bool = True) -> Engine:
     Args:
         storage: ``sqlite:///path`` or ``postgresql://user:password@host/database``.
         create: False refuses a database that does not exist yet.
+        patience: with a lock that another process holds.
     Raises:
         StoreError: no such URL, driver or server; or a schema of another version.
     """
     url = parse_url(storage)
     if not create:
         _require_file(url)
-    try:
+
+    def attempt() -> Engine:
         engine = _create(url)
         if not _is_current(engine, url, create):
             with engine.connect() as connection:
                 upgrade_to_head(connection)
-    except (SQLAlchemyError, OSError, ImportError) as error:
-        raise unreachable(url, error) from error
-    return engine
+        return engine
+
+    return (patience or Patience()).run(url, attempt)
 
 
-def open_reader(storage: str) -> Engine:
+def open_reader(storage: str, *, patience: Patience | None = None) -> Engine:
     """Connect to look only: the database refuses every write of this engine.
 
     Raises:
@@ -58,12 +134,13 @@ def open_reader(storage: str) -> Engine:
     """
     url = parse_url(storage)
     _require_file(url)
-    try:
+
+    def attempt() -> Engine:
         engine = _create(url, reader=True)
         _is_current(engine, url, create=False)
-    except (SQLAlchemyError, OSError, ImportError) as error:
-        raise unreachable(url, error) from error
-    return engine
+        return engine
+
+    return (patience or Patience()).run(url, attempt)
 
 
 def schema_version(storage: str) -> tuple[str | None, str]:
@@ -74,14 +151,15 @@ def schema_version(storage: str) -> tuple[str | None, str]:
     """
     url = parse_url(storage)
     _require_file(url)
-    try:
+
+    def attempt() -> tuple[str | None, str]:
         engine = _create(url, reader=True)
         try:
             return _found_version(engine), head_revision()
         finally:
             engine.dispose()
-    except (SQLAlchemyError, OSError, ImportError) as error:
-        raise unreachable(url, error) from error
+
+    return Patience().run(url, attempt)
 
 
 def migrate(storage: str) -> tuple[str, str]:
@@ -96,13 +174,14 @@ def migrate(storage: str) -> tuple[str, str]:
         raise _no_study(url)
     if found not in known_revisions():
         raise _other_schema(url, found, head)
-    try:
+
+    def attempt() -> None:
         engine = _create(url)
         with engine.connect() as connection:
             upgrade_to_head(connection)
         engine.dispose()
-    except SQLAlchemyError as error:
-        raise unreachable(url, error) from error
+
+    Patience().run(url, attempt)
     return found, head
 
 
@@ -157,10 +236,13 @@ def masked(url: URL) -> str:
     return url.render_as_string(hide_password=True)
 
 
-def unreachable(url: URL, error: BaseException) -> StoreError:
+def unreachable(url: URL, error: BaseException, waited_s: float = 0.0) -> StoreError:
     """A storage that cannot be used right now, told without the password."""
     reason = str(getattr(error, "orig", None) or error).strip().splitlines() or ["no answer"]
     text = reason[0].replace(str(url.password), "***") if url.password else reason[0]
+    known = _sqlite_trouble(url, error, text, waited_s)
+    if known is not None:
+        return known
     if isinstance(error, ImportError | NoSuchModuleError):
         fix = "install the driver: pip install 'qsearch[postgres]'"
     elif "no equivalent in encoding" in text:
@@ -172,6 +254,35 @@ def unreachable(url: URL, error: BaseException) -> StoreError:
     else:
         fix = "check host, port, user, password and database name, and that the server runs"
     return StoreError(f"the storage cannot be reached: {text}", where=masked(url), fix=fix)
+
+
+def _sqlite_trouble(
+    url: URL, error: BaseException, text: str, waited_s: float
+) -> StoreError | None:
+    """What SQLite's own error code tells of the file."""
+    code = _sqlite_code(error)
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return StoreError(
+            f"another process has locked the database for {waited_s:.0f} s",
+            where=masked(url),
+            fix="end the program that holds the file open (fuser names it), then run the same "
+            "command again: finished trials are kept",
+        )
+    if code == sqlite3.SQLITE_NOTADB:
+        return StoreError(
+            "the file is no SQLite database, or its first page is damaged",
+            where=masked(url),
+            fix="name another file, or restore this one from a copy",
+        )
+    if code == sqlite3.SQLITE_CORRUPT:
+        file = url.database
+        return StoreError(
+            f"the database is damaged: {text}",
+            where=masked(url),
+            fix=f"restore it from a copy, or save what can be read: sqlite3 {file} .recover | "
+            "sqlite3 saved.db; to start over, delete the file",
+        )
+    return None
 
 
 def _create(url: URL, *, reader: bool = False) -> Engine:
