@@ -40,7 +40,7 @@ class RecordingPool(LocalPool):
 
     def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
         if isinstance(request, CalibrationRequest):
-            self.asked[f"calibration {request.round}"] += 1
+            self.asked[request.step] += 1
         elif isinstance(request, EvaluationRequest):
             first = group is not None and request.part[0] == 0
             self.asked[request.evaluator + (" trial" if first else "")] += group is None or first
@@ -76,14 +76,14 @@ def test_calibration_and_baseline_are_done_once_per_study(
     options = {"pool": "inline", "out": tmp_path / "run"}
     first = qsearch.launch("digits", trials=4, **options)
     graphs = graph_variants(first.trials)
-    assert pools[0].asked["calibration 0"] == 2  # ranges of channels, then products of taps
-    assert pools[0].asked["calibration 1"] == pools[0].asked["calibration 2"] == len(graphs)
+    assert pools[0].asked["channels"] == pools[0].asked["products"] == 1
+    assert pools[0].asked["ranges"] == pools[0].asked["histograms"] == len(graphs)
     assert pools[0].asked["float"] == 20
     assert pools[0].asked["grid trial"] == 4
     again = qsearch.launch("digits", trials=6, **options)
-    assert pools[1].asked["calibration 0"] == pools[1].asked["float"] == 0
+    assert pools[1].asked["channels"] == pools[1].asked["float"] == 0
     new_graphs = graph_variants(again.trials) - graphs
-    assert pools[1].asked["calibration 1"] == len(new_graphs)
+    assert pools[1].asked["ranges"] == len(new_graphs)
     fresh = [trial for trial in again.trials[4:] if not trial.outcome.from_store]
     assert pools[1].asked["grid trial"] == len(fresh) <= 2
     assert again.trials[:4] == first.trials
@@ -101,8 +101,8 @@ def test_studies_that_share_a_storage_and_artifacts_measure_ranges_once(
     }
     for name in ("one", "other"):
         qsearch.launch("digits", study=name, out=tmp_path / name, **options)
-    assert pools[0].asked["calibration 1"] > 0
-    assert [pools[1].asked[f"calibration {number}"] for number in range(3)] == [0, 0, 0]
+    assert pools[0].asked["ranges"] > 0
+    assert [pools[1].asked[step] for step in ("channels", "ranges", "histograms")] == [0, 0, 0]
     assert pools[1].asked["grid trial"] == 0
 
 
@@ -269,7 +269,7 @@ def test_calibration_data_replaced_before_a_worker_opens_them_end_the_search(
 
     class Replacing(LocalPool):
         def submit(self, tag: Hashable, request: Any, *args: Any, **options: Any) -> None:
-            if isinstance(request, CalibrationRequest) and request.round == 1:
+            if isinstance(request, CalibrationRequest) and request.step == "ranges":
                 shuffled(data)
             super().submit(tag, request, *args, **options)
 
