@@ -20,7 +20,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from compiler.errors import CompilerError
 from qsearch import __version__
 from qsearch.dashboard.inspection import Inspection, InspectionError
-from qsearch.dashboard.live import Live
+from qsearch.dashboard.live import Live, TooManyStreamsError
 from qsearch.dashboard.page_files import PageFiles
 from qsearch.dashboard.routes import artifacts, commands, events, studies, trials, uploads
 from qsearch.dashboard.schemas import ErrorOut
@@ -47,6 +47,7 @@ _STATUS: Final[tuple[tuple[type[CompilerError], int], ...]] = (
     (InspectionError, 422),
     (RunFolderError, 409),
     (StoreError, 503),
+    (TooManyStreamsError, 503),
 )
 _AS_THEY_ARE: Final = ("application/octet-stream", "text/event-stream", "image/png")
 """Answers that are sent uncompressed: downloads tell their size, and events go out at once."""

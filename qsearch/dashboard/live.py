@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from qsearch.dashboard.schemas import EventOut
 from qsearch.dashboard.snapshots import Snapshot
-from qsearch.errors import StoreError
+from qsearch.errors import SearchError, StoreError
 from qsearch.store.records import Event
 from qsearch.store.repository import Repository
 
@@ -27,10 +27,16 @@ REPLAYED: Final = 1000
 """Events that are sent again one by one; who missed more is told to read everything."""
 _OVERLAP: Final = 32
 """Events that are read twice: with several drivers a lower id may become visible later."""
+STREAMS: Final = 128
+"""Streams at a time, of all studies: each holds a connection and a queue."""
 RETRY_MS: Final = 1000
 
 _Message = tuple[int | None, str, Any]
 """id, event name, data."""
+
+
+class TooManyStreamsError(SearchError):
+    """As many event streams are open as the server serves."""
 
 
 @dataclass(slots=True)
@@ -44,9 +50,12 @@ class _Channel:
 class Live:
     """Streams of events; lives in the server's event loop."""
 
-    def __init__(self, *, poll_s: float = POLL_S, ping_s: float = PING_S) -> None:
+    def __init__(
+        self, *, poll_s: float = POLL_S, ping_s: float = PING_S, most: int = STREAMS
+    ) -> None:
         self._poll_s = poll_s
         self._ping_s = ping_s
+        self._most = most
         self._channels: dict[str, _Channel] = {}
         self._ended = asyncio.Event()
 
@@ -62,6 +71,19 @@ class Live:
         """How many streams are open."""
         return sum(len(channel.queues) for channel in self._channels.values())
 
+    def require_room(self) -> None:
+        """Refuse one stream more than the server serves.
+
+        Raises:
+            TooManyStreamsError: so many are open.
+        """
+        if self.clients >= self._most:
+            raise TooManyStreamsError(
+                f"{self._most} event streams are open",
+                where="events/stream",
+                fix="close other windows of the dashboard, or ask for events with ?after=",
+            )
+
     async def stream(self, study: Snapshot, after: int | None) -> AsyncIterator[bytes]:
         """Server-sent events of a study.
 
@@ -71,6 +93,8 @@ class Live:
         queue: asyncio.Queue[_Message | None] = asyncio.Queue(QUEUE)
         repository, study_id = study.repository, study.study.id
         newest = await asyncio.to_thread(repository.last_event, study_id)
+        if self.clients >= self._most:  # others came since the route asked for room
+            return
         channel = self._join(study, queue, newest)
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()

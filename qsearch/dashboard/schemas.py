@@ -12,6 +12,9 @@ from qsearch.report.measures import Measure
 from qsearch.store.records import Event, Stage
 from qsearch.store.view_queries import TrialPoint
 
+LARGEST_ID = 2**63 - 1
+"""What a column of ids holds."""
+
 Score = dict[str, float | None]
 
 

@@ -12,6 +12,8 @@ One layer around the whole application decides before any route runs.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -30,6 +32,10 @@ from qsearch.errors import SettingsError
 
 MAX_JSON_BYTES: Final = 64 * 1024
 MIN_TOKEN: Final = 16
+DRAIN_S: Final = 10.0
+"""How long the body of a refused request is read and thrown away."""
+_BODY_UNREAD: Final = frozenset({400, 401, 403, 413, 415})
+"""Refusals that may come before the body was read."""
 SESSION_PATH: Final = "/api/v1/session"
 UPLOAD_PATH: Final = "/api/v1/uploads"
 HEALTH_PATH: Final = "/healthz"
@@ -212,6 +218,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         path = scope["path"]
+        body = _Body(receive, self._policy.limit(path))
 
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -220,29 +227,51 @@ class Guard:
                     headers[name] = value
                 if path.startswith("/api/"):
                     headers["Cache-Control"] = "no-store"
+                body.refused = message["status"] in _BODY_UNREAD
+            elif body.refused and not message.get("more_body", False):
+                # Most clients read no answer before they have sent all; and a connection that is
+                # closed while bytes arrive is reset, which takes the answer along.
+                await send({**message, "more_body": True})
+                await body.drain()
+                message = {"type": "http.response.body", "body": b""}
             await send(message)
 
-        refusal = self._policy.refusal(scope["method"], path, Headers(scope=scope))
+        given = Headers(scope=scope)
+        refusal = self._policy.refusal(scope["method"], path, given)
         if refusal is not None:
+            body.ended = "expect" in given  # such a client waits to be told before it sends
             await _answer(refusal, send_marked)
             return
-        await self._app(scope, _bounded(receive, self._policy.limit(path)), send_marked)
+        await self._app(scope, body.counted, send_marked)
 
 
-def _bounded(receive: Receive, limit: int) -> Receive:
-    """Bodies may claim no length: what arrives is counted as well."""
-    arrived = 0
+class _Body:
+    """The body of a request: bounded, and read to its end where it was refused."""
 
-    async def counted() -> Message:
-        nonlocal arrived
-        message = await receive()
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._arrived = 0
+        self.refused = False
+        self.ended = False
+
+    async def counted(self) -> Message:
+        """``receive`` that counts: bodies may claim no length."""
+        message = await self._receive()
+        self.ended = message["type"] != "http.request" or not message.get("more_body", False)
         if message["type"] == "http.request":
-            arrived += len(message.get("body", b""))
-            if arrived > limit:
-                raise TooLargeError(_too_large(limit))
+            self._arrived += len(message.get("body", b""))
+            if self._arrived > self._limit:
+                raise TooLargeError(_too_large(self._limit))
         return message
 
-    return counted
+    async def drain(self) -> None:
+        """Throw away what still comes, for a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                while not self.ended:
+                    message = await self._receive()
+                    self.ended = not message.get("more_body", False)
 
 
 def _too_large(limit: int) -> _Refusal:

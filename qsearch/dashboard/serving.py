@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import signal
@@ -9,7 +10,10 @@ import socket
 from types import FrameType
 from typing import Any, Final
 
+import h11
 import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qsearch.dashboard.app import DashboardOptions, create_app
 from qsearch.errors import SettingsError
@@ -17,7 +21,47 @@ from qsearch.errors import SettingsError
 GRACE_S: Final = 2
 """An open stream would otherwise keep the server alive for as long as somebody watches."""
 
+HEADERS_S: Final = 15.0
+"""How long a client may take to send the headers of a request."""
+
 _LAST_PORT: Final = 65535
+
+
+class PromptProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1, for clients that send their headers within ``HEADERS_S``.
+
+    uvicorn has no such limit: a client that sends a byte now and then keeps its connection for
+    ever, and a few hundred of them take all that a process may open.
+    """
+
+    headers_s = HEADERS_S
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to count: a client that sends nothing is a slow one, too."""
+        super().connection_made(transport)
+        self._count()
+
+    def data_received(self, data: bytes) -> None:
+        """Go on counting until the headers are there, from the first byte of each request on."""
+        super().data_received(data)
+        self._count()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop counting."""
+        self._stop_counting()
+        super().connection_lost(exc)
+
+    def _count(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_counting()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.headers_s, self.transport.close)
+
+    def _stop_counting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class DashboardServer(uvicorn.Server):
@@ -63,14 +107,7 @@ def serve(options: DashboardOptions, port: int) -> None:
         ) from error
     print(f"dashboard  {address(options, listener.getsockname()[1])}", flush=True)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    config = uvicorn.Config(
-        create_app(options),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_S,
-        h11_max_incomplete_event_size=64 * 1024,
-    )
+    config = server_config(create_app(options), timeout_graceful_shutdown=GRACE_S)
     # uvicorn stops in good order and then raises the signal again, for the handler before its own.
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)
     try:
@@ -79,6 +116,19 @@ def serve(options: DashboardOptions, port: int) -> None:
         pass  # raised again in the same way
     finally:
         listener.close()
+
+
+def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:
+    """How the application is served; ``more`` are further options of uvicorn."""
+    return uvicorn.Config(
+        app,
+        http=PromptProtocol,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=64 * 1024,
+        **more,
+    )
 
 
 def address(options: DashboardOptions, port: int) -> str:

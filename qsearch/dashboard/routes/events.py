@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
-from qsearch.dashboard.schemas import EventOut
+from qsearch.dashboard.schemas import LARGEST_ID, EventOut
 from qsearch.dashboard.state import SharedDep, SnapshotDep
 
 router = APIRouter(prefix="/api/v1/studies/{key}/events", tags=["events"])
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/api/v1/studies/{key}/events", tags=["events"])
 @router.get("")
 def list_events(
     study: SnapshotDep,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> list[EventOut]:
     """Events with an id above ``after``, oldest first."""
@@ -36,6 +36,7 @@ async def stream_events(
 ) -> StreamingResponse:
     """Server-sent events: ``event`` (with an id), ``status``, ``reload``; a ping every 15 s."""
     seen = int(last_event_id) if last_event_id and last_event_id.isdecimal() else None
+    found.live.require_room()
     return StreamingResponse(
         found.live.stream(study, seen),
         media_type="text/event-stream",

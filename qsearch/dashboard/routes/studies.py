@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Response
 
 from qsearch.dashboard import plotting
 from qsearch.dashboard.schemas import (
+    LARGEST_ID,
     BestOut,
     DriverOut,
     FailureOut,
@@ -39,7 +40,7 @@ _FAILED: Final = ("failed", "infeasible", "pruned")
 @router.get("")
 def list_studies(
     found: SharedDep,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
     limit: Annotated[int, Query(ge=1, le=100)] = 50,
 ) -> StudiesPage:
     """Studies of every source, newest change first."""

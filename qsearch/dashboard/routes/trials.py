@@ -10,7 +10,14 @@ from fastapi import APIRouter, Path, Query, Response
 
 from compiler.errors import legal_names
 from qsearch.dashboard.measurements import measurements, missing
-from qsearch.dashboard.schemas import LogOut, ShardOut, TrialDetail, TrialRow, TrialsPage
+from qsearch.dashboard.schemas import (
+    LARGEST_ID,
+    LogOut,
+    ShardOut,
+    TrialDetail,
+    TrialRow,
+    TrialsPage,
+)
 from qsearch.dashboard.security import without_passwords
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
@@ -30,13 +37,13 @@ _OWN = ("number", "state", "stage", "samples", "seconds", "cpu_s", "attempts", "
 @router.get("")
 def list_trials(
     study: SnapshotDep,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     sort: Annotated[str, Query(max_length=255)] = "number",
     state: Annotated[list[str] | None, Query()] = None,
     stage: str | None = None,
     find: Annotated[str, Query(max_length=200)] = "",
-    after: Annotated[int | None, Query(ge=-1)] = None,
+    after: Annotated[int | None, Query(ge=-1, le=LARGEST_ID)] = None,
 ) -> TrialsPage:
     """One page of trials.
 

@@ -13,10 +13,13 @@ import httpx
 import uvicorn
 
 from qsearch.dashboard.app import DashboardOptions, create_app
+from qsearch.dashboard.serving import server_config
 
 
 class Client(httpx.Client):
     """Asks the dashboard; knows the key of its only study."""
+
+    live: Any = None
 
     @property
     def key(self) -> str:
@@ -38,9 +41,7 @@ def style_of(client: httpx.Client) -> str:
 @contextmanager
 def served(options: DashboardOptions, **client: Any) -> Iterator[Client]:
     """A server in a thread of its own."""
-    config = uvicorn.Config(
-        create_app(options), port=0, log_config=None, timeout_graceful_shutdown=1
-    )
+    config = server_config(create_app(options), port=0, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -50,6 +51,7 @@ def served(options: DashboardOptions, **client: Any) -> Iterator[Client]:
             time.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
         with Client(base_url=f"http://127.0.0.1:{port}", timeout=60, **client) as asking:
+            asking.live = config.app.state.live
             yield asking
     finally:
         config.app.state.live.end()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.qsearch.dashboard.stores import fill
 
@@ -72,3 +73,33 @@ def test_the_history_can_be_paged(client, repository):
     first = client.get(f"{client.study}/events", params={"limit": 5}).json()
     rest = client.get(f"{client.study}/events", params={"after": first[-1]["id"]}).json()
     assert [e["id"] for e in first + rest] == [e.id for e in repository.events_of(1)]
+
+
+def test_more_streams_than_the_server_serves_are_refused_and_freed_ones_are_given_again(
+    client, repository, monkeypatch
+):
+    monkeypatch.setattr(client.live, "_most", 2)
+    with streamed(client) as one, streamed(client) as other:
+        told = [messages(stream) for stream in (one, other)]
+        assert [next(each)[0] for each in told] == ["hello", "hello"]
+        with streamed(client) as third:
+            assert third.status_code == 503
+            assert "2 event streams are open" in third.read().decode()
+    for _ in range(100):
+        with streamed(client) as again:
+            if again.status_code == 200:
+                return
+    pytest.fail("a closed stream is still counted")
+
+
+@pytest.mark.parametrize(
+    "place", ["events?after=", "events?limit=", "trials?after=", "trials?offset="]
+)
+def test_a_number_larger_than_any_id_is_refused(client, place):
+    answer = client.get(f"{client.study}/{place}{10**26}")
+    assert answer.status_code == 422
+
+
+def test_a_last_event_that_no_id_can_be_starts_with_the_present(client):
+    with streamed(client, **{"Last-Event-ID": "9" * 20}) as stream:
+        assert next(messages(stream))[0] == "hello"

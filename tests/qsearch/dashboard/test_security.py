@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import pytest
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.inspection import Inspection
 from qsearch.dashboard.security import Policy, without_passwords
+from qsearch.dashboard.serving import PromptProtocol
 from qsearch.errors import SettingsError
 from tests.qsearch.dashboard.server import served, style_of
 
@@ -209,6 +212,61 @@ def test_a_claim_of_ten_gigabytes_is_refused_at_once(folder):
             b"Content-Type: application/octet-stream\r\nContent-Length: 10737418240\r\n\r\n"
         )
         assert raw.recv(4096).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "status"),
+    [
+        ("/api/v1/uploads?kind=onnx", "application/octet-stream", 413),
+        ("/api/v1/session", "application/json", 413),
+        ("/api/v1/session", "text/plain", 415),
+    ],
+)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_refusal_reaches_a_client_that_reads_only_after_it_has_sent_all(
+    folder, path, kind, status, chunked
+):
+    size = 24 << 20  # more than the buffers of both ends hold
+    policy = Policy(max_upload_bytes=100_000)
+    with (
+        served(DashboardOptions(root=folder, allow_launch=True, policy=policy)) as client,
+        socket.create_connection((client.base_url.host, client.base_url.port)) as raw,
+    ):
+        raw.settimeout(60)
+        length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n{length}\r\n\r\n"
+        )
+        raw.sendall(head.encode())
+        block = b"x" * (1 << 20)
+        for _ in range(size >> 20):
+            raw.sendall(b"100000\r\n" + block + b"\r\n" if chunked else block)
+        if chunked:
+            raw.sendall(b"0\r\n\r\n")
+        assert raw.recv(4096).startswith(f"HTTP/1.1 {status}".encode())
+
+
+def test_a_client_that_never_ends_its_headers_is_cut_off(folder, monkeypatch):
+    monkeypatch.setattr(PromptProtocol, "headers_s", 0.3)
+    with served(DashboardOptions(root=folder)) as client:
+        place = (client.base_url.host, client.base_url.port)
+        with socket.create_connection(place) as silent, socket.create_connection(place) as slow:
+            for raw in (silent, slow):
+                raw.settimeout(20)
+            slow.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-")
+            with contextlib.suppress(ConnectionError):
+                for _ in range(100):
+                    slow.sendall(b"a")
+                    time.sleep(0.02)
+            assert silent.recv(1) == b""
+            with contextlib.suppress(ConnectionError):
+                assert slow.recv(1) == b""
+        with socket.create_connection(place) as kept:
+            kept.settimeout(20)
+            for _ in range(3):
+                kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert kept.recv(4096).startswith(b"HTTP/1.1 200")
+                time.sleep(0.2)
 
 
 def test_a_body_that_claims_no_length_is_counted(folder):
