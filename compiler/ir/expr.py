@@ -112,6 +112,12 @@ class Expr:
     def __repr__(self) -> str:
         return f"<{describe(self)}>"
 
+    def __str__(self) -> str:
+        """Relay text with large constants described, for people; its repr where it has no text."""
+        from compiler.ir.printer import text_for_people
+
+        return text_for_people(self)
+
 
 Exprs = tuple[Expr, ...]  # TupleGetItem's field hides the built-in name inside its class
 

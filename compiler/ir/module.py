@@ -178,6 +178,12 @@ class IRModule:
     def __repr__(self) -> str:
         return f"<IRModule {', '.join('@' + n for n in sorted(self._functions))}>"
 
+    def __str__(self) -> str:
+        """Relay text with large constants described, for people; its repr where it has no text."""
+        from compiler.ir.printer import text_for_people
+
+        return text_for_people(self)
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         from compiler.ir.notebook import module_table

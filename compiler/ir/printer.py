@@ -69,6 +69,14 @@ def text(
     return f"{shown.rstrip()}\n\n{section}" if section else shown
 
 
+def text_for_people(obj: IRModule | Expr) -> str:
+    """What ``print`` shows: text with large constants described; the repr of what has no text."""
+    try:
+        return text(obj, show_spans=False, brief_constants=True)
+    except CompilerError:
+        return repr(obj)
+
+
 def astext(obj: Any, show_types: bool = True) -> str:
     """Text with the version line and the metadata, whatever ``obj`` is."""
     shown = text(obj, show_types)

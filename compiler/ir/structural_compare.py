@@ -105,7 +105,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     TypeCall: ("func", "args"),
     TypeData: ("header", "type_vars!", "constructors"),
     GlobalTypeVar: ("name_hint",),
-    Constructor: ("name_hint", "belong_to", "tag"),
+    Constructor: ("name_hint", "belong_to"),
     PatternConstructor: ("constructor", "patterns"),
     PatternTuple: ("patterns",),
     PatternVar: ("var!",),

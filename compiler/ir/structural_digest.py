@@ -232,7 +232,7 @@ class _Digest:
         return b"(%b)" % parts
 
     def _constructor(self, con: Constructor) -> bytes:
-        return f"c{con.name_hint}/{con.belong_to.name_hint}/{con.tag}".encode()
+        return f"c{con.name_hint}/{con.belong_to.name_hint}".encode()
 
     def _value(self, value: Any) -> bytes:
         """Bytes of a type, an attribute value or a record; recurses over their nesting only."""

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 import compiler.targets.ort.codegen  # noqa: F401
 from compiler.errors import CompilerError, LoweringError, nearest
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Function, GlobalVar, Op
+from compiler.ir.expr import Call, Function, GlobalVar, Op, describe
 from compiler.ir.module import IRModule
 from compiler.ir.structural import structural_equal
 from compiler.ir.structural_digest import structural_hash
+from compiler.ir.ty import tensor_fields
 from compiler.ir.virtual_device import UNCONSTRAINED, VirtualDevice
 from compiler.lir.nodes import PrimFunc
 from compiler.lowering.kernel_cache import KernelCache
@@ -31,7 +32,7 @@ from compiler.lowering.primitive import lower_primitive
 from compiler.runtime.external_module import ExternalModule
 from compiler.targets.compilation_config import CompilationConfig
 from compiler.targets.external_codegen import external_codegen
-from compiler.targets.target import Target
+from compiler.targets.target import Target, target_kinds
 
 _LONGEST_NAME = 80
 
@@ -258,10 +259,27 @@ class TECompiler:
 
 def _lowered(source: Function, name: str, target: Target) -> PrimFunc:
     try:
+        _refuse_missing_dtypes(source, target)
         return lower_primitive(source, name, target)
     except CompilerError as error:
         error.add_note(f"while lowering @{name} for target {target}")
         raise
+
+
+def _refuse_missing_dtypes(source: Function, target: Target) -> None:
+    missing = target_kinds.require(target.kind).missing_dtypes
+    if not missing:
+        return
+    for node in post_order(source):
+        ty = node.checked_type_or_none
+        dtypes = set() if ty is None else {part.dtype for part in tensor_fields(ty)}
+        for dtype in sorted(dtypes & missing):
+            raise LoweringError(
+                f"target {target.kind} has no type {dtype}",
+                where=f"{describe(node)} is {ty}",
+                fix="keep such values in float32: cast them before and after",
+                span=node.span,
+            )
 
 
 def fused_ops(function: Function) -> Sequence[str]:

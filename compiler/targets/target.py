@@ -21,11 +21,13 @@ class TargetKind:
         doc: one line for people.
         options: names of the options a target of this kind takes, with what each one means.
         keys: other words the kind answers to in descriptions ("cpu").
+        missing_dtypes: dtypes that kernels of this kind cannot hold.
     """
 
     doc: str
     options: Mapping[str, str] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
+    missing_dtypes: frozenset[str] = frozenset()
 
 
 target_kinds: NamedTable[TargetKind] = NamedTable("target")
@@ -34,7 +36,11 @@ target_kinds.register("reference")(
     TargetKind("kernels evaluated with numpy: slow, obvious, the oracle", keys=("cpu",))
 )
 target_kinds.register("c")(
-    TargetKind("generated C99, compiled by the system's compiler", keys=("cpu",))
+    TargetKind(
+        "generated C99, compiled by the system's compiler",
+        keys=("cpu",),
+        missing_dtypes=frozenset({"float16"}),
+    )
 )
 target_kinds.register("ext_dev")(
     TargetKind("functions of an external code generator that names no target of its own")

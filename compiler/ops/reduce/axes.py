@@ -47,8 +47,11 @@ def reduced_shape(
     return tuple(d for k, d in enumerate(shape) if k not in axes)
 
 
-def reduce_rel(op: str, dtype: str | None = None, floats_only: bool = False) -> TypeRelation:
-    """The relation of a reduction; ``dtype`` is what it accepts ("bool") or None for numbers.
+def reduce_rel(
+    op: str, dtype: str | None = None, floats_only: bool = False, bools_too: bool = False
+) -> TypeRelation:
+    """The relation of a reduction; ``dtype`` is what it accepts ("bool") or None for numbers, and
+    with ``bools_too`` for anything.
 
     Raises:
         TypeInferenceError: (from the relation) the data are of another kind.
@@ -56,7 +59,7 @@ def reduce_rel(op: str, dtype: str | None = None, floats_only: bool = False) -> 
 
     def infer(types: Sequence[Any], attrs: ReduceAttrs) -> Type:
         data = tensor(op, types, 0, "data")
-        if (data.dtype == "bool") != (dtype == "bool"):
+        if (data.dtype == "bool") != (dtype == "bool") and not bools_too:
             need = "bool" if dtype == "bool" else "numbers"
             raise TypeInferenceError(f"{op}: argument 0 (data) is {data}, {need} is needed")
         if floats_only and not is_float(data.dtype):

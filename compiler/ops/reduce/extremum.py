@@ -1,4 +1,4 @@
-"""max and min over axes; NaN wins."""
+"""max and min over axes; NaN wins. False is less than True."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _register(name: str, function: Any) -> None:
         name,
         arg_names=("data",),
         attrs_type=ReduceAttrs,
-        rel=reduce_rel(name),
+        rel=reduce_rel(name, bools_too=True),
         pattern=OpPattern.COMM_REDUCE,
     )
 

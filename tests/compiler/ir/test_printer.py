@@ -321,3 +321,35 @@ def test_the_same_bytes_in_every_interpreter() -> None:
         found.add(ran.stdout)
     assert len(found) == 1
     assert "%0 = exp(%x)" in found.pop()
+
+
+class TestPrint:
+    """What ``print`` shows of a module and of its functions."""
+
+    def test_a_module_and_its_functions_print_as_text(self) -> None:
+        x = Var("x", TensorType((2,)))
+        mod = IRModule.from_expr(Function((x,), call_op("nn.relu", x)))
+        assert str(mod).startswith('#[version = "0.0.5"]\ndef @main(%x: Tensor[(2), float32])')
+        assert "nn.relu(%x)" in str(mod["main"])
+        assert str(mod["main"]).startswith("fn (%x")
+        assert "relu" in f"{call_op('nn.relu', x)}"
+        assert compiler.structural_equal(compiler.parse(str(mod)), mod)
+
+    def test_large_constants_are_described(self) -> None:
+        weights = Constant(np.zeros((1000, 1000), np.float32))
+        shown = str(IRModule.from_expr(call_op("exp", weights)))
+        assert len(shown) < 1000
+        assert "float32 (1000, 1000), sha256" in shown
+
+    def test_repr_stays_one_short_line(self) -> None:
+        x = Var("x", TensorType((2,)))
+        mod = IRModule.from_expr(Function((x,), call_op("nn.relu", x)))
+        assert repr(mod) == "<IRModule @main>"
+        assert repr(mod["main"]) == "<Function>"
+
+    def test_what_has_no_text_prints_as_its_repr(self) -> None:
+        x = Var("x", TensorType((2,)))
+        odd = Function((x,), x, attrs={"made_by": object()})
+        with pytest.raises(CompilerError):
+            text(odd)
+        assert str(odd) == repr(odd) == "<Function>"

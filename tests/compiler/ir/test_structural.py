@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import compiler
-from compiler.ir.adt import RefCreate
+from compiler.ir.adt import (
+    Clause,
+    Constructor,
+    Match,
+    PatternConstructor,
+    PatternVar,
+    RefCreate,
+)
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -28,7 +35,7 @@ from compiler.ir.expr import (
 from compiler.ir.module import IRModule
 from compiler.ir.span import Span
 from compiler.ir.structural import assert_structural_equal, structural_equal, structural_hash
-from compiler.ir.ty import Any, FuncType, TensorType, TupleType, TypeVar
+from compiler.ir.ty import Any, FuncType, GlobalTypeVar, TensorType, TupleType, TypeVar
 from compiler.ir.virtual_device import VirtualDevice
 
 VECTOR = TensorType((2,))
@@ -267,3 +274,20 @@ def graphs(draw: st.DrawFn) -> Expr:
 def test_hash_agrees_with_equality_on_random_pairs(a: Expr, b: Expr) -> None:
     both_ways(a, b)
     assert both_ways(a, a)
+
+
+def test_a_constructor_is_its_name_and_type_whatever_its_number() -> None:
+    """The number is a place in the definition; a function that builds a value does not show it."""
+    header = GlobalTypeVar("Maybe")
+    payload = TensorType((2,), "int32")
+
+    def built(tag: int) -> Function:
+        x = Var("x", payload)
+        some = Constructor("Some", (payload,), header, tag)
+        clause = Clause(PatternConstructor(some, (PatternVar(Var("y", payload)),)), x)
+        return Function((x,), Match(Call(some, (x,)), (clause,)))
+
+    assert structural_equal(built(0), built(7))
+    assert structural_hash(built(0)) == structural_hash(built(7))
+    names = [Constructor(name, (payload,), header) for name in ("Some", "Other")]
+    assert not structural_equal(names[0], names[1])

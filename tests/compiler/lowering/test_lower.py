@@ -9,7 +9,7 @@ import pytest
 
 import compiler
 from compiler import relay
-from compiler.errors import CompilerError, EvaluationError
+from compiler.errors import CompilerError, EvaluationError, LoweringError
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.pass_infra import PassContext
 from compiler.targets.c.toolchain import find_compiler
@@ -77,3 +77,23 @@ def test_unknown_executors_and_taps_are_refused() -> None:
         compiler.evaluate(network(), [X], executor="gpu")
     with pytest.raises(EvaluationError, match="reference executor"):
         compiler.evaluate(network(), [X], executor="c", tap=lambda node, value: None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: op.add(x, x),
+        lambda x: op.cast(x, dtype="float32"),
+        lambda x: op.cast(op.exp(op.cast(x, dtype="float32")), dtype="float16"),
+    ],
+    ids=["inside", "read", "read and written"],
+)
+def test_float16_is_refused_by_lower_where_the_target_has_no_such_type(body: Any) -> None:
+    x = relay.var("x", (2, 3), "float16")
+    mod = relay.module(body(x))
+    with pytest.raises(LoweringError, match="target c has no type float16") as refused:
+        compiler.lower(mod, target="c")
+    assert "float32" in str(refused.value.fix)
+    given = np.array([[1, 2, 3], [4, 5, 6]], "float16")
+    (got,) = compiler.lower(mod, target="reference").run([given])
+    np.testing.assert_allclose(got, compiler.evaluate(mod, [given])[0], rtol=1e-3)

@@ -56,6 +56,8 @@ for _op, _op_type in {
 @FToOnnx.register("max", "min")
 def extremum(step: Step, e: Emitter) -> str:
     """The largest or the smallest along the axes."""
+    if step.args[0].type.dtype == "bool":
+        return truth_in(step, e, "ReduceMax" if step.name == "max" else "ReduceMin")
     return extremum_in(step, e, step.args[0].type.dtype)
 
 
@@ -92,8 +94,12 @@ def variance(step: Step, e: Emitter) -> str:
 
 @FToOnnx.register("all", "any")
 def all_or_any(step: Step, e: Emitter) -> str:
-    """The smallest or largest of 0 and 1."""
-    op_type = "ReduceMin" if step.name == "all" else "ReduceMax"
+    """The smallest or largest truth value."""
+    return truth_in(step, e, "ReduceMin" if step.name == "all" else "ReduceMax")
+
+
+def truth_in(step: Step, e: Emitter, op_type: str) -> str:
+    """``op_type`` of bools, as numbers 0 and 1: ONNX compares bools from opset 20 on only."""
     axes, keepdims = reduced_axes(step), int(step.attrs.keepdims)
     if not axes:
         return e.node("Identity", [e.name(step.args[0])])

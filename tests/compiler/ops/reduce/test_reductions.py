@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 import compiler
 from compiler import relay
 from compiler.errors import TypeInferenceError
+from compiler.export.to_onnx.float_model import to_onnx
+from compiler.targets.ort.session import OrtExecutor
 
 
 def run(name: str, *arrays: NDArray[Any], **attrs: Any) -> NDArray[Any]:
@@ -79,3 +81,32 @@ def test_an_axis_outside_the_rank_is_a_type_error() -> None:
         run("sum", DATA, axis=3)
     with pytest.raises(TypeInferenceError, match="twice"):
         run("sum", DATA, axis=(0, -3))
+
+
+TRUTH = np.array([[True, False, True], [True, True, True], [False, False, False]])
+
+
+@pytest.mark.parametrize("executor", ["reference", "c"])
+@pytest.mark.parametrize("attrs", [{}, {"axis": 1}, {"axis": 0, "keepdims": True}])
+def test_the_largest_of_bools_is_any_and_the_smallest_all(
+    attrs: dict[str, Any], executor: str
+) -> None:
+    x = relay.var("x", (3, 3), "bool")
+    for name, wanted in (("max", TRUTH.max), ("min", TRUTH.min)):
+        mod = relay.module(relay.call(name, x, **attrs))
+        (got,) = compiler.evaluate(mod, [TRUTH], executor=executor)
+        assert got.dtype == np.bool_
+        np.testing.assert_array_equal(got, wanted(**attrs))
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extrema_of_bools_are_exported(name: str) -> None:
+    x = relay.var("x", (3, 3), "bool")
+    mod = relay.module(relay.call(name, x, axis=1))
+    (got,) = OrtExecutor(to_onnx(mod)).run([TRUTH])
+    np.testing.assert_array_equal(got, getattr(TRUTH, name)(axis=1))
+
+
+def test_sums_of_bools_are_refused() -> None:
+    with pytest.raises(TypeInferenceError, match="numbers is needed"):
+        run("sum", TRUTH)
