@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from qsearch.errors import RunFolderError
-from qsearch.file_lock import file_lock
+from qsearch.process import file_lock
 
 Check = Callable[[], None]
 """Raises when what a search stands on is no longer there, or no longer the same."""

@@ -63,7 +63,7 @@ def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
     Exit codes: 0 the accuracy was kept, 1 the target was missed (all is written).
     """
     from qsearch.config import resolve
-    from qsearch.interrupts import interrupts_kept
+    from qsearch.process import interrupts_kept
 
     # An orderly stop, like Ctrl-C: running trials return to the queue, the best is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

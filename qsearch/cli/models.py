@@ -179,7 +179,7 @@ def compile_command(
     given = options.named_model(model)
     from compiler.transform import DumpDir, PassContext
     from qsearch import api
-    from qsearch.log import logging_to
+    from qsearch.process import logging_to
     from qsearch.signing import private_key, sign_file
 
     signer = private_key(Path(sign)) if sign else None

@@ -16,8 +16,8 @@ import yaml
 from qsearch.config import Resolved
 from qsearch.data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
-from qsearch.log import logging_to
 from qsearch.model_source import ModelSource, find_model
+from qsearch.process import logging_to
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search.context import Control, Stopwatch, StudyContext

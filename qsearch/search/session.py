@@ -44,8 +44,8 @@ from qsearch.search.winner import (
     write_winner,
 )
 from qsearch.settings import is_import_path
+from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import StudyState, Trial
-from qsearch.store.remote_artifacts import artifact_store
 from workers.batching import batch_size
 from workers.code_version import code_version
 from workers.errors import BrokenRunError

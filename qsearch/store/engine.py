@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -28,10 +28,8 @@ from sqlalchemy.exc import (
 )
 
 from qsearch.errors import EmptyStoreError, StoreError
-from qsearch.file_lock import file_lock
-from qsearch.interrupts import interrupts_kept
-from qsearch.store.migrate import head_revision, known_revisions, upgrade_to_head
-from qsearch.store.models import VERSION_TABLE
+from qsearch.process import file_lock, interrupts_kept
+from qsearch.store.schema import REVISIONS, found_revision, make_schema, upgrade_schema
 
 BUSY_TIMEOUT_MS = 5_000
 """How long SQLite waits for a lock in silence; ``Patience`` waits on, and says so."""
@@ -119,7 +117,7 @@ def open_engine(storage: str, *, create: bool = True, patience: Patience | None 
         engine = _create(url)
         if not _is_current(engine, url, create):
             with engine.connect() as connection:
-                upgrade_to_head(connection)
+                make_schema(connection)
         return engine
 
     return (patience or Patience()).run(url, attempt)
@@ -155,7 +153,7 @@ def schema_version(storage: str) -> tuple[str | None, str]:
     def attempt() -> tuple[str | None, str]:
         engine = _create(url, reader=True)
         try:
-            return _found_version(engine), head_revision()
+            return _found_version(engine), REVISIONS[-1]
         finally:
             engine.dispose()
 
@@ -172,13 +170,13 @@ def migrate(storage: str) -> tuple[str, str]:
     url = parse_url(storage)
     if found is None:
         raise _no_study(url)
-    if found not in known_revisions():
+    if found not in REVISIONS:
         raise _other_schema(url, found, head)
 
     def attempt() -> None:
         engine = _create(url)
         with engine.connect() as connection:
-            upgrade_to_head(connection)
+            upgrade_schema(connection)
         engine.dispose()
 
     Patience().run(url, attempt)
@@ -332,7 +330,7 @@ def _is_current(engine: Engine, url: URL, create: bool) -> bool:
     found = _found_version(engine)
     if found is None and not create:
         raise _no_study(url)
-    head = head_revision()
+    head = REVISIONS[-1]
     if found is not None and found != head:
         raise _other_schema(url, found, head)
     return found is not None
@@ -340,10 +338,7 @@ def _is_current(engine: Engine, url: URL, create: bool) -> bool:
 
 def _found_version(engine: Engine) -> str | None:
     with engine.connect().execution_options(reader=True) as connection:
-        if not inspect(connection).has_table(VERSION_TABLE):
-            return None
-        row = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").first()
-        return str(row[0]) if row else None
+        return found_revision(connection)
 
 
 def _no_study(url: URL) -> EmptyStoreError:
@@ -355,7 +350,7 @@ def _no_study(url: URL) -> EmptyStoreError:
 
 
 def _other_schema(url: URL, found: str, head: str) -> StoreError:
-    older = found in known_revisions()
+    older = found in REVISIONS
     return StoreError(
         f"the database has schema {found!r}, this version of qsearch needs {head!r}",
         where=masked(url),

@@ -34,8 +34,8 @@ from qsearch.store.records import (
     Outcome,
     Shard,
     Trial,
+    trial_of,
 )
-from qsearch.store.row_records import trial_of
 
 # Any number that no other program uses for its advisory locks.
 _CLAIM_LOCK: Final = 0x71735F636C61

@@ -70,7 +70,7 @@ NAMED_ROOMS: Final = frozenset(
 _FACADE: Final = re.compile(r'"""See ``')
 _CITATION: Final = re.compile(r"spec/[a-z_]+\.md|\bD-\d+|\bR-\d+|the plan")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
-_HEAVY: Final = ("scipy", "alembic", "pandas")
+_HEAVY: Final = ("scipy.linalg", "scipy.optimize", "alembic", "pandas")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,14 @@ class Bound:
 
 Measure = Callable[[], Bound]
 MEASURES: Final[dict[str, Measure]] = {}
-REACHED: Final[frozenset[str]] = frozenset()
+REACHED: Final = frozenset(
+    {
+        "files of qsearch and workers",
+        "files of qsearch and workers above 450 lines",
+        "files of qsearch/search",
+        "heavy modules before the first line",
+    }
+)
 """Bounds that hold, and that a test keeps."""
 
 

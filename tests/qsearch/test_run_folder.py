@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qsearch.errors import RunFolderError
-from qsearch.file_lock import file_lock
+from qsearch.process import file_lock
 from qsearch.run_folder import RunFolder
 
 OURS, FOREIGN = "a" * 64, "b" * 64

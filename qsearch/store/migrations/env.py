@@ -1,4 +1,4 @@
-"""What alembic runs: migrate over the connection that ``qsearch.store.migrate`` hands in."""
+"""What alembic runs: migrate over the connection that ``qsearch.store.schema`` hands in."""
 
 from __future__ import annotations
 

@@ -10,14 +10,23 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect
 from sqlalchemy.exc import DBAPIError
 
+import qsearch.store.engine
 from qsearch.errors import StoreError
-from qsearch.store.engine import exclusive, migrate, open_engine, open_reader, schema_version
+from qsearch.store.engine import (
+    exclusive,
+    migrate,
+    open_engine,
+    open_reader,
+    schema_version,
+)
 from qsearch.store.models import VERSION_TABLE, Table
 from qsearch.store.records import Ended, NewStudy, NewTrial, Outcome
 from qsearch.store.repository import Repository
+from qsearch.store.schema import REVISIONS
 
 CLAIM = """
 import sys
@@ -203,6 +212,7 @@ def test_eight_readers_meet_no_lock_while_trials_are_written(storage_url: str) -
 
 
 ASSETS = Path(__file__).parent / "upgrade_assets"
+MIGRATIONS = Path(qsearch.store.engine.__file__).parent / "migrations"
 
 
 @pytest.mark.parametrize("old", sorted(path.stem for path in ASSETS.glob("*.db")))
@@ -226,6 +236,36 @@ def test_a_database_of_every_older_schema_is_migrated_by_command_only(
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
         assert compare_metadata(context, Table.metadata) == []
     repository.close()
+
+
+def test_a_new_database_has_the_schema_of_a_migrated_one(tmp_path: Path) -> None:
+    assert [script.revision for script in ScriptDirectory(MIGRATIONS).walk_revisions()] == [
+        *reversed(REVISIONS)
+    ]
+    urls = [f"sqlite:///{tmp_path / name}" for name in ("new.db", "migrated.db")]
+    shutil.copy(ASSETS / "0001.db", tmp_path / "migrated.db")
+    migrate(urls[1])
+    described = []
+    for url in urls:
+        engine = open_engine(url)
+        found = inspect(engine)
+        described.append(
+            {
+                table: (
+                    sorted(
+                        (c["name"], str(c["type"]), c["nullable"], c["default"])
+                        for c in found.get_columns(table)
+                    ),
+                    sorted(str(index) for index in found.get_indexes(table)),
+                    sorted(str(key) for key in found.get_unique_constraints(table)),
+                    sorted(str(key) for key in found.get_foreign_keys(table)),
+                    found.get_pk_constraint(table),
+                )
+                for table in found.get_table_names()
+            }
+        )
+        engine.dispose()
+    assert described[0] == described[1]
 
 
 def test_a_newer_schema_is_not_migrated(tmp_path: Path) -> None:

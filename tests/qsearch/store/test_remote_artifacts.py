@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qsearch.errors import StoreError
-from qsearch.store.remote_artifacts import RemoteArtifactStore, artifact_store
+from qsearch.store.artifacts import RemoteArtifactStore, artifact_store
 
 pytest.importorskip("fsspec", reason="fsspec is not installed (pip install 'qsearch[remote]')")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qsearch.interrupts import interrupts_kept
+from qsearch.process import interrupts_kept
 
 CUT_OFF = """
 import sys

@@ -1,0 +1,127 @@
+"""What a process of ours sets up: its log, its signals, its locks. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+PACKAGES = ("qsearch", "workers", "compiler")
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+@contextlib.contextmanager
+def logging_to(verbosity: int = 0, log_file: Path | None = None) -> Iterator[None]:
+    """Send records of our packages to stderr and, if given, to ``log_file``, for a while.
+
+    Args:
+        verbosity: -1 errors only, 0 warnings, 1 informational, 2 everything.
+        log_file: appended to; gets everything from INFO on.
+    """
+    level = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG)
+    console = logging.StreamHandler(sys.stderr)
+    console.setLevel(level)
+    console.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    handlers: list[logging.Handler] = [console]
+    if log_file is not None:
+        file_handler = logging.FileHandler(log_file, encoding="utf-8")
+        file_handler.setLevel(min(level, logging.INFO))
+        file_handler.setFormatter(logging.Formatter(_FORMAT))
+        handlers.append(file_handler)
+    loggers = [logging.getLogger(package) for package in PACKAGES]
+    before = [(logger, logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        for handler in handlers:
+            logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger, old_level, propagate in before:
+            for handler in handlers:
+                logger.removeHandler(handler)
+            logger.setLevel(old_level)
+            logger.propagate = propagate
+        for handler in handlers:
+            handler.close()
+
+
+# Signals ----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """A signal takes effect when the block ends; a second one takes effect at once.
+
+    A native module cut off in its import crashes; a transaction cut off in SQLAlchemy's own code
+    keeps the lock of the database. Signals that nobody handles stay as they are, and threads other
+    than the main one, to which Python brings no signal, are left alone.
+
+    Raises:
+        KeyboardInterrupt: there was one, and the handler before is Python's own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept: list[tuple[int, FrameType | None]] = []
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        kept.append((number, frame))
+        if len(kept) > 1:
+            signal.default_int_handler(number, frame)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with contextlib.ExitStack() as restored:
+            for number, handler in handlers.items():
+                if callable(handler):
+                    restored.callback(signal.signal, number, handler)
+                    signal.signal(number, keep)
+            yield
+    finally:
+        if kept:
+            signal_number, frame = kept[0]
+            before = handlers[signal.Signals(signal_number)]
+            assert callable(before)
+            before(signal_number, frame)
+
+
+# Locks ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, busy: Exception) -> Iterator[Callable[[], bool]]:
+    """Hold an exclusive lock on ``path``, which is created; its holder may delete it.
+
+    Yields:
+        a function that tells whether the locked file still lies at ``path``.
+
+    Raises:
+        Exception: ``busy``, when another process holds it.
+    """
+    while True:
+        with path.open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise busy from error
+            if not _is_at(path, handle.fileno()):
+                continue  # its holder deleted it since it was opened
+            yield partial(_is_at, path, handle.fileno())
+            return
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except OSError:
+        return False
