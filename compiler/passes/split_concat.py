@@ -2,7 +2,8 @@
 
     before (max_args=4)                        after
     concatenate((%a, %b, %c, %d, %e))          %0 = concatenate((%a, %b, %c));
-                                               concatenate((%0, %d, %e))
+                                               %1 = concatenate((%d, %e));
+                                               concatenate((%0, %1))
 
 Some accelerators and loaders take no more than so many kernel arguments. FuseOps with
 ``relay.FuseOps.max_args`` keeps to the limit, but cannot take apart what is one operator; run this
