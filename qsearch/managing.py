@@ -12,7 +12,7 @@ from qsearch.report.build import trial_details
 from qsearch.report.listing import only_study, study_row, with_all_columns
 from qsearch.report.pareto import front_of
 from qsearch.run_folder import RunFolder
-from qsearch.search.objectives import Objective, own_scores
+from qsearch.search.objectives import Objective, accuracies_in
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.records import CommandKind, Study
 from qsearch.store.repository import Repository
@@ -191,4 +191,4 @@ def _front(repository: Repository, study: Study, objective: Objective) -> dict[s
 
 
 def _scores(score: Any) -> dict[str, Any]:
-    return {name: score.get(name) for name in ("top1", "agreement", "sqnr_db")} | own_scores(score)
+    return accuracies_in(score)

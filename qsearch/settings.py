@@ -17,10 +17,9 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-HARDWARE_METRICS: Final = ("hw_groups", "hw_traffic", "hw_cycles", "hw_host_calls")
-COSTS: Final = ("size", "bit_operations", "latency", *HARDWARE_METRICS)
+COSTS: Final = cost_options()
 """What ``--minimize`` may name, and ``--metric`` with less being better."""
-METRICS: Final = ("top1", "agreement", "sqnr", *COSTS)
+METRICS: Final = metric_options()
 JUDGES: Final = ("grid", "simulated")
 POOLS: Final = ("ray", "process", "inline")
 SAMPLERS: Final = ("auto", "tpe", "nsga2", "random", "grid")

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from compiler.errors import NotFullyIntegralError, QuantizeError
-from compiler.fusion.hardware.cost import hardware_cost
-from compiler.fusion.hardware.description import parse_hdfg
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
@@ -18,6 +16,8 @@ from compiler.runtime.executor import Executor
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.messages import EvaluationRequest
+from workers.metrics.hardware import hardware_figures
+from workers.metrics.size import size_figures
 from workers.object_store import LRUCache, ObjectStore
 from workers.resources import CpuClock
 
@@ -108,7 +108,7 @@ class Builder:
             _float_ops(candidate),
             clock.seconds,
             _hardware(candidate, request.hardware),
-            _cost(candidate),
+            size_figures(candidate),
             None if candidate.integer is None else candidate.module,
         )
 
@@ -131,20 +131,12 @@ def _float_ops(candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _cost(candidate: Candidate) -> Mapping[str, float]:
-    cost = candidate.cost
-    return {
-        "model_bytes": float(cost.weight_bytes),
-        "bit_operations": float(cost.bit_operations),
-    }
-
-
 def _hardware(candidate: Candidate, hardware: tuple[str, str] | None) -> Mapping[str, float] | None:
     """What the candidate's integers cost on the described accelerator."""
     module = candidate.partitioned or candidate.integer
     if hardware is None or module is None:
         return None
-    return hardware_cost(module, parse_hdfg(*hardware)).totals()
+    return hardware_figures(module, hardware)
 
 
 def _simulated(candidate: Candidate) -> Executor:

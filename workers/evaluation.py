@@ -15,6 +15,7 @@ from workers.datasets.open_datasets import OpenDatasets
 from workers.datasets.protocol import Dataset
 from workers.errors import DatasetError, WorkerError
 from workers.messages import EvaluationRequest, EvaluationResult, Range
+from workers.metrics.latency import latency_figures
 from workers.metrics.protocol import Outputs
 from workers.metrics.sums import MetricSums
 from workers.object_store import ObjectStore
@@ -169,13 +170,10 @@ class _Judgement:
         Raises:
             CompilerError: the module has no C form, or there is no compiler.
         """
-        from compiler.targets.c.stopwatch import timed_run
-
         module = self._runnable.module
         if module is None:
             return {}
-        _, milliseconds = timed_run(module, self._batch(self._runs[0]).inputs)
-        return {"latency_ms": milliseconds / self._size}
+        return latency_figures(module, self._batch(self._runs[0]).inputs, self._size)
 
     def outputs(self) -> Rows:
         """Outputs of all scored samples."""

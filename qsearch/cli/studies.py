@@ -116,7 +116,7 @@ def best_command(
 ) -> int:
     """Print the winner of a study: its scores, parameters and module."""
     from qsearch import api
-    from qsearch.search.objectives import own_scores
+    from qsearch.search.objectives import accuracies_in
 
     found = api.best(**options.found_study(folder, storage, study))
     if qconfig:
@@ -126,8 +126,7 @@ def best_command(
     else:
         params = ", ".join(f"{name}={value}" for name, value in found["params"].items())
         print(f"study      {found['study']}\nbest       trial {found['number']}")
-        usual = {name: found.get(name) for name in ("top1", "agreement", "sqnr_db")}
-        for name, value in (usual | own_scores(found)).items():
+        for name, value in accuracies_in(found).items():
             if value is not None:
                 print(f"{name:<10} {value:.4f}{_interval(found['intervals'].get(name))}")
         for one in found.get("front", ()):

@@ -8,9 +8,10 @@ from enum import Enum
 from compiler.errors import legal_names
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.errors import SettingsError
-from qsearch.report.measures import Measure
+from qsearch.report.measures import value_of
 from qsearch.report.plots import layers, parameters, trials
 from qsearch.search.optuna_study import importances
+from workers.metrics.measure import Measure
 
 
 class PlotName(Enum):
@@ -44,7 +45,7 @@ def plot(study: Snapshot, name: PlotName, width: int, x: str | None, y: str | No
 def importance_of(study: Snapshot, measure: Measure) -> Mapping[str, float]:
     """Importances of the parameters, computed again when a twentieth of the trials is new."""
     complete = [p for p in study.points if p.state == "complete"]
-    known = [(p.params, v) for p in complete if (v := measure.of(p)) is not None]
+    known = [(p.params, v) for p in complete if (v := value_of(measure, p)) is not None]
     kept = study.importances.get(measure.name)
     if kept is not None and len(known) < 1.05 * kept[0]:
         return kept[1]

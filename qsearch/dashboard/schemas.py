@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qsearch.dashboard.security import without_passwords
-from qsearch.report.measures import Measure
 from qsearch.store.records import Event, Stage
 from qsearch.store.view_queries import TrialPoint
+from workers.metrics.measure import Measure
 
 LARGEST_ID = 2**63 - 1
 """What a column of ids holds."""

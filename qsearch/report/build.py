@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from qsearch.report.intervals import intervals
-from qsearch.search.objectives import own_scores
+from qsearch.search.objectives import accuracies_in
 from qsearch.search.space import canonical_fields
-from qsearch.settings import HARDWARE_METRICS
 from qsearch.store.records import Counts, Study, Trial
-
-_SCORES = ("top1", "agreement", "sqnr_db")
+from workers.metrics.measure import known_measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +76,9 @@ def _best(trial: Trial) -> dict[str, Any]:
 
 def _scored(score: Mapping[str, float | None]) -> dict[str, float | None]:
     """Accuracies, what the user's own metrics gave, and the costs that are known."""
-    known = ("model_bytes", "bit_operations", "latency_ms", *HARDWARE_METRICS)
-    costs = {name: score[name] for name in known if name in score}
-    return {**{name: score.get(name) for name in _SCORES}, **own_scores(score), **costs}
+    known = known_measures()
+    costs = {m.name: score[m.name] for m in known if m.smaller_is_better and m.name in score}
+    return {**accuracies_in(score), **costs}
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from qsearch.errors import RunFolderError
 from qsearch.managing import opened
-from qsearch.report.measures import Measure, Measures
+from qsearch.report.measures import Measures, value_in, value_of
 from qsearch.report.plots import layers, parameters, trials
 from qsearch.report.plots.alone import alone, stylesheet
 from qsearch.search.optuna_study import importances
@@ -20,6 +20,7 @@ from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Failure, LayerFigures, Stage, Study
 from qsearch.store.view_queries import TrialPoint
 from qsearch.study_address import StudyAddress
+from workers.metrics.measure import Measure
 
 WIDTH: Final = 560
 ROWS: Final = 200
@@ -96,7 +97,7 @@ def draw_plots(content: StudyContent) -> dict[str, tuple[str, str]]:
     known = [
         (p.params, v)
         for p in points
-        if p.state == "complete" and (v := measures.primary.of(p)) is not None
+        if p.state == "complete" and (v := value_of(measures.primary, p)) is not None
     ]
     found = importances(known, smaller_is_better=measures.primary.smaller_is_better)
     names = dict.fromkeys(sorted(found, key=lambda name: -found[name]))
@@ -137,7 +138,7 @@ def page(content: StudyContent, drawn: Mapping[str, tuple[str, str]]) -> str:
         "Model": study.model_name,
         "State": study.state + (f" ({study.stopped})" if study.stopped else ""),
         "Best": _best(measures, best),
-        "Float model": _value(measures.primary, measures.primary.of_score(study.baseline)),
+        "Float model": _value(measures.primary, value_in(measures.primary, study.baseline)),
         "Trials": f"{sum(p.finished for p in content.points)} of {study.target_trials}",
         "Changed": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(study.updated_at)),
         "Model sha256": study.model_sha256,
@@ -173,7 +174,7 @@ def _trials(content: StudyContent, measures: Measures) -> str:
     rows = [
         (
             str(p.number),
-            *(_value(m, m.of(p)) for m in shown),
+            *(_value(m, value_of(m, p)) for m in shown),
             *(_plain(p.params[name]) if name in p.params else "" for name in names),
         )
         for p in ordered[:ROWS]
@@ -206,14 +207,16 @@ def _best(measures: Measures, best: TrialPoint | None) -> str:
         return "no trial is complete"
     broken = measures.broken(best.score)
     told = f", breaks {' and '.join(broken)}" if broken else ""
-    return f"{_value(measures.primary, measures.primary.of(best))} (trial {best.number}{told})"
+    return (
+        f"{_value(measures.primary, value_of(measures.primary, best))} (trial {best.number}{told})"
+    )
 
 
 def _value(measure: Measure, value: float | None) -> str:
     shown = measure.shown(value)
     if shown is None:
         return "–"
-    if measure.name == "sqnr_db" and abs(shown) >= 400:
+    if measure.is_infinite(shown):
         return "∞"
     if measure.unit in ("%", "dB", "s"):
         text = f"{shown:.2f}"

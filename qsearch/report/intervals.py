@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from qsearch.search.objectives import UNCERTAIN
+from workers.metrics.measure import known_measures
 
 Z: Final = 1.959963984540054
 """Standard normal deviate of 95 %."""
@@ -37,10 +38,10 @@ def intervals(score: Mapping[str, float | None], samples: int | None) -> dict[st
             wider intervals here than it needs.
     """
     found: dict[str, Interval] = {}
-    for name in ("top1", "agreement"):
-        value = score.get(name)
-        if value is not None and samples:
-            found[name] = wilson(value, samples)
+    for each in known_measures():
+        value = score.get(each.name)
+        if each.interval == "wilson" and value is not None and samples:
+            found[each.name] = wilson(value, samples)
     for name, value in score.items():
         error = score.get(f"{name}{UNCERTAIN}")
         if value is not None and error is not None:

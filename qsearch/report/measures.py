@@ -5,14 +5,12 @@ Everything is read from the study and its scores: a metric of one's own is shown
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from qsearch.search.objectives import (
     KEEPS_ACCURACY,
-    SQNR_CEILING_DB,
     Objective,
     is_uncertainty,
     option_of,
@@ -20,52 +18,14 @@ from qsearch.search.objectives import (
 )
 from qsearch.settings import parse_max_drop
 from qsearch.store.records import Study
+from workers.metrics.measure import Measure, by_option, measure
 
-_COSTS: Final = (
-    "hw_",
-    "latency",
-    "model_bytes",
-    "bytes",
-    "seconds",
-    "cpu_s",
-    "size",
-    "cost",
-    "bit_operations",
-)
-"""Beginnings of names of which less is better."""
+SECONDS: Final = Measure("seconds", title="wall time", unit="s", smaller_is_better=True)
+CPU_S: Final = Measure("cpu_s", title="CPU time", unit="s", smaller_is_better=True)
+"""What a trial took; not part of a score."""
+_TIMINGS: Final = {each.name: each for each in (CPU_S, SECONDS)}
 _COSTS_FIRST: Final = ("hw_traffic", "hw_cycles", "hw_groups", "latency_ms", "model_bytes")
 """Costs that are drawn before others."""
-_UNITS: Final[Mapping[str, str]] = {
-    "top1": "%",
-    "top5": "%",
-    "agreement": "%",
-    "sqnr_db": "dB",
-    "hw_traffic": "bytes",
-    "model_bytes": "bytes",
-    "latency_ms": "ms",
-    "seconds": "s",
-    "cpu_s": "s",
-}
-_WORDS: Final[Mapping[str, str]] = {
-    "top1": "top-1",
-    "top5": "top-5",
-    "sqnr_db": "SQNR",
-    "hw_traffic": "hardware traffic",
-    "hw_groups": "hardware groups",
-    "hw_cycles": "hardware cycles",
-    "hw_host_calls": "calls on the host",
-    "model_bytes": "model size",
-    "bit_operations": "bit operations",
-    "latency_ms": "latency",
-    "seconds": "wall time",
-    "cpu_s": "CPU time",
-    "number": "trial",
-}
-_OF_METRIC: Final[Mapping[str, str]] = {
-    "sqnr": "sqnr_db",
-    "size": "model_bytes",
-    "latency": "latency_ms",
-}
 
 
 class Scored(Protocol):
@@ -81,58 +41,6 @@ class Scored(Protocol):
     def seconds(self) -> float | None: ...
     @property
     def cpu_s(self) -> float | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """One figure of a trial.
-
-    Attributes:
-        name: key in the score, or ``seconds`` or ``cpu_s``.
-        smaller_is_better: a cost.
-    """
-
-    name: str
-    smaller_is_better: bool
-
-    @property
-    def words(self) -> str:
-        """Its name for people."""
-        return _WORDS.get(self.name, self.name)
-
-    @property
-    def unit(self) -> str:
-        """Of the shown value: fractions are shown in percent."""
-        return _UNITS.get(self.name, "")
-
-    @property
-    def label(self) -> str:
-        """Name and unit, for an axis."""
-        return f"{self.words} ({self.unit})" if self.unit else self.words
-
-    @property
-    def most(self) -> float:
-        """What no shown value exceeds."""
-        return 100.0 if self.unit == "%" else math.inf
-
-    def of(self, trial: Scored) -> float | None:
-        """The stored value; an infinite SQNR is the ceiling, so that it can be drawn."""
-        if self.name in ("seconds", "cpu_s"):
-            return trial.seconds if self.name == "seconds" else trial.cpu_s
-        return self.of_score(trial.score)
-
-    def of_score(self, score: Mapping[str, Any] | None) -> float | None:
-        """The value in a score."""
-        if score is None or self.name not in score:
-            return None
-        value = score[self.name]
-        if value is None:
-            return SQNR_CEILING_DB if self.name == "sqnr_db" else None
-        return float(value)
-
-    def shown(self, value: float | None) -> float | None:
-        """The value in its unit."""
-        return value if value is None or self.unit != "%" else 100.0 * value
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +67,7 @@ class Measures:
     def of(cls, study: Study, trials: Iterable[Scored]) -> Measures:
         """Of a study and its trials so far."""
         objective = Objective.of(study.spec)
-        names: dict[str, None] = {_OF_METRIC.get(objective.metric, objective.metric): None}
+        names: dict[str, None] = {by_option(objective.metric).name: None}
         first: dict[str, float | None] = {}
         varying: set[str] = set()
         timed = False
@@ -170,13 +78,13 @@ class Measures:
                     first[name] = value
                 elif value != first[name]:
                     varying.add(name)
-                told = name not in names and (value is not None or name == "sqnr_db")
+                has = value is not None or measure(name).infinite is not None
+                told = name not in names and has
                 if told and name != KEEPS_ACCURACY and not is_uncertainty(name, trial.score or {}):
                     names[name] = None
         if timed:
-            timings = ("cpu_s", "seconds")
-            names.update(dict.fromkeys(timings))
-            varying.update(timings)
+            names.update(dict.fromkeys(_TIMINGS))
+            varying.update(_TIMINGS)
         measures = tuple(measure_of(name) for name in names)
         baseline = study.baseline or {}
         name = "top1" if baseline.get("top1") is not None else "agreement"
@@ -198,7 +106,7 @@ class Measures:
         """
         asked = [score_key(name) for name in self.objective.minimize]
         wanted = [*asked, *_COSTS_FIRST]
-        costs = [m for m in self.all if m.smaller_is_better and m.name != "seconds"]
+        costs = [m for m in self.all if m.smaller_is_better and m is not SECONDS]
         return min(
             costs,
             key=lambda m: (
@@ -226,8 +134,22 @@ class Measures:
 
 
 def measure_of(name: str) -> Measure:
-    """The measure of a name."""
-    return Measure(name, name.startswith(_COSTS))
+    """The measure of a key in a score, or of what a trial took."""
+    return _TIMINGS.get(name) or measure(name)
+
+
+def value_of(each: Measure, trial: Scored) -> float | None:
+    """The stored value; an infinite one is a finite number that can be drawn."""
+    if each.name in _TIMINGS:
+        return trial.seconds if each is SECONDS else trial.cpu_s
+    return value_in(each, trial.score)
+
+
+def value_in(each: Measure, score: Mapping[str, Any] | None) -> float | None:
+    """The value in a score."""
+    if score is None or each.name not in score:
+        return None
+    return each.finite(score[each.name])
 
 
 def pareto(
@@ -239,7 +161,7 @@ def pareto(
     """
     points = []
     for trial in trials:
-        x, y = cost.of(trial), good.of(trial)
+        x, y = value_of(cost, trial), value_of(good, trial)
         if trial.state == "complete" and x is not None and y is not None:
             points.append((x if cost.smaller_is_better else -x, -y, trial.number))
     if good.smaller_is_better:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
-from qsearch.search.objectives import KEEPS_ACCURACY, SQNR_CEILING_DB, UNCERTAIN, Score
+from qsearch.search.objectives import KEEPS_ACCURACY, UNCERTAIN, Score
 from qsearch.settings import is_import_path
 from qsearch.store.records import Failure, Outcome, Trial
 from workers.errors import LostWorkerError
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, EvaluatorName, Range
-from workers.metrics.custom import named_values, standard_error
-from workers.metrics.registry import results
-from workers.metrics.sqnr import standard_error_db
+from workers.metrics.custom import named_values
+from workers.metrics.measure import Measure, known_measures
+from workers.metrics.registry import find_metric, results
 from workers.parts import split
 
 COLLAPSE_AFTER: Final = 32
@@ -153,30 +152,27 @@ def failed(error: Exception, attempts: int = 1, seconds: float | None = None) ->
     )
 
 
-SQNR_ERROR: Final = f"sqnr_db{UNCERTAIN}"
-"""In a score: the standard error of ``sqnr_db``, from how samples differ."""
-
-
 def metric_names(has_labels: bool, metric: str = "") -> tuple[str, ...]:
     """Metrics of ``workers.metrics`` that every candidate is scored with, and the user's own."""
-    names = ("top1", "agreement", "sqnr") if has_labels else ("agreement", "sqnr")
+    names = tuple(m.option for m in _accuracies() if has_labels or m.needs != "labels")
     return (*names, metric) if is_import_path(metric) else names
 
 
 def score_of(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
-    """The score of merged sums: ``top1``, ``agreement`` (fractions 0..1) and ``sqnr_db``.
-
-    ``sqnr_db`` is None where the outputs equal the float model's, and the lowest value we know
-    where they are not finite, so that a broken module never ranks as a perfect one.
-    """
+    """The score of merged sums: the value of each metric, and its standard error if it has one."""
     values = results(sums)
-    return {
-        "top1": values.get("top1"),
-        "agreement": values.get("agreement"),
-        "sqnr_db": _sqnr_db(values.get("sqnr"), sums["sqnr"]),
-        SQNR_ERROR: standard_error_db(sums["sqnr"]),
-        **_custom(sums),
-    }
+    score: dict[str, float | None] = {}
+    for each in _accuracies():
+        score[each.name] = values.get(each.option)
+        if each.interval == "error" and each.option in sums:
+            error = find_metric(each.option).standard_error(sums[each.option])
+            score[each.name + UNCERTAIN] = error
+    return score | _custom(sums)
+
+
+def _accuracies() -> list[Measure]:
+    """What candidates are scored by, costs left out."""
+    return [m for m in known_measures() if not m.smaller_is_better]
 
 
 def _custom(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
@@ -185,19 +181,13 @@ def _custom(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     for name, state in sums.items():
         if is_import_path(name):
             found[name] = results({name: state})[name]
-            found[name + UNCERTAIN] = standard_error(state)
+            found[name + UNCERTAIN] = find_metric(name).standard_error(state)
             found.update(named_values(name, state))
     return found
 
 
-def _sqnr_db(value: float | None, state: Mapping[str, float]) -> float | None:
-    if value is not None:
-        return value
-    equal = state["noise"] == 0 and math.isfinite(state["signal"])
-    return None if equal else -SQNR_CEILING_DB
-
-
 def baseline_score(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
-    """The float model's score: it agrees with itself, and its SQNR is infinite."""
-    top1 = results(sums).get("top1")
-    return {"top1": top1, "agreement": 1.0, "sqnr_db": None, **_custom(sums)}
+    """The float model's score; beside itself it agrees, and its SQNR is infinite."""
+    values = results(sums)
+    score = {m.name: values.get(m.option, m.perfect) for m in _accuracies()}
+    return score | _custom(sums)

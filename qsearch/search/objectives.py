@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qsearch.settings import COSTS, MaxDrop
+from qsearch.settings import MaxDrop
 from qsearch.store.records import Trial
+from workers.metrics.measure import by_option, known_measures, measure
 
 Score = Mapping[str, float | None]
 """Metric name → value: ``top1`` and ``agreement`` as fractions 0..1, ``sqnr_db`` in dB.
@@ -34,21 +34,13 @@ _NO_COST: Final = -1e18
 # Begins the name of a limit on a cost other than size.
 _AT_MOST: Final = "at_most "
 
-# Stands for an infinite SQNR where a finite number is needed (Optuna, sorting).
-SQNR_CEILING_DB: Final = 400.0
-SCORE_KEY: Final = {
-    "top1": "top1",
-    "agreement": "agreement",
-    "sqnr": "sqnr_db",
-    "size": "model_bytes",
-    "latency": "latency_ms",
-}
-
 
 def sqnr_value(score: Score) -> float:
     """SQNR in dB as a finite number."""
-    sqnr = score.get("sqnr_db")
-    return SQNR_CEILING_DB if sqnr is None or math.isinf(sqnr) else float(sqnr)
+    sqnr = measure("sqnr_db")
+    value = sqnr.finite(score.get(sqnr.name))
+    assert value is not None
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +94,13 @@ class Objective:
 
     def value(self, score: Score) -> float:
         """The metric as the sampler sees it; greater is better."""
-        if self.metric in COSTS:
-            cost = score.get(score_key(self.metric))
+        metric = by_option(self.metric)
+        if metric.smaller_is_better:
+            cost = score.get(metric.name)
             if cost is None or not score.get(KEEPS_ACCURACY):
                 return _LOST_ACCURACY * (2.0 - accuracy_of(score)[1])
             return -cost
-        if self.metric == "sqnr":
-            return sqnr_value(score)
-        value = score.get(score_key(self.metric))
-        return 0.0 if value is None else float(value)
+        return metric.finite(score.get(metric.name)) or 0.0
 
     def values(self, score: Score) -> tuple[float, ...]:
         """One number per objective; greater is better, so costs are negative."""
@@ -125,7 +115,7 @@ class Objective:
         """What a module breaks, by the name of the limit; none is broken at 0 or below."""
         found: dict[str, float] = {}
         kept = score.get(KEEPS_ACCURACY)
-        if kept is not None and self.metric not in COSTS:
+        if kept is not None and not by_option(self.metric).smaller_is_better:
             found["max_drop"] = 1.0 - kept
         if self.max_size is not None:
             found["max_size"] = _excess(score.get("model_bytes"), self.max_size)
@@ -144,7 +134,7 @@ class Objective:
 
     def shown(self, score: Score) -> float | None:
         """The metric as people read it: a cost as it is, not its negative."""
-        if self.metric in COSTS:
+        if by_option(self.metric).smaller_is_better:
             return score.get(score_key(self.metric))
         return self.value(score)
 
@@ -153,15 +143,8 @@ class Objective:
         parts = []
         for name in self.names:
             value = self.shown(score) if name == self.metric else score.get(score_key(name))
-            if value is None:
-                text = "unknown"
-            elif name == "sqnr":
-                text = f"{value:.2f} dB"
-            elif name in COSTS:
-                text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-            else:
-                text = f"{value:.4f}"
-            parts.append(f"{name} {text}")
+            told = "unknown" if value is None else by_option(name).told(value)
+            parts.append(f"{name} {told}")
         return ", ".join(parts)
 
     def rank(self, score: Score, number: int) -> tuple[float, ...]:
@@ -190,7 +173,13 @@ def _excess(cost: float | None, limit: float) -> float:
 
 def score_key(name: str) -> str:
     """The key of a score under which a metric or cost is found."""
-    return SCORE_KEY.get(name, name)
+    return by_option(name).name
+
+
+def accuracies_in(score: Score) -> dict[str, float | None]:
+    """What a score says of accuracy, by key: every known metric, then the user's own."""
+    usual = {m.name: score.get(m.name) for m in known_measures() if not m.smaller_is_better}
+    return usual | own_scores(score)
 
 
 def own_scores(score: Score) -> dict[str, float | None]:
@@ -212,7 +201,9 @@ def weighs_accuracy(metric: str, minimize: tuple[str, ...], has_labels: bool) ->
 
     Without labels accuracy is the agreement with the float model, which SQNR stands for.
     """
-    return metric in COSTS or bool(minimize) or (metric == "sqnr" and has_labels)
+    return (
+        by_option(metric).smaller_is_better or bool(minimize) or (metric == "sqnr" and has_labels)
+    )
 
 
 def accuracy_of(score: Score) -> tuple[str, float]:

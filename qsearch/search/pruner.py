@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from qsearch.search.objectives import Objective
 from qsearch.store.records import Shard, Trial
 from workers.messages import EvaluationResult
+from workers.metrics.measure import by_option
 
 LOOKS: Final = (6, 12, 24)
 """Parts after which a trial is looked at; six are the fewest that can decide at 5 %."""
@@ -112,24 +113,16 @@ class SignFlipPruner:
 
 
 def losses(metric: str, parts: Sequence[Sums]) -> NDArray[np.float64] | None:
-    """What each part loses by a metric, less is better; None for metrics that parts do not split.
+    """What each part loses by a metric, less is better; None where parts cannot be compared.
 
-    sqnr: squared error. top1: wrong answers. agreement: answers unlike the float model's.
+    Args:
+        metric: a word of ``--metric``.
+        parts: sums of each part, by the name of the metric.
     """
-    keys = {
-        "sqnr": ("sqnr", "noise"),
-        "top1": ("top1", "correct"),
-        "agreement": ("agreement", "equal"),
-    }
-    if metric not in keys or not parts:
+    loss = by_option(metric).loss
+    if loss is None or not parts or any(metric not in sums for sums in parts):
         return None
-    name, key = keys[metric]
-    if any(name not in sums for sums in parts):
-        return None
-    values = np.asarray([sums[name][key] for sums in parts], np.float64)
-    if metric == "sqnr":
-        return values
-    return np.asarray([sums[name]["total"] for sums in parts], np.float64) - values
+    return np.asarray([loss(sums[metric]) for sums in parts], np.float64)
 
 
 def worse_by_sign_flips(differences: NDArray[np.float64], seed: int) -> float:

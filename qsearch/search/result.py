@@ -15,14 +15,14 @@ from qsearch.report.build import Costs, full_report, summary
 from qsearch.report.pareto import front_of, hypervolume_of
 from qsearch.run_folder import RunFolder
 from qsearch.search.context import StudyContext
-from qsearch.search.objectives import Objective, accuracy_of, keeps_accuracy, own_scores, score_key
+from qsearch.search.objectives import Objective, accuracy_of, keeps_accuracy, own_scores
 from qsearch.search.optuna_study import replica
 from qsearch.search.space import Params, Space
 from qsearch.search.study import PreparedStudy
 from qsearch.search.winner import Winner
-from qsearch.settings import COSTS
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
+from workers.metrics.measure import Measure, by_option, known_measures
 
 if TYPE_CHECKING:
     import optuna
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 
 _ALWAYS_TOLD: Final = ("hw_groups", "hw_traffic")
-_UNIT: Final = {"latency": " ms"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,10 @@ class SearchResult:
             params = ", ".join(f"{k}={v}" for k, v in self._best().params.items())
             lines.append(f"          {params}")
         for one in s.get("front", ()):
-            values = ", ".join(f"{name} {_number(one[name])}" for name in self.objective.names)
+            values = ", ".join(
+                f"{name} {_told(by_option(name), {by_option(name).name: one[name]})}"
+                for name in self.objective.names
+            )
             lines.append(f"front     {values}  (trial {one['trial']}, {one['stage']})")
         if s["emitted"]:
             equal = s["emitted"]["equal_outputs"]
@@ -131,10 +133,9 @@ class SearchResult:
     def _costs(self, score: Mapping[str, Any]) -> str:
         """The costs that the search looks at and ``_scores`` leaves out."""
         names = dict.fromkeys([*self.objective.names, *self.objective.limited])
-        told = [name for name in names if name in COSTS and name not in _ALWAYS_TOLD]
-        return "".join(
-            f", {name} {_number(score.get(score_key(name)))}{_UNIT.get(name, '')}" for name in told
-        )
+        costs = [m for m in map(by_option, names) if m.smaller_is_better]
+        told = [m for m in costs if m.name not in _ALWAYS_TOLD]
+        return "".join(f", {m.option} {_told(m, score)}" for m in told)
 
     def _best(self) -> Trial:
         best = self.objective.best(self.trials)
@@ -145,28 +146,26 @@ class SearchResult:
         return best
 
 
-def _number(value: float | None) -> str:
+def _told(each: Measure, score: Mapping[str, Any]) -> str:
+    value = score.get(each.name)
     if value is None:
-        return "unknown"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return "unknown" if each.infinite is None else "infinite"
+    return each.told(value)
 
 
 def _scores(score: Mapping[str, Any] | None) -> str:
     if not score:
         return "-"
     parts = []
-    if score.get("top1") is not None:
-        parts.append(f"top-1 {score['top1']:.2%}")
-    if score.get("agreement") is not None:
-        parts.append(f"agreement {score['agreement']:.2%}")
-    sqnr = score.get("sqnr_db")
-    parts.append("SQNR infinite" if sqnr is None else f"SQNR {sqnr:.2f} dB")
+    for each in known_measures():
+        there = score.get(each.name) is not None
+        if not each.smaller_is_better and (there or each.infinite is not None):
+            parts.append(f"{each.words or each.name} {_told(each, score)}")
+        elif there and each.name in _ALWAYS_TOLD:
+            unit = f"{each.unit} of " if each.unit else ""
+            parts.append(f"{_told(each, score)} {unit}{each.words}")
     own = own_scores(score).items()
-    parts.extend(f"{name} {value:.4g}" for name, value in own if value is not None)
-    if score.get("hw_groups") is not None:
-        parts.append(f"{score['hw_groups']:.0f} hardware groups")
-        parts.append(f"{score['hw_traffic']:,.0f} bytes of traffic")
-    return ", ".join(parts)
+    return ", ".join([*parts, *(f"{name} {value:.4g}" for name, value in own if value is not None)])
 
 
 def finish(

@@ -42,13 +42,14 @@ from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
 from qsearch.search.space import Space, content_hash
 from qsearch.search.space_file import percentiles_of, searched_space
-from qsearch.settings import HARDWARE_METRICS, Settings, is_import_path
+from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
 from qsearch.store.repository import Repository
 from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
+from workers.metrics.measure import by_option
 
 SOMETIMES_SCORED = ("hw", "latency", "max_drop")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the
@@ -228,7 +229,7 @@ def _find_own_code(settings: Settings) -> None:
 def _hardware(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | None:
     """The description that ``--hw`` names, checked before anything runs."""
     if settings.hw is None:
-        needs = [name for name in costs if name in HARDWARE_METRICS]
+        needs = [name for name in costs if by_option(name).needs == "hardware"]
         if needs:
             raise SettingsError(
                 f"the metric {needs[0]} needs an accelerator",

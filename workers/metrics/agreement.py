@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import MetricError
+from workers.metrics.measure import Measure, measures
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.registry import metrics
 from workers.metrics.top_k import answers
@@ -42,9 +43,24 @@ class Agreement:
         state["equal"] += float(np.count_nonzero(found == wanted))
         state["total"] += float(found.size)
 
+    def standard_error(self, state: Mapping[str, float]) -> float | None:
+        """None: the interval of a fraction follows from its value and the number of samples."""
+
     def result(self, state: Mapping[str, float]) -> float | None:
         """See ``Metric.result``."""
         return state["equal"] / state["total"] if state["total"] else None
 
 
 metrics.register("agreement")(Agreement())
+measures.register("agreement")(
+    Measure(
+        "agreement",
+        "agreement",
+        unit="%",
+        interval="wilson",
+        perfect=1.0,
+        place=1,
+        template="{:.2%}",
+        loss=lambda sums: sums["total"] - sums["equal"],
+    )
+)

@@ -88,6 +88,19 @@ class CustomMetric:
                 state[NAMED + key] = state.get(NAMED + key, 0.0) + total
         state[TOTAL] += count
 
+    def standard_error(self, state: Mapping[str, float]) -> float | None:
+        """None of fewer than two answers.
+
+        The delta method on the ratio of totals to samples, answers being independent of one
+        another.
+        """
+        calls, total = state.get(_CALLS, 0.0), state[TOTAL]
+        if calls < 2:
+            return None
+        mean = state[VALUE] / total
+        spread = state[_SQUARES] - 2.0 * mean * state[_PRODUCTS] + mean * mean * state[_COUNTS]
+        return math.sqrt(max(spread, 0.0) * calls / (calls - 1.0)) / total
+
     def result(self, state: Mapping[str, float]) -> float | None:
         """See ``Metric.result``."""
         return state[VALUE] / state[TOTAL] if state[TOTAL] else None
@@ -103,19 +116,6 @@ class CustomMetric:
                 fix="one float, a dictionary of floats, or one value per sample",
             )
         return array, np.ones(count)
-
-
-def standard_error(state: Mapping[str, float]) -> float | None:
-    """How far ``result`` could be off, were the samples drawn anew; None of fewer than two answers.
-
-    The delta method on the ratio of totals to samples, answers being independent of one another.
-    """
-    calls, total = state.get(_CALLS, 0.0), state[TOTAL]
-    if calls < 2:
-        return None
-    mean = state[VALUE] / total
-    spread = state[_SQUARES] - 2.0 * mean * state[_PRODUCTS] + mean * mean * state[_COUNTS]
-    return math.sqrt(max(spread, 0.0) * calls / (calls - 1.0)) / total
 
 
 @cache

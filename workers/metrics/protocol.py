@@ -32,5 +32,8 @@ class Metric(Protocol):
     ) -> None:
         """Add samples; ``reference`` is the float model's outputs for them, ``labels`` int64."""
 
+    def standard_error(self, state: Mapping[str, float]) -> float | None:
+        """How far the score could be off, were the samples drawn anew; None where it is unknown."""
+
     def result(self, state: Mapping[str, float]) -> float | None:
         """The score; None without a sample or where it is not finite."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import MetricError
+from workers.metrics.measure import Measure, measures
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.registry import metrics
 
@@ -22,7 +23,7 @@ FLOOR_DB = -400.0
 class Sqnr:
     """10 log10(sum reference^2 / sum (output - reference)^2), over all outputs and samples.
 
-    The squares and products of what single samples add are summed too, for ``standard_error_db``.
+    The squares and products of what single samples add are summed too, for ``standard_error``.
     """
 
     needs_labels = False
@@ -60,30 +61,33 @@ class Sqnr:
         state["products"] += float(signals @ noises)
 
     def result(self, state: Mapping[str, float]) -> float | None:
-        """See ``Metric.result``; infinite, so None, where the outputs are equal."""
+        """See ``Metric.result``; infinite, so None, where the outputs are equal.
+
+        Outputs that are not finite have the lowest value, so that a broken module never ranks as
+        a perfect one.
+        """
         signal, noise = state["signal"], state["noise"]
-        if noise == 0:
+        if noise == 0 and math.isfinite(signal):
             return None
-        if not (signal > 0 and math.isfinite(signal) and math.isfinite(noise)):
+        if not (signal > 0 and noise > 0 and math.isfinite(signal) and math.isfinite(noise)):
             return FLOOR_DB
         return 10.0 * math.log10(signal / noise)
 
+    def standard_error(self, state: Mapping[str, float]) -> float | None:
+        """Standard error in dB, by the delta method on the ratio of two sums.
 
-def standard_error_db(state: Mapping[str, float]) -> float | None:
-    """Standard error of the SQNR in dB, were the samples drawn anew; None where it has none.
-
-    By the delta method on the ratio of two sums: with S, N the signal and noise of n samples,
-    var(log(S/N)) = n/(n-1) sum_i (s_i/S - n_i/N)^2.
-    """
-    count, signal, noise = (state.get(name, 0.0) for name in ("samples", "signal", "noise"))
-    if count < 2 or not (signal > 0 and noise > 0 and math.isfinite(signal + noise)):
-        return None
-    spread = (
-        state["signal_squares"] / signal**2
-        + state["noise_squares"] / noise**2
-        - 2 * state["products"] / (signal * noise)
-    )
-    return 10 / math.log(10) * math.sqrt(max(spread, 0.0) * count / (count - 1))
+        With S, N the signal and noise of n samples, var(log(S/N)) is
+        n/(n-1) sum_i (s_i/S - n_i/N)^2.
+        """
+        count, signal, noise = (state.get(name, 0.0) for name in ("samples", "signal", "noise"))
+        if count < 2 or not (signal > 0 and noise > 0 and math.isfinite(signal + noise)):
+            return None
+        spread = (
+            state["signal_squares"] / signal**2
+            + state["noise_squares"] / noise**2
+            - 2 * state["products"] / (signal * noise)
+        )
+        return 10 / math.log(10) * math.sqrt(max(spread, 0.0) * count / (count - 1))
 
 
 def _of_samples(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -93,3 +97,16 @@ def _of_samples(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 metrics.register("sqnr")(Sqnr())
+measures.register("sqnr_db")(
+    Measure(
+        "sqnr_db",
+        "sqnr",
+        title="SQNR",
+        unit="dB",
+        interval="error",
+        infinite=-FLOOR_DB,
+        place=2,
+        template="{:.2f} dB",
+        loss=lambda sums: sums["noise"],
+    )
+)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import MetricError
+from workers.metrics.measure import Measure, measures
 from workers.metrics.protocol import Outputs, State
 from workers.metrics.registry import metrics
 
@@ -63,9 +64,25 @@ class Top1:
         state["correct"] += float(np.count_nonzero(found == labels))
         state["total"] += float(found.size)
 
+    def standard_error(self, state: Mapping[str, float]) -> float | None:
+        """None: the interval of a fraction follows from its value and the number of samples."""
+
     def result(self, state: Mapping[str, float]) -> float | None:
         """See ``Metric.result``."""
         return state["correct"] / state["total"] if state["total"] else None
 
 
 metrics.register("top1")(Top1())
+measures.register("top1")(
+    Measure(
+        "top1",
+        "top1",
+        title="top-1",
+        unit="%",
+        needs="labels",
+        interval="wilson",
+        place=0,
+        template="{:.2%}",
+        loss=lambda sums: sums["total"] - sums["correct"],
+    )
+)

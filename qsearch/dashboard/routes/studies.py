@@ -25,6 +25,7 @@ from qsearch.dashboard.schemas import (
 from qsearch.dashboard.security import without_passwords
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.state import SharedDep, SnapshotDep
+from qsearch.report.measures import value_of
 from qsearch.store.records import DriverRecord, Stage
 from qsearch.store.view_queries import TrialPoint
 
@@ -153,7 +154,7 @@ def _summary(study: Snapshot) -> dict[str, Any]:
         if best is None
         else BestOut(
             number=best.number,
-            value=measure.of(best),
+            value=value_of(measure, best),
             score=dict(best.score or {}),
             breaks=study.measures.broken(best.score),
         ),
@@ -195,7 +196,7 @@ def _spark(study: Snapshot) -> list[float]:
     sign = -1.0 if measure.smaller_is_better else 1.0
     best: list[float] = []
     for point in study.points:
-        value = measure.of(point) if point.state == "complete" else None
+        value = value_of(measure, point) if point.state == "complete" else None
         if value is not None:
             best.append(value if not best else sign * max(sign * best[-1], sign * value))
     if len(best) <= SPARK_POINTS:

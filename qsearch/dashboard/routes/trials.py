@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -23,6 +24,7 @@ from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep
 from qsearch.errors import SettingsError
+from qsearch.report.measures import value_of
 from qsearch.report.plots import layers
 from qsearch.search.evaluator import score_of
 from qsearch.store.records import Trial
@@ -200,7 +202,7 @@ def _column(study: Snapshot, name: str) -> Callable[[TrialPoint], Any]:
         return lambda point: getattr(point, name)
     measure = study.measures.named(name)
     if measure is not None:
-        return measure.of
+        return partial(value_of, measure)
     kind, _, parameter = name.partition(".")
     names = {each for point in study.points for each in point.params}
     if kind == "params" and parameter in names:

@@ -8,9 +8,10 @@ from html import escape
 from itertools import pairwise
 from typing import Any, Final
 
-from qsearch.report.measures import Measure
+from qsearch.report.measures import value_of
 from qsearch.report.plots.chart import SINGLE, Chart, Mark, axis, nothing
 from qsearch.store.view_queries import TrialPoint
+from workers.metrics.measure import Measure
 
 LINES: Final = 250
 """Trials in parallel coordinates: the best and an even choice of the rest."""
@@ -49,8 +50,8 @@ def slices(points: Sequence[TrialPoint], parameter: str, measure: Measure, width
         for p in points
         if p.state == "complete"
         and parameter in p.params
-        and (shown := measure.shown(measure.of(p))) is not None
-        and (measure.name != "sqnr_db" or abs(shown) < 400)
+        and (shown := measure.shown(value_of(measure, p))) is not None
+        and not measure.is_infinite(shown)
     ]
     if not known:
         return nothing(name, width, "no complete trial chose it yet")
@@ -93,8 +94,8 @@ def parallel(
         (p, shown)
         for p in points
         if p.state == "complete"
-        and (shown := measure.shown(measure.of(p))) is not None
-        and (measure.name != "sqnr_db" or abs(shown) < 400)
+        and (shown := measure.shown(value_of(measure, p))) is not None
+        and not measure.is_infinite(shown)
     ]
     if not known or not parameters:
         return nothing(name, width, "no complete trial yet")

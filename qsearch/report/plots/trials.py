@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from qsearch.report.measures import Measure, Measures, pareto
+from qsearch.report.measures import Measures, pareto, value_in, value_of
 from qsearch.report.plots.chart import SINGLE, Axis, Chart, Mark, nothing
 from qsearch.store.records import Study
 from qsearch.store.view_queries import TrialPoint
+from workers.metrics.measure import Measure
 
 SHAPES: Final = {"complete": "circle", "pruned": "diamond", "infeasible": "triangle"}
 """Marker of a state; colours follow the class of the same name."""
@@ -18,7 +19,7 @@ _PERFECT: Final = 400.0
 def history(study: Study, measures: Measures, points: Sequence[TrialPoint], width: int) -> str:
     """Value of every trial in order, and the best so far."""
     measure = measures.primary
-    scored = [(p, measure.of(p)) for p in points if p.state in SHAPES]
+    scored = [(p, value_of(measure, p)) for p in points if p.state in SHAPES]
     known = [(p, v) for p, v in scored if v is not None and _drawable(measure, v)]
     if not known:
         return nothing("Optimisation history", width, "no trial has a score yet")
@@ -26,7 +27,7 @@ def history(study: Study, measures: Measures, points: Sequence[TrialPoint], widt
     complete = any(p.state == "complete" for p, _ in known)
     best_named = [("best", "line", "best so far")] if complete else []
     chart.legend([*_states(p for p, _ in known), *best_named])
-    base = measure.of_score(study.baseline)
+    base = value_in(measure, study.baseline)
     values = [_shown(measure, v) for _, v in known]
     levels = [] if base is None or not _drawable(measure, base) else [_shown(measure, base)]
     x = chart.x_axis([0, max(p.number for p, _ in known)], whole=True)
@@ -66,8 +67,8 @@ def scatter(
         (p, _shown(cost, x), _shown(good, y))
         for p in points
         if p.state in SHAPES
-        and (x := cost.of(p)) is not None
-        and (y := good.of(p)) is not None
+        and (x := value_of(cost, p)) is not None
+        and (y := value_of(good, p)) is not None
         and _drawable(good, y)
         and _drawable(cost, x)
     ]
@@ -79,7 +80,7 @@ def scatter(
     chart = Chart(name, width, _height(width))
     front_named = [("front", "ring", "Pareto front")] if found else []
     chart.legend([*_states(p for p, _, _ in known), *front_named])
-    base = good.of_score(study.baseline)
+    base = value_in(good, study.baseline)
     levels = [] if base is None or not _drawable(good, base) else [_shown(good, base)]
     xs = [x for _, x, _ in known]
     x_axis = chart.x_axis(xs, log=min(xs) > 0 and max(xs) > 50 * min(xs))
@@ -142,7 +143,7 @@ def _shown(measure: Measure, value: float) -> float:
 
 def _drawable(measure: Measure, value: float) -> bool:
     """An infinite SQNR has no place on an axis of decibels."""
-    return measure.name != "sqnr_db" or abs(value) < _PERFECT
+    return not measure.is_infinite(value)
 
 
 def _without_far(values: Sequence[float]) -> list[float]:

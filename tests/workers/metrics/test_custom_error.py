@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workers.metrics.custom import CustomMetric, standard_error
+from workers.metrics.custom import CustomMetric
 from workers.metrics.protocol import State
 from workers.metrics.registry import merge_sums
 
@@ -23,6 +23,10 @@ def state_of(answer: Callable[..., Any], calls: int, rows: Any = VALUES) -> Stat
     return state
 
 
+def error_of(state: State) -> float | None:
+    return CustomMetric(per_sample, "mine:answer").standard_error(state)
+
+
 def per_sample(outputs: Any) -> Any:
     return outputs[0][:, 0]
 
@@ -34,14 +38,14 @@ def per_call(outputs: Any) -> float:
 @pytest.mark.parametrize("calls", [1, 4, 40])
 def test_of_one_value_a_sample_it_is_the_error_of_a_mean(calls: int) -> None:
     expected = VALUES.std(ddof=1) / np.sqrt(len(VALUES))
-    assert standard_error(state_of(per_sample, calls)) == pytest.approx(expected, rel=1e-12)
+    assert error_of(state_of(per_sample, calls)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_of_one_value_a_call_it_is_that_of_the_calls() -> None:
     means = VALUES.reshape(8, 5).mean(axis=1)
     expected = means.std(ddof=1) / np.sqrt(8)
-    assert standard_error(state_of(per_call, 8)) == pytest.approx(expected, rel=1e-12)
-    assert standard_error(state_of(per_call, 1)) is None
+    assert error_of(state_of(per_call, 8)) == pytest.approx(expected, rel=1e-12)
+    assert error_of(state_of(per_call, 1)) is None
 
 
 def test_parts_add_up_to_the_whole() -> None:

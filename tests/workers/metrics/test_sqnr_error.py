@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from workers.metrics.registry import merge_sums
-from workers.metrics.sqnr import Sqnr, standard_error_db
+from workers.metrics.sqnr import Sqnr
 
 
 def test_the_error_is_that_of_the_bootstrap_and_merges() -> None:
@@ -18,7 +18,7 @@ def test_the_error_is_that_of_the_bootstrap_and_merges() -> None:
         state = metric.init()
         metric.update(state, [found[rows]], [wanted[rows]], None)
         shards.append({"sqnr": state})
-    error = standard_error_db(merge_sums(shards)["sqnr"])
+    error = metric.standard_error(merge_sums(shards)["sqnr"])
     signal, noise = (wanted**2).sum(1), ((found - wanted) ** 2).sum(1)
     drawn = rng.integers(0, 400, (2000, 400))
     resampled = 10 * np.log10(signal[drawn].sum(1) / noise[drawn].sum(1))
@@ -29,7 +29,7 @@ def test_one_sample_or_equal_outputs_have_no_error() -> None:
     metric = Sqnr()
     one = metric.init()
     metric.update(one, [np.ones((1, 4))], [np.zeros((1, 4)) + 2], None)
-    assert standard_error_db(one) is None
+    assert metric.standard_error(one) is None
     equal = metric.init()
     metric.update(equal, [np.ones((5, 4))], [np.ones((5, 4))], None)
-    assert standard_error_db(equal) is None
+    assert metric.standard_error(equal) is None
