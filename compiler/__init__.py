@@ -12,9 +12,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# Operators register when they are imported; any way into the package must meet the full registry.
-import compiler.ops  # noqa: F401
-
 if TYPE_CHECKING:
     import compiler.opt as opt
     import compiler.quantize as quantize

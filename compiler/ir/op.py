@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -30,6 +31,15 @@ STATEFUL = "TOpIsStateful"
 RESHAPE = "TReshapeOp"
 
 _OPS: dict[str, Op] = {}
+
+OPERATORS = "compiler.ops"
+"""The package whose import registers every operator; loaded when the registry is first asked."""
+
+
+def _registered() -> dict[str, Op]:
+    """The registry with every operator in it."""
+    importlib.import_module(OPERATORS)
+    return _OPS
 
 
 def register_op(
@@ -64,7 +74,7 @@ def get_op(name: str) -> Op:
     Raises:
         UnknownOpError: none is registered; the message lists the three nearest names.
     """
-    op = _OPS.get(name)
+    op = _OPS.get(name) or _registered().get(name)
     if op is None:
         close = nearest(name, _OPS)
         raise UnknownOpError(
@@ -78,12 +88,12 @@ def get_op(name: str) -> Op:
 
 def has_op(name: str) -> bool:
     """True when an operator of this name is registered."""
-    return name in _OPS
+    return name in _OPS or name in _registered()
 
 
 def all_ops() -> list[Op]:
     """Every registered operator, by name."""
-    return [_OPS[name] for name in sorted(_OPS)]
+    return [op for _, op in sorted(_registered().items())]
 
 
 R = TypeVar("R", bound=Callable[..., Any])
@@ -171,15 +181,18 @@ class OpRule(Generic[R]):
             self._rules = before
 
     def __contains__(self, op: Op | str) -> bool:
+        _registered()
         return (op if isinstance(op, str) else op.name) in self._rules
 
     def names(self) -> Iterator[str]:
         """Names of the operators that have a rule."""
+        _registered()
         return iter(sorted(self._rules))
 
 
 def rule_tables() -> dict[str, OpRule[Any]]:
     """Every rule table by name."""
+    _registered()
     return dict(_RULE_TABLES)
 
 
@@ -208,6 +221,7 @@ def temp_op_attr(op_name: str, table: str, rule: Callable[..., Any]) -> Iterator
 
 
 def _table(name: str) -> OpRule[Any]:
+    _registered()
     if name not in _RULE_TABLES:
         raise CompilerError(f"no rule table {name!r}", fix=legal_names(name, _RULE_TABLES))
     return _RULE_TABLES[name]
