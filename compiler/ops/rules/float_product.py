@@ -38,6 +38,8 @@ _MARGIN = 2.0**-22
 _BEYOND = 4
 _LARGEST = 2.0**16
 _AT_ONCE = 1 << 13
+_FIRST_GROUPS = (8, 32)
+"""Where the groups of levels end that are compared first."""
 
 
 def same_as_float_product(
@@ -68,18 +70,29 @@ def same_as_float_product(
     if max(-int(lows.min(initial=0)), int(highs.max(initial=0))) > EXACT:
         return np.zeros(channels, bool)
     same = np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32)) < _LARGEST
-    rows, levels = _near_ties(multiplier, shift, lows, highs, low, high)
-    levels, rows = levels[same[rows]], rows[same[rows]]
-    good = _steps_there(multiplier[rows], shift[rows], ties, lows[rows], highs[rows], levels)
-    same[rows[~good]] = False
+    for levels in _in_order_of_error(np.arange(low + 1, high + 1)):
+        left = np.flatnonzero(same)
+        some = multiplier[left], shift[left]
+        rows, steps = _near_ties(*some, lows[left], highs[left], levels)
+        rows = left[rows]
+        good = _steps_there(multiplier[rows], shift[rows], ties, lows[rows], highs[rows], steps)
+        same[rows[~good]] = False
     return same
 
 
+def _in_order_of_error(levels: Ints) -> list[Ints]:
+    """The levels in groups: a product's error grows with its magnitude, so that a channel that
+    differs nearly always differs in the first group, and the others need not be compared.
+    """
+    ordered = levels[np.argsort(-np.abs(levels - 0.5), kind="stable")]
+    return [part for part in np.split(ordered, _FIRST_GROUPS) if part.size]
+
+
 def _near_ties(
-    multiplier: Ints, shift: Ints, x_low: Ints, x_high: Ints, low: int, high: int
+    multiplier: Ints, shift: Ints, x_low: Ints, x_high: Ints, steps: Ints
 ) -> tuple[Ints, Ints]:
-    """(channels, levels k): the steps within reach that a rounding to float32 might move."""
-    halves = np.arange(low + 1, high + 1) - 0.5
+    """(channels, levels k of ``steps``): those that a rounding to float32 might move."""
+    halves = steps - 0.5
     margin = _MARGIN if int(multiplier.max(initial=0)) > EXACT else _MARGIN / 2
     with np.errstate(divide="ignore"):
         inverse = 1 / np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32))
@@ -99,7 +112,7 @@ def _near_ties(
         # Of one axis: that of two takes ten times as long.
         row, column = np.divmod(np.flatnonzero(distance <= u), halves.size)
         rows.append(row + start)
-        levels.append(column + low + 1)
+        levels.append(steps[column])
     empty = [np.zeros(0, np.int64)]
     row, level = np.concatenate(rows or empty), np.concatenate(levels or empty)
     u = (level - 0.5) * inverse[row]
@@ -147,7 +160,8 @@ def nearest_float_factors(
         limits: bounds that the result is clipped to.
     """
     reach = max(x_range[0], -EXACT), min(x_range[1], EXACT)
-    chosen = factor.reshape(-1).astype(np.float32)
+    # A layer whose channels have equal weights has one factor.
+    chosen, channel = np.unique(factor.reshape(-1).astype(np.float32), return_inverse=True)
     left = np.flatnonzero((chosen > 0) & (chosen < _LARGEST))
     for nearest, farthest in pairwise(_RINGS):
         distances = np.arange(nearest, farthest)
@@ -165,4 +179,4 @@ def nearest_float_factors(
         left = left[~found]
         if not left.size:
             break
-    return chosen.reshape(factor.shape)
+    return chosen[channel].reshape(factor.shape)

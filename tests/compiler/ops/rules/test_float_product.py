@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from compiler.ops.rules import float_product
 from compiler.ops.rules.fixed_point import TIES, multiplier_and_shift, scaled_values
 from compiler.ops.rules.float_product import (
     EXACT,
@@ -137,3 +138,26 @@ def test_a_single_factor_and_extreme_ones_keep_their_shape() -> None:
     chosen = nearest_float_factors(odd, "up", (-(1 << 40), 1 << 40), (-127, 127))
     np.testing.assert_allclose(chosen, odd, rtol=1e-5)
     assert nearest_float_factors(odd[3], "up", (-5, 5), (0, 3)).shape == ()
+
+
+@pytest.mark.parametrize("distinct", [False, True], ids=["equal channels", "distinct channels"])
+def test_a_wide_accumulator_costs_few_comparisons_a_channel(
+    distinct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nearly every step of such a range lies within the margin, and nearly every factor fails."""
+    compared: list[int] = []
+    there = float_product._steps_there
+
+    def counted(*args: Any) -> Any:
+        compared.append(args[-1].size)
+        return there(*args)
+
+    monkeypatch.setattr(float_product, "_steps_there", counted)
+    factor = np.full(256, 1.1045782e-05, np.float32)
+    if distinct:
+        factor = factor * np.linspace(1, 2, 256, dtype=np.float32)
+    nearest_float_factors(factor, "up", (-(1 << 24), 1 << 24), (-127, 127))
+    # Two per channel and tried neighbour; all levels of all neighbours are 28,000 per channel.
+    assert sum(compared) < 256 * 4096
+    if not distinct:
+        assert sum(compared) < 1 << 16
