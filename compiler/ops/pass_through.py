@@ -53,8 +53,18 @@ def realize_relu(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | Non
     (data,) = args
     if not isinstance(data, QRealizeIntExpr):
         return None
+    data = in_integers(data, ctx)
     low, high = max(data.low, 0), max(data.high, 0)
     return like(data, with_args(ref_call, (data.data,)), low=low, high=high)
+
+
+def in_integers(data: QRealizeIntExpr, ctx: QuantizeContext) -> QRealizeIntExpr:
+    """The value in an integer dtype: an input of the model that was just quantized is in float32
+    still, and only conversions may read it there."""
+    if data.dtype != "float32":
+        return data
+    dtype = storage_dtype(data.low, data.high, ctx.qconfig) or ctx.qconfig.dtype_activation
+    return like(data, cast(data.data, dtype), dtype=dtype)
 
 
 def realize_moving_channels(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:

@@ -7,6 +7,8 @@
     divide(%x, 4f)                                  multiply(%x, 0.25f)
     nn.conv2d(nn.pad(%x, 0f, …), %w)                nn.conv2d(%x, %w, padding=…)
     clip(clip(%x, 0, 6), -1, 4)                     clip(%x, 0, 4)
+    maximum(%x, -inff), minimum(%x, inff)           %x
+    cast(take(integers, %i), dtype="float32")       take(floats, %i)
 
 Every result has the type of what it replaces. Operators take part through ops/rules/simplify.py.
 Source: spec/compiler.md section 6.6.

@@ -38,6 +38,7 @@ from compiler.ops.rules.annotate import (
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
+from compiler.quantize._conversion_ops import holds_float
 from compiler.quantize._first_calls import first_calls
 from compiler.quantize._layers import choices_of
 from compiler.quantize._run_context import context_or_new
@@ -103,6 +104,9 @@ class _Annotator:
     def rule(self, ref_call: Call, args: tuple[Expr, ...], _ctx: object) -> Expr | None:
         rule = FQAnnotateRewrite.get(ref_call.op)
         if rule is None:
+            return None
+        if not any(holds_float(node.checked_type) for node in (ref_call, *ref_call.args)):
+            self.note(ref_call, "float", OPERAND_FLOAT)  # integers have no scale to choose
             return None
         if not self.context.qconfig.guard(ref_call):
             self.note(ref_call, "float", "guard")

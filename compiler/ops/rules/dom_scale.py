@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call
 from compiler.ir.op import OpRule
 from compiler.qtypes.qconfig import QConfig
+
+SMALLEST_RANGE: Final = 2.0**-48
+"""Values of a smaller magnitude are quantized to zeros: the product of two finer scales could fall
+below the normal float32 numbers, and the quotient of two scales beyond the largest one."""
+_FINEST = np.float32(2.0**-24)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,8 +52,14 @@ class DomScale:
         return DomScale(np.multiply(self.values, other.values), _axis(self, other), wide=True)
 
     def smaller(self, other: DomScale) -> DomScale:
-        """The smaller scale of each channel."""
-        return DomScale(np.minimum(self.values, other.values), _axis(self, other), wide=True)
+        """The smaller scale of each channel, but at least 2^-24 of the larger one.
+
+        At a still finer scale the coarse operand would not fit into 32 bits, and the fine one does
+        not gain: 2^-24 of the coarse step is lost in the sum.
+        """
+        finest = np.minimum(self.values, other.values)
+        coarsest = np.maximum(self.values, other.values)
+        return DomScale(np.maximum(finest, coarsest * _FINEST), _axis(self, other), wide=True)
 
     def over(self, divisor: int) -> DomScale:
         """The scale divided by an integer, rounded to float32."""

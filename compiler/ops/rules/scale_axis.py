@@ -144,9 +144,14 @@ def positive_constant(scale: Expr) -> bool:
 
 
 def may_be_divisor(scale: Expr) -> bool:
-    """False for a constant that holds a zero: dividing by it would lose the value."""
+    """False for a constant that holds a zero, or a number 2^24 times smaller than the largest one:
+    the quotient would be infinite, or so large that it takes all the precision of a tensor."""
     constant = _constant_behind_reshapes(scale)
-    return constant is None or bool(np.all(constant.data != 0))
+    if constant is None or not constant.data.size:
+        return True
+    magnitudes = np.abs(constant.data)
+    smallest = max(float(magnitudes.max()) * 2.0**-24, 2.0**-100)
+    return bool((magnitudes >= smallest).all())
 
 
 def _constant_behind_reshapes(expr: Expr) -> Constant | None:

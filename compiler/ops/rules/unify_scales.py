@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import InternalQuantizeError
-from compiler.ir.expr import Call, Constant, Expr, describe
+from compiler.ir.expr import Call, Constant, Expr
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.fixed_point import exact_log2, scaled, within_contract
 from compiler.ops.rules.integer_calls import (
@@ -141,23 +140,17 @@ def mul_and_div(
     rank: int,
     qconfig: QConfig,
 ) -> QRealizeIntExpr:
-    """``value`` at the finer scale ``scale``: data * factor, saturated to [-room, room] if needed.
+    """``value`` at the scale ``scale``: data * factor, saturated to [-room, room] if needed.
 
     Args:
         value: integers in the accumulator dtype.
-        factor: old scale over new scale, >= 1, rank 0 or one per channel of ``scale``.
+        factor: old scale over new scale, rank 0 or one per channel of ``scale``. It is below 1
+            only where the other operand's scale is far coarser (see ``DomScale.smaller``).
         ref_arg: the operand as the annotated graph has it, typed.
         rank: of the result of the operator.
-
-    Raises:
-        InternalQuantizeError: a factor below 1.
     """
     if (factor == 1).all():
         return integers(value.data, scale, value.dtype, value.low, value.high)
-    if (factor < 1).any():
-        raise InternalQuantizeError(
-            "an operand would be scaled down where it must be scaled up", where=describe(ref_arg)
-        )
     trailing = scale.trailing if factor.ndim else None
     if factor.ndim:
         value, rank = _spread(value, scale, ref_arg, rank)
@@ -167,7 +160,7 @@ def mul_and_div(
     if overflows:
         low, high = max(low, -room), min(high, room)
     dtype = value.dtype
-    shifts = exact_log2(factor)
+    shifts = exact_log2(factor) if (factor >= 1).all() else None
     whole = np.rint(factor)
     data: Expr
     if shifts is not None and (not overflows or int(shifts.max()) + value.bound.bit_length() < 63):

@@ -5,20 +5,29 @@ Source: spec/compiler.md section 6.6.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, Op, is_op_call
 from compiler.ir.ty import TensorType, is_dynamic, is_float
+from compiler.ops.number_format import convert
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.simplify import FSimplifyExpr, TypeOf
 
-_NEUTRAL = {"add": 0, "subtract": 0, "multiply": 1, "divide": 1}
-_COMMUTATIVE = ("add", "multiply")
+_NEUTRAL = {
+    "add": 0,
+    "subtract": 0,
+    "multiply": 1,
+    "divide": 1,
+    "maximum": -math.inf,
+    "minimum": math.inf,
+}
+_COMMUTATIVE = ("add", "multiply", "maximum", "minimum")
 
 
-def _is_all(expr: Expr, value: int) -> bool:
+def _is_all(expr: Expr, value: float) -> bool:
     return isinstance(expr, Constant) and bool(np.all(expr.data == value))
 
 
@@ -39,9 +48,9 @@ def _without_neutral(call: Call, type_of: TypeOf) -> Expr | None:
     return None
 
 
-@FSimplifyExpr.register("add", "subtract", "multiply")
+@FSimplifyExpr.register("add", "subtract", "multiply", "maximum", "minimum")
 def simplify_arithmetic(call: Call, type_of: TypeOf) -> Expr | None:
-    """x + 0, x - 0, x * 1: x, unless broadcasting made it larger."""
+    """x + 0, x - 0, x * 1, max(x, -inf), min(x, inf): x, unless broadcasting made it larger."""
     return _without_neutral(call, type_of)
 
 
@@ -66,8 +75,19 @@ def simplify_divide(call: Call, type_of: TypeOf) -> Expr | None:
 
 @FSimplifyExpr.register("cast")
 def simplify_cast(call: Call, type_of: TypeOf) -> Expr | None:
-    """The data, when it has the dtype already."""
-    return call.args[0] if type_of(call.args[0]) == type_of(call) else None
+    """The data, when it has the dtype already; elements of a table of integers that are cast to
+    float are elements of the table as float."""
+    data, ty = call.args[0], type_of(call)
+    if type_of(data) == ty:
+        return data
+    if not is_op_call(data, "take", "gather") or not isinstance(ty, TensorType):
+        return None
+    assert isinstance(data, Call)
+    table, indices = data.args
+    if not isinstance(table, Constant) or not is_float(ty.dtype) or is_float(str(table.data.dtype)):
+        return None
+    floats = Constant(convert(table.data, ty.dtype), span=table.span)
+    return Call(data.op, (floats, indices), data.attrs, span=data.span)
 
 
 @FSimplifyExpr.register("clip")

@@ -108,7 +108,7 @@ def sum_takes_scale_before(call: Call, message: Message | None) -> Messages:
 
 @FScaleAxisForwardRewrite.register(*SUMS)
 def sum_forward(ref_call: Call, new_args: Args, ctx: Message | None) -> Expr | None:
-    """x * s + b == (x + b / s) * s; declined when a constant s holds a zero."""
+    """x * s + b == (x + b / s) * s; declined when s is no divisor (may_be_divisor)."""
     side = next((i for i, arg in enumerate(new_args) if isinstance(arg, Scaled)), None)
     if side is None or isinstance(new_args[1 - side], Scaled):
         return None

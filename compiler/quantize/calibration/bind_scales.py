@@ -25,7 +25,13 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ir.ty import bits
 from compiler.ops.annotation.attach_simulated_quantize import is_given, point_attrs, quantize_kind
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale, chosen_scale
+from compiler.ops.rules.dom_scale import (
+    SMALLEST_RANGE,
+    DomScale,
+    FQDomScale,
+    as_scale,
+    chosen_scale,
+)
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.errors import WeightNotConstantError
@@ -171,7 +177,6 @@ class _Binder:
         measured = [p for p in self.points if quantize_kind(p) in _MEASURED]
         sided = Sidedness(self.nodes, self.qconfig)
         for point, (value, low, high) in zip(measured, self._given(len(measured))):
-            range_s = as_scale(value if value != 0 else 1.0)
             for number in (value, -low, high):
                 if not np.isfinite(number) or number < 0:
                     raise CalibrationError(
@@ -179,6 +184,9 @@ class _Binder:
                         where=describe(point.args[0]),
                         fix="calibrate with finite data",
                     )
+            if max(value, -low, high) < SMALLEST_RANGE:
+                value, low, high = 1.0, -1.0 if low < 0 else 0.0, 1.0
+            range_s = as_scale(value if value != 0 else 1.0)
             nbit = self._nbit(point)
             uneven = sided.grid(point, float(range_s), low, high, nbit)
             if uneven is not None:

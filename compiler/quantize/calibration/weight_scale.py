@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
 from compiler.named_table import NamedTable
+from compiler.ops.rules.dom_scale import SMALLEST_RANGE
 from compiler.qtypes.errors import ConfigValueError
 
 Rows = NDArray[np.float32]
@@ -110,7 +111,7 @@ def weight_range(
         at_least: the range is not smaller than this; rank 0, or one value per index of ``axis``.
 
     Returns:
-        float32, rank 0, or rank 1 with ``axis``; always > 0: all zeros give 1.
+        float32, rank 0, or rank 1 with ``axis``; always > 0: below SMALLEST_RANGE gives 1.
 
     Raises:
         CalibrationError: a value is not finite.
@@ -131,5 +132,5 @@ def weight_range(
         )
     floor = np.float32(0) if at_least is None else np.asarray(at_least, np.float32)
     ranges = np.maximum(scale_of(rows, np.maximum(largest, floor), nbit), floor)
-    ranges = np.where(ranges == 0, np.float32(1.0), ranges).astype(np.float32)
+    ranges = np.where(ranges < SMALLEST_RANGE, np.float32(1.0), ranges).astype(np.float32)
     return ranges if axis is not None else np.asarray(ranges[0])
