@@ -1,0 +1,521 @@
+"""A small ONNX model for every operator that a quantized module may hold.
+
+``CASES`` names each model. Most have the form Conv → operator → Conv: the operator reads and writes
+activations that are quantized.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+Array = NDArray[Any]
+
+CHANNELS: Final = 4
+SHAPE: Final = (1, CHANNELS, 6, 6)
+"""Of the input, and of what the operator of ``between`` reads."""
+node = helper.make_node
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One model.
+
+    Attributes:
+        nodes: of the graph.
+        constants: initializers by name.
+        inputs: shape and dtype by name.
+        outputs: names.
+        opset: version of the standard operators.
+        high: of integer inputs, exclusive.
+        qconfig: what differs from the recommended configuration.
+    """
+
+    nodes: Sequence[NodeProto]
+    constants: Mapping[str, Array]
+    inputs: Mapping[str, tuple[tuple[int, ...], str]] = field(
+        default_factory=lambda: {"x": (SHAPE, "float32")}
+    )
+    outputs: Sequence[str] = ("y",)
+    opset: int = 21
+    high: int = 4
+    qconfig: Mapping[str, Any] = field(default_factory=dict)
+
+    def model(self) -> onnx.ModelProto:
+        """The ONNX file."""
+        graph = helper.make_graph(
+            list(self.nodes),
+            "case",
+            [
+                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(d)), s)
+                for n, (s, d) in self.inputs.items()
+            ],
+            [helper.make_empty_tensor_value_info(name) for name in self.outputs],
+            [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
+        )
+        opsets = [helper.make_opsetid("", self.opset)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        return onnx.shape_inference.infer_shapes(model)
+
+    def batches(self, count: int = 3) -> dict[str, Array]:
+        """Calibration data: an array per input, samples on a new axis 0."""
+        rng = np.random.default_rng(7)
+        return {
+            name: (
+                rng.normal(size=(count, *shape)).astype(dtype)
+                if np.dtype(dtype).kind == "f"
+                else rng.integers(0, self.high, (count, *shape)).astype(dtype)
+            )
+            for name, (shape, dtype) in self.inputs.items()
+        }
+
+
+def _weights(*shape: int, seed: int = 3) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def between(*nodes: NodeProto, channels: int = CHANNELS, **constants: Array) -> Case:
+    """Conv → ``nodes`` → Conv; ``nodes`` read "a" and write "b" of ``channels`` channels."""
+    return Case(
+        [node("Conv", ["x", "w0"], ["a"]), *nodes, node("Conv", ["b", "w1"], ["y"])],
+        {"w0": _weights(4, 4, 1, 1), "w1": _weights(3, channels, 1, 1), **constants},
+    )
+
+
+def after(*nodes: NodeProto, outputs: Sequence[str] = ("y",), **constants: Array) -> Case:
+    """Conv → ``nodes``; ``nodes`` read "a" and write the outputs."""
+    first = node("Conv", ["x", "w0"], ["a"])
+    return Case([first, *nodes], {"w0": _weights(4, 4, 1, 1), **constants}, outputs=outputs)
+
+
+def two(*nodes: NodeProto, **constants: Array) -> Case:
+    """Two convolutions write "a" and "c"; ``nodes`` write "b", which a convolution reads."""
+    case = between(node("Conv", ["x", "w2"], ["c"]), *nodes, w2=_weights(4, 4, 1, 1, seed=5))
+    return replace(case, constants={**case.constants, **constants})
+
+
+def unary(op: str, **attributes: Any) -> Case:
+    """Conv → ``op`` → Conv."""
+    return between(node(op, ["a"], ["b"], **attributes))
+
+
+def ints(*values: int) -> Array:
+    """An int64 vector."""
+    return np.array(values, np.int64)
+
+
+def floats(*values: float) -> Array:
+    """A float32 vector."""
+    return np.array(values, np.float32)
+
+
+def scalar(value: float, dtype: str = "float32") -> Array:
+    """An array of rank 0."""
+    return np.array(value, dtype)
+
+
+_TABLE = (
+    "Sigmoid",
+    "Tanh",
+    "Softplus",
+    "Softsign",
+    "HardSigmoid",
+    "HardSwish",
+    "Elu",
+    "Selu",
+    "Celu",
+    "Gelu",
+    "Mish",
+    "Erf",
+    "Exp",
+    "Sin",
+    "Cos",
+    "Atan",
+    "Asinh",
+    "Sinh",
+    "Cosh",
+    "Abs",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Sign",
+    "LeakyRelu",
+    "ThresholdedRelu",
+    "Shrink",
+    "Tan",
+    "Relu",
+    "Neg",
+    "Identity",
+    "Dropout",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+)
+
+CASES: Final[dict[str, Case]] = {
+    **{op: unary(op) for op in _TABLE},
+    "Sqrt": between(node("Abs", ["a"], ["p"]), node("Sqrt", ["p"], ["b"])),
+    "Log": between(node("Exp", ["a"], ["p"]), node("Log", ["p"], ["b"])),
+    "Reciprocal": between(node("Exp", ["a"], ["p"]), node("Reciprocal", ["p"], ["b"])),
+    "Pow": between(node("Pow", ["a", "e"], ["b"]), e=scalar(2)),
+    "Clip": between(node("Clip", ["a", "lo", "hi"], ["b"]), lo=scalar(-0.5), hi=scalar(1.5)),
+    "Relu6": between(node("Clip", ["a", "lo", "hi"], ["b"]), lo=scalar(0), hi=scalar(6)),
+    "PRelu": between(
+        node("PRelu", ["a", "s"], ["b"]), s=floats(0.1, -0.2, 0.3, 1.5).reshape(4, 1, 1)
+    ),
+    "PRelu scalar": between(node("PRelu", ["a", "s"], ["b"]), s=floats(0.25)),
+    "Add": two(node("Add", ["a", "c"], ["b"])),
+    "Add constant": between(node("Add", ["a", "k"], ["b"]), k=_weights(1, 4, 1, 1)),
+    "Sub": two(node("Sub", ["a", "c"], ["b"])),
+    "Sub from constant": between(node("Sub", ["k", "a"], ["b"]), k=_weights(1, 4, 1, 1)),
+    "Mul": two(node("Mul", ["a", "c"], ["b"])),
+    "Mul constant": between(node("Mul", ["a", "k"], ["b"]), k=_weights(1, 4, 1, 1)),
+    "Div constant": between(node("Div", ["a", "k"], ["b"]), k=_weights(1, 4, 1, 1)),
+    "Max": two(node("Max", ["a", "c"], ["b"])),
+    "Min": two(node("Min", ["a", "c"], ["b"])),
+    "Max constant": between(node("Max", ["a", "k"], ["b"]), k=_weights(1, 4, 1, 1)),
+    "Max -inf": between(node("Max", ["a", "k"], ["b"]), k=scalar(-np.inf)),
+    "Min inf": between(node("Min", ["a", "k"], ["b"]), k=scalar(np.inf)),
+    "Mean": two(node("Mean", ["a", "c"], ["b"])),
+    "Sum": two(node("Sum", ["a", "c", "a"], ["b"])),
+    "Concat": two(
+        node("Concat", ["a", "c"], ["d"], axis=1),
+        node("Conv", ["d", "w3"], ["b"]),
+        w3=_weights(4, 8, 1, 1),
+    ),
+    "Split": two(
+        node("Split", ["a"], ["e", "f"], axis=1, num_outputs=2),
+        node("Concat", ["f", "e"], ["b"], axis=1),
+    ),
+    "Slice": between(
+        node("Slice", ["a", "s", "e", "ax"], ["b"]), s=ints(1, 1), e=ints(5, 6), ax=ints(2, 3)
+    ),
+    "Slice backwards": between(
+        node("Slice", ["a", "s", "e", "ax", "st"], ["b"]),
+        s=ints(-1),
+        e=ints(-100),
+        ax=ints(3),
+        st=ints(-1),
+    ),
+    "Gather": between(node("Gather", ["a", "i"], ["b"], axis=2), i=ints(0, 2, 5)),
+    "Gather scalar": between(
+        node("Gather", ["a", "i"], ["c"], axis=2),
+        node("Unsqueeze", ["c", "ax"], ["b"]),
+        i=scalar(1, "int64"),
+        ax=ints(2),
+    ),
+    "GatherElements": between(
+        node("GatherElements", ["a", "i"], ["b"], axis=3),
+        i=np.arange(4 * 6 * 3).reshape(1, 4, 6, 3) % 6,
+    ),
+    "Reshape": between(node("Reshape", ["a", "s"], ["b"]), s=ints(1, 4, 4, 9)),
+    "Flatten": after(
+        node("Flatten", ["a"], ["b"]),
+        node("Gemm", ["b", "k", "c"], ["y"]),
+        k=_weights(144, 5),
+        c=_weights(5),
+    ),
+    "Gemm transB": after(
+        node("Flatten", ["a"], ["b"]),
+        node("Gemm", ["b", "k"], ["y"], transB=1, alpha=0.5),
+        k=_weights(5, 144),
+    ),
+    "Squeeze": between(
+        node("GlobalAveragePool", ["a"], ["g"]),
+        node("Squeeze", ["g", "ax"], ["q"]),
+        node("Unsqueeze", ["q", "ax"], ["b"]),
+        ax=ints(2, 3),
+    ),
+    "Transpose": between(node("Transpose", ["a"], ["b"], perm=[0, 1, 3, 2])),
+    "Tile": between(node("Tile", ["a", "r"], ["b"]), r=ints(1, 1, 2, 1)),
+    "Expand": between(
+        node("GlobalAveragePool", ["a"], ["g"]),
+        node("Expand", ["g", "s"], ["b"]),
+        s=ints(1, 4, 3, 3),
+    ),
+    "Pad": between(node("Pad", ["a", "p"], ["b"]), p=ints(0, 0, 1, 1, 0, 0, 1, 2)),
+    "Pad value": between(
+        node("Pad", ["a", "p", "v"], ["b"]), p=ints(0, 0, 1, 1, 0, 0, 1, 2), v=scalar(0.75)
+    ),
+    "Pad reflect": between(
+        node("Pad", ["a", "p"], ["b"], mode="reflect"), p=ints(0, 0, 1, 1, 0, 0, 1, 2)
+    ),
+    "Pad edge": between(
+        node("Pad", ["a", "p"], ["b"], mode="edge"), p=ints(0, 0, 1, 1, 0, 0, 1, 2)
+    ),
+    "DepthToSpace": replace(between(node("DepthToSpace", ["a"], ["b"], blocksize=2), channels=1)),
+    "SpaceToDepth": between(node("SpaceToDepth", ["a"], ["b"], blocksize=2), channels=16),
+    "Resize": between(node("Resize", ["a", "", "s"], ["b"], mode="nearest"), s=floats(1, 1, 2, 2)),
+    "Resize linear": between(
+        node("Resize", ["a", "", "s"], ["b"], mode="linear"), s=floats(1, 1, 2, 2)
+    ),
+    "Resize cubic": between(
+        node("Resize", ["a", "", "s"], ["b"], mode="cubic"), s=floats(1, 1, 2, 2)
+    ),
+    "Upsample": replace(
+        between(node("Upsample", ["a", "s"], ["b"]), s=floats(1, 1, 2, 2)), opset=9
+    ),
+    "MaxPool": between(node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2], strides=[2, 2])),
+    "AveragePool": between(
+        node("AveragePool", ["a"], ["b"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2])
+    ),
+    "AveragePool pads counted": between(
+        node(
+            "AveragePool", ["a"], ["b"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1
+        )
+    ),
+    "Conv grouped": between(
+        node("Conv", ["a", "k", "c"], ["b"], group=2, pads=[1, 1, 1, 1]),
+        k=_weights(4, 2, 3, 3),
+        c=_weights(4),
+    ),
+    "Conv depthwise": between(
+        node("Conv", ["a", "k"], ["b"], group=4, pads=[1, 1, 1, 1], strides=[2, 2]),
+        k=_weights(4, 1, 3, 3),
+    ),
+    "ConvTranspose": between(
+        node("ConvTranspose", ["a", "k"], ["b"], strides=[2, 2]), k=_weights(4, 4, 2, 2)
+    ),
+    "BatchNormalization": between(
+        node("BatchNormalization", ["a", "g", "o", "m", "v"], ["b"]),
+        g=floats(1, -2, 1e-43, 0),
+        o=floats(0, 1, 2, -3),
+        m=_weights(4),
+        v=np.abs(_weights(4)),
+    ),
+    "InstanceNormalization": between(
+        node("InstanceNormalization", ["a", "g", "o"], ["b"]), g=_weights(4), o=_weights(4, seed=9)
+    ),
+    "GroupNormalization": between(
+        node("GroupNormalization", ["a", "g", "o"], ["b"], num_groups=2),
+        g=_weights(4),
+        o=_weights(4, seed=9),
+    ),
+    "LayerNormalization": between(
+        node("LayerNormalization", ["a", "g", "o"], ["b"], axis=-1),
+        g=_weights(6),
+        o=_weights(6, seed=9),
+    ),
+    "RMSNormalization": replace(
+        between(node("RMSNormalization", ["a", "g"], ["b"], axis=-1), g=_weights(6)), opset=23
+    ),
+    "Softmax": unary("Softmax", axis=1),
+    "Softmax opset 7": replace(after(node("Softmax", ["a"], ["y"])), opset=7),
+    "LogSoftmax": unary("LogSoftmax", axis=1),
+    "LogSoftmax opset 7": replace(after(node("LogSoftmax", ["a"], ["y"])), opset=7),
+    "MatMul": between(node("MatMul", ["a", "k"], ["b"]), k=_weights(6, 5)),
+    "MatMul of activations": two(node("MatMul", ["a", "c"], ["b"])),
+    "MatMul batched": two(
+        node("Reshape", ["a", "s"], ["d"]),
+        node("Reshape", ["c", "s"], ["e"]),
+        node("MatMul", ["d", "e"], ["f"]),
+        node("Unsqueeze", ["f", "ax"], ["b"]),
+        s=ints(4, 6, 6),
+        ax=ints(0),
+    ),
+    "Einsum": two(node("Einsum", ["a", "c"], ["b"], equation="bhij,bhjk->bhik")),
+    "ReduceMean": between(node("ReduceMean", ["a", "ax"], ["b"]), ax=ints(2, 3)),
+    "ReduceSum": between(node("ReduceSum", ["a", "ax"], ["b"]), ax=ints(3)),
+    "ReduceMax": between(node("ReduceMax", ["a", "ax"], ["b"]), ax=ints(3)),
+    "ReduceMin": between(node("ReduceMin", ["a", "ax"], ["b"]), ax=ints(3)),
+    "ReduceL1": between(node("ReduceL1", ["a", "ax"], ["b"]), ax=ints(3)),
+    "ReduceSumSquare": between(node("ReduceSumSquare", ["a", "ax"], ["b"]), ax=ints(3)),
+    "ReduceL2": between(node("ReduceL2", ["a", "ax"], ["b"]), ax=ints(3)),
+    "ArgMax": after(node("ArgMax", ["a"], ["y"], axis=1, keepdims=0)),
+    "ArgMin": after(node("ArgMin", ["a"], ["y"], axis=3)),
+    "Where constant": between(
+        node("Where", ["m", "a", "k"], ["b"]),
+        m=np.arange(36).reshape(1, 1, 6, 6) % 3 == 0,
+        k=scalar(-1.5),
+    ),
+    "Where masked": replace(
+        between(
+            node("Greater", ["t", "z"], ["m"]),
+            node("Where", ["m", "a", "k"], ["b"]),
+            z=scalar(1, "int64"),
+            k=scalar(-1.5),
+        ),
+        inputs={"x": (SHAPE, "float32"), "t": ((1, 1, 6, 6), "int64")},
+    ),
+    "Embedding": Case(
+        [node("Gather", ["table", "x"], ["e"]), node("MatMul", ["e", "k"], ["y"])],
+        {"table": _weights(7, 8), "k": _weights(8, 5)},
+        inputs={"x": ((1, 5), "int64")},
+        high=7,
+    ),
+    **{
+        f"BatchNormalization {gamma:g}, then {op}": two(
+            node("BatchNormalization", ["a", "g", "o", "m", "v"], ["d"]),
+            node(op, ["d", "c"], ["b"]),
+            g=np.full(4, gamma, np.float32),
+            o=np.zeros(4, np.float32),
+            m=np.zeros(4, np.float32),
+            v=np.ones(4, np.float32),
+        )
+        for gamma in (1e-20, 1e-39, 1e-43)
+        for op in ("Add", "Mul", "Max")
+    },
+    "BatchNormalization first": replace(
+        between(),
+        nodes=[
+            node("BatchNormalization", ["x", "g", "o", "m", "v"], ["n"]),
+            node("Relu", ["n"], ["a"]),
+            node("Conv", ["a", "w1"], ["y"]),
+        ],
+        constants={
+            "w1": _weights(3, 4, 1, 1),
+            "g": floats(1, 1e-43, 0, 2),
+            "o": floats(0.1, 1, 2, -3),
+            "m": _weights(4),
+            "v": np.abs(_weights(4)),
+        },
+    ),
+    "Table of integers": Case(
+        [
+            node("Gather", ["table", "x"], ["e"]),
+            node("Cast", ["e"], ["f"], to=TensorProto.FLOAT),
+            node("Mul", ["f", "s"], ["g"]),
+            node("MatMul", ["g", "k"], ["y"]),
+        ],
+        {"table": np.arange(28).reshape(7, 4), "s": scalar(0.37), "k": _weights(4, 5)},
+        inputs={"x": ((1, 5), "int64")},
+        high=7,
+    ),
+    "Table of integers, summed": Case(
+        [
+            node("Gather", ["table", "x"], ["e"]),
+            node("ReduceSum", ["e", "ax"], ["r"], keepdims=0),
+            node("Cast", ["r"], ["f"], to=TensorProto.FLOAT),
+            node("Mul", ["f", "s"], ["y"]),
+        ],
+        {"table": np.arange(28).reshape(7, 4) * 1000, "s": scalar(0.37), "ax": ints(1)},
+        inputs={"x": ((1, 5), "int64")},
+        high=7,
+    ),
+    "Relu alone": Case([node("Relu", ["x"], ["y"])], {}),
+    "Relu behind Add first": Case(
+        [
+            node("Add", ["x", "k"], ["p"]),
+            node("Relu", ["p"], ["a"]),
+            node("Conv", ["a", "w0"], ["c"]),
+            node("Add", ["a", "c"], ["y"]),
+        ],
+        {"w0": _weights(4, 4, 1, 1), "k": _weights(1, 4, 1, 1)},
+    ),
+    "Relu first": Case(
+        [node("Relu", ["x"], ["a"]), node("Conv", ["a", "w0"], ["y"])], {"w0": _weights(4, 4, 1, 1)}
+    ),
+}
+
+CORES: Final[dict[str, str]] = {
+    "abs": "abs(%w)",
+    "bitwise_and": "bitwise_and(%w, 15)",
+    "ceil": "ceil(%w)",
+    "copy": "copy(%w)",
+    "equal": "where(equal(%w, 3), %w, 5)",
+    "floor": "floor(%w)",
+    "gather_nd": "add(%w, gather_nd(%w, meta[relay.Constant][0]))",
+    "greater_equal": "where(greater_equal(%w, 3), %w, 5)",
+    "less": "where(less(%w, 3), %w, 5)",
+    "less_equal": "where(less_equal(%w, 3), %w, 5)",
+    "logical_and": "where(logical_and(less(%w, 9), greater(%w, -9)), %w, 5)",
+    "logical_not": "where(logical_not(less(%w, 9)), %w, 5)",
+    "logical_or": "where(logical_or(less(%w, -9), greater(%w, 9)), %w, 5)",
+    "logical_xor": "where(logical_xor(less(%w, 9), greater(%w, -9)), %w, 5)",
+    "nn.bias_add": "nn.bias_add(%w, meta[relay.Constant][1])",
+    "nn.matmul": "reshape(nn.matmul(reshape(%w, newshape=[24, 6]), meta[relay.Constant][2]), "
+    "newshape=[1, 4, 6, 6])",
+    "nn.mirror_pad": "strided_slice(nn.mirror_pad(%w, pad_width=[[0, 0], [0, 0], [1, 1], [2, 0]], "
+    'mode="SYMMETRIC"), begin=[0, 0, 1, 0], end=[1, 4, 7, 6])',
+    "nn.upsampling": "strided_slice(nn.upsampling(%w, scale_h=2f, scale_w=2f), "
+    "begin=[0, 0, 1, 3], end=[1, 4, 7, 9])",
+    "not_equal": "where(not_equal(%w, 3), %w, 5)",
+    "repeat": "strided_slice(repeat(%w, repeats=2, axis=2), begin=[0, 0, 3, 0], end=[1, 4, 9, 6])",
+    "reshape_like": "reshape_like(reshape(%w, newshape=[4, 36]), %w)",
+    "reverse": "reverse(%w, axis=3)",
+    "right_shift": "right_shift(%w, 2)",
+    "round": "round(%w)",
+    "round_even": "round_even(%w)",
+    "stack": "sum(stack((%w, %w), axis=2), axis=[2])",
+    "trunc": "trunc(%w)",
+    "device_copy": "device_copy(%w)",
+    "on_device": "on_device(%w)",
+    "annotation.cast_hint": 'annotation.cast_hint(%w, dtype="int8")',
+}
+"""Operators that no ONNX model leads to: what quantized_main computes from the int32 tensor %w."""
+
+_TEXT: Final = """#[version = "0.0.5"]
+def @quantize_inputs(%x: Tensor[(1, 4, 6, 6), float32]) {
+  %0 = multiply(%x, 16f);
+  %1 = round(%0);
+  %2 = clip(%1, a_min=-127f, a_max=127f);
+  let %q = cast(%2, dtype="int8");
+  (%q,)
+}
+def @quantized_main(%x: Tensor[(1, 4, 6, 6), int8]) {
+  let %w = cast(%x, dtype="int32");
+  BODY
+}
+def @dequantize_outputs(%input: Tensor[(1, 4, 6, 6), int32]) {
+  %0 = cast(%input, dtype="float32");
+  multiply(%0, 0.0625f)
+}
+def @main(%x: Tensor[(1, 4, 6, 6), float32]) {
+  let %a = @quantize_inputs(%x);
+  %0 = %a.0;
+  let %b = @quantized_main(%0);
+  let %c = @dequantize_outputs(%b);
+  %c
+}
+#[metadata]
+"""
+
+
+def core_text(operator: str) -> str:
+    """A partitioned module whose core holds the operator, as Relay text."""
+    return _with_constants(
+        _TEXT.replace("BODY", CORES[operator]),
+        np.zeros((4, 1, 4, 6, 6), np.int64),
+        np.arange(4, dtype=np.int32),
+        np.eye(6, dtype=np.int32) * 3,
+    )
+
+
+FLOATS: Final[dict[str, str]] = {
+    "divide": "divide(%0, 3f)",
+    "nn.adaptive_avg_pool2d": "nn.adaptive_avg_pool2d(%0, output_size=[2, 2])",
+}
+"""Operators that no ONNX model leads to: what a float model computes from the convolution %0."""
+
+_FLOAT_TEXT: Final = """#[version = "0.0.5"]
+def @main(%x: Tensor[(1, 4, 6, 6), float32]) {
+  %0 = nn.conv2d(%x, meta[relay.Constant][0]);
+  %1 = BODY;
+  nn.conv2d(%1, meta[relay.Constant][0])
+}
+#[metadata]
+"""
+
+
+def float_text(operator: str) -> str:
+    """A float model that holds the operator, as Relay text."""
+    return _with_constants(_FLOAT_TEXT.replace("BODY", FLOATS[operator]), _weights(4, 4, 1, 1))
+
+
+def _with_constants(text: str, *constants: Array) -> str:
+    rows = [
+        {
+            "dtype": str(array.dtype),
+            "shape": list(array.shape),
+            "b64": base64.b64encode(array.tobytes()).decode(),
+        }
+        for array in constants
+    ]
+    return text + json.dumps({"relay.Constant": rows})

@@ -1,0 +1,140 @@
+"""Every operator that a quantized module may hold, from ONNX to proof, C and ONNX.
+
+A quantized module may hold an operator that has a rule of realization or a rule of ranges. Each
+such operator needs a model in ``operator_cases``: a new operator without one fails here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import onnx
+import pytest
+
+import qsearch
+from compiler import infer_module, parse
+from compiler.frontend.from_onnx.load import load
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Op
+from compiler.ir.module import IRModule
+from compiler.ir.op import all_ops
+from compiler.ops.rules.realize import FQRealizeRewrite
+from compiler.proof.derive import derive_static
+from compiler.proof.ranges import FRange
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import QuantizeContext, mark, prerequisite_optimize, quantize
+from compiler.runtime.artifact import QModule
+from compiler.targets.c.executor import CExecutor
+from compiler.targets.ort.grid_executor import GridExecutor
+from compiler.targets.ort.integer_executor import IntegerExecutor
+from qsearch.verification import verify_file
+from tests.e2e.operator_cases import (
+    CASES,
+    CORES,
+    FLOATS,
+    SHAPE,
+    Array,
+    Case,
+    core_text,
+    float_text,
+)
+
+HELD = sorted(
+    op.name
+    for op in all_ops()
+    if FQRealizeRewrite.get(op) is not None or FRange.get(op) is not None
+)
+QUICK_FLAGS = ("-O0", "-ffp-contract=off")
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A quantized module, inputs for it, and the operators it or its float model holds."""
+
+    module: QModule
+    inputs: list[Mapping[str, Array]]
+    holds: frozenset[str]
+
+
+def operators_of(mod: IRModule) -> Iterator[str]:
+    for function in mod.functions.values():
+        for node in post_order(function):
+            if isinstance(node, Call) and isinstance(node.op, Op):
+                yield node.op.name
+
+
+@cache
+def from_case(name: str) -> Shipped:
+    case: Case = CASES[name]
+    with TemporaryDirectory() as folder:
+        path, data = Path(folder) / "model.onnx", Path(folder) / "calib.npz"
+        onnx.save(case.model(), path)
+        batches = case.batches()
+        np.savez(data, **{n: a.reshape(-1, *a.shape[2:]) for n, a in batches.items()})
+        module = qsearch.quantize(path, calib=str(data), qconfig=dict(case.qconfig))
+        mod, params = load(path)
+    prepared = prerequisite_optimize(mod, params, opt_level=3, simplify=True)
+    annotated, _ = mark(prepared, QConfig.recommended(**case.qconfig))
+    inputs = [{n: a[i] for n, a in batches.items()} for i in range(3)]
+    holds = frozenset((*operators_of(annotated), *operators_of(module.module)))
+    return Shipped(module, inputs, holds)
+
+
+@cache
+def from_text(name: str) -> Shipped:
+    inputs: list[Mapping[str, Array]] = [
+        {"x": np.random.default_rng(seed).normal(size=SHAPE).astype(np.float32)}
+        for seed in range(3)
+    ]
+    holds: list[str] = []
+    if name in CORES:
+        mod = infer_module(parse(core_text(name)))
+    else:
+        read = infer_module(parse(float_text(name)))
+        holds += operators_of(read)
+        mod = quantize(read, None, inputs, QuantizeContext(QConfig.recommended()))
+    samples = [(given, QModule(mod).run(given)) for given in inputs]
+    shipped = QModule(mod, samples=samples, proof=derive_static(mod).to_dict())
+    return Shipped(shipped, inputs, frozenset((*holds, *operators_of(mod))))
+
+
+def check(shipped: Shipped, folder: Path) -> None:
+    """Proved from its file; C, integer ONNX and grid ONNX give the bits of the reference."""
+    shipped.module.save(folder / "m.qmod")
+    found = verify_file(folder / "m.qmod", None, None)
+    assert [str(finding) for finding in (*found.findings, *found.record_findings)] == []
+    assert found.record == "agrees"
+    executors = {
+        "c": CExecutor(shipped.module.module, "main", QUICK_FLAGS),
+        "integer": IntegerExecutor(shipped.module.module),
+        "grid": GridExecutor(shipped.module.module),
+    }
+    for inputs in shipped.inputs:
+        wanted = [(a.shape, a.dtype, a.tobytes()) for a in shipped.module.run(inputs)]
+        for name, executor in executors.items():
+            got = [(a.shape, a.dtype, a.tobytes()) for a in executor.run(inputs)]
+            assert got == wanted, name
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_model_is_proved_and_its_exports_give_the_same_bits(name: str, tmp_path: Path) -> None:
+    check(from_case(name), tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted((*CORES, *FLOATS)))
+def test_a_text_is_proved_and_its_exports_give_the_same_bits(name: str, tmp_path: Path) -> None:
+    check(from_text(name), tmp_path)
+
+
+@pytest.mark.parametrize("operator", HELD)
+def test_every_operator_that_a_quantized_module_may_hold_has_a_case(operator: str) -> None:
+    if operator in CORES or operator in FLOATS:
+        assert operator in from_text(operator).holds
+        return
+    holders = (name for name in CASES if operator in from_case(name).holds)
+    assert next(holders, None), f"write a model that holds {operator} in operator_cases.py"
