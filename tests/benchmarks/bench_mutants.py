@@ -25,7 +25,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ET
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,6 +39,9 @@ AREAS = {
     "conditions": ("compiler/fusion/hardware", ["tests/compiler/fusion/hardware"]),
 }
 """Folder that is mutated, and the tests beside it."""
+
+NEEDS_RAY = ("on_ray.py", "ray_cluster.py")
+"""Files whose tests start Ray; too slow for a test a mutant."""
 
 TEST_BUDGET_S = 60.0
 """Seconds of tests, as measured for the map, that a mutant is worth."""
@@ -156,8 +159,13 @@ class TestMap:
         """Node ids for a mutant, quick ones first, within the budget."""
         left, chosen = TEST_BUDGET_S, []
         lines = self.reached.get(mutant.path, {})
-        # What runs on import belongs to no test: all that reach the file have to do.
-        names = lines.get(mutant.line) or [name for line in lines.values() for name in line]
+        # What runs on import belongs to no test, and in other processes nothing is recorded.
+        beside = f"tests/{Path(mutant.path).parent}/"
+        names = (
+            lines.get(mutant.line)
+            or [name for line in lines.values() for name in line]
+            or [name for name in self.seconds if name.startswith(beside)]
+        )
         for name in sorted(set(names), key=lambda n: self.seconds.get(n, 0)):
             left -= self.seconds.get(name, 0)
             if left > 0 or not chosen:
@@ -181,6 +189,7 @@ def record(tree: Path, folder: str, tests: list[str], work: Path) -> TestMap:
         if case.find("failure") is not None or case.find("error") is not None:
             broken.add(_node_id(name, tree))
     reached: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    tests_of = _TestsOf(set(seconds) - broken, tree)
     rows = sqlite3.connect(data).execute(
         "select path, context, numbits from line_bits"
         " join file on file.id = file_id join context on context.id = context_id"
@@ -188,9 +197,25 @@ def record(tree: Path, folder: str, tests: list[str], work: Path) -> TestMap:
     for path, context, numbits in rows:
         name = str(Path(path).relative_to(tree))
         for line in lines_of(numbits):
-            if context and _node_id(context, tree) not in broken:
-                reached[name][line].append(_node_id(context, tree))
-    return TestMap(reached, seconds)
+            if context:
+                reached[name][line] += tests_of[context]
+    return TestMap(reached, {name: s for name, s in seconds.items() if name not in broken})
+
+
+class _TestsOf(dict[str, list[str]]):
+    """Node ids by coverage.py's context; an inherited test is known by its function's name."""
+
+    def __init__(self, known: Iterable[str], tree: Path) -> None:
+        super().__init__()
+        self._known = frozenset(known)
+        self._tree = tree
+
+    def __missing__(self, context: str) -> list[str]:
+        name = _node_id(context, self._tree)
+        end = f"::{context.rpartition('.')[2]}"
+        found = [name] if name in self._known else [n for n in self._known if n.endswith(end)]
+        self[context] = found
+        return found
 
 
 def _node_id(dotted: str, tree: Path) -> str:
@@ -237,6 +262,8 @@ def draw(tree: Path, folder: str, rng: random.Random, only: list[str]) -> Iterat
     """Mutants in random order, every kind as likely; or all of the named lines."""
     kinds: dict[str, list[Mutant]] = defaultdict(list)
     for path in sorted((tree / folder).rglob("*.py")):
+        if path.name in NEEDS_RAY:
+            continue
         for mutant in mutants_of(path, str(path.relative_to(tree))):
             if not only or f"{mutant.path}:{mutant.line}" in only:
                 kinds[mutant.kind].append(mutant)
