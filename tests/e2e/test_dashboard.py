@@ -53,7 +53,7 @@ class Dashboard:
         self.process.wait()
 
     def get(self, path: str) -> Any:
-        return httpx.get(f"{self.url}/api/v1{path}", timeout=60).json()
+        return httpx.get(f"{self.url}/api/v1{path}", timeout=240).json()
 
 
 @pytest.fixture(scope="module")

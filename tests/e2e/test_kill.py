@@ -46,7 +46,7 @@ def kill_session(process: subprocess.Popen[str]) -> None:
     """End what a killed driver may have left of the session it led."""
     for pid in descendants(process.pid):
         os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=240)
 
 
 @pytest.mark.parametrize("pool", ["inline", "process"])
@@ -59,7 +59,7 @@ def test_a_killed_driver_loses_no_finished_trial_and_repeats_none(
         process = search.start()
         search.wait_for(finished, process)
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=240)
         now = {t.number: t for t in search.trials() if t.finished}
         assert {number: now[number] for number in kept} == kept
         assert 0 < len(now) < 12, "the kill came too late to show anything"
@@ -136,9 +136,11 @@ def test_two_drivers_of_one_study_do_not_meet(launch: Callable[..., Any]) -> Non
     search = launch("digits", "--trials", "40", "--pool", "inline")
     first = search.start()
     search.wait_for(1, first)
+    # A driver that stands still keeps the run folder; it cannot be done before the second starts.
+    first.send_signal(signal.SIGSTOP)
     second = search.start()
-    _, err = second.communicate(timeout=60)
+    _, err = second.communicate(timeout=240)
     first.send_signal(signal.SIGKILL)
-    first.communicate(timeout=30)
+    first.communicate(timeout=240)
     assert second.returncode == 2, err
     assert "another process" in err

@@ -217,7 +217,7 @@ def test_the_module_runs_as_python_dash_m() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     assert found.stdout.strip() == f"qsearch {qsearch.__version__}"
 

@@ -28,7 +28,7 @@ def test_two_commands_share_a_study_and_one_takes_over_what_a_killed_one_left(
         if study is not None and repository.count_trials(study.id).finished >= 3:
             first.send_signal(signal.SIGKILL)
             break
-    first.communicate(timeout=30)
+    first.communicate(timeout=240)
     _, err = second.communicate(timeout=200)
     assert second.returncode == 0, err
     study = repository.study("digits")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +9,14 @@ import pytest
 import compiler
 from compiler.errors import CompilerError
 from compiler.frontend.from_onnx.load import load
-from compiler.ir.analysis import bind
+from compiler.ir.analysis import bind, post_order
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.expr import Constant, Function, Tuple, Var
 from compiler.ir.module import IRModule
 from compiler.ir.span import SequentialSpan, Span
 from compiler.ir.structural import assert_structural_equal
 from compiler.ir.ty import TensorType
+from tests.compiler.work import calls_of
 
 
 def module() -> IRModule:
@@ -57,16 +57,14 @@ def test_damaged_bytes_are_refused() -> None:
 
 
 @pytest.mark.shared
-def test_a_real_model_is_packed_and_unpacked_in_a_moment(shared_data: Path) -> None:
+def test_a_real_model_is_packed_and_unpacked_as_it_was(shared_data: Path) -> None:
     mod, params = load(shared_data / "efficientnet_lite0.onnx")
     main = mod["main"]
     values = {p: Constant(params[p.name_hint]) for p in main.params if p.name_hint in params}
     mod = mod.with_function("main", bind(main, values))
-    start = time.process_time()
-    back = ModuleBlob.pack(mod).unpack()
-    # 0.03 s measured; the budget of a worker is 0.3 s.
-    assert time.process_time() - start < 0.6
-    assert_structural_equal(back, mod)
+    assert_structural_equal(ModuleBlob.pack(mod).unpack(), mod)
+    nodes = sum(1 for _ in post_order(mod["main"]))
+    assert calls_of(lambda: ModuleBlob.pack(mod).unpack()) < nodes * 1000
 
 
 def test_calls_keep_the_spans_that_errors_name() -> None:

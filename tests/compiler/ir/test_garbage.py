@@ -56,11 +56,11 @@ def test_threads_that_overlap_share_the_rest() -> None:
     @collector_rests
     def wait() -> None:
         entered.set()
-        leave.wait(10)
+        leave.wait(240)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    entered.wait(10)
+    assert entered.wait(240)
     state()
     assert not gc.isenabled()
     leave.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -21,6 +20,7 @@ from compiler.ir.type_relation import identity_rel
 from compiler.lir.nodes import Compute, Extern, PrimFunc
 from compiler.lir.walk import loads
 from compiler.lowering.primitive import lower_primitive
+from tests.compiler.work import calls_of
 
 
 def lowered(text: str) -> PrimFunc:
@@ -253,16 +253,13 @@ def test_the_longest_kernels_need_no_deep_stack_and_no_long_text() -> None:
         np.testing.assert_allclose(grown.evaluate([x + 1])[0], 1)
 
 
-def test_time_grows_with_the_length_of_a_kernel() -> None:
+def test_work_grows_with_the_length_of_a_kernel() -> None:
     one = relay.const(1, "float32")
-    seconds: dict[int, float] = {}
-    for length in (250, 1000):
-        function = chain(lambda z: z + one, length)
-        start = time.process_time()
-        lower_primitive(function, "f", "c")
-        seconds[length] = time.process_time() - start
-    # Four times the nodes; sixteen times would be quadratic. Clocks are coarse, so room is left.
-    assert seconds[1000] < 12 * max(seconds[250], 0.02)
+    short, long = (chain(lambda z: z + one, length) for length in (250, 1000))
+    lower_primitive(short, "f", "c")
+    calls = [calls_of(lambda f=f: lower_primitive(f, "f", "c")) for f in (short, long)]  # type: ignore[misc]
+    # Four times the nodes; sixteen times the calls would be quadratic.
+    assert calls[1] < 5 * calls[0]
 
 
 def test_the_same_function_has_the_same_text_every_time() -> None:

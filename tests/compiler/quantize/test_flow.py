@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -28,6 +27,7 @@ from compiler.quantize import (
 )
 from compiler.transform import PassContext
 from tests.compiler.quantize.candidates import calibrated
+from tests.compiler.work import calls_of
 
 Graph = Callable[..., IRModule]
 
@@ -294,22 +294,27 @@ def test_two_runs_at_once_share_nothing() -> None:
         assert a.report.to_dict() == b.report.to_dict()
 
 
-def test_a_trial_of_fifty_convolutions_is_built_in_a_fraction_of_a_second() -> None:
+def chain_of_convolutions(length: int) -> IRModule:
     rng = np.random.default_rng(0)
-    x = relay.var("x", (1, 32, 14, 14))
+    x = relay.var("x", (1, 4, 6, 6))
     y: Any = x
-    for _ in range(50):
-        weight = relay.const(rng.normal(0, 0.1, (32, 32, 3, 3)).astype(np.float32))
-        bias = relay.const(rng.normal(0, 0.1, (32, 1, 1)).astype(np.float32))
+    for _ in range(length):
+        weight = relay.const(rng.normal(0, 0.1, (4, 4, 3, 3)).astype(np.float32))
+        bias = relay.const(rng.normal(0, 0.1, (4, 1, 1)).astype(np.float32))
         y = relay.op.add(relay.op.nn.conv2d(y, weight, padding=(1, 1, 1, 1)), bias)
         y = relay.op.clip(y, a_min=0.0, a_max=6.0)
-    mod = infer_module(IRModule.from_expr(relay.Function([x], y)))
+    return infer_module(IRModule.from_expr(relay.Function([x], y)))
+
+
+def test_the_work_of_a_trial_grows_with_the_number_of_convolutions() -> None:
     config = QConfig.recommended(calibrate_mode="global_scale")
-    build_candidate(mod, config, None)
-    started = time.process_time()
-    build_candidate(mod, config, None)
-    # Measured 0.1 s; the bound is what a trial may spend here.
-    assert time.process_time() - started < 0.6
+    calls = {}
+    for length in (10, 50):
+        mod = chain_of_convolutions(length)
+        build_candidate(mod, config, None)
+        calls[length] = calls_of(lambda mod=mod: build_candidate(mod, config, None))  # type: ignore[misc]
+    assert calls[50] < 6 * calls[10]
+    assert calls[50] < 50 * 40_000
 
 
 @pytest.mark.shared

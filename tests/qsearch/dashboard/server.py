@@ -50,7 +50,7 @@ def served(options: DashboardOptions, **client: Any) -> Iterator[Client]:
             assert thread.is_alive()
             time.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        with Client(base_url=f"http://127.0.0.1:{port}", timeout=60, **client) as asking:
+        with Client(base_url=f"http://127.0.0.1:{port}", timeout=240, **client) as asking:
             asking.live = config.app.state.live
             yield asking
     finally:

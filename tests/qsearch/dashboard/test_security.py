@@ -356,7 +356,7 @@ def test_the_server_prints_no_secret(tmp_path):
         line = process.stdout.readline().decode()
         port = int(line.split(":")[2].split("/")[0])
         answer = httpx.get(
-            f"http://127.0.0.1:{port}/api/v1/studies", headers=bearer(TOKEN), timeout=60
+            f"http://127.0.0.1:{port}/api/v1/studies", headers=bearer(TOKEN), timeout=240
         )
         assert "s3cret" not in json.dumps(told(answer, 503))
     finally:
@@ -375,7 +375,7 @@ def test_another_host_without_a_token_does_not_start(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 2
     assert "needs a token" in done.stderr

@@ -177,13 +177,13 @@ def test_a_paused_study_waits_until_it_is_told_to_go_on(sqlite_url: str) -> None
     running = threading.Thread(target=search.run)
     running.start()
     repository.add_command(study, "pause")
-    end = time.monotonic() + 30
+    end = time.monotonic() + 240
     while repository.study("study").state != "paused" and running.is_alive():
         assert time.monotonic() < end
         time.sleep(0.02)
     if running.is_alive():  # else it was quicker than the wish
         repository.add_command(study, "resume")
-    running.join(60)
+    running.join(240)
     assert repository.count_trials(study).finished == TRIALS
     repository.close()
 

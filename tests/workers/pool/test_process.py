@@ -28,13 +28,13 @@ class TestProcessPool(SeparateWorkersTestCase):
 
 
 def test_a_worker_that_takes_too_long_is_replaced(tmp_path: Path) -> None:
-    pool = ProcessPool(1, max_attempts=2, request_timeout_s=1.0, runner="pool_runner:Runner")
+    pool = ProcessPool(1, max_attempts=2, request_timeout_s=3.0, runner="pool_runner:Runner")
     try:
         pool.submit("slow", Ask("sleep", 60.0, str(tmp_path)))
         pool.submit("next", Ask("double", 3))
         ended = drain(pool)
         assert isinstance(ended["slow"].error, LostWorkerError)
-        assert "no answer within 1.0 s" in ended["slow"].error.what
+        assert "no answer within 3.0 s" in ended["slow"].error.what
         assert ended["next"].result == 6
     finally:
         pool.close()
@@ -109,7 +109,7 @@ def test_workers_end_soon_after_a_driver_that_was_killed(tmp_path: Path) -> None
     finally:
         driver.kill()
         driver.wait()
-    stop = time.monotonic() + 20
+    stop = time.monotonic() + 240
     while any(_alive(pid) for pid in pids):
         assert time.monotonic() < stop, "a worker outlived its driver"
         time.sleep(0.1)

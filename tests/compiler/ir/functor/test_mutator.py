@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -24,6 +23,7 @@ from compiler.ir.functor import (
 from compiler.ir.span import Span
 from compiler.ir.structural import structural_equal
 from compiler.ir.ty import GlobalTypeVar, TensorType
+from tests.compiler.work import calls_of
 
 Rewriting = Callable[[Expr], Expr]
 
@@ -70,10 +70,8 @@ def test_a_graph_of_two_to_the_hundred_paths_takes_linear_time(run: Rewriting) -
     y: Expr = relay.const(1.0)
     for _ in range(100):
         y = relay.op.add(y, y)
-    start = time.perf_counter()
+    assert calls_of(lambda: run(y)) < 100 * 60
     assert run(y) is y
-    # 50 ms is the contract of C-12; the factor leaves room for a busy machine.
-    assert time.perf_counter() - start < 0.5
 
 
 @cache
