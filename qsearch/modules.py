@@ -151,6 +151,7 @@ def verify(
     key: PathLike | None = None,
     record: bool = False,
     sign: PathLike | None = None,
+    allow_large: bool = False,
 ) -> Verification:
     """Derive again that a .qmod is integers only and cannot overflow, and test what it says.
 
@@ -162,8 +163,9 @@ def verify(
         key: public key that must have signed the file.
         record: write today's record into a proved file that has none or an older one.
         sign: private key that signs the file if it is acceptable.
+        allow_large: also run a module whose work is large for its file, or cannot be told.
     Raises:
-        ArtifactError: the file cannot be read at all.
+        ArtifactError: the file cannot be read at all, or is too much work.
         DataError: the data does not fit the module.
         SettingsError: a key cannot be read, or the package cryptography is missing.
     """
@@ -176,6 +178,7 @@ def verify(
         key=None if key is None else Path(key),
         record=record,
         sign=None if sign is None else Path(sign),
+        allow_large=allow_large,
     )
 
 

@@ -27,6 +27,7 @@ from compiler.proof.derive import Proof, derive
 from compiler.proof.finding import Finding
 from compiler.proof.record import RecordState, compare_record, record_state
 from compiler.proof.replay import Comparison, differing_elements
+from compiler.proof.work import check_work, declared_work
 from compiler.runtime.archive import json_bytes, read_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.targets.c.toolchain import find_compiler
@@ -142,11 +143,12 @@ def verify_file(
     key: Path | None = None,
     record: bool = False,
     sign: Path | None = None,
+    allow_large: bool = False,
 ) -> Verification:
     """See ``qsearch.api.verify``."""
     signer = None if sign is None else private_key(sign)
     trusted = None if key is None else public_key(key)
-    found = _verify(given, data, preprocess, trusted)
+    found = _verify(given, data, preprocess, trusted, allow_large)
     if record and found.proved and found.record in ("missing", "older"):
         found = _with_record(found)
     if signer is not None and found.acceptable():
@@ -155,7 +157,11 @@ def verify_file(
 
 
 def _verify(
-    given: Path, data: Any, preprocess: str | None, trusted: Ed25519PublicKey | None
+    given: Path,
+    data: Any,
+    preprocess: str | None,
+    trusted: Ed25519PublicKey | None,
+    allow_large: bool,
 ) -> Verification:
     path = module_at(given)
     if not path.is_file():
@@ -174,6 +180,8 @@ def _verify(
         if not isinstance(error.__cause__, TypeInferenceError):
             raise
         return Verification(path, digest, (Finding("types", path.name, str(error.__cause__)),))
+    if not allow_large:
+        check_work(declared_work(module.module), len(module.samples), path.stat().st_size)
     types = declared_types(source, module.module)
     proof = derive(module.module, module.samples, compiled=find_compiler() is not None)
     against = [*types, *proof.findings]

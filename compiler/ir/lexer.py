@@ -11,8 +11,9 @@ from typing import NamedTuple, NoReturn
 from compiler.errors import ParseError, nearest
 from compiler.ir.literals import DOTTED_TEXT, IDENT_TEXT
 from compiler.ir.span import ANONYMOUS, Span
+from compiler.ir.ty import MAX_NESTING
 
-QUOTED = r'"(?:[^"\\\n]|\\.)*"'
+QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
 
 _KINDS = (
     ("line_comment", r"//[^\n]*"),
@@ -36,6 +37,14 @@ _ANY = "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS)
 _TOKEN = re.compile(rf"[ \t\r\n]*(?:{_ANY})")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _BLANK = ("blank", "line_comment")
+
+MAX_NUMBER = 64
+"""Characters of a number; the shortest text of any value has fewer than 30."""
+MAX_WORD = 1 << 16
+"""Characters of a name or string."""
+_MAX_LENGTH = dict.fromkeys(("number", "projection", "temp"), MAX_NUMBER) | dict.fromkeys(
+    ("local", "global", "word", "string"), MAX_WORD
+)
 
 
 class Token(NamedTuple):
@@ -96,7 +105,8 @@ def tokenize(source: Source) -> tuple[list[Token], str]:
     """Tokens without comments, ending with one of kind "end", and the text of the metadata section.
 
     Raises:
-        ParseError: a character that starts no token, or a comment that does not end.
+        ParseError: a character that starts no token, a comment that does not end, or a number or
+            name that is too long.
     """
     text, match = source.text, _TOKEN.match
     tokens: list[Token] = []
@@ -114,6 +124,9 @@ def tokenize(source: Source) -> tuple[list[Token], str]:
             metadata = text[at:]
             at = len(text)
         elif kind not in _BLANK:
+            limit = _MAX_LENGTH.get(kind)
+            if limit is not None and at - start > limit:
+                source.error(start, f"a {kind} of more than {limit} characters")
             tokens.append(Token(kind, found.group(kind), start, at))
     end = tokens[-1].end if tokens else 0
     tokens.append(Token("end", "", end, end))
@@ -130,10 +143,6 @@ def _comment_end(source: Source, start: int) -> int:
         depth += 1 if edge.group() == "/*" else -1
         at = edge.end()
     return at
-
-
-# Types, attribute values and patterns are parsed by recursion, at most this deep.
-MAX_NESTING = 100
 
 
 class TokenStream:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 # A slash counts only before a letter or digit, so that it opens no comment and divides nothing.
-IDENT_TEXT = r"[A-Za-z_](?:[A-Za-z0-9_]|/(?=[A-Za-z0-9_]))*"
-DOTTED_TEXT = rf"{IDENT_TEXT}(?:\.[A-Za-z_](?:[A-Za-z0-9_]|/(?=[A-Za-z0-9_]))*)*"
+# Possessive: a long name needs no memory for places to go back to.
+IDENT_TEXT = r"[A-Za-z_](?:[A-Za-z0-9_]|/(?=[A-Za-z0-9_]))*+"
+DOTTED_TEXT = rf"{IDENT_TEXT}(?:\.{IDENT_TEXT})*+"
 IDENT = re.compile(IDENT_TEXT + r"\Z")
 DOTTED = re.compile(DOTTED_TEXT + r"\Z")
 
@@ -38,10 +39,11 @@ def shortest(value: float, dtype: str = "float64") -> str:
     if math.isnan(value):
         return "nan"
     to_dtype: Any = float if dtype == "float64" else np.dtype(dtype).type
-    for digits in range(1, _MAX_DIGITS[dtype]):
-        text = f"{value:.{digits}g}"
-        if to_dtype(float(text)) == value:
-            return text
+    with np.errstate(over="ignore"):  # fewer digits of the largest value are too much
+        for digits in range(1, _MAX_DIGITS[dtype]):
+            text = f"{value:.{digits}g}"
+            if to_dtype(float(text)) == value:
+                return text
     return f"{value:.{_MAX_DIGITS[dtype]}g}"
 
 
@@ -71,7 +73,11 @@ def scalar_array(number: str, suffix: str) -> NDArray[Any]:
     """
     dtype = DTYPE_OF_SUFFIX[suffix]
     if dtype.startswith("float"):
-        return np.array(float(number), dtype)
+        with np.errstate(over="ignore"):
+            data = np.array(float(number), dtype)
+        if np.isinf(data) and "inf" not in number:
+            raise ValueError(f"{number} does not fit {dtype}")
+        return data
     value = int(number)
     info = np.iinfo(dtype)
     if not info.min <= value <= info.max:

@@ -164,12 +164,20 @@ class ExprParser(ABC):
         return Constant(data, span=self._span(token.start))
 
     def _minus(self) -> Expr:
+        """Minus signs in a row; the last one belongs to a number that follows it."""
         stream = self._stream
-        token = stream.next()
+        signs: list[Token] = []
+        while stream.is_mark("-"):
+            signs.append(stream.next())
+        start = stream.token.start
         if stream.token.kind == "number":
-            return self._literal("-")
-        operand = self._postfix(self._atom(), stream.token.start)
-        return Call(self._op(token, "negative"), (operand,), span=self._span(token.start))
+            node: Expr = self._literal("-")
+            signs.pop()
+        else:
+            node = self._postfix(self._atom(), start)
+        for sign in reversed(signs):
+            node = Call(self._op(sign, "negative"), (node,), span=self._span(sign.start))
+        return node
 
     def _word(self) -> Expr:
         stream = self._stream

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -194,8 +195,14 @@ class ValueParser:
         digits, suffix = number_parts(self.stream, token)
         if suffix.startswith("f"):
             # The suffix of an attribute says nothing: attribute floats are doubles.
-            return sign * float(digits)
-        return sign * int(digits)
+            real = float(digits)
+            if math.isinf(real) and digits != "inf":
+                self.stream.source.error(token.start, f"{digits} does not fit float64")
+            return sign * real
+        whole = sign * int(digits)
+        if not -(1 << 63) <= whole < 1 << 64:
+            self.stream.source.error(token.start, f"{whole} does not fit 64 bits")
+        return whole
 
     def _list(self, close: str) -> tuple[Any, ...]:
         found = []

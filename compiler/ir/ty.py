@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from compiler.errors import TypeInferenceError, legal_names
@@ -34,6 +35,16 @@ def is_float(dtype: str) -> bool:
 def is_integer(dtype: str) -> bool:
     """True for every signed and unsigned integer dtype; False for bool."""
     return dtype in SIGNED_DTYPES or dtype in UNSIGNED_DTYPES or dtype in NARROW_DTYPES
+
+
+MAX_RANK = 32
+"""Axes of a tensor; numpy 1 has no more."""
+MAX_ELEMENTS = 1 << 40
+"""Elements of a tensor, and the size of one dimension where another is 0."""
+MAX_NESTING = 100
+"""How deep types, attribute values and patterns may be nested: code that reads them recurses."""
+MAX_TYPE_PARTS = 1 << 16
+"""Types in a type. Sixty lines of ``%n = (%m, %m)`` would make 2^60 without a bound."""
 
 
 class Any:
@@ -73,10 +84,48 @@ def _is_concrete(shape: Shape) -> TypeGuard[tuple[int, ...]]:
     return not any(isinstance(dim, Any) for dim in shape)
 
 
+def _check_size(shape: Shape) -> None:
+    """Raise TypeInferenceError for a shape beyond MAX_RANK or MAX_ELEMENTS."""
+    known = [dim for dim in shape if not isinstance(dim, Any)]
+    largest = max(known, default=0)
+    if len(shape) <= MAX_RANK and max(largest, math.prod(known)) <= MAX_ELEMENTS:
+        return
+    raise TypeInferenceError(
+        f"a tensor has at most {MAX_RANK} axes and 2^40 elements",
+        where=f"shape of {len(shape)} axes, the largest of about 2^{largest.bit_length()}",
+        fix="make it smaller, or split it",
+    )
+
+
 class Type:
-    """Base of all types."""
+    """Base of all types; ``depth`` and ``parts`` measure what is nested in it."""
 
     __slots__ = ()
+    depth: int = 1
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Nested(Type):
+    """A type of other types: measured when it is built, so that no reader meets an endless one."""
+
+    depth: int = field(init=False, repr=False, compare=False, default=1)
+    parts: int = field(init=False, repr=False, compare=False, default=1)
+
+    def _measure(self, inner: Sequence[Type]) -> None:
+        """Raises TypeInferenceError: beyond MAX_NESTING or MAX_TYPE_PARTS."""
+        depth = 1 + max((one.depth for one in inner), default=0)
+        parts = 1 + sum(one.parts for one in inner)
+        if depth > MAX_NESTING:
+            raise TypeInferenceError(
+                f"a type is nested more than {MAX_NESTING} deep", fix="use flatter tuples"
+            )
+        if parts > MAX_TYPE_PARTS:
+            raise TypeInferenceError(
+                f"a type holds more than {MAX_TYPE_PARTS} others", fix="use smaller tuples"
+            )
+        object.__setattr__(self, "depth", depth)
+        object.__setattr__(self, "parts", parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +133,8 @@ class TensorType(Type):
     """A dense array: ``shape`` in elements per axis, () for a scalar.
 
     Raises:
-        TypeInferenceError: a dimension is neither a non-negative integer nor ``Any()``, or the
-            dtype is none of DTYPES.
+        TypeInferenceError: a dimension is neither a non-negative integer nor ``Any()``, the dtype
+            is none of DTYPES, or there are more axes or elements than MAX_RANK and MAX_ELEMENTS.
     """
 
     shape: Shape
@@ -98,6 +147,7 @@ class TensorType(Type):
                 shape = tuple(_checked_dim(d, shape) for d in shape)
                 break
         object.__setattr__(self, "shape", shape)
+        _check_size(shape)
         if self.dtype not in _KNOWN_DTYPES:
             raise TypeInferenceError(
                 f"unknown dtype {self.dtype!r}", fix=legal_names(str(self.dtype), DTYPES)
@@ -121,10 +171,13 @@ class TensorType(Type):
 
 
 @dataclass(frozen=True, slots=True)
-class TupleType(Type):
+class TupleType(_Nested):
     """Product of types; no field is the unit type."""
 
     fields: tuple[Type, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._measure(self.fields)
 
     def __str__(self) -> str:
         comma = "," if len(self.fields) == 1 else ""
@@ -132,7 +185,7 @@ class TupleType(Type):
 
 
 @dataclass(frozen=True, slots=True)
-class FuncType(Type):
+class FuncType(_Nested):
     """A function from ``arg_types`` to ``ret_type``, polymorphic in ``type_params``."""
 
     arg_types: tuple[Type, ...]
@@ -140,16 +193,22 @@ class FuncType(Type):
     type_params: tuple[TypeVar, ...] = ()
     type_constraints: tuple[object, ...] = ()
 
+    def __post_init__(self) -> None:
+        self._measure((*self.arg_types, self.ret_type))
+
     def __str__(self) -> str:
         params = f"[{', '.join(str(p) for p in self.type_params)}]" if self.type_params else ""
         return f"fn {params}({', '.join(str(a) for a in self.arg_types)}) -> {self.ret_type}"
 
 
 @dataclass(frozen=True, slots=True)
-class RefType(Type):
+class RefType(_Nested):
     """A mutable cell holding a ``value``."""
 
     value: Type
+
+    def __post_init__(self) -> None:
+        self._measure((self.value,))
 
     def __str__(self) -> str:
         return f"ref({self.value})"
@@ -177,11 +236,14 @@ class GlobalTypeVar(Type):
 
 
 @dataclass(frozen=True, slots=True)
-class TypeCall(Type):
+class TypeCall(_Nested):
     """An algebraic data type applied to type arguments."""
 
     func: GlobalTypeVar
     args: tuple[Type, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._measure(self.args)
 
     def __str__(self) -> str:
         return (

@@ -17,6 +17,8 @@ from compiler.ir.ty import DTYPES
 
 Axes = int | tuple[int, ...] | None
 
+_MAX_SHOWN = 200
+
 
 @dataclass(frozen=True, eq=False)
 class OpAttrs(Attrs):
@@ -39,10 +41,15 @@ class OpAttrs(Attrs):
                 wanted = convert(value)
             except (TypeError, ValueError) as error:
                 raise AttrError(
-                    f"{self.type_key}: attribute {name}={value!r} is not {error}",
+                    f"{self.type_key}: attribute {name}={_shown(value)} is not {error}",
                 ) from None
             if wanted is not value:
                 object.__setattr__(self, name, wanted)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _int(value: Any) -> Any:

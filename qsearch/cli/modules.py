@@ -161,6 +161,7 @@ def keygen_command(out: str) -> int:
 @option("--record", help="write the record of a file that has none or an old one")
 @option("--key", metavar="PUB", help="refuse a file that this public key did not sign")
 @option("--sign", metavar="KEY", help="sign the file with this private key if it is proved")
+@option("--allow-large", help="also verify a module of more work than files of its size have")
 @option("--json", "as_json", help="print proof.json instead of the report", panel=OUTPUT)
 @options.verbosity
 def verify_command(
@@ -172,17 +173,26 @@ def verify_command(
     record: bool,
     key: str | None,
     sign: str | None,
+    allow_large: bool,
     as_json: bool,
 ) -> int:
     """Prove that a .qmod is integers only and cannot overflow, and test what it says.
 
     Exit codes: 0 proved, 1 refuted, or its record or signature does not hold, 2 the file cannot be
-    read.
+    read, or is too much work.
     """
     from qsearch import api
     from qsearch.run_folder import RunFolder
 
-    found = api.verify(module, eval, preprocess=preprocess, key=key, record=record, sign=sign)
+    found = api.verify(
+        module,
+        eval,
+        preprocess=preprocess,
+        key=key,
+        record=record,
+        sign=sign,
+        allow_large=allow_large,
+    )
     target = Path(out) if out else RunFolder(found.path.parent).proof
     found.save(target)
     if as_json:

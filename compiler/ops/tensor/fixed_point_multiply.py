@@ -54,8 +54,10 @@ def fixed_point_infer(types: Sequence[Any], attrs: FixedPointMultiplyAttrs) -> T
     """Type of the data, an integer tensor.
 
     Raises:
-        TypeInferenceError: the multiplier is outside [0, 2^31).
+        TypeInferenceError: the multiplier is outside [0, 2^31), or the shift no int32.
     """
+    if not -(1 << 31) <= attrs.shift < 1 << 31:
+        raise TypeInferenceError(f"fixed_point_multiply: shift {attrs.shift} is no int32")
     if not 0 <= attrs.multiplier < 1 << 31:
         raise TypeInferenceError(
             f"fixed_point_multiply: multiplier {attrs.multiplier} is outside [0, 2^31)"

@@ -19,6 +19,8 @@ from compiler.proof.ranges import FRange, RangeContext, dtype_range
 POWER_OF_TWO = 1 << 30
 # A right shift beyond this leaves nothing of a product below 2^63.
 MAX_RIGHT = 32
+# A left shift beyond this leaves nothing of any integer but 0.
+MAX_LEFT = 63
 
 _SHIFTED, _PRODUCT = "the shifted data", "the 64-bit product"
 _HALVED, _RESULT = "the data with half added", "the result in 32 bits"
@@ -68,6 +70,9 @@ def fixed_point_multiply_per_axis(step: Step, ctx: RangeContext) -> Interval:
 def _scaled(step: Step, ctx: RangeContext, multiplier: Bound, amount: Bound) -> Interval:
     data, dtype = ctx.of(step.args[0]), step.result.type.dtype
     rank = len(step.result.type.shape)
+    if (most := int(np.max(amount, initial=0))) > MAX_LEFT:
+        ctx.report(step, f"shifts left by {most} bits, legal are 0 to {MAX_LEFT}", bound=most)
+        return constant_interval(*dtype_range(dtype), rank)
     worst = _Worst()
     results = [
         np.asarray(_each(worst, x, multiplier, amount, bits(dtype)), dtype=object)

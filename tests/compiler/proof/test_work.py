@@ -1,0 +1,99 @@
+"""Declared work is what one run computes, told from types and attributes alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler import relay
+from compiler.errors import ArtifactError
+from compiler.ir.expr import Expr
+from compiler.ir.infer_type import infer_module
+from compiler.ir.parser import parse
+from compiler.proof.work import MAX_MACS, MAX_STEPS, Work, check_work, declared_work
+
+op = relay.op
+
+
+def work_of(call: Expr, *params: relay.Var) -> Work:
+    return declared_work(infer_module(relay.module(relay.Function(params, call))))
+
+
+def weight(*shape: int) -> relay.Constant:
+    return relay.const(np.ones(shape, "int8"))
+
+
+def test_products_count_their_multiplications() -> None:
+    x = relay.var("x", (2, 6, 9, 9), "int8")
+    plain = op.nn.conv2d(x, weight(4, 6, 3, 3), out_dtype="int32")
+    assert work_of(plain, x).macs == 2 * 4 * 7 * 7 * 6 * 3 * 3
+    grouped = op.nn.conv2d(x, weight(6, 1, 3, 3), groups=6, channels=6, out_dtype="int32")
+    assert work_of(grouped, x).macs == 2 * 6 * 7 * 7 * 3 * 3
+    y = relay.var("y", (5, 7), "int8")
+    assert work_of(op.nn.dense(y, weight(3, 7), out_dtype="int32"), y).macs == 5 * 3 * 7
+
+
+def test_windows_count_their_elements_and_other_operators_what_they_touch() -> None:
+    x = relay.var("x", (1, 1, 8, 8), "int8")
+    assert work_of(op.nn.max_pool2d(x, pool_size=(2, 4), strides=(2, 4)), x).macs == 4 * 2 * 8
+    assert work_of(op.nn.relu(x), x) == Work(bytes=64, macs=64, steps=1, c_text=2000)
+    assert work_of(op.sum(op.cast(x, dtype="int32")), x).macs == 64 + 64
+
+
+def test_a_constant_counts_at_every_use() -> None:
+    x = relay.var("x", (100,), "int8")
+    held = weight(100)
+    once = work_of(op.add(x, held), x)
+    twice = work_of(op.add(op.add(x, held), held), x)
+    assert once.bytes == 200
+    assert twice.bytes == 400
+    assert twice.c_text == 2 * once.c_text
+
+
+def test_a_function_counts_as_often_as_it_is_called() -> None:
+    lines = ["def @f0(%x: Tensor[(4), int8]) { nn.relu(%x) }"]
+    lines += [
+        f"def @f{i}(%x: Tensor[(4), int8]) {{ @f{i - 1}(@f{i - 1}(%x)) }}" for i in range(1, 200)
+    ]
+    lines.append("def @main(%x: Tensor[(4), int8]) { @f5(%x) }")
+    mod = infer_module(parse('#[version = "0.0.5"]\n' + "\n".join(lines)))
+    assert declared_work(mod).steps == 32
+    assert declared_work(mod, "f199").steps > MAX_STEPS
+    with pytest.raises(ArtifactError, match="steps, more than"):
+        check_work(Work(steps=declared_work(mod, "f199").steps), 4, 2000)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("@main(%x)", "@main calls itself"),
+        ("if (True) { %x } else { nn.relu(%x) }", "holds a If"),
+        ("let %f = fn (%y: Tensor[(4), int8]) { %y }; %f(%x)", "calls a value"),
+    ],
+)
+def test_what_has_no_bound_is_refused(body: str, told: str) -> None:
+    source = f"def @main(%x: Tensor[(4), int8]) -> Tensor[(4), int8] {{ {body} }}"
+    with pytest.raises(ArtifactError, match=told):
+        declared_work(infer_module(parse(f'#[version = "0.0.5"]\n{source}')))
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (Work(bytes=(1 << 30) + 4001), "bytes of results"),
+        (Work(c_text=(1 << 30) + 4001), "characters of C"),
+        (Work(macs=MAX_MACS + 1), "multiplications"),
+        (Work(steps=MAX_STEPS + 1), "steps"),
+    ],
+)
+def test_every_kind_of_work_has_its_limit(work: Work, told: str) -> None:
+    with pytest.raises(ArtifactError, match=told) as caught:
+        check_work(work, 4, 1000)
+    assert "--allow-large" in str(caught.value)
+
+
+def test_work_up_to_the_limits_is_accepted_and_more_samples_count() -> None:
+    most = Work((1 << 30) + 4000, MAX_MACS, MAX_STEPS, (1 << 30) + 4000)
+    check_work(most, 4, 1000)
+    with pytest.raises(ArtifactError, match="multiplications"):
+        check_work(most, 5, 1000)
