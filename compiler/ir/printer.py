@@ -85,10 +85,11 @@ def astext(obj: Any, show_types: bool = True) -> str:
 
 def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: bool) -> str:
     parts = [_type_definition(data) for data in mod.type_definitions.values()]
-    lowered = {gv: fn for gv, fn in mod.functions.items() if isinstance(fn, LoweredFunction)}
+    functions = mod.functions
+    lowered = {gv: fn for gv, fn in functions.items() if isinstance(fn, LoweredFunction)}
     printers: dict[GlobalVar, BodyPrinter] = {}
     uses: Counter[Expr] = Counter()
-    for gv, fn in mod.functions.items():
+    for gv, fn in functions.items():
         if gv in lowered:
             continue
         if not isinstance(fn, Function):
@@ -99,7 +100,7 @@ def _module(mod: IRModule, meta: MetadataWriter, show_types: bool, show_spans: b
         uses.update(printers[gv].scalar_uses)
     for gv, printer in printers.items():
         printer.scalar_uses = uses  # of all definitions: a scalar may be shared between them
-        parts.append(printer.definition(gv.name_hint, mod.functions[gv]))
+        parts.append(printer.definition(gv.name_hint, functions[gv]))
     for gv, fn in lowered.items():
         parts.append(fn.definition(literals.name(gv.name_hint), meta.array))
     # Runtime modules of other compilers have no text.

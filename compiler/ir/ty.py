@@ -43,7 +43,7 @@ MAX_ELEMENTS = 1 << 40
 """Elements of a tensor, and the size of one dimension where another is 0."""
 MAX_NESTING = 100
 """How deep types, attribute values and patterns may be nested: code that reads them recurses."""
-MAX_TYPE_PARTS = 1 << 16
+MAX_TYPE_PARTS = 1 << 12
 """Types in a type. Sixty lines of ``%n = (%m, %m)`` would make 2^60 without a bound."""
 
 

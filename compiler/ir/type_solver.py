@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Op
-from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import (
+    MAX_TYPE_PARTS,
     Dim,
     FuncType,
     GlobalTypeVar,
@@ -21,6 +21,7 @@ from compiler.ir.ty import (
     TypeCall,
     TypeVar,
 )
+from compiler.ir.ty import Any as AnyDim
 
 
 class Pending(NamedTuple):
@@ -44,6 +45,7 @@ class TypeSolver:
         self._done: set[Call] = set()
         self._unsolved: dict[Call, Pending] = {}
         self._failed: set[IncompleteType] = set()
+        self._merged = 0
         self._on_error = on_error
 
     def hole(self) -> IncompleteType:
@@ -67,12 +69,15 @@ class TypeSolver:
     def holes(self, ty: Type) -> list[IncompleteType]:
         """Unknowns left in ``ty``."""
         found: list[IncompleteType] = []
+        # Holes share what they stand for: sixty nested pairs of holes are sixty types, not 2^60.
+        seen: set[int] = set()
         stack = [ty]
         while stack:
             top = self.find(stack.pop())
             if isinstance(top, IncompleteType):
                 found.append(top)
-            elif not isinstance(top, TensorType):
+            elif not isinstance(top, TensorType) and id(top) not in seen:
+                seen.add(id(top))
                 stack.extend(parts_of(top))
         return found
 
@@ -116,12 +121,14 @@ class TypeSolver:
         """Make two types one; an unknown dimension takes the size of the other.
 
         Raises:
-            TypeInferenceError: they differ; the message holds both.
+            TypeInferenceError: they differ (the message holds both), or hold too many parts.
         """
+        self._merged = 0
         return self._merge(a, b, _refine)
 
     def merge_branches(self, a: Type, b: Type) -> Type:
         """Type of a value that is either ``a`` or ``b``: a dimension unknown in one is unknown."""
+        self._merged = 0
         return self._merge(a, b, _widen)
 
     def _merge(self, a: Type, b: Type, dim: Callable[[Dim, Dim], Dim]) -> Type:
@@ -163,6 +170,11 @@ class TypeSolver:
         if isinstance(a, TypeCall) and isinstance(b, TypeCall) and a.func != b.func:
             self._clash(a, b)
         mine, theirs = parts_of(a), parts_of(b)
+        self._merged += len(mine)
+        if self._merged > MAX_TYPE_PARTS:
+            raise TypeInferenceError(
+                f"a type holds more than {MAX_TYPE_PARTS} others", fix="use smaller tuples"
+            )
         if len(mine) != len(theirs):
             self._clash(a, b)
         merged = iter([self._merge(x, y, dim) for x, y in zip(mine, theirs)])

@@ -1,0 +1,242 @@
+"""Hostile .qmod files: each is refused within seconds and memory, by a message and an exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.runtime.archive import write_archive
+from compiler.runtime.npy import npy_bytes
+
+CPU_SECONDS = 20
+MEMORY = 4 << 30
+
+# Imports what verify needs, then verifies each file in a child of its own with limits.
+RUNNER = f"""
+import contextlib, io, json, os, resource, sys
+import qsearch.api, qsearch.verification
+from qsearch.cli.main import run
+for path in sys.argv[1:]:
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        resource.setrlimit(resource.RLIMIT_CPU, ({CPU_SECONDS}, {CPU_SECONDS + 1}))
+        resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = run(["verify", path])
+        os.write(write, said.getvalue()[:4000].encode())
+        os._exit(code)
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        said = file.read().decode(errors="replace")
+    _, status, used = os.wait4(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    print(json.dumps({{"code": code, "said": said, "cpu_s": used.ru_utime + used.ru_stime}}))
+"""
+
+QUANTIZED = "Tensor[(1, 4), int8]"
+
+
+def source(core: str, *more: str, result: str = QUANTIZED) -> str:
+    """A module whose core is the given lines on %q, int8 (1, 4)."""
+    return f"""#[version = "0.0.5"]
+def @main(%x: Tensor[(1, 4), float32]) {{
+  let %a = @quantize_inputs(%x);
+  let %b = @quantized_main(%a.0);
+  let %c = @dequantize_outputs(%b);
+  %c
+}}
+def @quantize_inputs(%x: Tensor[(1, 4), float32]) {{
+  %0 = clip(round(%x), a_min=-127f, a_max=127f);
+  (cast(%0, dtype="int8"),)
+}}
+def @quantized_main(%q: {QUANTIZED}) {{
+{core}
+}}
+def @dequantize_outputs(%r: {result}) {{
+  cast(%r, dtype="float32")
+}}
+{"".join(more)}"""
+
+
+def doubled(line: str, start: str, count: int = 60) -> str:
+    """``line`` again and again, {0} the name before and {1} the name it makes."""
+    names = [start, *(f"%{i}" for i in range(count))]
+    return "\n".join(line.format(one, other) for one, other in pairwise(names))
+
+
+CALLS = [f"def @f0(%x: {QUANTIZED}) {{ nn.relu(%x) }}\n"]
+CALLS += [f"def @f{i}(%x: {QUANTIZED}) {{ @f{i - 1}(@f{i - 1}(%x)) }}\n" for i in range(1, 60)]
+WIDE = '  %0 = cast(%q, dtype="int64");\n'
+FIXED = "  fixed_point_multiply(%0, multiplier=1073741824, shift={})"
+FUNCTIONS = "".join(
+    f"  let %f{i} = fn (%x) {{ {'(%x, %x)' if not i else f'(%f{i - 1}, %f{i - 1})'} }};\n"
+    for i in range(60)
+)
+SECOND = "Tensor[(1, 4), int64]"
+
+# Name → module text, exit code, a part of what is said.
+TEXTS: dict[str, tuple[str, int, str]] = {
+    "a shift of 10^10": (source(WIDE + FIXED.format(10**10), result=SECOND), 1, "is no int32"),
+    "a shift of 10^9": (source(WIDE + FIXED.format(10**9), result=SECOND), 1, "shifts left by"),
+    "sixty pairs": (
+        source(doubled("  {1} = ({0}, {0});", "%q") + "\n  %59" + ".0" * 60),
+        1,
+        "more than 4096",
+    ),
+    "sixty pairs by let": (
+        source(
+            doubled("  let {1} = ({0}, {0});", "%q").replace("%", "%a").replace("%aq", "%q")
+            + "\n  %q"
+        ),
+        1,
+        "more than 4096",
+    ),
+    "sixty pairs of functions": (source(FUNCTIONS + "  %q"), 1, "more than 4096"),
+    "2^60 calls": (source("  @f59(%q)", *CALLS), 2, "more than"),
+    "a recursion": (
+        source("  @r(%q)", f"def @r(%x: {QUANTIZED}) -> {QUANTIZED} {{ @r(%x) }}\n"),
+        2,
+        "calls itself",
+    ),
+    "20,000 minus signs": (source("  " + "-" * 20_000 + "%q"), 2, "steps, more than"),
+    "a number of 5,000 digits": (source(f"  add(%q, {'9' * 5000})"), 2, "more than 64 char"),
+    "a shape of 5,000 digits": (
+        source("  %q", result=f"Tensor[({'9' * 5000}), int8]"),
+        2,
+        "64 char",
+    ),
+    "an infinite bound": (source("  clip(%q, a_min=0f, a_max=1e999f)"), 2, "does not fit"),
+    "an endless name": (source(f"  let %{'a' * 5_000_000} = %q;\n  %q"), 2, "65536 characters"),
+    "5,000 parentheses": (source("  " + "(" * 5000 + "%q" + ")" * 5000), 2, "60 deep"),
+    "a tile of a terabyte": (source("  tile(%q, reps=[1, 1000000000000])"), 1, "2^40 elements"),
+    "a tile of gigabytes": (
+        source("  tile(%q, reps=[1, 1000000000])", result="Tensor[(1, 4000000000), int8]"),
+        2,
+        "bytes of results",
+    ),
+    "a wide product": (
+        source(
+            "  %0 = tile(%q, reps=[9000, 500]);\n"
+            '  %1 = nn.dense(%0, %0, out_dtype="int32");\n'
+            '  %2 = cast(%1, dtype="int8");\n'
+            "  strided_slice(%2, begin=[0, 0], end=[1, 4], strides=[1, 1])"
+        ),
+        2,
+        "multiplications, more than",
+    ),
+    "a wide window": (
+        source(
+            "  %0 = reshape(%q, newshape=[1, 1, 2, 2]);\n"
+            "  %1 = nn.max_pool2d(%0, pool_size=[9999, 9999], padding=[9998, 9998, 9998, 9998]);\n"
+            "  %2 = strided_slice(%1, begin=[0, 0, 0, 0], end=[1, 1, 2, 2]);\n"
+            "  reshape(%2, newshape=[1, 4])"
+        ),
+        2,
+        "more than",
+    ),
+}
+
+
+def npy(shape: str, body: bytes = b"") -> bytes:
+    header = f"{{'descr': '|i1', 'fortran_order': False, 'shape': ({shape}), }}".ljust(501) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + body
+
+
+def members(text: str, tensor: bytes | None = None) -> dict[str, bytes]:
+    made = {"module.relay": text.encode(), "qconfig.json": b"{}", "provenance.json": b"{}"}
+    if tensor is not None:
+        made["tensors/k0.npy"] = tensor
+    return made
+
+
+def with_constant(tensor: bytes) -> dict[str, bytes]:
+    listed = '#[metadata]\n{"relay.Constant": [{"npz": "k0"}]}\n'
+    return members(source("  add(%q, meta[relay.Constant][0])", listed), tensor)
+
+
+def write_twice(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("module.relay", "a")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("module.relay", "b")
+
+
+def write_packed(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("module.relay", b"\0" * 100_000_000)
+
+
+# Name → how the file is written, a part of what is said; all cannot be read.
+FILES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "an array of 2^60 elements": (
+        lambda path: write_archive(path, with_constant(npy(f"{1 << 60},"))),
+        "is not an array",
+    ),
+    "an array without elements and with 10^300 in a row": (
+        lambda path: write_archive(path, with_constant(npy("0," + "999999999999999," * 20))),
+        "is not an array",
+    ),
+    "an array of 100 axes": (
+        lambda path: write_archive(path, with_constant(npy("1," * 100, b"\1"))),
+        "is not an array",
+    ),
+    "provenance nested 50,000 deep": (
+        lambda path: write_archive(
+            path,
+            {
+                **members(source("  %q")),
+                "provenance.json": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+            },
+        ),
+        "is not JSON",
+    ),
+    "a member twice": (write_twice, "which no .qmod has"),
+    "a member packed 1000 times": (write_packed, "packed or encrypted"),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What verifying each file came to, all in one process with a child for each."""
+    folder = tmp_path_factory.mktemp("hostile")
+    paths = {}
+    sample = npy_bytes(np.zeros((1, 4), "float32"))
+    for number, name in enumerate([*TEXTS, *FILES]):
+        paths[name] = folder / f"{number}" / "m.qmod"
+        paths[name].parent.mkdir()
+        if name in FILES:
+            FILES[name][0](paths[name])
+        else:
+            samples = {"samples/s0_input0.npy": sample, "samples/s0_output0.npy": sample}
+            write_archive(paths[name], {**members(TEXTS[name][0]), **samples})
+    words = [sys.executable, "-c", RUNNER, *map(str, paths.values())]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+    return dict(zip(paths, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_hostile_module_is_refused_within_seconds(
+    name: str, outcomes: dict[str, dict[str, Any]]
+) -> None:
+    _, code, part = TEXTS[name]
+    assert outcomes[name]["code"] == code, outcomes[name]["said"]
+    assert part in outcomes[name]["said"]
+    assert "unforeseen" not in outcomes[name]["said"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_hostile_archive_cannot_be_read(name: str, outcomes: dict[str, dict[str, Any]]) -> None:
+    assert outcomes[name]["code"] == 2, outcomes[name]["said"]
+    assert FILES[name][1] in outcomes[name]["said"]
+    assert "unforeseen" not in outcomes[name]["said"]
