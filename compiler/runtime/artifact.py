@@ -266,7 +266,8 @@ def load_qmod(path: str | os.PathLike[str]) -> QModule:
 
 def _samples(members: Mapping[str, bytes], names: Sequence[str]) -> tuple[Sample, ...]:
     samples: list[Sample] = []
-    while any(n.startswith(f"samples/s{len(samples)}_") for n in members):
+    stored = {name.partition("_")[0] for name in members if name.startswith("samples/s")}
+    while f"samples/s{len(samples)}" in stored:
         prefix = f"samples/s{len(samples)}_"
         inputs = {}
         for index, name in enumerate(names):

@@ -165,6 +165,10 @@ def with_constant(tensor: bytes) -> dict[str, bytes]:
     return members(source("  add(%q, meta[relay.Constant][0])", listed), tensor)
 
 
+SAMPLE = npy_bytes(np.zeros((1, 4), "float32"))
+SAMPLES = {f"samples/s{i}_{end}0.npy": SAMPLE for i in range(20_000) for end in ("input", "output")}
+
+
 def write_twice(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("module.relay", "a")
@@ -201,6 +205,10 @@ FILES: dict[str, tuple[Callable[[Path], None], str]] = {
         ),
         "is not JSON",
     ),
+    "20,000 samples": (
+        lambda path: write_archive(path, {**members(source("  nn.relu(%q)")), **SAMPLES}),
+        "steps, more than",
+    ),
     "a member twice": (write_twice, "which no .qmod has"),
     "a member packed 1000 times": (write_packed, "packed or encrypted"),
 }
@@ -211,14 +219,13 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     """What verifying each file came to, all in one process with a child for each."""
     folder = tmp_path_factory.mktemp("hostile")
     paths = {}
-    sample = npy_bytes(np.zeros((1, 4), "float32"))
     for number, name in enumerate([*TEXTS, *FILES]):
         paths[name] = folder / f"{number}" / "m.qmod"
         paths[name].parent.mkdir()
         if name in FILES:
             FILES[name][0](paths[name])
         else:
-            samples = {"samples/s0_input0.npy": sample, "samples/s0_output0.npy": sample}
+            samples = {name: SAMPLES[name] for name in list(SAMPLES)[:2]}
             write_archive(paths[name], {**members(TEXTS[name][0]), **samples})
     words = [sys.executable, "-c", RUNNER, *map(str, paths.values())]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)

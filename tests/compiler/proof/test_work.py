@@ -35,7 +35,7 @@ def test_products_count_their_multiplications() -> None:
 
 def test_windows_count_their_elements_and_other_operators_what_they_touch() -> None:
     x = relay.var("x", (1, 1, 8, 8), "int8")
-    assert work_of(op.nn.max_pool2d(x, pool_size=(2, 4), strides=(2, 4)), x).macs == 4 * 2 * 8
+    assert work_of(op.nn.max_pool2d(x, pool_size=(2, 4), strides=(2, 4)), x).macs == 16 * 4 * 2 * 8
     assert work_of(op.nn.relu(x), x) == Work(bytes=64, macs=64, steps=1, c_text=2000)
     assert work_of(op.sum(op.cast(x, dtype="int32")), x).macs == 64 + 64
 
@@ -97,3 +97,5 @@ def test_work_up_to_the_limits_is_accepted_and_more_samples_count() -> None:
     check_work(most, 4, 1000)
     with pytest.raises(ArtifactError, match="multiplications"):
         check_work(most, 5, 1000)
+    with pytest.raises(ArtifactError, match="steps"):
+        check_work(Work(steps=1), 20_000, 1 << 30)
