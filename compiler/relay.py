@@ -60,6 +60,7 @@ from compiler.ir.ty import (
     TypeCall,
     TypeVar,
 )
+from compiler.ops.op_call import op_call
 
 __all__ = [
     "AnyDim",
@@ -152,9 +153,9 @@ def call(name: str, *args: Any, **attrs: Any) -> Call:
         for a in operands
     ]
     if target.attrs_type is None:
-        if extra or attrs:
+        if extra:
             raise AttrError(f"{name} has no attributes", where=f"given {[*extra, *attrs]}")
-        return Call(target, tuple(exprs))
+        return op_call(name, *exprs, **attrs)
     fields = [f for f in target.attrs_type.__dataclass_fields__ if f != "type_key"]
     if len(extra) > len(fields):
         raise AttrError(f"{name} takes {count} arguments and {len(fields)} attributes")
@@ -162,7 +163,7 @@ def call(name: str, *args: Any, **attrs: Any) -> Call:
         if field in attrs:
             raise AttrError(f"{name}: attribute {field!r} is given twice")
         attrs[field] = value
-    return Call(target, tuple(exprs), target.attrs_type.make(**attrs))
+    return op_call(name, *exprs, **attrs)
 
 
 def _holds_exprs(values: Sequence[Any]) -> bool:

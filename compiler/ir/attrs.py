@@ -6,9 +6,17 @@ import dataclasses
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from compiler.errors import AttrError, legal_names
+
+
+class HasAttrs(Protocol):
+    """A call of an operator."""
+
+    @property
+    def attrs(self) -> Attrs | None:
+        """The attributes of the operator."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +57,20 @@ class Attrs:
         if missing:
             raise AttrError(f"{cls.type_key}: attribute {missing[0]!r} is required")
         return cls(**values)
+
+    @classmethod
+    def of(cls, call: HasAttrs) -> Self:
+        """The attributes of a call, which are of this class.
+
+        Raises:
+            AttrError: the call has others.
+        """
+        found = call.attrs
+        if not isinstance(found, cls):
+            raise AttrError(
+                f"a call was expected to have {cls.__name__}", where=f"{type(found).__name__}"
+            )
+        return found
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """Every field with its value, in declaration order."""

@@ -1,12 +1,25 @@
-"""`python -m compiler.ops [substring]`: the table operator × rule, one row per operator."""
+"""`python -m compiler.ops [substring]`: the table operator × rule, one row per operator.
+
+Tables of exporters and of the proof are shown too, so their packages are loaded here.
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 
 from compiler.ir.op import OpPattern, all_ops, rule_tables
 from compiler.text_output import show
+
+# Named as text: the operators have no knowledge of who asks them (import layers).
+ASKING = (
+    "compiler.export.to_onnx.float_model",
+    "compiler.export.to_onnx.grid",
+    "compiler.export.to_onnx.integer",
+    "compiler.proof.ranges",
+)
+"""Modules that define rule tables of their own and load what fills them."""
 
 _LETTERS = {
     OpPattern.ELEMWISE: "E",
@@ -25,12 +38,17 @@ def matrix(substring: str = "") -> str:
     Args:
         substring: only operators whose name contains it.
     """
+    for module in ASKING:
+        importlib.import_module(module)
     tables = rule_tables()
     names = sorted(tables)
     ops = [op for op in all_ops() if substring in op.name]
     width = max((len(op.name) for op in ops), default=8)
-    lines = ["Rules (tables in compiler/ops/rules, asked by):"]
-    lines += [f"  {k:>2}  {n}, {tables[n].asked_by}" for k, n in enumerate(names, start=1)]
+    lines = ["Rules, with who asks for them and where they are written:"]
+    lines += [
+        f"  {k:>2}  {n}, {tables[n].asked_by}, {tables[n].defined_in}"
+        for k, n in enumerate(names, start=1)
+    ]
     lines += [
         "",
         "pat: E elemwise, B broadcast, I injective, R reduce, O out-ewise-fusable, X opaque",

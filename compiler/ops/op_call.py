@@ -1,4 +1,8 @@
-"""Building operator calls by name, for the rules and passes that make new nodes."""
+"""Building operator calls by name: ``op_call`` makes every call that a rule or pass adds.
+
+``compiler.relay`` spells the same for people and tests, ``rules/integer_calls.py`` has a function
+for each call that the quantization rules need.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Op
+from compiler.errors import AttrError
+from compiler.ir.expr import Call, Constant, Expr, Op, call_op
 from compiler.ir.span import AnySpan
 
 
@@ -18,9 +23,11 @@ def op_call(name: str, *args: Expr, span: AnySpan | None = None, **attrs: Any) -
         UnknownOpError: no such operator.
         AttrError: an attribute it does not have.
     """
-    op = Op.get(name)
-    record = op.attrs_type.make(**attrs) if op.attrs_type is not None else None
-    return Call(op, args, record, span=span)
+    attrs_type = Op.get(name).attrs_type
+    if attrs_type is None and attrs:
+        raise AttrError(f"{name} has no attributes", where=f"given {list(attrs)}")
+    record = None if attrs_type is None else attrs_type.make(**attrs)
+    return call_op(name, *args, attrs=record, span=span)
 
 
 def scalar(value: float, dtype: str, span: AnySpan | None = None) -> Constant:

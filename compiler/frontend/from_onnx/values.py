@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from compiler.errors import OnnxImportError, TypeInferenceError
 from compiler.ir.attrs import Attrs
-from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem, Var
+from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem, Var, call_op
 from compiler.ir.span import Span
 from compiler.ir.ty import DTYPES, IncompleteType, TensorType, TupleType, Type, bits, is_dynamic
 
@@ -172,7 +172,7 @@ def typed_call(name: str, args: Sequence[Expr], attrs: Attrs | None, span: Span)
     Raises:
         TypeInferenceError: the argument types do not fit.
     """
-    call = Call(Op.get(name), tuple(args), attrs, span=span)
+    call = call_op(name, *args, attrs=attrs, span=span)
     hole = IncompleteType()
     reporter = _OneResult(hole)
     types = [*(arg.checked_type for arg in args), hole]

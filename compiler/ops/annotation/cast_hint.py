@@ -76,8 +76,7 @@ def cast_hint_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeConte
     Behind operators that ``debug_enabled_ops`` leaves out nobody has clipped them.
     """
     (data,) = args
-    attrs = ref_call.attrs
-    assert isinstance(attrs, CastHintAttrs)
+    attrs = CastHintAttrs.of(ref_call)
     if not isinstance(data, QRealizeIntExpr):
         return None
     dtype = attrs.dtype if fits(data, attrs.dtype) else None

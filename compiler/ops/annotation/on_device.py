@@ -63,8 +63,7 @@ def get_on_device_props(expr: Expr) -> OnDeviceProps | None:
     """The parts of an ``on_device``; None for any other expression."""
     if not isinstance(expr, Call) or expr.op is not on_device:
         return None
-    attrs = expr.attrs
-    assert isinstance(attrs, OnDeviceAttrs)
+    attrs = OnDeviceAttrs.of(expr)
     return OnDeviceProps(
         expr.args[0], attrs.virtual_device, attrs.constrain_result, attrs.constrain_body
     )

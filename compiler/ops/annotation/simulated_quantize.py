@@ -164,8 +164,7 @@ def simulated_quantize_realize(
     Raises:
         InternalQuantizeError: the scale or a bound is not a constant yet.
     """
-    attrs = ref_call.attrs
-    assert isinstance(attrs, SimulatedQuantizeAttrs)
+    attrs = SimulatedQuantizeAttrs.of(ref_call)
     data, *parameters = args
     if attrs.kind == 0:
         return None
@@ -208,8 +207,7 @@ def simulated_quantize_lower(
 ) -> list[TensorView]:
     """In float32, scales read along their axis."""
     data, scale, low, high = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, SimulatedQuantizeAttrs)
+    attrs = SimulatedQuantizeAttrs.of(call)
     if attrs.kind == 0:
         return [data]
     check_computed(attrs)

@@ -92,8 +92,7 @@ def resize2d_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """By index, or rows first, then columns."""
-    attrs = call.attrs
-    assert isinstance(attrs, Resize2DAttrs)
+    attrs = Resize2DAttrs.of(call)
     resized = resample_loops(
         b,
         inputs[0],

@@ -97,5 +97,4 @@ def get_call_lowered_props(expr: Expr) -> CallLoweredProps | None:
     func, packed = expr.args
     assert isinstance(func, GlobalVar)
     assert isinstance(packed, Tuple)
-    assert isinstance(expr.attrs, CallLoweredAttrs)
-    return CallLoweredProps(func, packed.fields, expr.attrs)
+    return CallLoweredProps(func, packed.fields, CallLoweredAttrs.of(expr))

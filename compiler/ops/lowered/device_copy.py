@@ -59,8 +59,7 @@ def get_device_copy_props(expr: Expr) -> DeviceCopyProps | None:
         expr = props.body
     if not isinstance(expr, Call) or expr.op is not device_copy:
         return None
-    attrs = expr.attrs
-    assert isinstance(attrs, DeviceCopyAttrs)
+    attrs = DeviceCopyAttrs.of(expr)
     return DeviceCopyProps(expr.args[0], attrs.src_virtual_device, attrs.dst_virtual_device)
 
 

@@ -118,8 +118,7 @@ def _spans(size: int, out: int) -> list[tuple[int, int]]:
 
 def _even_windows(call: Call) -> Call | None:
     """The nn.avg_pool2d of the same windows, where they are all of one size; else None."""
-    attrs = call.attrs
-    assert isinstance(attrs, AdaptivePool2DAttrs)
+    attrs = AdaptivePool2DAttrs.of(call)
     shape, out = call.args[0].tensor_type.concrete_shape, call.tensor_type.concrete_shape
     axes = [attrs.layout.index(letter) for letter in "HW"]
     if any(out[axis] == 0 or shape[axis] % out[axis] for axis in axes):
@@ -137,8 +136,7 @@ def _even_windows(call: Call) -> Call | None:
 
 def _weights(call: Call) -> tuple[Weights, ...]:
     """The mean over every window of one axis after the other."""
-    attrs = call.attrs
-    assert isinstance(attrs, AdaptivePool2DAttrs)
+    attrs = AdaptivePool2DAttrs.of(call)
     shape, out = call.args[0].tensor_type.concrete_shape, call.tensor_type.concrete_shape
     found: list[Weights] = []
     for axis in (attrs.layout.index(letter) for letter in "HW"):
@@ -150,8 +148,7 @@ def _weights(call: Call) -> tuple[Weights, ...]:
 
 
 def _even_counts(pool: Call) -> np.ndarray[Any, np.dtype[np.int64]]:
-    assert isinstance(pool.attrs, AvgPool2DAttrs)
-    height, width = pool.attrs.pool_size
+    height, width = AvgPool2DAttrs.of(pool).pool_size
     return np.array([height * width])
 
 
@@ -208,8 +205,7 @@ def adaptive_avg_pool2d_lower(
 ) -> list[TensorView]:
     """Loops over the longest window, guarded by the end of each."""
     (data,) = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, AdaptivePool2DAttrs)
+    attrs = AdaptivePool2DAttrs.of(call)
     image, shape = Image(data, attrs.layout), out_types[0].concrete_shape
     loops = image_loops(shape, attrs.layout)
     sizes = image.sizes["H"], image.sizes["W"]

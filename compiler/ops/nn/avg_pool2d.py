@@ -117,8 +117,7 @@ def mean_of(total: Array, counts: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _counts_of(call: Call) -> Array:
-    attrs = call.attrs
-    assert isinstance(attrs, AvgPool2DAttrs)
+    attrs = AvgPool2DAttrs.of(call)
     shape = call.args[0].tensor_type.concrete_shape
     return window_counts(attrs, shape[attrs.layout.index("H")], shape[attrs.layout.index("W")])
 
@@ -149,8 +148,7 @@ def avg_pool2d_lower(
 ) -> list[TensorView]:
     """A sum, divided by the count of its window in the epilogue."""
     (data,) = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, AvgPool2DAttrs)
+    attrs = AvgPool2DAttrs.of(call)
     counts = _counts_of(call)
     terms = attrs.pool_size[0] * attrs.pool_size[1]
     acc = sum_dtype(data.dtype, terms)

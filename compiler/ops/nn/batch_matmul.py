@@ -83,8 +83,7 @@ def batch_matmul_numpy(attrs: BatchMatmulAttrs, args: Arrays, out_type: Type) ->
 def batch_matmul_product(call: Call) -> ProductShape:
     """K products a sum; scales are never per channel."""
     x = call.args[0].tensor_type.concrete_shape
-    attrs = call.attrs
-    assert isinstance(attrs, BatchMatmulAttrs)
+    attrs = BatchMatmulAttrs.of(call)
     return ProductShape(x[1] if attrs.transpose_a else x[2])
 
 
@@ -99,8 +98,7 @@ def batch_matmul_lower(
 ) -> list[TensorView]:
     """One reduction; a batch of 1 is read by every batch."""
     x, y = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, BatchMatmulAttrs)
+    attrs = BatchMatmulAttrs.of(call)
     out = out_types[0]
     turned_a, turned_b = attrs.transpose_a, attrs.transpose_b
 

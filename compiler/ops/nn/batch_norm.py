@@ -92,8 +92,7 @@ def batch_norm_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """A factor and an offset per channel, stored; then one line per element."""
-    attrs = call.attrs
-    assert isinstance(attrs, BatchNormAttrs)
+    attrs = BatchNormAttrs.of(call)
     dtype = inputs[0].dtype
     work = total_dtype(dtype)
     data, gamma, beta, mean, var = (view.cast(work) for view in inputs)

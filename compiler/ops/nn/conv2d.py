@@ -180,8 +180,7 @@ def conv2d_partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContex
 @FQProductShape.register(conv2d)
 def conv2d_product(call: Call) -> ProductShape:
     """C/G * KH * KW products a sum; channels lie on axis C of the output and O of the kernel."""
-    attrs = call.attrs
-    assert isinstance(attrs, Conv2DAttrs)
+    attrs = Conv2DAttrs.of(call)
     weight = call.args[1].tensor_type
     weight_axis = attrs.kernel_layout.index("O")
     terms = weight.num_elements // max(1, weight.concrete_shape[weight_axis])
@@ -198,8 +197,7 @@ FQZeroPoint.register(conv2d)(zero_point_of_data)
 @FLower.register(conv2d)
 def conv2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """One reduction over channels and taps; padding is a guard."""
-    attrs = call.attrs
-    assert isinstance(attrs, Conv2DAttrs)
+    attrs = Conv2DAttrs.of(call)
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout)
     geometry = (attrs.strides, attrs.dilation, attrs.padding)
     out = out_types[0]

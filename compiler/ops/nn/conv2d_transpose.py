@@ -189,8 +189,7 @@ def conv2d_transpose_partition(
 
 
 def _has_integer_form(call: Call) -> bool:
-    attrs = call.attrs
-    assert isinstance(attrs, Conv2DTransposeAttrs)
+    attrs = Conv2DTransposeAttrs.of(call)
     layouts = (attrs.data_layout, attrs.out_layout or attrs.data_layout, attrs.kernel_layout)
     return layouts == ("NCHW", "NCHW", "IOHW")
 
@@ -198,8 +197,7 @@ def _has_integer_form(call: Call) -> bool:
 @FQProductShape.register(conv2d_transpose)
 def conv2d_transpose_product(call: Call) -> ProductShape:
     """At most C/G * KH * KW products a sum; channels are told apart where one axis holds them."""
-    attrs = call.attrs
-    assert isinstance(attrs, Conv2DTransposeAttrs)
+    attrs = Conv2DTransposeAttrs.of(call)
     c, per_group, kh, kw = call.args[1].tensor_type.concrete_shape
     terms = c // attrs.groups * kh * kw
     if attrs.groups == 1:
@@ -260,8 +258,7 @@ class _Geometry:
 
     @staticmethod
     def of(call: Call, shape: tuple[int, ...], kernel: tuple[int, ...]) -> _Geometry:
-        attrs = call.attrs
-        assert isinstance(attrs, Conv2DTransposeAttrs)
+        attrs = Conv2DTransposeAttrs.of(call)
         before, behind, begin, end = [], [], [], []
         for axis in range(2):
             reach = extent(kernel[axis + 2], attrs.dilation[axis]) - 1
@@ -303,8 +300,7 @@ class _Geometry:
 
     def convolution(self, call: Call) -> Expr:
         """nn.conv2d over the operands of ``call``, the kernel turned around."""
-        attrs = call.attrs
-        assert isinstance(attrs, Conv2DTransposeAttrs)
+        attrs = Conv2DTransposeAttrs.of(call)
         data, weight = call.args
         c, per_group, *taps = self.kernel
         groups = attrs.groups
@@ -335,8 +331,7 @@ def conv2d_transpose_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """Every output gathers the taps that reach it."""
-    attrs = call.attrs
-    assert isinstance(attrs, Conv2DTransposeAttrs)
+    attrs = Conv2DTransposeAttrs.of(call)
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout)
     geometry = (attrs.strides, attrs.dilation, attrs.padding)
     out = (out_types[0].concrete_shape, out_types[0].dtype)

@@ -114,8 +114,7 @@ def depth_to_space_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """Rows and columns modulo the block choose the channel."""
-    attrs = call.attrs
-    assert isinstance(attrs, SubPixelAttrs)
+    attrs = SubPixelAttrs.of(call)
     image, size = Image(inputs[0], attrs.layout), attrs.block_size
     channels = image.sizes["C"] // (size * size)
 
@@ -137,8 +136,7 @@ def space_to_depth_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """The channel chooses the place in the block."""
-    attrs = call.attrs
-    assert isinstance(attrs, SubPixelAttrs)
+    attrs = SubPixelAttrs.of(call)
     image, size = Image(inputs[0], attrs.layout), attrs.block_size
     channels = max(image.sizes["C"], 1)  # of none, no element is asked for
 

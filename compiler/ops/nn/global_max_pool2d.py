@@ -41,6 +41,5 @@ def global_max_pool2d_lower(
 ) -> list[TensorView]:
     """One reduction."""
     (data,) = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, GlobalPool2DAttrs)
+    attrs = GlobalPool2DAttrs.of(call)
     return [global_pool_loops(b, data, attrs.layout, "max", lowest(data.dtype))]

@@ -89,8 +89,7 @@ def group_norm_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """Normalised with the channel axis split, then one line per element."""
-    attrs = call.attrs
-    assert isinstance(attrs, GroupNormAttrs)
+    attrs = GroupNormAttrs.of(call)
     data, gamma, beta = inputs
     shape, axis = data.shape, attrs.axis % len(data.shape)
     size = shape[axis] // attrs.num_groups

@@ -53,8 +53,7 @@ def instance_norm_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """Mean, deviation, then one line per element."""
-    attrs = call.attrs
-    assert isinstance(attrs, InstanceNormAttrs)
+    attrs = InstanceNormAttrs.of(call)
     data, gamma, beta = inputs
     axis = attrs.axis % len(data.shape)
     axes = tuple(k for k in range(1, len(data.shape)) if k != axis)

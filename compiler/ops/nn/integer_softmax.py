@@ -97,8 +97,7 @@ def integer_softmax_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """Four blocks: maximum, entries of the table, their sum, quotients in int64."""
-    attrs = call.attrs
-    assert isinstance(attrs, IntegerSoftmaxAttrs)
+    attrs = IntegerSoftmaxAttrs.of(call)
     data, table = b.reusable(inputs[0]), b.reusable(inputs[1])
     axes, last = (attrs.axis % len(data.shape),), table.shape[0] - 1
     top = reduce_axes(b, data.shape, axes, "max", lowest(data.dtype), data.at, keepdims=True)

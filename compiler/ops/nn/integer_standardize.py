@@ -123,8 +123,7 @@ def integer_standardize_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """Sum, root of the deviation, quotients; all in int64."""
-    attrs = call.attrs
-    assert isinstance(attrs, IntegerStandardizeAttrs)
+    attrs = IntegerStandardizeAttrs.of(call)
     data = b.reusable(inputs[0].cast("int64"))
     axes = (attrs.axis % len(data.shape),)
     zero, one = literal(0, "int64"), literal(1, "int64")

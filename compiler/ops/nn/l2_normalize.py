@@ -70,8 +70,7 @@ def l2_normalize_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """The norm, then quotients."""
-    attrs = call.attrs
-    assert isinstance(attrs, L2NormalizeAttrs)
+    attrs = L2NormalizeAttrs.of(call)
     data = b.reusable(inputs[0].cast(total_dtype(inputs[0].dtype)))
     axes = tuple(sorted(axis % len(data.shape) for axis in attrs.axis))
     least = literal(attrs.eps, data.dtype)

@@ -60,8 +60,7 @@ def layer_norm_annotate(
     ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
 ) -> Expr | None:
     """Constant gamma and beta become part of the integer form."""
-    attrs = ref_call.attrs
-    assert isinstance(attrs, LayerNormAttrs)
+    attrs = LayerNormAttrs.of(ref_call)
     if not all(isinstance(arg, Constant) for arg in args[1:]):
         return None
     return annotate_norm(ref_call, args, attrs.axis, ctx)
@@ -72,8 +71,7 @@ def layer_norm_annotate(
 def layer_norm_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
     """nn.integer_standardize, times gamma and plus beta in units of one scale."""
     data, gamma, beta = args
-    attrs = ref_call.attrs
-    assert isinstance(attrs, LayerNormAttrs)
+    attrs = LayerNormAttrs.of(ref_call)
     if not isinstance(gamma, Constant) or not isinstance(beta, Constant):
         return None
     size = gamma.data.size
@@ -90,8 +88,7 @@ def layer_norm_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """Mean, deviation, then one line per element."""
-    attrs = call.attrs
-    assert isinstance(attrs, LayerNormAttrs)
+    attrs = LayerNormAttrs.of(call)
     data, gamma, beta = inputs
     axis = attrs.axis % len(data.shape)
     axes = (axis,)

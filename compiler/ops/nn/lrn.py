@@ -76,8 +76,7 @@ def lrn_numpy(attrs: LRNAttrs, args: Arrays, out_type: Type) -> list[Any]:
 @FLower.register(lrn)
 def lrn_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """One reduction over the neighbourhood; the quotient is its epilogue."""
-    attrs = call.attrs
-    assert isinstance(attrs, LRNAttrs)
+    attrs = LRNAttrs.of(call)
     dtype = inputs[0].dtype
     data = b.reusable(inputs[0].cast(total_dtype(dtype)))
     axis, before = attrs.axis % len(data.shape), (attrs.size - 1) // 2

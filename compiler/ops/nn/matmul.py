@@ -98,8 +98,7 @@ FQDomScale.register(matmul)(product_scale)
 def matmul_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """One reduction over the shared axis."""
     left, right = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, MatmulAttrs)
+    attrs = MatmulAttrs.of(call)
     out = out_types[0]
     depth = left.shape[-2] if attrs.transpose_a else left.shape[-1]
     turned_a, turned_b = attrs.transpose_a, attrs.transpose_b

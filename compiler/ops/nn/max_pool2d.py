@@ -68,8 +68,7 @@ def max_pool2d_lower(
 ) -> list[TensorView]:
     """Padding reads the lowest value."""
     (data,) = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, Pool2DAttrs)
+    attrs = Pool2DAttrs.of(call)
     least = lowest(data.dtype)
     return [pool_loops(b, data, attrs, out_types[0].concrete_shape, "max", least, least)]
 

@@ -194,8 +194,7 @@ def _padded_view(
 def pad_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """A guard with a constant, or another index."""
     data, value = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, PadAttrs)
+    attrs = PadAttrs.of(call)
     if not attrs.pad_width:
         return [data]
     fill = value.at(()) if attrs.pad_mode == "constant" else None
@@ -207,8 +206,7 @@ def mirror_pad_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """Another index."""
-    attrs = call.attrs
-    assert isinstance(attrs, MirrorPadAttrs)
+    attrs = MirrorPadAttrs.of(call)
     if not attrs.pad_width:
         return list(inputs)
     return [_padded_view(inputs[0], attrs.pad_width, _MIRROR_MODES[attrs.mode], None)]

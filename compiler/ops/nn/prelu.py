@@ -72,8 +72,7 @@ def prelu_numpy(attrs: PReluAttrs, args: Arrays, out_type: Type) -> list[Any]:
 def prelu_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """One comparison."""
     data, alpha = b.reusable(inputs[0]), inputs[1]
-    attrs = call.attrs
-    assert isinstance(attrs, PReluAttrs)
+    attrs = PReluAttrs.of(call)
     axis = attrs.axis % len(data.shape)
 
     def at(indices: tuple[Scalar, ...]) -> Scalar:

@@ -80,8 +80,7 @@ def rms_norm_numpy(attrs: RmsNormAttrs, args: Arrays, out_type: Type) -> list[An
 @with_tables
 def rms_norm_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
     """As nn.layer_norm."""
-    attrs = ref_call.attrs
-    assert isinstance(attrs, RmsNormAttrs)
+    attrs = RmsNormAttrs.of(ref_call)
     return annotate_norm(ref_call, args, attrs.axis, ctx)
 
 
@@ -89,8 +88,7 @@ def rms_norm_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeConte
 @with_tables
 def rms_norm_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
     """nn.integer_standardize without the mean."""
-    attrs = ref_call.attrs
-    assert isinstance(attrs, RmsNormAttrs)
+    attrs = RmsNormAttrs.of(ref_call)
     one = np.ones(1)
     return realize_norm(ref_call, args[0], attrs.axis, attrs.epsilon, one, None, ctx, centred=False)
 
@@ -103,8 +101,7 @@ def rms_norm_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """The root of the mean square, then quotients."""
-    attrs = call.attrs
-    assert isinstance(attrs, RmsNormAttrs)
+    attrs = RmsNormAttrs.of(call)
     data = b.reusable(inputs[0].cast(total_dtype(inputs[0].dtype)))
     axis = attrs.axis % len(data.shape)
     count = literal(data.shape[axis], data.dtype)

@@ -99,8 +99,7 @@ def softmax_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContex
 def softmax_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
     """nn.integer_softmax with exp(-d * scale) for every difference d of two scores."""
     (data,) = args
-    attrs = ref_call.attrs
-    assert isinstance(attrs, SoftmaxAttrs)
+    attrs = SoftmaxAttrs.of(ref_call)
     if not isinstance(data, QRealizeIntExpr) or not tabulates(ctx):
         return None
     shape = ref_call.tensor_type.concrete_shape
@@ -161,8 +160,7 @@ def log_softmax_realize(
 ) -> Expr | None:
     """x - max(x) + log(p), where p, the largest probability, is 1 / sum(exp(x - max(x)))."""
     (data,) = args
-    attrs = ref_call.attrs
-    assert isinstance(attrs, SoftmaxAttrs)
+    attrs = SoftmaxAttrs.of(ref_call)
     probabilities = softmax_realize(ref_call, args, ctx)
     if not isinstance(probabilities, QRealizeIntExpr) or not isinstance(data, QRealizeIntExpr):
         return None
@@ -194,8 +192,7 @@ FQZeroPoint.register(log_softmax)(always(ZeroPoint.TAKES))
 
 def _shifted(call: Call, view: TensorView, b: LirBuilder) -> tuple[TensorView, tuple[int]]:
     """The data minus their maximum along the axis, in the dtype of sums; the axis."""
-    attrs = call.attrs
-    assert isinstance(attrs, SoftmaxAttrs)
+    attrs = SoftmaxAttrs.of(call)
     data = b.reusable(view.cast(total_dtype(view.dtype)))
     axes = (attrs.axis % len(data.shape),)
     top = reduce_axes(b, data.shape, axes, "max", lowest(data.dtype), data.at, keepdims=True)

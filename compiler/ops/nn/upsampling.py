@@ -84,8 +84,7 @@ def upsampling_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """As image.resize2d."""
-    attrs = call.attrs
-    assert isinstance(attrs, UpSamplingAttrs)
+    attrs = UpSamplingAttrs.of(call)
     shape = dict(zip(attrs.layout, out_types[0].concrete_shape))
     coordinates = "align_corners" if attrs.align_corners else "asymmetric"
     rounding = "round" if attrs.align_corners else "floor"

@@ -93,8 +93,7 @@ _register("argmin", np.argmin)
 def _arg_reduce(combiner: Combiner) -> LowerRule:
     def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
         data = inputs[0] if inputs[0].dtype != "bool" else inputs[0].cast("int8")
-        attrs = call.attrs
-        assert isinstance(attrs, ArgReduceAttrs)
+        attrs = ArgReduceAttrs.of(call)
         axes = reduced_axes(combiner, len(data.shape), attrs.axis, attrs.exclude)
         dtype = str(storage_dtype(attrs.dtype))
         if not axes:

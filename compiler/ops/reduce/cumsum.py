@@ -89,8 +89,7 @@ def cumsum_routine(attrs: Mapping[str, Any], arrays: Arrays) -> Arrays:
 @FLower.register(cumsum)
 def cumsum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """A routine; the dtype is that of the sums already."""
-    attrs = call.attrs
-    assert isinstance(attrs, ScanopAttrs)
+    attrs = ScanopAttrs.of(call)
     out = out_types[0]
     data = inputs[0].cast(out.dtype)
     if attrs.axis is None:

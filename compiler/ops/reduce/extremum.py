@@ -39,8 +39,7 @@ _register("min", np.min)
 def _extremum(combiner: Combiner) -> LowerRule:
     def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
         (data,) = inputs
-        attrs = call.attrs
-        assert isinstance(attrs, ReduceAttrs)
+        attrs = ReduceAttrs.of(call)
         axes = reduced_axes(combiner, len(data.shape), attrs.axis, attrs.exclude)
         if not axes:
             return [data]

@@ -50,8 +50,7 @@ def mean_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 def _counts_of(call: Call) -> NDArray[Any]:
-    attrs = call.attrs
-    assert isinstance(attrs, ReduceAttrs)
+    attrs = ReduceAttrs.of(call)
     shape = call.args[0].tensor_type.concrete_shape
     axes = reduced_axes("mean", len(shape), attrs.axis, attrs.exclude)
     return np.array([math.prod(shape[k] for k in axes)])
@@ -67,8 +66,7 @@ FQZeroPoint.register(mean)(always(ZeroPoint.CENTRES))
 def mean_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """A sum, divided in the epilogue."""
     (data,) = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, ReduceAttrs)
+    attrs = ReduceAttrs.of(call)
     axes = reduced_axes("mean", len(data.shape), attrs.axis, attrs.exclude)
     if not axes:
         return [data]

@@ -62,8 +62,7 @@ def logsumexp_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[An
 def prod_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """One reduction."""
     (data,) = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, ReduceAttrs)
+    attrs = ReduceAttrs.of(call)
     axes = reduced_axes("prod", len(data.shape), attrs.axis, attrs.exclude)
     if not axes:
         return [data]
@@ -82,8 +81,7 @@ def logsumexp_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """The maximum, then the sum of exponentials; an infinite maximum counts as 0."""
-    attrs = call.attrs
-    assert isinstance(attrs, ReduceAttrs)
+    attrs = ReduceAttrs.of(call)
     dtype = inputs[0].dtype
     data = b.reusable(inputs[0].cast(total_dtype(dtype)))
     rank = len(data.shape)

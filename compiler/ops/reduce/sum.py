@@ -83,8 +83,7 @@ def sum_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) ->
         IntegerOverflowError: not even int64 holds the sum.
     """
     (data,) = args
-    attrs = ref_call.attrs
-    assert isinstance(attrs, ReduceAttrs)
+    attrs = ReduceAttrs.of(ref_call)
     if not isinstance(data, QRealizeIntExpr):
         return None
     shape = ref_call.args[0].tensor_type.concrete_shape
@@ -113,8 +112,7 @@ FQZeroPoint.register(sum_)(always(ZeroPoint.CENTRES))
 def sum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """One reduction."""
     (data,) = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, ReduceAttrs)
+    attrs = ReduceAttrs.of(call)
     axes = reduced_axes("sum", len(data.shape), attrs.axis, attrs.exclude)
     if not axes:
         return [data]

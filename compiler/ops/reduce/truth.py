@@ -42,8 +42,7 @@ def _truth(combiner: Combiner) -> LowerRule:
 
     def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
         (data,) = inputs
-        attrs = call.attrs
-        assert isinstance(attrs, ReduceAttrs)
+        attrs = ReduceAttrs.of(call)
         axes = reduced_axes("all", len(data.shape), attrs.axis, attrs.exclude)
         if not axes:
             return [data]

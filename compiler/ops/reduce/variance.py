@@ -84,8 +84,7 @@ def variance_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """A sum of squares, divided in the epilogue."""
-    attrs = call.attrs
-    assert isinstance(attrs, VarianceAttrs)
+    attrs = VarianceAttrs.of(call)
     dtype = inputs[0].dtype
     data, mean = (b.reusable(view.cast(total_dtype(dtype))) for view in inputs)
     axes = reduced_axes("variance", len(data.shape), attrs.axis, attrs.exclude)

@@ -7,90 +7,85 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compiler.ir.expr import Call, Constant, Expr, Op
-
-
-def _call(name: str, *args: Expr, **attrs: Any) -> Call:
-    op = Op.get(name)
-    record = None if op.attrs_type is None else op.attrs_type(**attrs)
-    return Call(op, args, record)
+from compiler.ir.expr import Call, Constant, Expr
+from compiler.ops.op_call import op_call
 
 
 def cast(data: Expr, dtype: str) -> Call:
     """A cast node, also when ``data`` has this dtype already."""
-    return _call("cast", data, dtype=dtype)
+    return op_call("cast", data, dtype=dtype)
 
 
 def clip(data: Expr, low: float, high: float) -> Call:
     """max(min(data, high), low)."""
-    return _call("clip", data, a_min=float(low), a_max=float(high))
+    return op_call("clip", data, a_min=float(low), a_max=float(high))
 
 
 def round_half_away(data: Expr) -> Call:
     """Relay's ``round``."""
-    return _call("round", data)
+    return op_call("round", data)
 
 
 def round_even(data: Expr) -> Call:
     """Halves go to the even neighbour."""
-    return _call("round_even", data)
+    return op_call("round_even", data)
 
 
 def add(lhs: Expr, rhs: Expr) -> Call:
     """lhs + rhs, broadcast."""
-    return _call("add", lhs, rhs)
+    return op_call("add", lhs, rhs)
 
 
 def subtract(lhs: Expr, rhs: Expr) -> Call:
     """lhs - rhs, broadcast."""
-    return _call("subtract", lhs, rhs)
+    return op_call("subtract", lhs, rhs)
 
 
 def multiply(lhs: Expr, rhs: Expr) -> Call:
     """lhs * rhs, broadcast."""
-    return _call("multiply", lhs, rhs)
+    return op_call("multiply", lhs, rhs)
 
 
 def minimum(lhs: Expr, rhs: Expr) -> Call:
     """The smaller of each pair, broadcast."""
-    return _call("minimum", lhs, rhs)
+    return op_call("minimum", lhs, rhs)
 
 
 def maximum(lhs: Expr, rhs: Expr) -> Call:
     """The larger of each pair, broadcast."""
-    return _call("maximum", lhs, rhs)
+    return op_call("maximum", lhs, rhs)
 
 
 def right_shift(data: Expr, amount: Expr) -> Call:
     """data >> amount, arithmetic."""
-    return _call("right_shift", data, amount)
+    return op_call("right_shift", data, amount)
 
 
 def left_shift(data: Expr, amount: Expr) -> Call:
     """data << amount."""
-    return _call("left_shift", data, amount)
+    return op_call("left_shift", data, amount)
 
 
 def bitwise_and(lhs: Expr, rhs: Expr) -> Call:
     """lhs & rhs, broadcast."""
-    return _call("bitwise_and", lhs, rhs)
+    return op_call("bitwise_and", lhs, rhs)
 
 
 def where_not_negative(data: Expr, then: Expr, otherwise: Expr) -> Call:
     """``then`` where data >= 0, else ``otherwise``; the zero is a scalar int64 (data is int64)."""
-    return _call("where", _call("greater_equal", data, scalar(0, "int64")), then, otherwise)
+    return op_call("where", op_call("greater_equal", data, scalar(0, "int64")), then, otherwise)
 
 
 def fixed_point_multiply(data: Expr, multiplier: int, shift: int) -> Call:
     """data times multiplier * 2^(shift - 31), half up."""
-    return _call("fixed_point_multiply", data, multiplier=int(multiplier), shift=int(shift))
+    return op_call("fixed_point_multiply", data, multiplier=int(multiplier), shift=int(shift))
 
 
 def fixed_point_multiply_per_axis(
     data: Expr, multiplier: NDArray[Any], shift: NDArray[Any], axis: int
 ) -> Call:
     """``fixed_point_multiply`` with one multiplier and shift per index of ``axis``."""
-    return _call(
+    return op_call(
         "fixed_point_multiply_per_axis",
         data,
         Constant(np.asarray(multiplier, np.int32)),
@@ -101,32 +96,32 @@ def fixed_point_multiply_per_axis(
 
 def lookup(data: Expr, table: Constant) -> Call:
     """The entries of a table, the first one for the smallest value of the dtype of ``data``."""
-    return _call("lookup", data, table)
+    return op_call("lookup", data, table)
 
 
 def sum_over_others(data: Expr, axis: int) -> Call:
     """The sum over every axis but one."""
-    return _call("sum", data, axis=(axis,), exclude=True)
+    return op_call("sum", data, axis=(axis,), exclude=True)
 
 
 def reshape(data: Expr, newshape: tuple[int, ...]) -> Call:
     """The same elements in another shape; -1 is inferred."""
-    return _call("reshape", data, newshape=newshape)
+    return op_call("reshape", data, newshape=newshape)
 
 
 def pad(data: Expr, value: Expr, width: tuple[tuple[int, int], ...]) -> Call:
     """(before, after) elements of ``value`` on every axis."""
-    return _call("nn.pad", data, value, pad_width=width)
+    return op_call("nn.pad", data, value, pad_width=width)
 
 
 def stop_fusion(data: Expr) -> Call:
     """Identity that no fusion crosses."""
-    return _call("annotation.stop_fusion", data)
+    return op_call("annotation.stop_fusion", data)
 
 
 def border(data: Expr, dtype: str) -> Call:
     """End of an integer region: stop_fusion(cast_hint(data, dtype))."""
-    return stop_fusion(_call("annotation.cast_hint", data, dtype=dtype))
+    return stop_fusion(op_call("annotation.cast_hint", data, dtype=dtype))
 
 
 def scalar(value: ArrayLike, dtype: str) -> Constant:

@@ -81,8 +81,7 @@ FQDomScale.register(clip)(same_scale)
 def clip_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
     """Bounds in units of the integers, truncated when they run; per channel where scales are."""
     (data,) = args
-    attrs = ref_call.attrs
-    assert isinstance(attrs, ClipAttrs)
+    attrs = ClipAttrs.of(ref_call)
     if not isinstance(data, QRealizeIntExpr):
         return None
     scale = data.dom_scale.data.astype(np.float64)
@@ -118,6 +117,5 @@ def clip_lower(attrs: ClipAttrs, x: Scalar) -> Scalar:
 @FNeverNegative.register(clip)
 def clip_sign(call: Call, operands: tuple[bool, ...]) -> bool:
     """A lower bound of 0 or more, or a clip of values >= 0 that does not end below 0."""
-    attrs = call.attrs
-    assert isinstance(attrs, ClipAttrs)
+    attrs = ClipAttrs.of(call)
     return attrs.a_min >= 0 or (operands[0] and attrs.a_max >= 0)

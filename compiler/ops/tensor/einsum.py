@@ -86,8 +86,7 @@ def einsum_numpy(attrs: EinsumAttrs, args: Arrays, out_type: Type) -> list[Any]:
 @FLower.register(einsum)
 def einsum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """One reduction over the letters that the result does not have."""
-    attrs = call.attrs
-    assert isinstance(attrs, EinsumAttrs)
+    attrs = EinsumAttrs.of(call)
     terms, output = _terms(attrs.equation)
     dtype = inputs[0].dtype
     work = total_dtype(dtype)

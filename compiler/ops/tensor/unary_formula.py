@@ -112,8 +112,7 @@ def unary_formula_realize(
 ) -> Expr | None:
     """A lookup of 16 bit entries, which a following requantization replaces by its own."""
     (data,) = args
-    attrs = ref_call.attrs
-    assert isinstance(attrs, UnaryFormulaAttrs)
+    attrs = UnaryFormulaAttrs.of(ref_call)
     if not isinstance(data, QRealizeIntExpr) or not tabulates(ctx):
         return None
     data = to_scalar(data, len(ref_call.args[0].tensor_type.shape), ctx.qconfig)

@@ -162,8 +162,7 @@ def concatenate_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """One comparison per field but the last."""
-    attrs = call.attrs
-    assert isinstance(attrs, ConcatenateAttrs)
+    attrs = ConcatenateAttrs.of(call)
     axis = attrs.axis % len(inputs[0].shape)
     return [joined(inputs, axis, out_types[0].concrete_shape)]
 

@@ -70,8 +70,7 @@ def gather_numpy(attrs: GatherAttrs, args: Arrays, out_type: Type) -> list[Any]:
 def gather_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """One load at a computed index."""
     data, indices = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, GatherAttrs)
+    attrs = GatherAttrs.of(call)
     axis = attrs.axis % len(data.shape)
 
     def element(at: tuple[Scalar, ...]) -> Scalar:

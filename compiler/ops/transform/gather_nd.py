@@ -88,8 +88,7 @@ def gather_nd_lower(
 ) -> list[TensorView]:
     """One load; the components of the tuple are clamped."""
     data, indices = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, GatherNDAttrs)
+    attrs = GatherNDAttrs.of(call)
     batch, length = attrs.batch_dims, indices.shape[0]
     outer = len(indices.shape) - 1
 

@@ -62,6 +62,5 @@ def layout_transform_numpy(attrs: LayoutTransformAttrs, args: Arrays, out_type: 
 @moved
 def layout_transform_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
     """Every axis of the data is read at the index of its letter."""
-    attrs = call.attrs
-    assert isinstance(attrs, LayoutTransformAttrs)
+    attrs = LayoutTransformAttrs.of(call)
     return [at[attrs.dst_layout.index(letter)] for letter in attrs.src_layout]

@@ -75,8 +75,7 @@ def one_hot_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
 ) -> list[TensorView]:
     """One comparison of the index with the place on the new axis."""
-    attrs = call.attrs
-    assert isinstance(attrs, OneHotAttrs)
+    attrs = OneHotAttrs.of(call)
     shape, dtype = out_types[0].concrete_shape, str(storage_dtype(out_types[0].dtype))
     indices = inputs[0].cast("int64")
     on, off = (view.cast(dtype).at(()) for view in inputs[1:])

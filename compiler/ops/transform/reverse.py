@@ -54,8 +54,7 @@ def reverse_numpy(attrs: ReverseAttrs, args: Arrays, out_type: Type) -> list[Any
 @moved
 def reverse_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
     """The axis is read from its end."""
-    attrs = call.attrs
-    assert isinstance(attrs, ReverseAttrs)
+    attrs = ReverseAttrs.of(call)
     axis = attrs.axis % len(at)
     found = list(at)
     last = call.tensor_type.concrete_shape[axis] - 1

@@ -82,8 +82,7 @@ def split_numpy(attrs: SplitAttrs, args: Arrays, out_type: Type) -> list[Any]:
 @FLower.register(split)
 def split_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """A view per piece, moved by where it starts."""
-    attrs = call.attrs
-    assert isinstance(attrs, SplitAttrs)
+    attrs = SplitAttrs.of(call)
     (data,) = inputs
     axis = attrs.axis % len(data.shape)
     pieces: list[TensorView] = []

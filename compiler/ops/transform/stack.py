@@ -74,8 +74,7 @@ FQRealizeRewrite.register(stack)(with_tables(concatenate_realize))
 @FLower.register(stack)
 def stack_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """Concatenation of the fields with an axis of size 1 each."""
-    attrs = call.attrs
-    assert isinstance(attrs, StackAttrs)
+    attrs = StackAttrs.of(call)
     shape = out_types[0].concrete_shape
     axis = attrs.axis % len(shape)
     single = (*shape[:axis], 1, *shape[axis + 1 :])

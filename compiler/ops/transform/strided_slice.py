@@ -123,8 +123,7 @@ FQZeroPoint.register(strided_slice)(always(ZeroPoint.KEEPS))
 @moved
 def strided_slice_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
     """begin + stride * index on the sliced axes."""
-    attrs = call.attrs
-    assert isinstance(attrs, StridedSliceAttrs)
+    attrs = StridedSliceAttrs.of(call)
     shape = call.args[0].tensor_type.concrete_shape
     found = list(at)
     for axis, (begin, end, stride) in slices_of(shape, attrs).items():

@@ -109,8 +109,7 @@ def position(value: Scalar, size: int, mode: str) -> Scalar:
 @FLower.register(take)
 def take_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """One load at a computed index."""
-    attrs = call.attrs
-    assert isinstance(attrs, TakeAttrs)
+    attrs = TakeAttrs.of(call)
     data, indices = inputs[0], b.reusable(inputs[1])
     if attrs.axis is None:
         flat = reshaped(data, (math.prod(data.shape),))

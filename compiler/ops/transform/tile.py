@@ -121,8 +121,7 @@ def tile_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
 @FLower.register(repeat)
 def repeat_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """Indices divided by the number of repetitions."""
-    attrs = call.attrs
-    assert isinstance(attrs, RepeatAttrs)
+    attrs = RepeatAttrs.of(call)
     (data,) = inputs
     if attrs.axis is None:
         data = reshaped(data, (math.prod(data.shape),))

@@ -81,8 +81,7 @@ FQZeroPoint.register(transpose)(always(ZeroPoint.KEEPS))
 @moved
 def transpose_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
     """Axis axes[k] of the data is read at index k."""
-    attrs = call.attrs
-    assert isinstance(attrs, TransposeAttrs)
+    attrs = TransposeAttrs.of(call)
     order = permutation(attrs.axes, len(at))
     return [at[order.index(axis)] for axis in range(len(at))]
 

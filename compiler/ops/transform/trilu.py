@@ -56,8 +56,7 @@ def trilu_numpy(attrs: TriluAttrs, args: Arrays, out_type: Type) -> list[Any]:
 def trilu_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
     """One comparison of row and column."""
     data, k = inputs
-    attrs = call.attrs
-    assert isinstance(attrs, TriluAttrs)
+    attrs = TriluAttrs.of(call)
 
     def element(at: tuple[Scalar, ...]) -> Scalar:
         diagonal = Cast("int64", index.plus(at[-1], index.times(at[-2], -1)))

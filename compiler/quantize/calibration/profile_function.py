@@ -109,8 +109,7 @@ def _read_by_softmax(nodes: Sequence[Expr], result: Expr) -> dict[Expr, int]:
             if axis is not None:
                 found[node] = axis
         if isinstance(node, Call) and is_op_call(node, "nn.softmax"):
-            assert isinstance(node.attrs, SoftmaxAttrs)
-            read = {node.attrs.axis}
+            read = {SoftmaxAttrs.of(node).axis}
         elif not is_op_call(node, "annotation.cast_hint", "annotation.stop_fusion"):
             read = {None}
         for operand in node.operands():

@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 
 import compiler.ops
+from compiler import relay
 from compiler.errors import AttrError, CompilerError, UnknownOpError
 from compiler.ir.expr import Op
 from compiler.ir.op import OpPattern, all_ops
 from compiler.ir.ty import is_dynamic, tensor_fields
 from compiler.ops.__main__ import matrix
 from compiler.ops.evaluate import evaluate_op, flatten
+from compiler.ops.nn.conv2d import Conv2DAttrs
+from compiler.ops.nn.softmax import SoftmaxAttrs
 from compiler.ops.number_format import storage_dtype
+from compiler.ops.op_call import op_call
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.testing.op_calls import REQUIRED, accepted_calls, plain_attrs, random_value
 
@@ -105,6 +109,23 @@ def test_the_table_has_a_row_per_operator() -> None:
     rows = {line.split()[0] for line in matrix().splitlines() if line.strip()}
     assert {op.name for op in all_ops()} <= rows
     assert "nn.dense" not in matrix("conv2d")
+
+
+def test_the_table_shows_what_exporters_and_the_proof_ask() -> None:
+    shown = matrix("nn.conv2d")
+    for name in ("FToOnnx", "FToGrid", "FToInteger", "FRange"):
+        assert f"  {name}, " in shown
+
+
+def test_a_call_is_built_with_the_attributes_of_its_operator_and_no_others() -> None:
+    x, w = relay.var("x", (1, 3, 8, 8)), relay.var("w", (4, 3, 3, 3))
+    call = op_call("nn.conv2d", x, w, padding=(1, 1, 1, 1))
+    assert Conv2DAttrs.of(call).padding == (1, 1, 1, 1)
+    assert relay.op.nn.conv2d(x, w, padding=(1, 1, 1, 1)).attrs == call.attrs
+    with pytest.raises(AttrError, match="a call was expected to have SoftmaxAttrs"):
+        SoftmaxAttrs.of(call)
+    with pytest.raises(AttrError, match="add has no attributes"):
+        op_call("add", x, x, axis=1)
 
 
 @pytest.mark.parametrize(
