@@ -50,14 +50,6 @@ def test_twice_is_once(name: str) -> None:
     assert transform.EtaExpand()(once)["main"] is once["main"]
 
 
-def test_called_kernels_stay_as_they_are() -> None:
-    fused = transform.FuseOps()(
-        parse(HEAD + "def @main(%x: Tensor[(4), float32]) { let %f = exp(%x); tanh(%f) }")
-    )
-    assert transform.EtaExpand()(fused)["main"] is fused["main"]
-    assert_structural_equal(transform.EtaExpand()(fused), fused)
-
-
 def test_what_is_lowered_already_is_lowered_to_itself() -> None:
     lowered = lower(parse(BRANCHES), target="reference").mod
     assert transform.EtaExpand()(lowered)["main"] is lowered["main"]

@@ -156,11 +156,6 @@ def test_a_negative_scale_does_not_enter_a_sum_with_a_relu_on_either_side() -> N
     stays(fn((op.nn.relu(conv(x)) + conv(x, other)) * s))
 
 
-def test_a_shared_convolution_keeps_its_weight() -> None:
-    y = conv(x)
-    stays(fn(relay.op.add(y * signed(3, 1, 1), y)))
-
-
 def test_a_scale_along_another_axis_stays() -> None:
     stays(fn(conv(x) * signed(1, 1, 4)))
     stays(fn(conv(x) * relay.const(2.0)))
@@ -257,11 +252,6 @@ def test_a_parameter_moves_forward_as_an_expression_without_a_relu() -> None:
     vector = op.squeeze(s, axis=[1, 2])
     expected = conv(x, op.multiply(w, op.expand_dims(vector, axis=1, num_newaxis=2)))
     check(fn(conv(x * s), s), fn(expected, s))
-
-
-def test_a_scaled_value_used_elsewhere_too_stays() -> None:
-    y = x * signed(4, 1, 1)
-    stays(fn(op.add(op.nn.conv2d(y, weight(4, 4, 1, 1)), y)))
 
 
 def test_two_convolutions_that_agree_both_take_the_scale() -> None:

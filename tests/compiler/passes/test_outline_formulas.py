@@ -66,10 +66,3 @@ def test_a_chain_of_twenty_thousand_is_cut_into_formulas() -> None:
     new = OutlineFormulas()(infer_module(IRModule.from_expr(relay.Function((x,), y))))
     left = [node for node in post_order(new["main"].body) if not is_op_call(node, "unary_formula")]
     assert len(left) < 10
-
-
-def test_a_graph_without_functions_is_the_very_same_object() -> None:
-    x, w = relay.var("x", (1, 2, 4, 4)), relay.const(np.ones((2, 2, 1, 1), "float32"))
-    y = op.nn.relu(op.add(op.nn.conv2d(x, w, channels=2, kernel_size=(1, 1)), number(1)))
-    mod = infer_module(IRModule.from_expr(relay.Function((x,), op.multiply(y, number(2)))))
-    assert OutlineFormulas()(mod) is mod

@@ -38,11 +38,6 @@ def test_the_value_stays_and_no_concatenation_is_wider(count: int, max_args: int
         assert all(params + 1 <= max_args for _, params in kernels(FuseOps()(new)))
 
 
-def test_narrow_concatenations_stay_as_they_are() -> None:
-    mod = wide(5)
-    assert SplitConcat(max_args=6)(mod)["main"] is mod["main"]
-
-
 def test_a_limit_that_joins_nothing_is_refused() -> None:
     with pytest.raises(CompilerError, match="max_args is 2"):
         SplitConcat(max_args=2)(wide(5))
