@@ -22,6 +22,7 @@ from compiler.errors import CompilerError
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Constant
 from compiler.ir.op import all_ops
+from compiler.ir.ty import DTYPES, MAX_NESTING
 from compiler.ir.virtual_device import VirtualDevice
 
 EXTERNAL_BYTES = 1 << 20
@@ -136,19 +137,29 @@ class MetadataReader:
 
     def __init__(self, section: str, external_data: str | Path | Arrays | None = None) -> None:
         try:
-            self._entries: dict[str, list[Any]] = json.loads(section) if section.strip() else {}
-        except (json.JSONDecodeError, RecursionError) as error:
+            found = json.loads(section) if section.strip() else {}
+        except (ValueError, RecursionError) as error:
             raise CompilerError(f"the metadata section is not JSON: {error}") from error
+        lists = isinstance(found, dict) and all(isinstance(v, list) for v in found.values())
+        if not lists:
+            raise CompilerError("the metadata section is no map from kinds to lists of entries")
+        self._entries: dict[str, list[Any]] = found
         self._external = external_data
         self._made: dict[tuple[str, int], Any] = {}
+        self._making: list[tuple[str, int]] = []
 
     def get(self, kind: str, index: int, attr_values: AttrValues) -> Any:
         """The object ``meta[kind][index]``; ``attr_values`` reads the fields of attribute records.
 
         Raises:
-            CompilerError: there is no such entry, or its array is not in ``external_data``.
+            CompilerError: there is no such entry, it is ill-formed or holds itself, or its array
+                is not in ``external_data``.
         """
         if (kind, index) not in self._made:
+            if (kind, index) in self._making or len(self._making) >= MAX_NESTING:
+                raise CompilerError(
+                    f"meta[{kind}][{index}] refers to itself, or more than {MAX_NESTING} deep"
+                )
             entries = self._entries.get(kind, [])
             if index >= len(entries):
                 raise CompilerError(
@@ -157,7 +168,15 @@ class MetadataReader:
                     "a text printed without constants, or with constants in brief, cannot be "
                     "parsed: print it with `qsearch show --full`, or compiler.text(module)",
                 )
-            self._made[kind, index] = self._make(kind, entries[index], attr_values)
+            self._making.append((kind, index))
+            try:
+                self._made[kind, index] = self._make(kind, entries[index], attr_values)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise CompilerError(
+                    f"meta[{kind}][{index}] is ill-formed: {type(error).__name__}: {error}"
+                ) from error
+            finally:
+                self._making.pop()
         return self._made[kind, index]
 
     def _make(self, kind: str, entry: Any, attr_values: AttrValues) -> Any:
@@ -172,6 +191,8 @@ class MetadataReader:
     def _array(self, entry: dict[str, Any]) -> NDArray[Any]:
         if "npz" in entry:
             return self._external_array(entry["npz"])
+        if entry["dtype"] not in DTYPES:
+            raise CompilerError(f"{entry['dtype']!r} is no dtype of a constant")
         dtype = np.dtype(entry["dtype"]).newbyteorder("<")
         data = np.frombuffer(base64.b64decode(entry["b64"]), dtype).reshape(entry["shape"])
         return data.astype(dtype.newbyteorder("="), copy=False)

@@ -120,3 +120,50 @@ def test_20000_minus_signs_are_as_many_negations_and_the_last_belongs_to_a_numbe
     assert isinstance(negated, Call)
     assert isinstance(negated.args[0], Constant)
     assert negated.args[0].data == -3
+
+
+def record(fields: str) -> str:
+    return f'{{"type_key": "CastAttrs", "fields": {fields}}}'
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "[1]",
+        "7",
+        '{"relay.Constant": {"0": 7}}',
+        '{"relay.Constant": [7]}',
+        '{"relay.Constant": [{}]}',
+        '{"relay.Constant": [{"dtype": "O", "shape": [1], "b64": "AAAAAAAAAAA="}]}',
+        '{"relay.Constant": [{"dtype": "int8", "shape": [1152921504606846976], "b64": "AA=="}]}',
+        '{"relay.Constant": [{"dtype": "int8", "shape": [-1], "b64": 7}]}',
+        '{"relay.Constant": [{"dtype": "int8", "shape": "x", "b64": "AA=="}]}',
+        '{"relay.Constant": [{"dtype": ["int8"], "shape": [1], "b64": "AA=="}]}',
+        '{"relay.Constant": [{"npz": ["k0"]}]}',
+        '{"relay.Constant": ' + "[" * 100_000,
+        '{"relay.Constant": [' + "9" * 5000 + "]}",
+    ],
+)
+def test_a_metadata_section_that_is_ill_formed_is_a_parse_error(section: str) -> None:
+    with pytest.raises(ParseError):
+        parse_expr(f"meta[relay.Constant][0]\n#[metadata]\n{section}")
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ["{}"],
+        ['{"type_key": "CastAttrs", "fields": 7}'],
+        ['{"type_key": "CastAttrs", "fields": {"dtype": 7}}'],
+        ['{"type_key": ["CastAttrs"], "fields": {}}'],
+        [record('{"dtype": "meta[Attrs][0]"}')],
+        [record(f'{{"dtype": "[meta[Attrs][{i + 1}], meta[Attrs][{i + 1}]]"}}') for i in range(60)],
+        [record(f'{{"dtype": "meta[Attrs][{i + 1}]"}}') for i in range(5000)],
+    ],
+)
+def test_attribute_records_of_the_metadata_that_are_ill_formed_are_a_parse_error(
+    entries: list[str],
+) -> None:
+    function = "fn (%x: int8, a=meta[Attrs][0]) { %x }"
+    with pytest.raises(ParseError):
+        parse_expr(f'{function}\n#[metadata]\n{{"Attrs": [{", ".join(entries)}]}}')
