@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +29,13 @@ from qsearch.settings import (
 
 _MISSPELLED: Final = 0.9
 """Likeness, as difflib measures it, from which a variable of the environment is a setting's."""
+
+
+MAX_BYTES: Final = 4 << 20
+MAX_VALUES: Final = 100_000
+MAX_DEPTH: Final = 50
+MAX_NUMBER: Final = 1e18
+"""What a configuration file may hold; no setting needs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +200,9 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
             fix="rename the file after its format",
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+        text = data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             f"the configuration file cannot be read: {error}",
@@ -200,10 +210,15 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
             fix="give the path of an existing text file",
         ) from error
     try:
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"it holds more than {MAX_BYTES >> 20} MiB")
         value = _parse(text, suffix)
-    except (yaml.YAMLError, tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        check_plain(value)
+    # A number of 5,000 digits or a date that is none is a ValueError, deep nesting the other.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        told = str(error).splitlines() or [type(error).__name__]
         raise SettingsError(
-            f"not valid {suffix[1:]}: {str(error).splitlines()[0]}",
+            f"not valid {suffix[1:]}: {told[0][:200]}",
             where=str(path),
             fix="correct the file; it is one flat mapping of option names to values",
         ) from error
@@ -216,6 +231,35 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
             fix="write one option a line, for example `trials: 32`",
         )
     return value
+
+
+def check_plain(value: Any) -> None:
+    """Refuse values that are small in a file and large when they are used.
+
+    YAML's aliases let a kilobyte stand for 10^9 values, or for one that holds itself.
+
+    Raises:
+        ValueError: nested more than ``MAX_DEPTH`` deep, more than ``MAX_VALUES`` of them, or a
+            number beyond ``MAX_NUMBER``.
+    """
+    seen, level = 0, [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, int | float) and not -MAX_NUMBER <= each <= MAX_NUMBER:
+                if isinstance(each, int) or math.isfinite(each):
+                    raise ValueError(f"the number {str(each)[:30]} is too large")
+            elif isinstance(each, dict):
+                below += [*each, *each.values()]
+            elif isinstance(each, list | tuple | set):
+                below += each
+            if seen + len(below) > MAX_VALUES:
+                raise ValueError(f"it stands for more than {MAX_VALUES} values")
+        seen += len(below)
+        if not below:
+            return
+        level = below
+    raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
 
 
 def _parse(text: str, suffix: str) -> Any:

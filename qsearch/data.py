@@ -90,8 +90,9 @@ def prepare_data(
     if path.is_dir():
         options = {"path": str(path.absolute()), "preprocess": preprocess}
         ref = DatasetRef("image_folder", options, contents.sha256)
+        dataset = open_dataset(ref, inputs, contents)  # it checks the fields of preprocess
         sha256 = contents.combined(content_hash(preprocess).encode())
-        return _checked(open_dataset(ref, inputs, contents), ref, sha256, described)
+        return _checked(dataset, ref, sha256, described)
     ref = DatasetRef("npz", {"path": str(path.absolute())}, contents.sha256)
     dataset = open_dataset(ref, inputs, contents)
     data = _checked(dataset, ref, contents.sha256, described)

@@ -18,6 +18,23 @@ PACKAGES = ("qsearch", "workers", "compiler")
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+class _LogFile(logging.FileHandler):
+    """A log that a full disk, or a folder that is gone, ends in silence.
+
+    Python would print a traceback for every line; what the search itself cannot write is told.
+    """
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
+        """Leave the line out."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close, whatever is left to be written."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 @contextlib.contextmanager
 def logging_to(verbosity: int = 0, log_file: Path | None = None) -> Iterator[None]:
     """Send records of our packages to stderr and, if given, to ``log_file``, for a while.
@@ -32,7 +49,7 @@ def logging_to(verbosity: int = 0, log_file: Path | None = None) -> Iterator[Non
     console.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     handlers: list[logging.Handler] = [console]
     if log_file is not None:
-        file_handler = logging.FileHandler(log_file, encoding="utf-8")
+        file_handler = _LogFile(log_file, encoding="utf-8")
         file_handler.setLevel(min(level, logging.INFO))
         file_handler.setFormatter(logging.Formatter(_FORMAT))
         handlers.append(file_handler)

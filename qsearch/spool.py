@@ -9,6 +9,7 @@ needed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,10 +38,11 @@ def spool(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name: str) -> 
     Raises:
         DataError: empty, of a kind we do not take, or of names or shapes that do not fit.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     columns: dict[str, _Column] = {}
     names: list[str] = []
     try:
+        with _writing(folder, name):
+            folder.mkdir(parents=True, exist_ok=True)
         for item in _items(data):
             sample = _named(item, inputs)
             given = sorted(item) if isinstance(item, Mapping) else sorted(sample)
@@ -53,13 +55,28 @@ def spool(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name: str) -> 
                 )
             for key, value in sample.items():
                 column = columns.setdefault(key, _Column(folder / f".part-{name}-{len(columns)}"))
-                column.append(value, name, key)
+                with _writing(folder, name):
+                    column.append(value, name, key)
         if not columns:
             raise DataError("the data holds no sample", where=name, fix="give at least one sample")
-        return _write(columns, folder, name)
+        with _writing(folder, name):
+            return _write(columns, folder, name)
     finally:
         for column in columns.values():
             column.discard()
+
+
+@contextlib.contextmanager
+def _writing(folder: Path, name: str) -> Iterator[None]:
+    """Name the folder of files that cannot be written; reading is the caller's iterator's."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"the {name} data cannot be kept: {error.strerror or error}",
+            where=str(folder),
+            fix="free space there, choose another folder with -o, or give the path of an .npz",
+        ) from error
 
 
 def _items(data: Any) -> Iterator[Any]:
@@ -193,7 +210,8 @@ class _Column:
 
     def discard(self) -> None:
         if self._stream is not None:
-            self._stream.close()
+            with contextlib.suppress(OSError):  # what a full disk does not take is not needed
+                self._stream.close()
         self.path.unlink(missing_ok=True)
 
 

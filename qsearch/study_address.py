@@ -138,7 +138,7 @@ def _of_run(folder: Path, name: str | None) -> StudyAddress:
 def _config(folder: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(RunFolder(folder).config.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     return values if isinstance(values, dict) else {}
 

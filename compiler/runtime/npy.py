@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+import tokenize
+import warnings
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,39 @@ def npy_bytes(array: Array) -> bytes:
     return stream.getvalue()
 
 
+def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, Fortran order and dtype of the .npy that begins here; the stream ends up at its data.
+
+    Raises:
+        ValueError: not the header of an array; numpy's own reader raises a dozen other errors.
+    """
+    version = np.lib.format.read_magic(stream)
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a header that is strange Python
+            shape, fortran, dtype = read(stream)
+    except (ValueError, EOFError):
+        raise
+    except (
+        tokenize.TokenError,
+        SyntaxError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        RecursionError,
+        MemoryError,
+    ) as error:
+        raise ValueError(f"its header cannot be read: {str(error)[:100]}") from error
+    if any(isinstance(size, bool) or not 0 <= size < 2**62 for size in shape):
+        raise ValueError(f"its header states the shape {str(shape)[:100]}")
+    return shape, bool(fortran), dtype
+
+
 def array_of(data: bytes, name: str) -> Array:
     """The array of an .npy member.
 
@@ -30,10 +65,9 @@ def array_of(data: bytes, name: str) -> Array:
     """
     stream = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(stream)
-        if version != (1, 0):
-            raise ValueError(f"version {version}")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        if data[6:8] != b"\x01\x00":
+            raise ValueError(f"version {tuple(data[6:8])}")
+        shape, fortran, dtype = read_header(stream)
         body = data[stream.tell() :]
         if fortran or dtype.hasobject or dtype.kind not in "biuf":
             raise ValueError(f"dtype {dtype}")

@@ -5,6 +5,7 @@ Nothing heavy is imported here or in the command files: ``qsearch --help`` must 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -132,6 +133,26 @@ def completion_command(shell: str) -> int:
     return EXIT_OK
 
 
+_SYSTEM_SAYS_NO: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.EMFILE,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+"""What the system answers about files; other errors of this kind are bugs of ours."""
+
+
 def parse(words: Sequence[str]) -> click.Context:
     """The command that a command line names, with its parameters.
 
@@ -168,7 +189,9 @@ def run(words: Sequence[str]) -> int:
             return shell_complete(qsearch, {}, "qsearch", COMPLETE, instruction)
         context = parse(words)
         with context:
-            return int(context.command.invoke(context))
+            code = int(context.command.invoke(context))
+            sys.stdout.flush()
+            return code
     except click.exceptions.Exit as ended:  # --help and --version
         return ended.exit_code
     except KeyboardInterrupt:
@@ -190,7 +213,24 @@ def _report(error: Exception, words: Sequence[str]) -> int:
     if isinstance(error, CompilerError):
         print(f"error: {error}", file=sys.stderr)
         return exit_code_of(error)
+    if isinstance(error, OSError) and error.errno in _SYSTEM_SAYS_NO:
+        return _refused_by_system(error)
     return _unforeseen(error, words)
+
+
+def _refused_by_system(error: OSError) -> int:
+    """A file that cannot be read or written, or a disk that is full."""
+    where = f"{error.filename or 'standard output, or a file that the command writes'}"
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more
+    print(
+        f"error: {error.strerror}\n  where: {where[:300]}\n"
+        "  fix: check the path, its permissions and the space left, and run the same command again",
+        file=sys.stderr,
+    )
+    return EXIT_BAD_INPUT
 
 
 def _unforeseen(error: Exception, words: Sequence[str]) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 
+from compiler.runtime.npy import read_header
 from qsearch.errors import DataError, ModelFileError
 
 MAX_UNPACKED_BYTES: Final = 8 << 30
@@ -83,13 +84,7 @@ def about_npz(file: Path) -> dict[str, Any]:
 
 def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> dict[str, Any]:
     with archive.open(info) as stream:
-        version = np.lib.format.read_magic(stream)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read(stream)
+        shape, _, dtype = read_header(cast(BinaryIO, stream))
     if dtype.hasobject:
         raise ValueError(f"{info.filename} holds Python objects")
     name = info.filename.removesuffix(".npy")

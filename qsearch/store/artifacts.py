@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qsearch.errors import StoreError
+from qsearch.errors import RunFolderError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,23 @@ class ArtifactStore:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that is complete or absent, whenever the process ends."""
+    """Write a file that is complete or absent, whenever the process ends.
+
+    Raises:
+        RunFolderError: the disk is full, or the folder may not be written; names the file.
+    """
+    try:
+        _write_atomically(path, data)
+    except OSError as error:
+        raise RunFolderError(
+            f"{path.name} cannot be written: {error.strerror or error}",
+            where=str(path),
+            fix="free space, or make the folder writable, and run the same command again: "
+            "finished trials are kept",
+        ) from error
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
     try:

@@ -35,6 +35,10 @@ BUSY_TIMEOUT_MS = 5_000
 """How long SQLite waits for a lock in silence; ``Patience`` waits on, and says so."""
 CONNECT_TIMEOUT_S = 10
 
+LONGEST_URL: Final = 2000
+_LONGEST_NAME: Final = 250
+"""Bytes of a file's name; file systems take 255, and ``.lock`` is put behind it."""
+
 T = TypeVar("T")
 
 _FIRST_PAUSE_S: Final = 0.1
@@ -204,16 +208,32 @@ def _require_file(url: URL) -> None:
 
 
 def parse_url(storage: str) -> URL:
-    """The URL with the driver we use; a bare ``postgresql://`` means psycopg 3."""
+    """The URL with the driver we use; a bare ``postgresql://`` means psycopg 3.
+
+    Raises:
+        StoreError: no URL of a database that can be used.
+    """
+    fix = "sqlite:///path/to/study.db or postgresql://user:password@host/database"
+    if len(storage) > LONGEST_URL:
+        raise StoreError(
+            f"a storage URL of {len(storage)} letters; {LONGEST_URL} are the most",
+            where=f"storage, {storage[:16]}…",
+            fix=fix,
+        )
     try:
+        if "\0" in storage:
+            raise ValueError("it holds a null character")
         url = make_url(storage)
         backend = url.get_backend_name()
     except (ArgumentError, ValueError) as error:
-        raise StoreError(
-            f"{storage!r} is not a storage URL",
-            where="storage",
-            fix="sqlite:///path/to/study.db or postgresql://user:password@host/database",
-        ) from error
+        raise StoreError(f"{storage!r} is not a storage URL", where="storage", fix=fix) from error
+    for part in Path(url.database or "").parts if backend == "sqlite" else ():
+        if len(os.fsencode(part)) > _LONGEST_NAME:
+            raise StoreError(
+                f"a name of {len(os.fsencode(part))} bytes is too long for a file",
+                where=f"storage, {part[:40]}…",
+                fix=f"use names up to {_LONGEST_NAME - len('.lock')} bytes",
+            )
     if backend == "sqlite" and url.database in (None, "", ":memory:"):
         raise StoreError(
             "a storage in memory is lost with the process",

@@ -137,3 +137,40 @@ def test_max_drop_is_printed_as_it_was_given() -> None:
 )
 def test_a_password_is_not_part_of_what_is_written(url: str, shown: str) -> None:
     assert Settings(storage=url).to_dict()["storage"] == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.yaml", "trials: " + "9" * 5000),
+        ("c.toml", "trials = " + "9" * 5000),
+        ("c.json", '{"trials": ' + "9" * 5000 + "}"),
+        ("c.yaml", "trials: 2024-99-99"),
+        ("c.yaml", "trials: 99999999999999999999"),
+        ("c.yaml", "trials: .nan"),
+        ("c.yaml", "timeout: .inf"),
+        ("c.toml", "timeout = nan"),
+        ("c.yaml", "space: " + "[" * 5000 + "]" * 5000),
+        ("c.yaml", "space: " + "{a: " * 60 + "1" + "}" * 60),
+        ("c.json", "[" * 100_000),
+        ("c.toml", "space = " + "[" * 5000 + "]" * 5000),
+        ("c.yaml", "space: &a [*a]"),
+        (
+            "c.yaml",
+            "space:\n  a0: &a0 [1, 1]\n"
+            + "".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
+        ),
+        ("c.yaml", "? [1, 2]\n: 3"),
+        ("c.yaml", "trials: !!python/object:os.system x"),
+        ("c.yaml", "\x01"),
+        ("c.yaml", "# " + "x" * (5 << 20)),
+    ],
+)
+def test_a_hostile_configuration_file_is_refused_in_a_sentence(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        resolve({}, config_file=path, environment={})
+    assert len(str(caught.value)) < 2000

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import lzma
 import math
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from compiler.runtime.npy import read_header
 from workers.datasets.protocol import (
     Batch,
     Dataset,
@@ -26,6 +30,26 @@ from workers.errors import DatasetError
 from workers.messages import Range
 
 LABELS = "labels"
+
+MAX_UNPACKED_BYTES = 2 << 30
+"""What the compressed arrays of a file may hold together: they stay in memory of every worker."""
+
+_LONGEST_HEADER = 1 << 16
+
+# zipfile raises RuntimeError for encrypted members and NotImplementedError for unknown methods.
+_NOT_READABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    KeyError,
+    OverflowError,
+    MemoryError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
 
 _LOCAL_HEADER = 30
 """Bytes of a zip member's local header before its name; name and extra lengths end it."""
@@ -52,22 +76,14 @@ class StoredArray:
         """
         with path.open("rb") as file:
             file.seek(start)
-            version = npy_format.read_magic(file)
-            shape, fortran, dtype = (
-                npy_format.read_array_header_1_0(file)
-                if version == (1, 0)
-                else npy_format.read_array_header_2_0(file)
-            )
-            if dtype.hasobject:
-                raise ValueError("it holds Python objects")
+            shape, fortran, dtype = _checked_header(file)
+            begin = file.tell()
+            bytes_ = math.prod(shape) * dtype.itemsize
+            if path.stat().st_size - begin < bytes_:
+                raise ValueError("it ends before its data does")
             if fortran or not shape:
-                file.seek(start)
-                return npy_format.read_array(file, allow_pickle=False)
-            stored = StoredArray(path, file.tell(), dtype, shape)
-            available = path.stat().st_size - stored.offset
-        if available < shape[0] * stored.row_bytes:
-            raise ValueError("it ends before its data does")
-        return stored
+                return _array(file.read(bytes_), shape, fortran, dtype)
+        return StoredArray(path, begin, dtype, shape)
 
     @property
     def ndim(self) -> int:
@@ -95,6 +111,20 @@ class StoredArray:
 
 
 Samples = NDArray[Any] | StoredArray
+
+
+def _checked_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    shape, fortran, dtype = read_header(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    return shape, fortran, dtype
+
+
+def _array(
+    data: bytes, shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    values: NDArray[Any] = np.frombuffer(data, dtype)
+    return values.reshape(shape, order="F" if fortran else "C")
 
 
 class ArrayDataset:
@@ -206,9 +236,9 @@ def open_npz(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset
                 )
         else:
             arrays = _npz_arrays(path)
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        if isinstance(error, DatasetError):
-            raise
+    except DatasetError:
+        raise
+    except _NOT_READABLE as error:
         raise DatasetError(
             f"cannot read {path.name}: {error}",
             where=str(path),
@@ -221,6 +251,15 @@ def open_npz(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset
 def _npz_arrays(path: Path) -> dict[str, Samples]:
     arrays: dict[str, Samples] = {}
     with zipfile.ZipFile(path) as archive:
+        packed = [i for i in archive.infolist() if i.compress_type != zipfile.ZIP_STORED]
+        unpacked_bytes = sum(info.file_size for info in packed)
+        if unpacked_bytes > MAX_UNPACKED_BYTES:
+            raise DatasetError(
+                f"its compressed arrays unpack to {unpacked_bytes / 2**30:.1f} GiB; "
+                f"{MAX_UNPACKED_BYTES >> 30} GiB are held in memory at most",
+                where=str(path),
+                fix="write it with numpy.savez, uncompressed: then samples are read one by one",
+            )
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
                 continue
@@ -232,6 +271,16 @@ def _npz_arrays(path: Path) -> dict[str, Samples]:
                     start = info.header_offset + _LOCAL_HEADER + int(lengths.sum())
                 arrays[name] = StoredArray.at(path, start)
             else:
-                with archive.open(info) as member:
-                    arrays[name] = npy_format.read_array(member, allow_pickle=False)
+                arrays[name] = _unpacked(archive, info)
     return arrays
+
+
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    """A compressed member, whole; zipfile reads no more of it than it claims to hold."""
+    with archive.open(info) as member:
+        header = io.BytesIO(member.read(_LONGEST_HEADER))
+        shape, fortran, dtype = _checked_header(header)
+        bytes_ = math.prod(shape) * dtype.itemsize
+        if info.file_size - header.tell() < bytes_:
+            raise ValueError("a member ends before its data does")
+        return _array((header.read() + member.read())[:bytes_], shape, fortran, dtype)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _FIELDS = ("resize", "crop", "channel_order", "layout", "mean", "std")
+MOST_PIXELS = 1 << 14
+"""Longest side that an image is resized or cropped to."""
+_LARGEST_IMAGE = 1 << 28
 _CHANNELS = {"RGB": 3, "BGR": 3, "GRAY": 1}
 
 
@@ -67,7 +70,7 @@ class Preprocess:
             raise DatasetError(f"preprocess layout {layout!r}", fix="legal: NCHW, NHWC")
         channels, height, width = _sizes(spec.shape, layout)
         order = options.get("channel_order") or ("GRAY" if channels == 1 else "RGB")
-        if _CHANNELS.get(order) != channels:
+        if not isinstance(order, str) or _CHANNELS.get(order) != channels:
             raise DatasetError(
                 f"channel_order {order!r} does not give the {channels} channels of the input",
                 where=f"{spec}, layout {layout}",
@@ -104,6 +107,13 @@ class Preprocess:
         if self.resize is not None and min(image.size) != self.resize:
             ratio = self.resize / min(image.size)
             width, height = (max(1, round(side * ratio)) for side in image.size)
+            if width * height > _LARGEST_IMAGE:
+                raise DatasetError(
+                    f"an image of {image.height}x{image.width} would be resized to "
+                    f"{height}x{width}",
+                    where=where,
+                    fix="give a smaller resize, or leave the image out",
+                )
             image = image.resize((width, height), pil.Resampling.BICUBIC)
         if self.crop is not None:
             height, width = self.crop
@@ -143,11 +153,14 @@ def _sizes(shape: Sequence[int], layout: str) -> tuple[int, int, int]:
 
 def _pixels(name: str, value: Any) -> tuple[int, int]:
     sizes = value if isinstance(value, (list, tuple)) else [value, value]
-    good = [s for s in sizes if isinstance(s, int) and not isinstance(s, bool) and s > 0]
+    good = [
+        s for s in sizes if isinstance(s, int) and not isinstance(s, bool) and 0 < s <= MOST_PIXELS
+    ]
     if len(good) != 2 or len(sizes) != 2 or (name == "resize" and good[0] != good[1]):
         raise DatasetError(
             f"preprocess {name} cannot be {value!r}",
-            fix="a number of pixels" + (" or [height, width]" if name == "crop" else ""),
+            fix=f"a number of pixels up to {MOST_PIXELS}"
+            + (" or [height, width]" if name == "crop" else ""),
         )
     return good[0], good[1]
 

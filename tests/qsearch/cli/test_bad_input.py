@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -238,3 +240,47 @@ def test_top1_without_labels(refused: Refusal, tmp_path: Path) -> None:
     np.savez(data, input=np.zeros((3, 1, 8, 8), np.float32))
     message = refused(*launch(tmp_path, "digits", "--eval", data, "--metric", "top1"))
     assert "needs labels" in message
+
+
+LONG = "a" * 5000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("doctor", LONG),
+        ("show", LONG),
+        ("verify", LONG),
+        ("status", LONG),
+        ("launch", "--model", "digits", "--calib", LONG),
+        ("launch", "--model", "digits", "--storage", f"sqlite:///{LONG}"),
+        ("launch", "--model", "digits", "-o", LONG),
+        ("dashboard", "--storage", f"sqlite:///{LONG}"),
+    ],
+)
+def test_a_name_of_5000_letters(
+    refused: Refusal, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(refused(*words)) < 1000
+
+
+def test_a_full_disk_is_told_with_the_path(tmp_path: Path) -> None:
+    module = tmp_path / "m.qmod"
+    limited = f"ulimit -f 8; exec {sys.executable} -m qsearch compile digits -o {module}"
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert str(tmp_path) in done.stderr
+    assert "unforeseen" not in done.stderr
+    with Path("/dev/full").open("w") as full:
+        shown = subprocess.run(
+            [sys.executable, "-m", "qsearch", "doctor", "digits"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert shown.returncode == 2, shown.stderr
+    assert "No space left on device" in shown.stderr
+    assert "standard output" in shown.stderr
+    assert "Exception ignored" not in shown.stderr

@@ -286,6 +286,11 @@ def test_a_newer_schema_is_not_migrated(tmp_path: Path) -> None:
         ("mysql://u@h/d", "not supported"),
         ("sqlite:///:memory:", "lost with the process"),
         ("sqlite:////no/such/folder/study.db", "cannot be reached"),
+        ("sqlite:///" + "a" * 5000, "storage URL of 5010 letters"),
+        ("sqlite:///" + "ä" * 200 + ".db", "name of 403 bytes"),
+        ("sqlite:///a\0b.db", "not a storage URL"),
+        ("postgresql://u:hunter2@h:" + "9" * 20 + "/d", "cannot be reached"),
+        ("postgresql://u:hunter2@" + "h" * 5000 + "/d", "storage URL of"),
         ("postgresql://someone:hunter2@127.0.0.1:1/none", "cannot be reached"),
     ],
 )

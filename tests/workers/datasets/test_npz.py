@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +149,88 @@ def test_unknown_kinds_and_options_list_the_legal_ones() -> None:
         open_dataset(DatasetRef("npz", {"path": "x", "file": "y"}), [IMAGE])
     with pytest.raises(DatasetError, match="option 'path' is missing"):
         open_dataset(DatasetRef("npz"), [IMAGE])
+
+
+def npy_with(header: str, body: bytes = b"") -> bytes:
+    """An .npy of this header, whatever it says."""
+    text = header.encode("latin1")
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body
+
+
+def header(shape: str, descr: str = "'<f4'", fortran: bool = False) -> str:
+    return f"{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}}}"
+
+
+BROKEN_HEADERS = [
+    header("(3,")[:-1],
+    header("(3, 4)").replace("}", ", "),
+    "{'descr': (((",
+    '"""',
+    "\x00" * 20,
+    header("(" + "9" * 5000 + ",)"),
+    header("(-3, 3)"),
+    header("(True, 3)"),
+    header("(10**9,)"),
+    header("(999999999999, 3, 4, 4)"),
+    header("(999999999999, 3, 4, 4)", fortran=True),
+    header("(1,)", "'<f99999999999999'"),
+    header("(1,)", "'O'"),
+    header("(1,)", "(" * 200 + ")" * 200),
+    "if x:\n\ty\n  z",
+]
+
+
+@pytest.mark.parametrize("text", BROKEN_HEADERS)
+@pytest.mark.parametrize("kind", ["npy", "stored", "packed"])
+def test_a_broken_header_is_refused_in_any_file(tmp_path: Path, text: str, kind: str) -> None:
+    data = npy_with(text, b"\0" * 256)
+    path = tmp_path / ("d.npy" if kind == "npy" else "d.npz")
+    if kind == "npy":
+        path.write_bytes(data)
+    else:
+        method = zipfile.ZIP_STORED if kind == "stored" else zipfile.ZIP_DEFLATED
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("image.npy", data)
+    with pytest.raises(DatasetError, match="cannot read d"):
+        open_dataset(npz(path), [IMAGE])
+
+
+def test_arrays_that_would_unpack_to_gigabytes_are_refused_before_they_do(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("image.npy", npy_with(header("(16777216, 3, 4, 4)"), bytes(1 << 20)))
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"PK\x01\x02")
+    data[at + 24 : at + 28] = (0xC0000000).to_bytes(4, "little")  # claims 3 GiB
+    path.write_bytes(bytes(data))
+    with pytest.raises(DatasetError, match=r"unpack to 3\.0 GiB") as caught:
+        open_dataset(npz(path), [IMAGE])
+    assert "numpy.savez" in str(caught.value)
+
+
+def test_a_member_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "short.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("image.npy", npy_with(header("(8388608, 3, 4, 4)"), bytes(1 << 10)))
+    with pytest.raises(DatasetError, match="ends before its data does"):
+        open_dataset(npz(path), [IMAGE])
+
+
+def test_an_encrypted_or_damaged_member_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    np.savez_compressed(path, **samples())
+    whole = path.read_bytes()
+    central = whole.rindex(b"PK\x01\x02")
+    for at, value in ((6, 1), (8, 1), (10, 99), (central + 8, 1), (central + 10, 99), (60, 255)):
+        data = bytearray(whole)
+        data[at] = value
+        path.write_bytes(bytes(data))
+        with contextlib.suppress(DatasetError):
+            open_dataset(npz(path), [IMAGE])
+
+
+def test_fortran_order_in_a_compressed_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    arrays = {"image": np.asfortranarray(samples()["image"])}
+    np.savez_compressed(tmp_path / "d.npz", **arrays)
+    batch = open_dataset(npz(tmp_path / "d.npz"), [IMAGE]).batch(Range(0, 6))
+    np.testing.assert_array_equal(batch.inputs["image"], arrays["image"])
