@@ -24,7 +24,7 @@ class _LogFile(logging.FileHandler):
     Python would print a traceback for every line; what the search itself cannot write is told.
     """
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
+    def handleError(self, record: logging.LogRecord) -> None:
         """Leave the line out."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
