@@ -11,7 +11,7 @@ import compiler
 from compiler import relay, transform
 from compiler.errors import CompilerError
 from compiler.ir.analysis import extract_calls
-from compiler.ir.expr import Expr, Function, Tuple, TupleGetItem, Var
+from compiler.ir.expr import Expr, Function, Var
 from compiler.ir.span import Span
 
 op = relay.op
@@ -38,80 +38,6 @@ def batch_norm(shape: tuple[int, ...], axis: int, **attrs: Any) -> tuple[tuple[V
     x = relay.var("x", shape)
     params = (x, *vectors(shape[axis]))
     return params, op.nn.batch_norm(*params, axis=axis, **attrs)
-
-
-BEFORE = """#[version = "0.0.5"]
-def @main(%x: Tensor[(1, 4, 5, 5), float32], %g: Tensor[(4), float32], %b: Tensor[(4), float32],
-          %m: Tensor[(4), float32], %v: Tensor[(4), float32]) {
-  %0 = nn.batch_norm(%x, %g, %b, %m, %v, epsilon=0.001f);
-  %1 = %0.0;
-  %2 = nn.dropout(%1);
-  %2.0
-}
-"""
-
-AFTER = """#[version = "0.0.5"]
-def @main(%x: Tensor[(1, 4, 5, 5), float32], %g: Tensor[(4), float32], %b: Tensor[(4), float32],
-          %m: Tensor[(4), float32], %v: Tensor[(4), float32]) {
-  %0 = add(%v, 0.001f);
-  %1 = sqrt(%0);
-  %2 = divide(1f, %1);
-  %3 = multiply(%2, %g);
-  %4 = expand_dims(%3, axis=1, num_newaxis=2);
-  %5 = negative(%m);
-  %6 = multiply(%5, %3);
-  %7 = add(%6, %b);
-  %8 = multiply(%x, %4);
-  %9 = expand_dims(%7, axis=1, num_newaxis=2);
-  add(%8, %9)
-}
-"""
-
-
-def test_batch_norm_and_dropout_become_the_arithmetic_of_c15() -> None:
-    mod = transform.SimplifyInference()(compiler.parse(BEFORE))
-    # A function with an inferred result differs from one that annotates it, so compare bodies.
-    compiler.assert_structural_equal(mod, transform.InferType()(compiler.parse(AFTER)))
-
-
-def test_applying_it_twice_changes_nothing_more() -> None:
-    once = transform.SimplifyInference()(compiler.parse(BEFORE))
-    assert transform.SimplifyInference()(once)["main"] is once["main"]
-
-
-def test_without_scale_gamma_is_not_used() -> None:
-    params, bn = batch_norm((1, 4, 5, 5), 1, scale=False)
-    x, _, b, m, v = params
-    s = relay.const(1.0) / op.sqrt(v + relay.const(1e-5))
-    t = op.negative(m) * s + b
-    expected = x * op.expand_dims(s, axis=1, num_newaxis=2) + op.expand_dims(
-        t, axis=1, num_newaxis=2
-    )
-    main = simplify(relay.Function(params, relay.TupleGetItem(bn, 0)))
-    assert_body(main, expected, params)
-
-
-@pytest.mark.parametrize("axis", [3, -1])
-def test_the_last_axis_needs_no_expand_dims(axis: int) -> None:
-    params, bn = batch_norm((1, 5, 5, 4), axis)
-    main = simplify(relay.Function(params, relay.TupleGetItem(bn, 0)))
-    assert extract_calls(main, "expand_dims") == []
-
-
-def test_other_items_keep_the_batch_norm_alive() -> None:
-    params, bn = batch_norm((1, 4, 5, 5), 1)
-    body = relay.Tuple((relay.TupleGetItem(bn, 0), relay.TupleGetItem(bn, 1)))
-    main = simplify(relay.Function(params, body))
-    assert len(extract_calls(main, "nn.batch_norm")) == 1
-    assert isinstance(main.body, Tuple)
-    assert isinstance(main.body.fields[1], TupleGetItem)
-
-
-def test_two_items_zero_of_one_batch_norm_stay_one_computation() -> None:
-    params, bn = batch_norm((1, 4, 5, 5), 1)
-    body = op.add(relay.TupleGetItem(bn, 0), relay.TupleGetItem(bn, 0))
-    main = simplify(relay.Function(params, body))
-    assert len(extract_calls(main, "sqrt")) == 1
 
 
 def test_constants_have_the_dtype_of_the_data() -> None:
@@ -150,26 +76,6 @@ def test_a_norm_over_no_axes_is_not_one_over_all(shape: tuple[int, ...], axis: i
     (expected,) = compiler.evaluate(mod, values)
     (found,) = compiler.evaluate(transform.SimplifyInference()(mod), values)
     np.testing.assert_array_equal(found, expected)
-
-
-def test_instance_norm_reduces_all_but_batch_and_channels() -> None:
-    x, g, b = relay.var("x", (2, 3, 4, 5)), relay.var("g", (3,)), relay.var("b", (3,))
-    mean = op.mean(x, axis=[2, 3], keepdims=True)
-    var = op.variance(x, mean, axis=[2, 3], keepdims=True)
-    y = (x - mean) / op.sqrt(var + relay.const(1e-5))
-    main = simplify(relay.Function((x, g, b), op.nn.instance_norm(x, g, b, center=False)))
-    assert_body(main, y * op.expand_dims(g, axis=1, num_newaxis=2), (x, g, b))
-
-
-def test_group_norm_splits_the_channels_in_place() -> None:
-    x, g, b = relay.var("x", (2, 6, 4, 5)), relay.var("g", (6,)), relay.var("b", (6,))
-    r = op.reshape(x, newshape=[2, 3, 2, 4, 5])
-    mean = op.mean(r, axis=[2, 3, 4], keepdims=True)
-    var = op.variance(r, mean, axis=[2, 3, 4], keepdims=True)
-    y = op.reshape((r - mean) / op.sqrt(var + relay.const(1e-5)), newshape=[2, 6, 4, 5])
-    y = y * op.expand_dims(g, axis=1, num_newaxis=2) + op.expand_dims(b, axis=1, num_newaxis=2)
-    main = simplify(relay.Function((x, g, b), op.nn.group_norm(x, g, b, num_groups=3)))
-    assert_body(main, y, (x, g, b))
 
 
 def test_group_norm_with_groups_that_do_not_divide_is_an_error() -> None:
