@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,9 @@ from compiler.ir.span import ONNX, Span
 from compiler.ir.ty import TensorType, is_dynamic
 from compiler.ops.evaluate import evaluate_call
 
+_Named = tuple[str, onnx.NodeProto]
+"""A node with the name that errors and spans give it."""
+
 MAX_FOLDED_ELEMENTS = 4096
 MAX_ERRORS = 20
 
@@ -43,14 +47,14 @@ def import_graph(
     """The graph as a function of its inputs and weights.
 
     Args:
-        graph: nodes in topological order.
+        graph: its nodes may stand in any order.
         opsets: version by domain ("" for the standard one).
         inputs: values for unknown dimensions.
     Returns:
         function whose parameters are the graph inputs, then the weights; and the weights by name.
     Raises:
         OnnxImportError: unsupported operators (all of them in one message), an unknown dimension,
-            or nodes whose types do not fit.
+            nodes whose types do not fit, or nodes that read each other in a circle.
     """
     _refuse_unsupported(graph, opsets)
     initializers = {tensor.name: tensor for tensor in graph.initializer}
@@ -106,7 +110,8 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
     """Convert every node; what depends on a failed node is left out so that all errors show."""
     errors: list[OnnxImportError] = []
     failed: set[str] = set()
-    pending = deque((_node_name(proto, index), proto) for index, proto in enumerate(graph.node))
+    named = [(_node_name(proto, index), proto) for index, proto in enumerate(graph.node)]
+    pending = deque(_in_order(named))
     while pending:
         name, proto = pending.popleft()
         node = OnnxNode(proto, _opset(proto, opsets), Span(ONNX + name, 0, 0, 0, 0), values)
@@ -118,7 +123,7 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
                 nodes, initializers = taken_branch(node, name)
                 values.add_initializers(initializers)
                 inlined = [(n.name or f"{name}/{n.op_type}", n) for n in nodes]
-                pending.extendleft(reversed(inlined))
+                pending.extendleft(reversed(_in_order(inlined)))
                 continue
             results = _convert(node)
         except OnnxImportError as error:
@@ -137,12 +142,78 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
         raise first
 
 
+def _in_order(nodes: list[_Named]) -> list[_Named]:
+    """The nodes, each behind those whose outputs it reads; otherwise in the order of the file.
+
+    Raises:
+        OnnxImportError: nodes read each other in a circle.
+    """
+    writer = {out: i for i, (_, proto) in enumerate(nodes) for out in proto.output if out}
+    reads = [
+        {writer[name] for name in _names_read(proto) if name in writer} for _, proto in nodes
+    ]
+    if all(place < index for index, places in enumerate(reads) for place in places):
+        return nodes
+    readers: list[list[int]] = [[] for _ in nodes]
+    for index, places in enumerate(reads):
+        for place in places:
+            readers[place].append(index)
+    missing = [len(places) for places in reads]
+    ready = [index for index, count in enumerate(missing) if not count]
+    order: list[_Named] = []
+    while ready:
+        place = heapq.heappop(ready)
+        order.append(nodes[place])
+        for reader in readers[place]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(nodes):
+        raise _circle(nodes, reads, missing)
+    return order
+
+
+def _names_read(proto: onnx.NodeProto) -> Iterator[str]:
+    """Inputs of a node, and the names that its subgraphs take from outside."""
+    stack: list[tuple[onnx.NodeProto, frozenset[str]]] = [(proto, frozenset())]
+    while stack:
+        node, own = stack.pop()
+        yield from (name for name in node.input if name and name not in own)
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                inside = own.union(
+                    (out for inner in graph.node for out in inner.output),
+                    (tensor.name for tensor in graph.initializer),
+                    (info.name for info in graph.input),
+                )
+                yield from (info.name for info in graph.output if info.name not in inside)
+                stack.extend((inner, inside) for inner in graph.node)
+
+
+def _circle(
+    nodes: list[_Named], reads: Sequence[set[int]], missing: Sequence[int]
+) -> OnnxImportError:
+    """The error that names one circle: every node that was never ready reads another such node."""
+    place = next(index for index, count in enumerate(missing) if count)
+    seen: dict[int, None] = {}
+    while place not in seen:
+        seen[place] = None
+        place = next(other for other in sorted(reads[place]) if missing[other])
+    members = list(seen)[list(seen).index(place) :]
+    return OnnxImportError(
+        "nodes read each other's results in a circle",
+        where=f"node{'s' if len(members) > 1 else ''} "
+        + ", ".join(repr(nodes[member][0]) for member in members[:5]),
+        fix="the file is damaged; export it again",
+    )
+
+
 def _convert(node: OnnxNode) -> Sequence[Expr]:
     for name in node.proto.input:
         if name and not node.values.has(name):
             raise node.error(
-                f"reads tensor {name!r}, which no earlier node computes",
-                fix="the graph must be sorted topologically; export it again",
+                f"reads tensor {name!r}, which no node computes",
+                fix="the file is damaged; export it again",
             )
     return _converted(node)
 

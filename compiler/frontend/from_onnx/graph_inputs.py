@@ -82,7 +82,7 @@ def _input_type(info: onnx.ValueInfoProto, inputs: InputShapes) -> TensorType:
         if declared is not None and (
             len(declared) != len(given)
             or any(
-                d.HasField("dim_value") and d.dim_value not in (v, 0)
+                d.dim_value > 0 and d.dim_value != v  # 0 and -1 stand for an unknown size
                 for d, v in zip(declared, given)
             )
         ):
@@ -134,6 +134,8 @@ def _dim(dim: onnx.TensorShapeProto.Dimension, axis: int, inputs: InputShapes, n
     # The leading dimension of a model's input is the batch; candidates are judged one by one.
     if axis == 0:
         return 1
+    if dim.HasField("dim_value") and dim.dim_value == 0:
+        return 0  # such as a cache of keys that holds nothing yet
     title = repr(dim.dim_param) if dim.dim_param else "without a name"
     option = f"--dim {dim.dim_param or f'{name}:{axis}'}=… or --input-shape {name}=…"
     raise OnnxImportError(

@@ -354,3 +354,49 @@ def test_trained_models_compute_what_onnxruntime_computes(shared_data: Path, nam
     (found,) = evaluate(mod, {"input": x, **params})
     # Sums run in another order; logits are compared on the scale of the largest.
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_nodes_may_stand_in_any_order() -> None:
+    nodes = [
+        node("Relu", "u", name="last"),
+        node("If", "yes", "u", name="branch", then_branch=_branch("t"), else_branch=_branch("t")),
+        node("Neg", "x", "t", name="first"),
+    ]
+    proto = model(nodes, {"x": [1, 3]}, {"yes": np.array(True)})
+    mod, _ = imported(proto)
+    assert op_names(mod) == ["negative", "nn.relu"]
+    (_, relu) = (n for n in post_order(mod["main"].body) if isinstance(n, Call))
+    assert "last" in str(relu.span)
+    x = np.array([[1, -2, 0]], np.float32)
+    assert evaluate(mod, {"x": x})[0].tolist() == [[0, 2, 0]]
+
+
+def _branch(outer: str) -> onnx.GraphProto:
+    """Reads ``outer`` from outside; its nodes are not sorted either."""
+    nodes = [node("Identity", "inner", "out"), node("Identity", outer, "inner")]
+    return helper.make_graph(nodes, "b", [], [helper.make_tensor_value_info("out", FLOAT, None)])
+
+
+def test_nodes_in_a_circle_are_an_error_that_names_them() -> None:
+    nodes = [
+        node("Add", "x b", "y", name="reader"),
+        node("Relu", "b", "a", name="p"),
+        node("Neg", "a", "b", name="q"),
+    ]
+    with pytest.raises(OnnxImportError, match="circle") as caught:
+        imported(model(nodes, {"x": [1, 3]}))
+    assert "'p', 'q'" in str(caught.value) or "'q', 'p'" in str(caught.value)
+    assert "reader" not in str(caught.value)
+
+
+def test_a_tensor_that_no_node_computes_is_an_error() -> None:
+    with pytest.raises(OnnxImportError, match="reads tensor 'nowhere', which no node computes"):
+        imported(model([node("Relu", "nowhere")], {"x": [1, 3]}))
+
+
+def test_a_size_of_minus_one_is_an_unknown_size() -> None:
+    proto = model([node("Relu", "x")], {"x": [-1, 3, -1]})
+    for kwargs in ({"dims": {"x:2": 5}}, {"input_shapes": {"x": (1, 3, 5)}}):
+        assert imported(proto, **kwargs)[0]["main"].params[0].checked_type == TensorType((1, 3, 5))
+    with pytest.raises(OnnxImportError, match="--dim x:2="):
+        imported(proto)
