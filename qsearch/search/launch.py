@@ -29,8 +29,7 @@ from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import exclusive, masked, open_engine, parse_url
 from qsearch.store.repository import Repository
 from workers.errors import BrokenRunError
-from workers.pool.choice import open_pool
-from workers.pool.protocol import WorkerPool, WorkerSize
+from workers.pool.protocol import WorkerPool, WorkerSize, open_pool
 
 log = logging.getLogger("qsearch.search.launch")
 

@@ -22,7 +22,7 @@ from tests.benchmarks.answering import Answering
 from tests.benchmarks.databases import database
 from tests.benchmarks.machine import machine
 from tests.benchmarks.pretended import pretended
-from workers.pool.local import LocalPool
+from workers.pool.inline_pool import InlinePool
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
 def measure(url: str, trials: int, sampler: str, batch: int) -> dict[str, Any]:
     """Run a study of trials that cost nothing, then open it again."""
     repository = Repository(open_engine(url))
-    run = pretended(repository, LocalPool(Answering), trials, sampler=sampler, batch=batch)
+    run = pretended(repository, InlinePool(Answering), trials, sampler=sampler, batch=batch)
     rss, cpu, wall = rss_mb(), time.process_time(), time.monotonic()
     run.driver.run()
     cpu, wall = time.process_time() - cpu, time.monotonic() - wall
@@ -49,7 +49,7 @@ def measure(url: str, trials: int, sampler: str, batch: int) -> dict[str, Any]:
     repository.close()
     again_cpu, again_wall = time.process_time(), time.monotonic()
     repository = Repository(open_engine(url))
-    again = pretended(repository, LocalPool(Answering), trials + 4, sampler=sampler, batch=batch)
+    again = pretended(repository, InlinePool(Answering), trials + 4, sampler=sampler, batch=batch)
     again.driver.run()
     again_cpu, again_wall = time.process_time() - again_cpu, time.monotonic() - again_wall
     counts = repository.count_trials(again.driver.study.id)

@@ -25,7 +25,7 @@ from tests.benchmarks.databases import database
 from tests.benchmarks.machine import machine
 from tests.benchmarks.pretended import pretended
 from workers.messages import DatasetRef, EvaluationRequest, Range
-from workers.pool.on_ray import RayPool
+from workers.pool.ray_pool import RayPool
 
 RUNNER = f"{Sleeping.__module__}:{Sleeping.__name__}"
 

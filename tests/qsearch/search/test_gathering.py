@@ -10,10 +10,10 @@ import pytest
 
 from qsearch.progress import PlainProgress
 from qsearch.search.evaluations import await_workers
-from workers.pool.local import LocalPool
+from workers.pool.inline_pool import InlinePool
 
 
-class StartingPool(LocalPool):
+class StartingPool(InlinePool):
     """Four workers; ``ready`` says how many have started each time, 3 s after the last."""
 
     def __init__(self, ready: list[int], now: list[float]) -> None:

@@ -28,10 +28,10 @@ from qsearch.search import launch
 from qsearch.store.records import Trial
 from workers.errors import DataChangedError
 from workers.messages import CalibrationRequest, EvaluationRequest
-from workers.pool.local import LocalPool
+from workers.pool.inline_pool import InlinePool
 
 
-class RecordingPool(LocalPool):
+class RecordingPool(InlinePool):
     """Counts what is asked of the workers."""
 
     def __init__(self) -> None:
@@ -267,7 +267,7 @@ def test_calibration_data_replaced_before_a_worker_opens_them_end_the_search(
 ) -> None:
     data, run = few_samples(tmp_path), tmp_path / "run"
 
-    class Replacing(LocalPool):
+    class Replacing(InlinePool):
         def submit(self, tag: Hashable, request: Any, *args: Any, **options: Any) -> None:
             if isinstance(request, CalibrationRequest) and request.step == "ranges":
                 shuffled(data)

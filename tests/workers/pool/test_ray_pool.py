@@ -12,7 +12,7 @@ from pool_runner import Ask
 from pool_test_case import SeparateWorkersTestCase, drain
 
 from workers.errors import WorkerError
-from workers.pool.on_ray import RayPool
+from workers.pool.ray_pool import RayPool
 
 pytestmark = pytest.mark.ray
 
@@ -38,8 +38,8 @@ def ray_address(cluster: RayPool) -> str:
 
     # The first pool's actors hold the CPUs that the pools of the tests need.
     cluster.cancel_all()
-    for actor in list(cluster._actors):
-        cluster._discard(actor)
+    for actor in list(cluster._slots):
+        cluster._end(actor)
     return str(ray.get_runtime_context().gcs_address)
 
 
@@ -69,7 +69,7 @@ CLIENT = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from pool_runner import Ask
-from workers.pool.on_ray import RayPool
+from workers.pool.ray_pool import RayPool
 pool = RayPool(1, address=sys.argv[1], runner="pool_runner:Runner", start_timeout_s=300)
 pool.submit(0, Ask("double", 21))
 finished = None

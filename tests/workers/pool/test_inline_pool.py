@@ -8,20 +8,20 @@ from pool_test_case import PoolTestCase
 
 from workers.errors import WorkerError
 from workers.messages import Handle
-from workers.pool.choice import open_pool
-from workers.pool.local import LocalPool
+from workers.pool.inline_pool import InlinePool
+from workers.pool.protocol import open_pool
 
 
 class TestLocalPool(PoolTestCase):
     @pytest.fixture
-    def pool(self) -> Iterator[LocalPool]:
-        pool = LocalPool("pool_runner:Runner")
+    def pool(self) -> Iterator[InlinePool]:
+        pool = InlinePool("pool_runner:Runner")
         yield pool
         pool.close()
 
 
 def test_a_handle_of_another_pool_is_refused() -> None:
-    pool = LocalPool("pool_runner:Runner")
+    pool = InlinePool("pool_runner:Runner")
     pool.submit("a", Ask("sum", large=Handle("f" * 64)))
     finished = pool.next_finished()
     assert finished is not None

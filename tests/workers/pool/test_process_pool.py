@@ -13,7 +13,7 @@ from pool_runner import Ask
 from pool_test_case import SeparateWorkersTestCase, drain
 
 from workers.errors import LostWorkerError, WorkerError
-from workers.pool.process import ProcessPool
+from workers.pool.process_pool import ProcessPool
 from workers.pool.protocol import WorkerSize
 
 HERE = Path(__file__).parent
@@ -89,7 +89,7 @@ def test_workers_end_soon_after_a_driver_that_was_killed(tmp_path: Path) -> None
     script = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
         "from pool_runner import Ask\n"
-        "from workers.pool.process import ProcessPool\n"
+        "from workers.pool.process_pool import ProcessPool\n"
         "pool = ProcessPool(2, runner='pool_runner:Runner')\n"
         "pool.submit(0, Ask('sleep', 100.0, sys.argv[2])); pool.submit(1, Ask('pid'))\n"
         "pool.next_finished()\n"

@@ -9,6 +9,7 @@ measured; see the README of this package.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import threading
@@ -28,8 +29,8 @@ from workers.pool.jobs import (
     load_factory,
     log_tail,
 )
-from workers.pool.protocol import Finished, WorkerSize
-from workers.pool.queued import QueuedPool
+from workers.pool.protocol import WorkerSize
+from workers.pool.queued_pool import FAILED_STARTS, QueuedPool, Slot
 from workers.pool.ray_cluster import ClusterWatch, await_resources, connect
 from workers.worker import Answer, answer
 
@@ -37,7 +38,6 @@ START_TIMEOUT_S = 180.0
 """How long Ray may take to start or connect, and an actor to answer its first call."""
 
 _RESTART_PAUSE_S = 0.2
-_FAILED_STARTS = 3
 _STOP_TIMEOUT_S = 20.0
 
 _log = logging.getLogger("workers.pool.ray")
@@ -83,25 +83,21 @@ def _fetch_object(handle: Handle) -> Any:
         ) from error
 
 
-@dataclass(slots=True, eq=False)
-class _Actor:
-    """One actor and what it is doing: a request, its first call (``job`` None), or nothing."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Actor(Slot):
+    """A Ray actor: the call that is in flight (a request, or its first call), and its process."""
 
-    number: int
     remote: Any
     call: Any = None
-    job: Job | None = None
     pid: int | None = None
     log: str | None = None
-    ready: bool = False
-    deadline: float = 0.0
     restarts: int = 0
 
     def __str__(self) -> str:
         return f"Ray actor {self.number}" + (f" (pid {self.pid})" if self.pid else "")
 
 
-class RayPool(QueuedPool):
+class RayPool(QueuedPool[_Actor]):
     """The pool "ray". See ``WorkerPool``; not for use from several threads at once.
 
     Ray starts in the background, so the constructor returns at once; requests wait for it.
@@ -128,19 +124,13 @@ class RayPool(QueuedPool):
         runner: str = DEFAULT_RUNNER,
         size: WorkerSize | None = None,
     ) -> None:
-        if num_workers < 1:
-            raise WorkerError(f"a pool of {num_workers} workers", fix="at least 1")
-        super().__init__(max_attempts)
-        self._count = num_workers
+        super().__init__(num_workers, max_attempts, request_timeout_s)
         # Ray itself would take the variable, and then refuse the options of a local cluster.
         self._address = address or os.environ.get("RAY_ADDRESS") or None
-        self._request_timeout_s = request_timeout_s
         self._start_timeout_s = start_timeout_s
         self._runner = runner
         self._size = size or WorkerSize()
         self._refs: dict[str, Any] = {}
-        self._actors: list[_Actor] = []
-        self._failed_starts = 0
         self._ray: Any = None
         self._watch: ClusterWatch | None = None
         self._start_error: Exception | None = None
@@ -151,78 +141,28 @@ class RayPool(QueuedPool):
         self._thread.start()
 
     @property
-    def num_workers(self) -> int:
-        """Actors."""
-        return self._count
-
-    @property
-    def running(self) -> int:
-        """Actors that are busy with a request."""
-        return sum(actor.job is not None for actor in self._actors)
-
-    @property
     def pids(self) -> list[int]:
         """Process ids of the actors that answered, for tests and the log."""
-        return [actor.pid for actor in self._actors if actor.ready and actor.pid]
-
-    def wait_ready(self, timeout_s: float) -> int:
-        """See ``WorkerPool.wait_ready``; Ray itself may have to start first."""
-        end = time.monotonic() + timeout_s
-        left = timeout_s
-        while not self._num_ready:
-            self._advance(min(left, 1.0))
-            left = end - time.monotonic()
-            if left <= 0:
-                break
-        return self._num_ready
-
-    @property
-    def _num_ready(self) -> int:
-        return sum(actor.ready for actor in self._actors)
+        return [actor.pid for actor in self._slots if actor.ready and actor.pid]
 
     def put(self, value: Any) -> Handle:
-        """See ``WorkerPool.put``; the value goes to Ray's object store with its first use."""
+        """The value goes to Ray's object store with its first use."""
         handle = super().put(value)
         if handle.key in self._refs:
             del self._values[handle.key]
         return handle
 
     def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
-        """See ``WorkerPool.submit``."""
         super().submit(tag, request, group, lost)
         if self._started.is_set():
             self._step(0.0)
 
-    def next_finished(self, timeout_s: float | None = None) -> Finished | None:
-        """See ``WorkerPool.next_finished``; None at once when nothing is pending.
-
-        Raises:
-            WorkerError: Ray does not start or answer, lacks CPUs, or runs other code.
-            LostClusterError: Ray ended.
-        """
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            done = self._jobs.next_finished()
-            if done is not None or self.pending == 0:
-                return done
-            left = 1.0 if end is None else max(0.0, end - time.monotonic())
-            self._advance(min(left, 1.0))
-            if end is not None and time.monotonic() >= end:
-                return self._jobs.next_finished()
-
-    def cancel_all(self) -> None:
-        """See ``WorkerPool.cancel_all``: busy actors are killed and replaced."""
-        self._jobs.clear()
-        for actor in list(self._actors):
-            if actor.job is not None:
-                self._discard(actor)
-
     def close(self) -> None:
-        """See ``WorkerPool.close``; also ends the cluster if this pool started it."""
+        """Release every actor; also ends the cluster if this pool started it."""
         self._jobs.clear()
         if self._ray is not None:
-            for actor in list(self._actors):
-                self._discard(actor)
+            for actor in list(self._slots):
+                self._end(actor)
         self._refs.clear()
         self._values.clear()
         self._stopping.set()
@@ -274,19 +214,18 @@ class RayPool(QueuedPool):
         if self._stopping.is_set():
             raise WorkerError("the pool is closed")
         self._check_cluster()
-        while len(self._actors) < self._count:
-            self._actors.append(self._new_actor(len(self._actors)))
+        while len(self._slots) < self._count:
+            self._slots.append(self._new_actor())
         self._dispatch()
-        calls = {actor.call: actor for actor in self._actors if actor.call is not None}
+        calls = {actor.call: actor for actor in self._slots if actor.call is not None}
         if calls:
             done, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0.0)
             if not done:
                 done, _ = self._ray.wait(list(calls), num_returns=1, timeout=timeout_s)
             for call in done:
                 self._receive(calls[call])
-        for actor in list(self._actors):
-            if actor.call is not None and time.monotonic() > actor.deadline:
-                self._overdue(actor)
+        for actor in self._late():
+            self._overdue(actor)
         self._dispatch()
 
     def _check_cluster(self) -> None:
@@ -295,15 +234,15 @@ class RayPool(QueuedPool):
         try:
             self._watch.check()
         except LostClusterError:
-            self._actors.clear()
+            self._slots.clear()
             raise
 
-    def _new_actor(self, number: int) -> _Actor:
+    def _new_actor(self) -> _Actor:
         options: dict[str, Any] = {"num_cpus": self._size.cpus, "num_gpus": self._size.gpus}
         if self._size.memory_bytes is not None:
             options["memory"] = self._size.memory_bytes
         remote_class = self._ray.remote(max_restarts=-1, max_task_retries=0, **options)(_RayWorker)
-        actor = _Actor(number, remote_class.remote(self._runner))
+        actor = _Actor(number=self._next_number(), remote=remote_class.remote(self._runner))
         self._greet(actor)
         return actor
 
@@ -314,14 +253,10 @@ class RayPool(QueuedPool):
 
     def _dispatch(self) -> None:
         self._check_cluster()
-        for actor in self._actors:
-            if actor.ready and actor.call is None:
-                actor.job = self._jobs.take(actor)
-                if actor.job is None:
-                    continue
-                wait_s = self._request_timeout_s
-                actor.deadline = float("inf") if wait_s is None else time.monotonic() + wait_s
-                actor.call = actor.remote.run.remote(self._with_refs(actor.job.request))
+        super()._dispatch()
+
+    def _run(self, slot: _Actor, job: Job) -> None:
+        slot.call = slot.remote.run.remote(self._with_refs(job.request))
 
     def _with_refs(self, request: Any) -> Any:
         changed = {
@@ -337,21 +272,20 @@ class RayPool(QueuedPool):
 
     def _receive(self, actor: _Actor) -> None:
         self._check_cluster()
-        call, job = actor.call, actor.job
-        actor.call, actor.job = None, None
+        call, actor.call = actor.call, None
         try:
             value = self._ray.get(call, timeout=START_TIMEOUT_S)
         except self._ray.exceptions.RayActorError as error:
-            self._lost(actor, job, error)
+            self._died(actor, error)
             return
         except self._ray.exceptions.RayError as error:
             # Not the request's own exception (those are values), not a dead actor: Ray itself.
-            if job is None:
+            if actor.job is None:
                 raise WorkerError(f"{actor} cannot start: {error}") from error
-            self._jobs.done(job, None, WorkerError(f"{job}: {error}", where=str(actor)))
+            self._done(actor, None, WorkerError(f"{actor.job}: {error}", where=str(actor)))
             return
-        if job is not None:
-            self._jobs.done(job, *value)
+        if actor.job is not None:
+            self._done(actor, *value)
             return
         version, actor.pid, actor.log = value
         if version != code_version():
@@ -362,29 +296,25 @@ class RayPool(QueuedPool):
             )
         if actor.restarts:
             _log.warning("%s is back", actor)
-        actor.ready = True
-        actor.restarts = 0
+        actor.ready, actor.deadline, actor.restarts = True, math.inf, 0
         self._failed_starts = 0
 
-    def _lost(self, actor: _Actor, job: Job | None, error: Exception) -> None:
+    def _died(self, actor: _Actor, error: Exception) -> None:
         actor.restarts += 1
         why = type(error).__name__
         # Calls fail every two seconds until it is placed again; that it is gone is told once.
         level = logging.WARNING if actor.restarts == 1 else logging.DEBUG
-        _log.log(level, "%s was lost (%s)%s", actor, why, f" with {job}" if job else "")
-        if job is not None:
-            self._jobs.release(actor)
-            log = None if actor.log is None else log_tail(actor.log)
-            self._jobs.lost(job, str(actor), why, log)
+        job = f" with {actor.job}" if actor.job else ""
+        _log.log(level, "%s was lost (%s)%s", actor, why, job)
+        self._lost(actor, why, None if actor.log is None else log_tail(actor.log))
         if actor.pid is None:
-            self._failed_starts += 1
-            if self._failed_starts >= _FAILED_STARTS:
+            if self._fails_to_start():
                 raise WorkerError(
-                    f"{self._failed_starts} Ray actors in a row did not start",
+                    f"{FAILED_STARTS} Ray actors in a row did not start",
                     where=str(error),
                     fix="every node needs the same Python environment with qsearch in it",
                 )
-            self._discard(actor)
+            self._end(actor)
             return
         if actor.restarts * _RESTART_PAUSE_S > self._start_timeout_s:
             raise WorkerError(
@@ -396,16 +326,15 @@ class RayPool(QueuedPool):
         self._greet(actor)
 
     def _overdue(self, actor: _Actor) -> None:
-        job = actor.job
-        if job is None:
+        if actor.job is None:
             raise WorkerError(
                 f"{actor} did not answer its first call within {self._start_timeout_s:.0f} s",
                 fix="look at the cluster with `ray status`; other jobs may hold its CPUs",
             )
-        self._discard(actor)
-        self._jobs.lost(job, str(actor), f"no answer within {self._request_timeout_s} s")
+        self._lost(actor, f"no answer within {self._request_timeout_s} s", None)
+        self._end(actor)
 
-    def _discard(self, actor: _Actor) -> None:
-        self._jobs.release(actor)
-        self._ray.kill(actor.remote, no_restart=True)
-        self._actors.remove(actor)
+    def _end(self, slot: _Actor) -> None:
+        self._jobs.release(slot.number)
+        self._ray.kill(slot.remote, no_restart=True)
+        self._slots.remove(slot)

@@ -1,0 +1,221 @@
+"""ProcessPool: own worker processes with a pipe each; the death of one touches only its request.
+
+Not concurrent.futures: there a killed worker breaks the whole pool. Workers are fresh interpreters
+(``python -m workers.pool.process_worker``), so neither a fork of running onnxruntime threads nor a
+second import of the user's main script takes place.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from workers.code_version import code_version, python_path
+from workers.errors import WorkerError
+from workers.pool.jobs import DEFAULT_RUNNER, MAX_ATTEMPTS, Job, handles_of, log_tail
+from workers.pool.protocol import WorkerSize
+from workers.pool.queued_pool import FAILED_STARTS, QueuedPool, Slot
+
+START_TIMEOUT_S = 120.0
+"""How long a fresh worker may take until it reports ready."""
+
+_STOP_TIMEOUT_S = 3.0
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Process(Slot):
+    """A worker process: our end of its pipe, its log, and the values it holds."""
+
+    popen: subprocess.Popen[bytes]
+    pipe: Connection
+    log: str
+    known: set[str] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        return f"worker process {self.number} (pid {self.popen.pid})"
+
+
+class ProcessPool(QueuedPool[_Process]):
+    """The pool "process". See ``WorkerPool``; not for use from several threads at once.
+
+    Args:
+        num_workers: processes, started now.
+        max_attempts: runs of a request whose workers die, before it ends with LostWorkerError.
+        request_timeout_s: a worker busy longer is killed and counts as dead; None waits for ever.
+        runner: import path of what each worker runs.
+        size: memory a worker may allocate, and its threads.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        max_attempts: int = MAX_ATTEMPTS,
+        request_timeout_s: float | None = None,
+        runner: str = DEFAULT_RUNNER,
+        size: WorkerSize | None = None,
+    ) -> None:
+        super().__init__(num_workers, max_attempts, request_timeout_s)
+        self._runner = runner
+        self._size = size or WorkerSize()
+        self._logs = tempfile.TemporaryDirectory(prefix="qsearch-workers-")
+        self._closed = False
+        self._refill()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers, for tests and the log."""
+        return [process.popen.pid for process in self._slots]
+
+    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
+        super().submit(tag, request, group, lost)
+        self._advance(0.0)
+
+    def cancel_all(self) -> None:
+        super().cancel_all()
+        self._refill()
+
+    def close(self) -> None:
+        self._closed = True
+        self._jobs.clear()
+        for process in self._slots:
+            if process.job is not None or not process.ready:
+                process.popen.kill()
+            process.pipe.close()  # an idle worker ends when its pipe does
+        for process in self._slots:
+            try:
+                process.popen.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.popen.kill()
+                process.popen.wait()
+        self._slots.clear()
+        self._values.clear()
+        self._logs.cleanup()
+
+    def _advance(self, timeout_s: float) -> None:
+        self._refill()
+        self._dispatch()
+        pipes = {process.pipe: process for process in self._slots}
+        for pipe in wait(list(pipes), timeout_s):
+            assert isinstance(pipe, Connection)
+            self._receive(pipes[pipe])
+        for process in self._late():
+            if process.ready:
+                self._died(process, f"no answer within {self._request_timeout_s} s")
+            else:
+                self._died(process, f"not ready within {START_TIMEOUT_S:.0f} s")
+        self._refill()
+        self._dispatch()
+
+    def _refill(self) -> None:
+        if self._closed:
+            raise WorkerError("the pool is closed")
+        while len(self._slots) < self._count:
+            self._slots.append(self._start())
+
+    def _start(self) -> _Process:
+        ours, theirs = socket.socketpair()
+        environment = dict(os.environ)
+        for name in _ONE_THREAD:
+            environment.setdefault(name, str(max(1, int(self._size.cpus))))
+        environment["PYTHONPATH"] = python_path()
+        # -P: a folder called workers where the user stands must not hide ours.
+        module = ["-P", "-m", "workers.pool.process_worker"]
+        limit = str(self._size.memory_bytes or 0)
+        command = [sys.executable, *module, str(theirs.fileno()), self._runner, limit]
+        number = self._next_number()
+        log = Path(self._logs.name) / f"{number}.log"
+        try:
+            with log.open("wb") as stderr:
+                popen = subprocess.Popen(
+                    command,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stderr=stderr,
+                    env=environment,
+                )
+        except OSError as error:
+            ours.close()
+            raise WorkerError(f"cannot start a worker process: {error}") from error
+        finally:
+            theirs.close()
+        return _Process(
+            number=number,
+            deadline=time.monotonic() + START_TIMEOUT_S,
+            popen=popen,
+            pipe=Connection(ours.detach()),
+            log=str(log),
+        )
+
+    def _run(self, slot: _Process, job: Job) -> None:
+        try:
+            for handle in handles_of(job.request).values():
+                if handle.key in self._values and handle.key not in slot.known:
+                    slot.pipe.send(("put", handle.key, self._values[handle.key]))
+                    slot.known.add(handle.key)
+            slot.pipe.send(("run", job.request))
+        except OSError:
+            self._died(slot, self._end_of(slot))
+
+    def _receive(self, process: _Process) -> None:
+        try:
+            message = process.pipe.recv()
+        except (EOFError, OSError):
+            self._died(process, self._end_of(process))
+            return
+        if message[0] == "done":
+            self._done(process, message[1], message[2])
+            return
+        if message[1] != code_version():
+            raise WorkerError(
+                "a worker process runs other code than the driver",
+                where=f"worker: {message[1]}; driver: {code_version()}",
+                fix="a source file changed while the search ran: start it again",
+            )
+        process.ready, process.deadline = True, math.inf
+        self._failed_starts = 0
+
+    def _died(self, process: _Process, why: str) -> None:
+        log = log_tail(process.log)
+        gives_up = not process.ready and self._fails_to_start()
+        self._lost(process, why, log)
+        self._end(process)
+        if gives_up:
+            last_words = (log or "").splitlines()[-1:]
+            raise WorkerError(
+                f"{FAILED_STARTS} worker processes in a row did not start: {why}",
+                where="; ".join([f"{sys.executable} -m workers.pool.process_worker", *last_words]),
+                fix=(
+                    "give --worker-memory more, 1G or so"
+                    if self._size.memory_bytes
+                    else "check that Python environment, or use --pool inline"
+                ),
+            )
+
+    def _end(self, slot: _Process) -> None:
+        slot.popen.kill()
+        slot.popen.wait()
+        slot.pipe.close()
+        self._jobs.release(slot.number)
+        if slot in self._slots:
+            self._slots.remove(slot)
+
+    @staticmethod
+    def _end_of(process: _Process) -> str:
+        """Why a worker whose pipe is closed ended."""
+        try:
+            code = process.popen.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return "it closed its pipe"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
