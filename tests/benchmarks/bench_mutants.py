@@ -40,7 +40,7 @@ AREAS = {
 }
 """Folder that is mutated, and the tests beside it."""
 
-NEEDS_RAY = ("on_ray.py", "ray_cluster.py")
+NEEDS_RAY = ("ray_pool.py", "ray_cluster.py")
 """Files whose tests start Ray; too slow for a test a mutant."""
 
 TEST_BUDGET_S = 60.0

@@ -1,4 +1,4 @@
-"""What Ray is asked for; that it does so is tested in test_on_ray.py."""
+"""What Ray is asked for; that it does so is tested in test_ray_pool.py."""
 
 from __future__ import annotations
 
