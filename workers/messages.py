@@ -112,7 +112,7 @@ class EvaluationRequest:
         blob: the float module after prerequisite_optimize, or its handle.
         qconfig: fields of the candidate; ignored by the evaluator "float".
         activation_scales: real-valued range S of each INPUT/ACTIVATION quantize point, in binding
-            order (spec/quantize.md 6.3), and the ends of uneven grids behind them, as
+            order, and the ends of uneven grids behind them, as
             ``compiler.quantize.activation_scales`` gives them; None for global_scale and "float".
         evaluator: see EvaluatorName.
         dataset: evaluation inputs.

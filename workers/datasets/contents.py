@@ -100,11 +100,10 @@ class PinnedDataset:
         return len(self._dataset)
 
     def files(self, samples: Range) -> Sequence[Path]:
-        """See ``Dataset.files``."""
         return self._dataset.files(samples)
 
     def batch(self, samples: Range) -> Batch:
-        """See ``Dataset.batch``.
+        """A batch of the data, if they are still those that were hashed.
 
         Raises:
             DataChangedError: a file of these samples does not hold what was hashed.

@@ -54,7 +54,7 @@ class ImageFolderDataset:
         return len(self._files)
 
     def batch(self, samples: Range) -> Batch:
-        """See ``Dataset.batch``.
+        """Images of these samples, decoded and preprocessed now.
 
         Raises:
             DatasetError: an image cannot be decoded or is too small.

@@ -174,7 +174,6 @@ class ArrayDataset:
         return self._length
 
     def batch(self, samples: Range) -> Batch:
-        """See ``Dataset.batch``."""
         check_range(samples, self._length, self._where)
         part = slice(samples.start, samples.stop)
         inputs: dict[str, NDArray[Any]] = {}

@@ -35,7 +35,6 @@ class SyntheticDataset:
         return self._count
 
     def batch(self, samples: Range) -> Batch:
-        """See ``Dataset.batch``."""
         check_range(samples, self._count, "synthetic data")
         rows = [self._sample(index) for index in range(samples.start, samples.stop)]
         inputs = {

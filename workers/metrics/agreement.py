@@ -22,7 +22,6 @@ class Agreement:
     needs_reference = True
 
     def init(self) -> State:
-        """See ``Metric.init``."""
         return {"equal": 0.0, "total": 0.0}
 
     def update(
@@ -32,7 +31,7 @@ class Agreement:
         reference: Outputs | None,
         labels: NDArray[Any] | None,
     ) -> None:
-        """See ``Metric.update``.
+        """Count decisions that equal those of the float model.
 
         Raises:
             MetricError: there is no reference.
@@ -47,7 +46,6 @@ class Agreement:
         """None: the interval of a fraction follows from its value and the number of samples."""
 
     def result(self, state: Mapping[str, float]) -> float | None:
-        """See ``Metric.result``."""
         return state["equal"] / state["total"] if state["total"] else None
 
 

@@ -49,7 +49,6 @@ class CustomMetric:
         self._takes = len(inspect.signature(function).parameters)
 
     def init(self) -> State:
-        """See ``Metric.init``."""
         return dict.fromkeys((VALUE, TOTAL, _CALLS, _SQUARES, _PRODUCTS, _COUNTS), 0.0)
 
     def update(
@@ -59,7 +58,7 @@ class CustomMetric:
         reference: Outputs | None,
         labels: NDArray[Any] | None,
     ) -> None:
-        """See ``Metric.update``.
+        """Call the function and add its answer.
 
         Raises:
             MetricError: the function fails, or answers with something else.
@@ -102,7 +101,6 @@ class CustomMetric:
         return math.sqrt(max(spread, 0.0) * calls / (calls - 1.0)) / total
 
     def result(self, state: Mapping[str, float]) -> float | None:
-        """See ``Metric.result``."""
         return state[VALUE] / state[TOTAL] if state[TOTAL] else None
 
     def _answers(self, value: Any, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -30,7 +30,6 @@ class Sqnr:
     needs_reference = True
 
     def init(self) -> State:
-        """See ``Metric.init``."""
         return dict.fromkeys(_SUMS, 0.0)
 
     def update(
@@ -40,7 +39,7 @@ class Sqnr:
         reference: Outputs | None,
         labels: NDArray[Any] | None,
     ) -> None:
-        """See ``Metric.update``.
+        """Add the squares of the reference and of the differences.
 
         Raises:
             MetricError: there is no reference.
@@ -61,7 +60,7 @@ class Sqnr:
         state["products"] += float(signals @ noises)
 
     def result(self, state: Mapping[str, float]) -> float | None:
-        """See ``Metric.result``; infinite, so None, where the outputs are equal.
+        """The ratio in dB; None where it is infinite, since the outputs are equal.
 
         Outputs that are not finite have the lowest value, so that a broken module never ranks as
         a perfect one.

@@ -35,7 +35,6 @@ class Top1:
     needs_reference = False
 
     def init(self) -> State:
-        """See ``Metric.init``."""
         return {"correct": 0.0, "total": 0.0}
 
     def update(
@@ -45,7 +44,7 @@ class Top1:
         reference: Outputs | None,
         labels: NDArray[Any] | None,
     ) -> None:
-        """See ``Metric.update``.
+        """Count samples whose highest output is the label.
 
         Raises:
             MetricError: labels are missing or do not fit the output.
@@ -68,7 +67,6 @@ class Top1:
         """None: the interval of a fraction follows from its value and the number of samples."""
 
     def result(self, state: Mapping[str, float]) -> float | None:
-        """See ``Metric.result``."""
         return state["correct"] / state["total"] if state["total"] else None
 
 

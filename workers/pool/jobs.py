@@ -126,12 +126,10 @@ class JobQueue:
         self._finished.append(Finished(job.tag, None, error, job.attempt))
 
     def take_losses(self) -> list[Loss]:
-        """See ``WorkerPool.take_losses``."""
         losses, self._losses = self._losses, []
         return losses
 
     def drop(self, tags: Collection[Hashable]) -> None:
-        """See ``WorkerPool.drop``."""
         unwanted = set(tags)
         for group in list(self._waiting):
             kept = deque(job for job in self._waiting[group] if job.tag not in unwanted)
@@ -141,7 +139,6 @@ class JobQueue:
                 del self._waiting[group]
 
     def give_back(self, finished: Iterable[Finished]) -> None:
-        """See ``WorkerPool.give_back``."""
         self._finished.extend(finished)
 
     def next_finished(self) -> Finished | None:
