@@ -23,7 +23,7 @@ _KINDS = (
     ("metadata", r"#\[\s*metadata\s*\]"),
     # The definition of a lowered function is one token: its language is not Relay's. It ends with
     # the first line that starts with a brace.
-    ("lowered", rf"@(?:{QUOTED}|{IDENT_TEXT}) *= *[a-z]+ *\((?s:.*?)\n\}}"),
+    ("lowered", rf"@(?:{QUOTED}|{IDENT_TEXT}) *= *[a-z]+ *\("),
     ("temp", r"%[0-9]+"),
     ("local", rf"%(?:{QUOTED}|{IDENT_TEXT})"),
     ("global", rf"@(?:{QUOTED}|{IDENT_TEXT})"),
@@ -118,7 +118,13 @@ def tokenize(source: Source) -> tuple[list[Token], str]:
             source.error(at, f"unexpected character {text[at]!r}")
         kind = found.lastgroup or ""
         start, at = found.start(kind), found.end()
-        if kind == "comment":
+        if kind == "lowered":
+            end = text.find("\n}", at)
+            if end < 0:
+                source.error(start, "this definition has no end", fix="close it with a line of }")
+            at = end + 2
+            tokens.append(Token(kind, text[start:at], start, at))
+        elif kind == "comment":
             at = _comment_end(source, start)
         elif kind == "metadata":
             metadata = text[at:]

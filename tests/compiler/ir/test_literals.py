@@ -167,3 +167,8 @@ def test_attribute_records_of_the_metadata_that_are_ill_formed_are_a_parse_error
     function = "fn (%x: int8, a=meta[Attrs][0]) { %x }"
     with pytest.raises(ParseError):
         parse_expr(f'{function}\n#[metadata]\n{{"Attrs": [{", ".join(entries)}]}}')
+
+
+def test_definitions_without_an_end_are_refused_at_the_first() -> None:
+    with pytest.raises(ParseError, match="this definition has no end"):
+        parse_expr("@a=b(" * 100_000)
