@@ -48,28 +48,33 @@ class Contents:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        # Keys are real paths: a file may be named through a link, or as data/../data/c.npz.
         self._hashes: dict[Path, str] = {}
         self._states: dict[Path, _State] = {}
+        self._names: dict[str, Path] = {}
         folder = root.is_dir()
         for path in sorted(root.rglob("*")) if folder else [root]:
             if not folder or path.is_file():
-                self._hashes[path], self._states[path] = _hashed(path)
+                real = path.resolve()
+                self._names[path.relative_to(root).as_posix()] = real
+                self._hashes[real], self._states[real] = _hashed(path)
 
     @property
     def sha256(self) -> str:
         """Of a file: its own. Of a folder: ``combined``."""
-        return self._hashes.get(self.root) or self.combined()
+        return self._hashes.get(self.root.resolve()) or self.combined()
 
     def combined(self, begin: bytes = b"") -> str:
         """Over ``begin``, the paths below the folder and the hash of each file."""
         digest = hashlib.sha256(begin)
-        for path, sha256 in self._hashes.items():
-            digest.update(path.relative_to(self.root).as_posix().encode() + b"\0")
-            digest.update(sha256.encode())
+        for name, real in self._names.items():
+            digest.update(name.encode() + b"\0")
+            digest.update(self._hashes[real].encode())
         return digest.hexdigest()
 
     def is_unchanged(self, path: Path) -> bool:
         """Whether a file still holds what was hashed; it is read again where its state differs."""
+        path = path.resolve()
         try:
             state = _State.of(path.stat())
             if state == self._states.get(path):

@@ -106,3 +106,19 @@ def test_a_changed_image_is_refused_and_its_neighbours_are_not(tmp_path: Path) -
         dataset.batch(Range(1, 2))
     with pytest.raises(DataChangedError):
         open_dataset(ref, IMAGES)
+
+
+@pytest.mark.parametrize("hashed", ["d.npy", "below/../d.npy", "link.npy"])
+def test_a_file_is_the_same_by_whatever_path_it_was_hashed(
+    tmp_path: Path, hashed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--calib d.npy`` is hashed by the path as it was written and read by its whole path."""
+    (tmp_path / "below").mkdir()
+    np.save(tmp_path / "d.npy", rows(0))
+    (tmp_path / "link.npy").symlink_to("d.npy")
+    monkeypatch.chdir(tmp_path)
+    dataset = open_dataset(pinned(tmp_path / "d.npy"), INPUTS, Contents(Path(hashed)))
+    assert dataset.batch(Range(0, 2)).inputs["x"].shape == (2, 3)
+    renamed_over(tmp_path / "d.npy", 1)
+    with pytest.raises(DataChangedError):
+        dataset.batch(Range(0, 2))
