@@ -199,7 +199,8 @@ def real_inputs(mod: IRModule, samples: Sequence[Sample]) -> Iterator[Inputs]:
 
 
 def _drawn(rng: np.random.Generator, low: int, high: int, param: Var) -> Array:
-    drawn = rng.integers(low, high, _shape(param), dtype=np.int64, endpoint=True)
+    wide = np.uint64 if high > np.iinfo(np.int64).max else np.int64
+    drawn = rng.integers(low, high, _shape(param), dtype=wide, endpoint=True)
     return drawn.astype(_dtype(param))
 
 

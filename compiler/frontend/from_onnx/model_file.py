@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PureWindowsPath
+from typing import Any
 
 import onnx
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from compiler.errors import OnnxImportError
@@ -80,8 +83,59 @@ def _parse(data: bytes, name: str, folder: Path | None, max_bytes: int) -> onnx.
                 fix="copy or export the file again",
             )
         raise _not_onnx(name)
+    _make_text_of_names(model, name)
     _load_external_data(model, name, folder, max_bytes)
     return model
+
+
+def _make_text_of_names(model: onnx.ModelProto, name: str) -> None:
+    """Write names that are not UTF-8 with escapes (``\\xff``), everywhere in the same way.
+
+    ONNX demands UTF-8, but protobuf does not check it, and gives such a name as bytes.
+    """
+    places: list[tuple[Any, str, int | None, bytes]] = []
+    pending: list[Any] = [model]
+    while pending:
+        message = pending.pop()
+        strings, messages = _fields_of(message.DESCRIPTOR)
+        for field, repeated in strings:
+            value = getattr(message, field)
+            for place, text in enumerate(value if repeated else [value]):
+                if isinstance(text, bytes):
+                    places.append((message, field, place if repeated else None, text))
+        for field, repeated in messages:
+            if repeated:
+                pending.extend(getattr(message, field))
+            elif message.HasField(field):
+                pending.append(getattr(message, field))
+    if not places:
+        return
+    texts = {text: text.decode("utf-8", "backslashreplace") for *_, text in places}
+    taken = {given for node in model.graph.node for given in (*node.input, *node.output)}
+    if clash := taken.intersection(texts.values()):
+        raise OnnxImportError(
+            f"{name} holds the name {min(clash)!r} twice, as text and as bytes that are not UTF-8",
+            fix="rename the tensors",
+        )
+    for message, field, at, text in places:
+        if at is None:
+            setattr(message, field, texts[text])
+        else:
+            getattr(message, field)[at] = texts[text]
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
+    """Fields of a kind of message that hold text, and those that hold messages; and whether they
+    are repeated. Contents of tensors are neither."""
+    found: dict[int, list[tuple[str, bool]]] = {
+        FieldDescriptor.TYPE_STRING: [],
+        FieldDescriptor.TYPE_MESSAGE: [],
+    }
+    for field in kind.fields:
+        if field.type in found:
+            found[field.type].append((field.name, field.is_repeated))
+    return found[FieldDescriptor.TYPE_STRING], found[FieldDescriptor.TYPE_MESSAGE]
 
 
 def _not_onnx(name: str) -> OnnxImportError:

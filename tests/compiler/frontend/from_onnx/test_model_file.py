@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.load import load
 from compiler.frontend.from_onnx.model_file import read_model
+from compiler.ir.parser import parse
+from compiler.ir.printer import text
 
 WEIGHT = np.arange(6, dtype="float32").reshape(2, 3)
 
@@ -161,3 +163,56 @@ def test_an_initializer_with_less_data_than_its_shape_is_refused() -> None:
     model.graph.initializer[0].dims[0] = 1 << 20
     with pytest.raises(OnnxImportError, match="cannot be read"):
         load(model.SerializeToString())
+
+
+def named_model() -> bytes:
+    """x → NAMENAME → MIDDLE → SECONDND(+ WEIGHTSS) → y."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Relu", ["x"], ["MIDDLE"], name="NAMENAME"),
+            helper.make_node("Add", ["MIDDLE", "WEIGHTSS"], ["y"], name="SECONDND"),
+        ],
+        "GRAPHGRA",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4))],
+        [numpy_helper.from_array(np.arange(4, dtype=np.float32), "WEIGHTSS")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    return bytes(made.SerializeToString())
+
+
+@pytest.mark.parametrize("name", [b"NAMENAME", b"SECONDND", b"MIDDLE", b"WEIGHTSS", b"GRAPHGRA"])
+@pytest.mark.parametrize("letters", [b"\xff\xfe", b"\xb2\xe3", b"\x80\x80"])
+def test_names_that_are_not_utf_8_are_written_with_escapes(name: bytes, letters: bytes) -> None:
+    changed = named_model().replace(name, letters + name[2:])
+    mod, params = load(changed)
+    printed = text(mod)
+    escaped = letters.decode("utf-8", "backslashreplace")
+    assert all(isinstance(key, str) for key in params)
+    (weights,) = params.values()
+    np.testing.assert_array_equal(weights, np.arange(4, dtype=np.float32))
+    if name == b"WEIGHTSS":
+        assert list(params) == [escaped + "IGHTSS"]
+    assert parse(printed)["main"].params[0].name_hint == "x"
+
+
+def test_a_name_that_is_there_as_bytes_and_as_their_escapes_is_refused() -> None:
+    graph = helper.make_graph(
+        [
+            helper.make_node("Relu", ["x"], ["Qab"]),
+            helper.make_node("Neg", ["Qab"], ["\\xffab"]),
+            helper.make_node("Add", ["Qab", "\\xffab"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4))],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.raises(OnnxImportError, match="twice, as text and as bytes"):
+        load(made.SerializeToString().replace(b"Qab", b"\xffab"))
+
+
+def test_operators_that_are_not_utf_8_are_refused_with_their_names() -> None:
+    changed = named_model().replace(b"Relu", b"R\xfflu")
+    with pytest.raises(OnnxImportError, match=r"unsupported operator: R\\xfflu"):
+        load(changed)
