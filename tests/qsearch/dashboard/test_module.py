@@ -18,7 +18,9 @@ import onnx
 import pytest
 
 import qsearch
+from qsearch import api
 from qsearch.dashboard.app import DashboardOptions
+from qsearch.dashboard.module_view import drawing_of
 from qsearch.dashboard.security import Policy
 from tests.qsearch.dashboard.server import Client, served
 
@@ -216,3 +218,16 @@ def test_policy_limits_reach_the_routes(runs):
     options = DashboardOptions(root=runs, allow_launch=True, policy=Policy(max_upload_bytes=1000))
     with served(options) as client:
         assert uploaded(client, "onnx", b"x" * 1001).status_code == 413
+
+
+@pytest.mark.parametrize("groups", ["none", "fused", "opu_q"])
+def test_a_proved_range_stands_beside_its_own_value_only(groups: str, tmp_path: Path) -> None:
+    """Kernels and hardware groups number their values anew; the proof is of the shipped module."""
+    api.quantize("digits").save(tmp_path / "d.qmod")
+    drawn = drawing_of(tmp_path / "d.qmod", groups)
+    boxes = [box for frame in drawn["frames"] for box in frame["boxes"]]
+    details = [d for box in boxes for d in (box["detail"], *(r["detail"] for r in box["rows"]))]
+    ranged = [detail for detail in details if "range" in detail]
+    assert bool(ranged) is (groups == "none")
+    for detail in ranged:
+        assert detail["type"].split()[-1] in detail["range"]
