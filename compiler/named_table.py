@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -16,11 +17,20 @@ class NamedTable(Generic[T]):
     Args:
         noun: what an entry is, for messages: "calibrate_mode".
         error: raised for an unknown name; also a ValueError where callers expect one.
+        filled_by: name of the package whose import fills the table, where that is not the module
+            that defines it; the package is loaded when the table is first asked.
     """
 
-    def __init__(self, noun: str, error: type[CompilerError] = CompilerError) -> None:
+    def __init__(
+        self,
+        noun: str,
+        error: type[CompilerError] = CompilerError,
+        *,
+        filled_by: str | None = None,
+    ) -> None:
         self.noun = noun
         self._error = error
+        self._filled_by = filled_by
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -44,7 +54,8 @@ class NamedTable(Generic[T]):
         Raises:
             the table's error: there is none; the message lists the legal names, nearest first.
         """
-        entry = self._entries.get(name)
+        entries = self._entries if name in self._entries else self._filled()
+        entry = entries.get(name)
         if entry is None:
             raise self._error(
                 f"unknown {self.noun} {name!r}", fix=legal_names(str(name), self._entries)
@@ -52,8 +63,14 @@ class NamedTable(Generic[T]):
         return entry
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._entries or name in self._filled()
 
     def names(self) -> Iterator[str]:
         """Registered names, sorted."""
-        return iter(sorted(self._entries))
+        return iter(sorted(self._filled()))
+
+    def _filled(self) -> dict[str, T]:
+        """Every entry."""
+        if self._filled_by is not None:
+            importlib.import_module(self._filled_by)
+        return self._entries

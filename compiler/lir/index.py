@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.lir.ranges import Range, linear_terms, value_range
+from compiler.lir.affine import linear_terms
+from compiler.lir.ranges import Range, value_range
 from compiler.lir.scalars import INDEX_DTYPE, Axis, Bin, Cast, IntImm, Scalar, integer_limits
 
 _LIMIT = (1 << 31) - 1

@@ -1,16 +1,26 @@
-"""What is known of an integer expression: its terms as a sum, and its smallest and largest value.
+"""What values an integer expression can take: its smallest and its largest one.
 
-Ranges come from the loop variables, the dtypes and the guards around an expression; the verifier
-and the simplifier of index arithmetic ask.
+Ranges come from the loop variables, the dtypes, the operations and the guards around an expression.
+The verifier, the simplifier of index arithmetic and the C printer ask. The C printer asks so that
+plain arithmetic is used where it is safe: a product of two int8 loads widened to int32 lies in
+[-16256, 16384], so a sum of a thousand of them needs no protection against overflow.
+
+The proof of a module has intervals of its own (``compiler/proof/interval.py``): it checks what is
+derived here and shares no code with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from compiler.lir.affine import sum_key
 from compiler.lir.scalars import (
+    Acc,
     Axis,
     Bin,
+    BoolImm,
     Cast,
     IntImm,
     Intrin,
@@ -27,100 +37,144 @@ Range = tuple[int, int]
 _NOTHING_KNOWN: Mapping[str, Range] = {}
 
 
-def linear_terms(expr: Scalar) -> tuple[list[tuple[int, Scalar]], int]:
-    """A sum as (factor, rest) pairs and its constant."""
-    terms: list[tuple[int, Scalar]] = []
-    constant = 0
-    stack = [(1, expr)]
-    while stack:
-        factor, node = stack.pop()
+def dtype_range(dtype: str) -> Range:
+    """Bounds of an integer dtype; bool is 0 to 1.
+
+    Raises:
+        ValueError: a float dtype.
+    """
+    return (0, 1) if dtype == "bool" else integer_limits(dtype)
+
+
+def is_whole(dtype: str) -> bool:
+    """Integers and bool."""
+    return not dtype.startswith("float")
+
+
+def fits(values: Range, dtype: str) -> bool:
+    """Whether every value of a range exists in an integer dtype."""
+    low, high = dtype_range(dtype)
+    return low <= values[0] and values[1] <= high
+
+
+class ValueRanges:
+    """Ranges of expressions, each found once.
+
+    Args:
+        acc: range of the accumulator in an epilogue; None: that of its dtype.
+        facts: what guards say of sums, by the name of ``sum_key``.
+    """
+
+    def __init__(
+        self, acc: Range | None = None, facts: Mapping[str, Range] = _NOTHING_KNOWN
+    ) -> None:
+        self._acc = acc
+        self._facts = facts
+        self._found: dict[int, Range | None] = {}
+        # Keeps the scalars alive whose ids are keys.
+        self._kept: list[Scalar] = []
+
+    def of(self, root: Scalar) -> Range:
+        """Range of an integer expression, all its dtype holds where it may wrap."""
+        return self.exact(root) or dtype_range(root.dtype)
+
+    def exact(self, root: Scalar) -> Range | None:
+        """Range of an integer expression; None where it may leave its dtype or nothing is known."""
+        stack: list[tuple[Scalar, bool]] = [(root, False)]
+        while stack:
+            node, operands_pushed = stack.pop()
+            if id(node) in self._found:
+                continue
+            operands = () if isinstance(node, Load) else node.operands()
+            if operands and not operands_pushed:
+                stack.append((node, True))
+                stack.extend((operand, False) for operand in operands)
+                continue
+            self._kept.append(node)
+            self._found[id(node)] = self._told(node, self._range(node))
+        return self._found[id(root)]
+
+    def _told(self, node: Scalar, found: Range | None) -> Range | None:
+        """``found`` and what the guards say."""
+        if not self._facts:
+            return found
+        name, constant = sum_key(node)
+        told = self._facts.get(name)
+        if told is None:
+            return found
+        low, high = told[0] + constant, told[1] + constant
+        return (low, high) if found is None else (max(found[0], low), min(found[1], high))
+
+    def _range(self, node: Scalar) -> Range | None:
         if isinstance(node, IntImm):
-            constant += factor * node.value
-        elif isinstance(node, Bin) and node.op in ("+", "-"):
-            stack.append((factor if node.op == "+" else -factor, node.b))
-            stack.append((factor, node.a))
-        elif isinstance(node, Bin) and node.op == "*" and isinstance(node.b, IntImm):
-            stack.append((factor * node.b.value, node.a))
-        else:
-            terms.append((factor, node))
-    return terms, constant
-
-
-def _dtype_range(dtype: str) -> Range | None:
-    if dtype == "bool":
-        return 0, 1
-    if "int" not in dtype:
-        return None
-    return integer_limits(dtype)
+            return node.value, node.value
+        if isinstance(node, BoolImm):
+            return int(node.value), int(node.value)
+        if isinstance(node, Axis):
+            return 0, max(node.extent - 1, 0)
+        if not is_whole(node.dtype):
+            return None
+        own = dtype_range(node.dtype)
+        if isinstance(node, Load):
+            return own
+        if isinstance(node, Acc):
+            return own if self._acc is None else self._acc
+        # Whatever an operand is made of, it is a value of its dtype.
+        parts = [
+            self._found[id(part)] or (dtype_range(part.dtype) if is_whole(part.dtype) else None)
+            for part in node.operands()
+        ]
+        if isinstance(node, Intrin):
+            return _of_intrinsic(node, parts[0], own)
+        found = exact_range(node, parts)
+        if found is not None and own[0] <= found[0] and found[1] <= own[1]:
+            return found
+        return own if isinstance(node, Cast) else None
 
 
 def value_range(expr: Scalar, facts: Mapping[str, Range] = _NOTHING_KNOWN) -> Range | None:
-    """Bounds of an integer expression; None where it may leave its dtype or nothing is known.
+    """``ValueRanges.exact`` of one expression.
 
     Args:
         expr: of an integer dtype.
         facts: what guards say of sums, by the name of ``sum_key``.
     """
-    known: dict[int, Range | None] = {}
-    stack: list[tuple[Scalar, bool]] = [(expr, False)]
-    while stack:
-        node, operands_pushed = stack.pop()
-        if id(node) in known:
-            continue
-        operands = () if isinstance(node, Load) else node.operands()
-        if operands and not operands_pushed:
-            stack.append((node, True))
-            stack.extend((operand, False) for operand in operands)
-            continue
-        held = _range_of(node, known)
-        if facts:
-            name, constant = sum_key(node)
-            told = facts.get(name)
-            if told is not None:
-                low, high = told[0] + constant, told[1] + constant
-                held = (low, high) if held is None else (max(held[0], low), min(held[1], high))
-        known[id(node)] = held
-    return known[id(expr)]
+    return ValueRanges(facts=facts).exact(expr)
 
 
-def _range_of(node: Scalar, known: Mapping[int, Range | None]) -> Range | None:
-    if isinstance(node, IntImm):
-        return node.value, node.value
-    if isinstance(node, Axis):
-        return 0, max(node.extent - 1, 0)
-    if isinstance(node, Load):
-        return _dtype_range(node.dtype)
-    own = _dtype_range(node.dtype)
-    if own is None:
-        return None
-    if isinstance(node, Intrin):
-        return own
-    # Whatever an operand is made of, it is a value of its dtype.
-    parts = [known[id(part)] or _dtype_range(part.dtype) for part in node.operands()]
-    found = _of_parts(node, parts)
-    if found is not None and own[0] <= found[0] and found[1] <= own[1]:
-        return found
-    return own if isinstance(node, Cast) else None
+def exact_range(node: Scalar, operands: Sequence[Range | None]) -> Range | None:
+    """Range of the mathematical result, before it wraps; None where nothing is known.
 
-
-def _of_parts(node: Scalar, parts: Sequence[Range | None]) -> Range | None:
-    """The range from those of the operands, as if nothing wrapped."""
-    whole = [part for part in parts if part is not None]
-    if len(whole) != len(parts) or not parts:
+    Args:
+        node: an operation.
+        operands: ranges of its operands; None for floats.
+    """
+    parts = [part for part in operands if part is not None]
+    if len(parts) != len(operands) or not parts:
         return None
     if isinstance(node, Cast):
-        return whole[0] if not node.a.dtype.startswith("float") else None
+        return parts[0] if node.to != "bool" else None
     if isinstance(node, Select):
-        return min(whole[1][0], whole[2][0]), max(whole[1][1], whole[2][1])
+        return min(parts[1][0], parts[2][0]), max(parts[1][1], parts[2][1])
     if isinstance(node, Un):
-        low, high = whole[0]
+        low, high = parts[0]
         if node.op == "not":
             return None
         return (-high, -low) if node.op == "neg" else (max(low, -high, 0), max(high, -low))
-    return _combined(node.op, whole[0], whole[1]) if isinstance(node, Bin) else None
+    return _of_binary(node, parts[0], parts[1]) if isinstance(node, Bin) else None
 
 
-def _combined(op: str, a: Range, b: Range) -> Range | None:
+def _of_intrinsic(node: Intrin, first: Range | None, own: Range) -> Range:
+    low, high = own
+    if node.name == "saturating_cast" and first is not None:
+        return min(max(first[0], low), high), max(min(first[1], high), low)
+    if node.name == "isqrt":
+        return 0, 2**31 - 1
+    return own
+
+
+def _of_binary(node: Bin, a: Range, b: Range) -> Range | None:
+    op = node.op
     if op == "+":
         return a[0] + b[0], a[1] + b[1]
     if op == "-":
@@ -132,37 +186,16 @@ def _combined(op: str, a: Range, b: Range) -> Range | None:
         return min(a[0], b[0]), min(a[1], b[1])
     if op == "max":
         return max(a[0], b[0]), max(a[1], b[1])
+    if op in ("<<", ">>"):
+        if b[0] != b[1] or not 0 <= b[0] < 8 * np.dtype(node.a.dtype).itemsize:
+            return None
+        return (a[0] << b[0], a[1] << b[0]) if op == "<<" else (a[0] >> b[0], a[1] >> b[0])
+    if op == "floormod" and b[0] == b[1] > 0 and a[0] // b[0] == a[1] // b[0]:
+        return a[0] % b[0], a[1] % b[0]
+    if op == "floormod" and b[0] > 0:
+        return 0, b[1] - 1 if a[0] < 0 else min(a[1], b[1] - 1)
     if op == "floordiv" and b[0] == b[1] > 0:
         return a[0] // b[0], a[1] // b[0]
-    if op == "floormod" and b[0] == b[1] > 0:
-        if a[0] // b[0] == a[1] // b[0]:
-            return a[0] % b[0], a[1] % b[0]
-        return 0, b[0] - 1
+    if op in ("floordiv", "truncdiv") and a[0] >= 0 and b[0] > 0:
+        return a[0] // b[1], a[1] // b[0]
     return None
-
-
-def sum_key(expr: Scalar) -> tuple[str, int]:
-    """A sum as a name for its terms and its constant; equal sums have equal names."""
-    terms, constant = linear_terms(expr)
-    return " ".join(sorted(f"{factor} {_key(node)}" for factor, node in terms)), constant
-
-
-def _key(expr: Scalar) -> str:
-    """The same text for two index expressions of the same structure."""
-    words: list[str] = []
-    stack: list[Scalar | str] = [expr]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, str):
-            words.append(node)
-        elif isinstance(node, IntImm):
-            words.append(str(node.value))
-        elif isinstance(node, Axis):
-            words.append(node.name)
-        else:
-            name = getattr(node, "op", None) or getattr(node, "name", "")
-            where = node.buffer.name if isinstance(node, Load) else ""
-            words.append(f"{type(node).__name__} {name}{where} {node.dtype}(")
-            stack.append(")")
-            stack.extend(node.operands())
-    return " ".join(words)

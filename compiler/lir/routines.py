@@ -20,9 +20,9 @@ Intrinsic = Callable[..., Any]
 """``function(*arrays) -> array`` of the dtype of the first; arrays broadcast. ``cast`` and
 ``saturating_cast`` take an array and the name of a dtype, ``truncdiv`` two integer arrays."""
 
-intrinsics: NamedTable[Intrinsic] = NamedTable("intrinsic", LoweringError)
+intrinsics: NamedTable[Intrinsic] = NamedTable("intrinsic", LoweringError, filled_by="compiler.ops")
 
 Routine = Callable[[Mapping[str, Any], Sequence[Array]], Sequence[Array]]
 """``routine(attrs, inputs) -> outputs``."""
 
-externs: NamedTable[Routine] = NamedTable("routine", LoweringError)
+externs: NamedTable[Routine] = NamedTable("routine", LoweringError, filled_by="compiler.ops")

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from compiler.lir.affine import linear_terms
 from compiler.lir.nodes import Buffer
 from compiler.lir.overflow import wraps
-from compiler.lir.ranges import linear_terms
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import (
     Acc,

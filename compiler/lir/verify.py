@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Mapping
 
 from compiler.errors import LoweringError, legal_names
+from compiler.lir.affine import linear_terms, sum_key
 from compiler.lir.nodes import COMBINERS, HINTS, Block, Buffer, Compute, Extern, PrimFunc
-from compiler.lir.ranges import Range, linear_terms, sum_key, value_range
+from compiler.lir.ranges import Range, value_range
 from compiler.lir.routines import externs
 from compiler.lir.scalars import (
     INDEX_DTYPE,

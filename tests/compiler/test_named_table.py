@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from compiler.errors import CalibrationError, CompilerError
@@ -30,3 +33,9 @@ def test_an_unknown_name_lists_the_nearest_first(table: NamedTable[int]) -> None
 def test_a_name_is_taken_once(table: NamedTable[int]) -> None:
     with pytest.raises(CompilerError, match="colour 'red' is registered twice"):
         table.register("red")(3)
+
+
+def test_a_table_that_a_package_fills_is_full_when_it_is_first_asked() -> None:
+    code = "from compiler.lir.routines import intrinsics; print('exp' in intrinsics)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

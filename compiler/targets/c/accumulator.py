@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.lir.nodes import Compute
+from compiler.lir.ranges import Range, ValueRanges, dtype_range, fits, is_whole
 from compiler.lir.scalars import Scalar
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.c_types import bits_of, c_type, unsigned_of
-from compiler.targets.c.value_ranges import Range, ValueRanges, dtype_range, fits, is_integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def accumulator_of(block: Compute, expr: Scalar, ranges: ValueRanges) -> Accumul
     """The accumulator for a block that combines ``expr``."""
     assert block.init is not None
     dtype = block.init.dtype
-    if not is_integer(dtype):
+    if not is_whole(dtype):
         wide = "acc64" in block.hints and dtype == "float32" and block.combiner == "sum"
         return Accumulator(block, "double" if wide else c_type(dtype), None, False)
     start, term = ranges.of(block.init), ranges.of(expr)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compiler.lir.ranges import dtype_range
 from compiler.targets.c.c_types import c_type, function_text, int_literal, unsigned_of
 from compiler.targets.c.integer_functions import Maker
-from compiler.targets.c.value_ranges import dtype_range
 
 if TYPE_CHECKING:
     from compiler.targets.c.arithmetic import Arithmetic

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from compiler.lir.affine import Affine, affine_of
 from compiler.lir.nodes import Compute
+from compiler.lir.ranges import ValueRanges, is_whole
 from compiler.lir.scalars import COMPARISONS, Bin, BoolImm, Cast, FloatImm, IntImm, Scalar, Select
 from compiler.lir.walk import rewrite
-from compiler.targets.c.affine import Affine, affine_of
-from compiler.targets.c.value_ranges import ValueRanges, is_integer
 
 _DEEPEST = 32
 """Operations around a guard that are looked through."""
@@ -50,7 +50,7 @@ def _decided_binary(node: Bin, ranges: ValueRanges) -> Scalar | None:
             if isinstance(one, BoolImm):
                 return other if one.value == (node.op == "and") else one
         return None
-    if node.op not in COMPARISONS or not is_integer(node.a.dtype):
+    if node.op not in COMPARISONS or not is_whole(node.a.dtype):
         return None
     if node.a is node.b:
         return BoolImm(node.op in ("==", "<=", ">="))
@@ -93,10 +93,10 @@ def split_guards(
                     kept.append(part)
             inner = strip(node.a, neutral, depth + 1)
             return inner if not kept else Select(_all(kept), inner, node.b)
-        if isinstance(node, Cast) and is_integer(node.to) and is_integer(node.a.dtype):
+        if isinstance(node, Cast) and is_whole(node.to) and is_whole(node.a.dtype):
             stripped = strip(node.a, _is_zero, depth + 1) if neutral is _is_zero else node.a
             return node if stripped is node.a else Cast(node.to, stripped)
-        if isinstance(node, Bin) and node.op == "*" and is_integer(node.dtype):
+        if isinstance(node, Bin) and node.op == "*" and is_whole(node.dtype):
             # Nothing but sums: 0 times anything is 0, and adds nothing.
             if neutral is not _is_zero:
                 return node

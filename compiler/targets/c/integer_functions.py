@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from compiler.lir.ranges import dtype_range
 from compiler.targets.c.c_types import bits_of, c_type, function_text, unsigned_of
-from compiler.targets.c.value_ranges import dtype_range
 
 if TYPE_CHECKING:
     from compiler.targets.c.arithmetic import Arithmetic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from compiler.targets.c.affine import Affine
+from compiler.lir.affine import Affine
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.loop_order import Loop
 

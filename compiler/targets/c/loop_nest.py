@@ -25,18 +25,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 
+from compiler.lir.affine import Affine, flat_index
 from compiler.lir.nodes import Compute
+from compiler.lir.ranges import ValueRanges, is_whole
 from compiler.lir.scalars import Acc, Axis, Cast, Load, Scalar
 from compiler.lir.walk import loads, post_order
 from compiler.targets.c.accumulator import Accumulator, accumulator_of
-from compiler.targets.c.affine import Affine, flat_index
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.guards import decided, split_guards
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_bounds import Bounds, bounds_of
 from compiler.targets.c.loop_order import Loop, Order, join_loops, row_of
 from compiler.targets.c.scalar_printer import ScalarPrinter, position_text
-from compiler.targets.c.value_ranges import ValueRanges, is_integer
 
 LONGEST_ROW = 512
 """Accumulators kept at once: 2 KiB of int32, beside the rows that are read in the first cache."""
@@ -150,7 +150,7 @@ class _Nest:
         once, and the bounds are computed less often.
         """
         block = self._block
-        if block.combiner in _ARG or not is_integer(self._expr.dtype):
+        if block.combiner in _ARG or not is_whole(self._expr.dtype):
             return list(block.raxes)
         bounded = {name for condition in self._conditions for name in condition.terms}
         return sorted(block.raxes, key=lambda axis: axis.name not in bounded)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.targets.c.affine import Affine
+from compiler.lir.affine import Affine
 
 _NEAR = 4
 """A step up to this many elements still shares cache lines and vector loads."""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 
 from compiler.errors import CodegenError
 from compiler.lir.nodes import Extern
+from compiler.lir.ranges import is_whole
 from compiler.named_table import NamedTable
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.c_types import c_type, unsigned_of
 from compiler.targets.c.lines import Lines
-from compiler.targets.c.value_ranges import is_integer
 
 Writer = Callable[[Extern, Mapping[str, str], Arithmetic, Lines], None]
 """``write(block, names, use, lines)``: the statements; ``names`` are C names of the buffers."""
@@ -43,7 +43,7 @@ def write_cumsum(block: Extern, names: Mapping[str, str], use: Arithmetic, lines
     axis = block.attrs["axis"] % max(len(source.shape), 1)
     count = source.shape[axis] if source.shape else 1
     step = math.prod(source.shape[axis + 1 :])
-    whole = is_integer(source.dtype)
+    whole = is_whole(source.dtype)
     kind = unsigned_of(source.dtype) if whole else c_type(source.dtype)
     finished = use.wrap(source.dtype, "acc") if whole else "acc"
     store = f"{names[target.name]}[at] = {finished};"

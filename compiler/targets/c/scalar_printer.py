@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from compiler.errors import CodegenError
+from compiler.lir.affine import Affine
 from compiler.lir.nodes import Buffer
+from compiler.lir.ranges import ValueRanges, dtype_range, exact_range, fits, is_whole
 from compiler.lir.scalars import (
     COMPARISONS,
     Acc,
@@ -31,10 +33,8 @@ from compiler.lir.scalars import (
     Un,
 )
 from compiler.lir.walk import post_order
-from compiler.targets.c.affine import Affine
 from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.c_types import bits_of, c_type, int_literal, unsigned_of
-from compiler.targets.c.value_ranges import ValueRanges, exact_range, fits, is_integer
 
 _LONGEST = 52
 """Characters of an expression that stays inline."""
@@ -189,13 +189,13 @@ class ScalarPrinter:
         return f"{self._at(node.a, rank)} {sign} {self._at(node.b, rank + 1)}"
 
     def _plain_quotient(self, node: Bin) -> bool:
-        if not is_integer(node.dtype) or bits_of(node.dtype) < 32:
+        if not is_whole(node.dtype) or bits_of(node.dtype) < 32:
             return False
         return self._ranges.of(node.a)[0] >= 0 and self._ranges.of(node.b)[0] > 0
 
     def _exact(self, node: Bin | Un) -> tuple[int, int]:
-        operands = {id(o): self._ranges.of(o) for o in node.operands()}
-        return exact_range(node, operands)
+        found = exact_range(node, [self._ranges.of(operand) for operand in node.operands()])
+        return found or dtype_range(node.dtype)
 
     def _sum_or_product(self, node: Bin) -> tuple[str, int]:
         rank = _PRODUCT if node.op == "*" else _SUM
@@ -249,12 +249,12 @@ class ScalarPrinter:
             return self._texts[id(node.a)]
         if to == "bool":
             return f"{self._at(node.a, _SUM)} != 0", _OTHER
-        if is_integer(source) and is_integer(to):
+        if is_whole(source) and is_whole(to):
             if fits(self._ranges.of(node.a), to) or to.startswith("u"):
                 return f"({c_type(to)}){self._at(node.a, _UNARY)}", _UNARY
             value = f"({unsigned_of(to)}){self._at(node.a, _UNARY)}"
             return self._use.wrap(to, value), _UNARY
-        if is_integer(to):
+        if is_whole(to):
             return self._use.convert(source, to, self._plain(node.a)), _UNARY
         return f"({c_type(to)}){self._at(node.a, _UNARY)}", _UNARY
 
@@ -270,7 +270,7 @@ class ScalarPrinter:
     def _saturated(self, node: Intrin) -> str:
         (value,) = node.args
         source, to = value.dtype, node.dtype
-        if not is_integer(source):
+        if not is_whole(source):
             return self._use.convert(source, to, self._plain(value))
         low, high = self._ranges.of(value)
         bounds = np.iinfo(to)

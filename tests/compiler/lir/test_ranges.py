@@ -1,0 +1,96 @@
+"""Ranges hold every value of an expression; sums of loop variables have its value."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from compiler.lir.affine import affine_of
+from compiler.lir.nodes import Buffer
+from compiler.lir.ranges import ValueRanges, value_range
+from compiler.lir.scalars import Acc, Axis, Bin, Cast, IntImm, Load, Scalar, Un
+
+ROW, COLUMN, ONE = Axis("i", 5), Axis("j", 7), Axis("one", 1)
+
+
+def value_of(expr: Scalar, at: dict[str, int]) -> int:
+    if isinstance(expr, IntImm):
+        return expr.value
+    if isinstance(expr, Axis):
+        return at[expr.name]
+    if isinstance(expr, Un):
+        inner = value_of(expr.a, at)
+        return -inner if expr.op == "neg" else abs(inner)
+    if isinstance(expr, Cast):
+        return value_of(expr.a, at)
+    assert isinstance(expr, Bin)
+    a, b = value_of(expr.a, at), value_of(expr.b, at)
+    made = {"+": a + b, "-": a - b, "*": a * b, "min": min(a, b), "max": max(a, b)}
+    if expr.op in made:
+        return made[expr.op]
+    return {"floordiv": lambda: a // b, "floormod": lambda: a % b, ">>": lambda: a >> b}[expr.op]()
+
+
+def everywhere() -> list[dict[str, int]]:
+    return [{"i": i, "j": j, "one": 0} for i, j in product(range(5), range(7))]
+
+
+def random_expression(rng: np.random.Generator, depth: int) -> Scalar:
+    if depth == 0:
+        leaves = (ROW, COLUMN, ONE, IntImm(int(rng.integers(-9, 10))))
+        return leaves[int(rng.integers(len(leaves)))]
+    kind = int(rng.integers(9))
+    a = random_expression(rng, depth - 1)
+    if kind == 0:
+        return Un("neg", a)
+    if kind == 1:
+        return Un("abs", a)
+    if kind == 2:
+        op = ("floordiv", "floormod", ">>")[int(rng.integers(3))]
+        return Bin(op, a, IntImm(int(rng.integers(1, 6))))
+    op = ("+", "-", "*", "min", "max", "+")[kind - 3]
+    return Bin(op, a, random_expression(rng, depth - 1))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_range_holds_every_value(seed: int) -> None:
+    expr = random_expression(np.random.default_rng(seed), 4)
+    values = [value_of(expr, at) for at in everywhere()]
+    held = value_range(expr)
+    assert held is not None
+    assert held[0] <= min(values)
+    assert max(values) <= held[1]
+    assert ValueRanges().of(expr) == held
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_sum_of_loop_variables_has_the_value_of_its_expression(seed: int) -> None:
+    expr = random_expression(np.random.default_rng(1000 + seed), 3)
+    found = affine_of(expr)
+    if found is not None:
+        for at in everywhere():
+            terms = sum(factor * at[name] for name, factor in found.terms.items())
+            assert found.constant + terms == value_of(expr, at)
+
+
+def test_sums_are_seen_through_casts_negations_and_products_with_single_axes() -> None:
+    single = Bin("+", ONE, IntImm(3))
+    expr = Bin("-", Bin("*", single, Cast("int32", ROW)), Un("neg", Bin("*", COLUMN, IntImm(2))))
+    found = affine_of(expr)
+    assert found is not None
+    assert (found.constant, dict(found.terms)) == (0, {"i": 3, "j": 2})
+    assert affine_of(Bin("*", ROW, COLUMN)) is None
+    assert affine_of(Bin("floordiv", ROW, IntImm(2))) is None
+
+
+def test_what_may_wrap_has_no_exact_range_and_all_values_of_its_dtype() -> None:
+    data = Load(Buffer("p0", (5,), "int8", "param"), (ROW,))
+    doubled = Bin("+", data, data)
+    assert value_range(data) == (-128, 127)
+    assert value_range(doubled) is None
+    assert ValueRanges().of(doubled) == (-128, 127)
+    wide = Bin("+", Cast("int32", data), Cast("int32", data))
+    assert value_range(wide) == (-256, 254)
+    assert ValueRanges(acc=(-3, 4)).of(Acc("int8")) == (-3, 4)
