@@ -12,12 +12,14 @@ Source: spec/quantize.md section 8 with rulings R-20 … R-29.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from compiler.errors import NotFullyIntegralError
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import (
     Call,
+    Constant,
     Expr,
     Function,
     GlobalVar,
@@ -32,7 +34,7 @@ from compiler.ir.expr import (
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
-from compiler.ir.ty import bits, is_float, tensor_fields
+from compiler.ir.ty import TensorType, TupleType, bits, is_float, tensor_fields
 from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.qtypes.errors import ModuleShapeError
 from compiler.qtypes.qconfig import QConfig
@@ -58,13 +60,38 @@ def partition_conversions(
         NotFullyIntegralError: see ``ensure_fully_integral``; names the offending operators.
     """
     dtypes = frozenset(quantized_dtypes)
-    pre_mod, rest = partition_prefix(mod, dtypes)
+    computing, passed = _without_passed(_plain_main(mod))
+    pre_mod, rest = partition_prefix(_module(computing), dtypes)
     mid_mod, post_mod = partition_suffix(rest, dtypes)
     if ensure_fully_integral:
         check_fully_integral(
             {PREFIX: pre_mod["main"], CORE: mid_mod["main"], SUFFIX: post_mod["main"]}
         )
-    return fuse_partitions(pre_mod, mid_mod, post_mod)
+    return fuse_partitions(pre_mod, mid_mod, post_mod, passed)
+
+
+def _without_passed(main: Function) -> tuple[Function, dict[int, Var | Constant]]:
+    """``main`` without the outputs that are a parameter or a constant, and these by position.
+
+    Such an output needs no integers: @main returns what its caller has, or what is known.
+    """
+    fields = main.body.fields if isinstance(main.body, Tuple) else (main.body,)
+    names = Counter(param.name_hint for param in main.params)
+    passed: dict[int, Var | Constant] = {}
+    for position, field in enumerate(fields):
+        source = field
+        while is_op_call(source, "copy"):
+            assert isinstance(source, Call)
+            source = source.args[0]
+        if isinstance(source, Constant) or (
+            isinstance(source, Var) and source in main.params and names[source.name_hint] == 1
+        ):
+            passed[position] = source
+    flat = all(isinstance(field.checked_type, TensorType) for field in fields)
+    if not passed or not flat or len(passed) == len(fields):
+        return main, {}
+    left = tuple(field for place, field in enumerate(fields) if place not in passed)
+    return Function(main.params, left[0] if len(left) == 1 else Tuple(left)), passed
 
 
 def partition_prefix(mod: IRModule, quantized_dtypes: Iterable[str]) -> tuple[IRModule, IRModule]:
@@ -87,8 +114,18 @@ def partition_suffix(mod: IRModule, quantized_dtypes: Iterable[str]) -> tuple[IR
     return _module(core), _module(suffix)
 
 
-def fuse_partitions(pre_mod: IRModule, mid_mod: IRModule, post_mod: IRModule) -> IRModule:
-    """One module of the three parts, with a ``main`` that calls them in order."""
+def fuse_partitions(
+    pre_mod: IRModule,
+    mid_mod: IRModule,
+    post_mod: IRModule,
+    passed: Mapping[int, Var | Constant] | None = None,
+) -> IRModule:
+    """One module of the three parts, with a ``main`` that calls them in order.
+
+    Args:
+        passed: outputs of ``main`` that no part computes, by position: a parameter, told by its
+            name, or a constant. The module attribute ``passthrough`` declares them.
+    """
     prefix, core, suffix = (m["main"] for m in (pre_mod, mid_mod, post_mod))
     names = {name: GlobalVar(name) for name in (PREFIX, CORE, SUFFIX)}
     params = tuple(Var(p.name_hint, p.checked_type) for p in prefix.params)
@@ -99,7 +136,8 @@ def fuse_partitions(pre_mod: IRModule, mid_mod: IRModule, post_mod: IRModule) ->
     returned: tuple[Expr, ...] = (outputs,)
     if len(suffix.params) > 1:
         returned = tuple(TupleGetItem(outputs, i) for i in range(len(suffix.params)))
-    body: Expr = Let(results, Call(names[SUFFIX], returned), results)
+    body, declared = _returned(results, suffix, params, passed or {})
+    body = Let(results, Call(names[SUFFIX], returned), body)
     body = Let(outputs, Call(names[CORE], arguments), body)
     body = Let(inputs, Call(names[PREFIX], params), body)
     functions: dict[GlobalVar, Function] = {
@@ -108,7 +146,35 @@ def fuse_partitions(pre_mod: IRModule, mid_mod: IRModule, post_mod: IRModule) ->
         names[SUFFIX]: suffix,
         GlobalVar("main"): Function(params, body),
     }
-    return infer_module(IRModule(functions))
+    return infer_module(IRModule(functions, attrs=declared))
+
+
+def _returned(
+    results: Var, suffix: Function, params: Sequence[Var], passed: Mapping[int, Var | Constant]
+) -> tuple[Expr, dict[str, dict[str, str]]]:
+    """What ``main`` returns, and the attributes of the module."""
+    if not passed:
+        return results, {}
+    ty = suffix.func_type.ret_type
+    computed: Iterator[Expr] = iter((results,))
+    count = 1
+    if isinstance(ty, TupleType):
+        count = len(ty.fields)
+        computed = (TupleGetItem(results, index) for index in range(count))
+    by_name = {param.name_hint: param for param in params}
+    fields: list[Expr] = []
+    declared: dict[str, str] = {}
+    for position in range(count + len(passed)):
+        source = passed.get(position)
+        if isinstance(source, Var):
+            declared[str(position)] = f"input:{source.name_hint}"
+            fields.append(by_name[source.name_hint])
+        elif source is not None:
+            declared[str(position)] = "constant"
+            fields.append(source)
+        else:
+            fields.append(next(computed))
+    return Tuple(tuple(fields)), {"passthrough": declared}
 
 
 def check_fully_integral(functions: Mapping[str, Function]) -> None:
@@ -145,7 +211,7 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
         names = ", ".join(f"%{name}" for name in returned)
         fix = fix if problems else "partition_conversions='enabled' lets it through in float"
         problems.append(
-            f"an output of the model is its input {names}, unchanged or only converted; no integer "
+            f"an output of the model is its input {names}, only converted; no integer "
             "stands between them, so leave this output out of the model: its caller has the values"
         )
     if problems:

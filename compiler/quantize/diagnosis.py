@@ -13,7 +13,7 @@ from typing import Any
 
 from compiler.errors import QuantizeError
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Expr, Function, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Var, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.span import ONNX, AnySpan, SequentialSpan
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
@@ -30,6 +30,10 @@ from compiler.quantize.conversions import integer_dtypes, partition_conversions
 
 CONVERSION = "conversion"
 """Reason of a call that turns an input into what quantize_inputs rounds: no part of the core."""
+COPIED = "copied"
+"""Reason of a copy that makes an output of an input: @main returns the input."""
+OUTSIDE = (CONVERSION, COPIED)
+"""Reasons of calls that stand outside the integer core and keep nothing from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ class Diagnosis:
         follow = Counter(e.because_of for e in self.operators if e.because_of is not None)
         rows: dict[tuple[str, str, str], dict[str, Any]] = {}
         for place, entry in enumerate(self.operators):
-            if entry.status == "integer" or entry.reason == CONVERSION:
+            if entry.status == "integer" or entry.reason in OUTSIDE:
                 continue
             if entry.because_of is not None:
                 continue
@@ -140,6 +144,7 @@ def diagnose(mod: IRModule, qconfig: QConfig) -> Diagnosis:
     records, obstacles = _built(mod, plain, run.report.calls)
     # Annotation keeps the order of the calls that the report is about.
     calls = list(float_calls(annotated["main"]))
+    records = _without_copies(calls, records)
     if not obstacles:
         records = _without_conversions(calls, records, annotated["main"])
     operators = _operators(calls, records, plain)
@@ -160,6 +165,16 @@ def _built(
     except QuantizeError as error:
         return candidate.report.calls, (error.what,)
     return candidate.report.calls, ()
+
+
+def _without_copies(calls: Sequence[Call], records: Sequence[CallRecord]) -> list[CallRecord]:
+    """The records; a copy of an input or constant is an output that @main returns itself."""
+    return [
+        replace(record, reason=COPIED)
+        if is_op_call(call, "copy") and isinstance(call.args[0], (Var, Constant))
+        else record
+        for call, record in zip(calls, records, strict=True)
+    ]
 
 
 def _without_conversions(
@@ -246,7 +261,7 @@ def _advice(
     before: Sequence[OperatorDiagnosis],
     qconfig: QConfig,
 ) -> str:
-    if record.status == "integer" or record.reason == CONVERSION:
+    if record.status == "integer" or record.reason in OUTSIDE:
         return ""
     if because_of is not None:
         cause = before[because_of]
@@ -268,11 +283,6 @@ def _guard(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
 
 
 def _no_rule(record: CallRecord, pass_name: str, qconfig: QConfig) -> str:
-    if record.op == "copy":
-        return (
-            "copy changes nothing: take it out of the model, and where it makes an output of an "
-            "input, this output with it"
-        )
     tables = "" if qconfig.integer_tables else "set integer_tables=True; if that is not enough, "
     return (
         f"{tables}{record.op} has no rule in {pass_name}: register one "

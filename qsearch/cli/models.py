@@ -86,6 +86,8 @@ def _print_diagnosis(found: ModelDiagnosis, *, summary: bool) -> None:
     print()
     conversions = sum(entry.reason == "conversion" for entry in diagnosis.operators)
     why = f", {conversions} of which convert the inputs" if conversions else ""
+    copies = sum(entry.reason == "copied" for entry in diagnosis.operators)
+    why += f", {copies} of which return an input as an output" if copies else ""
     print(f"{diagnosis.integer_count} operators integer, {diagnosis.float_count} float{why}")
     causes = diagnosis.causes()
     if causes:

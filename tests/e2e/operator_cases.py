@@ -399,6 +399,30 @@ CASES: Final[dict[str, Case]] = {
         inputs={"x": ((1, 5), "int64")},
         high=7,
     ),
+    "Input and constant as outputs": Case(
+        [
+            node("Conv", ["x", "w0"], ["y"]),
+            node("Identity", ["x"], ["z"]),
+            node("Relu", ["y"], ["v"]),
+        ],
+        {"w0": _weights(4, 4, 1, 1), "k": _weights(2, 3)},
+        outputs=("x", "y", "k", "v", "z"),
+    ),
+    "Unused input as output": Case(
+        [node("Conv", ["x", "w0"], ["y"])],
+        {"w0": _weights(4, 4, 1, 1)},
+        inputs={"x": (SHAPE, "float32"), "t": ((1, 3), "int64")},
+        outputs=("t", "y"),
+    ),
+    "Empty tensors": Case(
+        [
+            node("Conv", ["x", "w0"], ["a"]),
+            node("Slice", ["a", "s", "s", "s"], ["z"]),
+            node("Concat", ["a", "z", "e"], ["b"], axis=0),
+            node("Conv", ["b", "w0"], ["y"]),
+        ],
+        {"w0": _weights(4, 4, 1, 1), "s": ints(0), "e": np.zeros((0, 4, 6, 6), np.float32)},
+    ),
     "Relu alone": Case([node("Relu", ["x"], ["y"])], {}),
     "Relu behind Add first": Case(
         [

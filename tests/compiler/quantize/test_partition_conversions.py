@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import assert_structural_equal, evaluate, parse, text
+from compiler import assert_structural_equal, evaluate, infer_module, parse, text
 from compiler.errors import NotFullyIntegralError
+from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
+from compiler.proof.wiring import check_wiring
 from compiler.qtypes.errors import ModuleShapeError
 from compiler.quantize import (
     QConfig,
@@ -416,27 +418,49 @@ def @main(%x: Tensor[(4), float32]) {{
 """
 
 
-@pytest.mark.parametrize("output", ["copy(%x)", "%x", "reshape(%x, newshape=[2, 2])"])
-def test_an_input_that_is_an_output_is_told_by_its_name(output: str) -> None:
-    mod = parse(PASSED_ON.format(inner="nn.relu(%0)", output=output))
+@pytest.mark.parametrize("output", ["copy(%x)", "%x", "copy(copy(%x))", "2f", "copy(2f)"])
+@pytest.mark.parametrize("integral", [True, False])
+def test_an_output_that_is_an_input_or_a_constant_stays_outside_the_core(
+    output: str, integral: bool
+) -> None:
+    mod = infer_module(parse(PASSED_ON.format(inner="nn.relu(%0)", output=output)))
+    result = partition_conversions(mod, DTYPES, ensure_fully_integral=integral)
+    source = "input:x" if "x" in output else "constant"
+    assert result.attrs["passthrough"] == {"1": source}
+    assert check_wiring(result) == ()
+    assert str(result["quantized_main"].checked_type.ret_type) == "Tensor[(4), int8]"
+    assert len(result["quantize_inputs"].checked_type.ret_type.fields) == 1
+    read = ModuleBlob.pack(result).unpack()
+    x = np.array([-3, 0.5, 100, 2.03], np.float32)
+    for one in (result, read):
+        for found, wanted in zip(evaluate(one, [x]), evaluate(mod, [x]), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_module_that_passes_nothing_on_has_no_such_attribute(graph: Graph) -> None:
+    result = partition_conversions(whole(graph(CONV, **WEIGHTS)), DTYPES, True)
+    assert "passthrough" not in result.attrs
+
+
+def test_an_input_that_is_only_reshaped_is_told_by_its_name() -> None:
+    mod = parse(PASSED_ON.format(inner="nn.relu(%0)", output="reshape(%x, newshape=[2, 2])"))
     with pytest.raises(NotFullyIntegralError) as error:
         partition_conversions(mod, DTYPES, ensure_fully_integral=True)
-    assert "an output of the model is its input %x, unchanged" in error.value.what
+    assert "an output of the model is its input %x, only converted" in error.value.what
     assert "leave this output out of the model" in error.value.what
     assert "computes in float32" not in error.value.what
-    assert "call of copy" not in error.value.what
     result = partition_conversions(mod, DTYPES, ensure_fully_integral=False)
     x = np.array([-3, 0.5, 100, 2.03], np.float32)
     for found, wanted in zip(evaluate(result, [x]), evaluate(mod, [x]), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_float_operator_beside_a_returned_input_is_told_as_well() -> None:
+def test_a_float_operator_beside_a_returned_input_is_told_alone() -> None:
     inner = 'cast(exp(cast(%0, dtype="float32")), dtype="int8")'
     mod = parse(PASSED_ON.format(inner=inner, output="copy(%x)"))
     with pytest.raises(NotFullyIntegralError, match="computes in float32: call of exp") as error:
         partition_conversions(mod, DTYPES, ensure_fully_integral=True)
-    assert "its input %x, unchanged" in error.value.what
+    assert "its input" not in error.value.what
 
 
 def test_prefix_and_suffix_are_modules_of_their_own(graph: Graph) -> None:
