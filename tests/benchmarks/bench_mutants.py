@@ -31,14 +31,21 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AREAS = {
-    "proof": ("compiler/proof", ["tests/compiler/proof", "tests/qsearch/test_verification.py"]),
-    "rules": ("compiler/ops/rules", ["tests/compiler/ops", "tests/compiler/quantize"]),
-    "quantize": ("compiler/quantize", ["tests/compiler/quantize"]),
-    "search": ("qsearch/search", ["tests/qsearch/search", "tests/qsearch/test_api.py"]),
-    "workers": ("workers", ["tests/workers"]),
-    "conditions": ("compiler/fusion/hardware", ["tests/compiler/fusion/hardware"]),
+    "proof": ("compiler/proof", "proof"),
+    "rules": ("compiler/ops/rules", "integers"),
+    "quantize": ("compiler/quantize", "integers"),
+    "search": ("qsearch/search", "search"),
+    "workers": ("workers", "workers"),
 }
-"""Folder that is mutated, and the tests beside it."""
+"""Folder that is mutated, and the map that knows its tests."""
+
+MAPS = {
+    "proof": ["tests/compiler/proof", "tests/qsearch/test_verification.py"],
+    "integers": ["tests/compiler/ops/rules", "tests/compiler/quantize"],
+    "search": ["tests/qsearch/search", "tests/qsearch/test_api.py"],
+    "workers": ["tests/workers"],
+}
+"""The tests beside the code."""
 
 NEEDS_RAY = ("ray_pool.py", "ray_cluster.py")
 """Files whose tests start Ray; too slow for a test a mutant."""
@@ -173,11 +180,12 @@ class TestMap:
         return chosen
 
 
-def record(tree: Path, folder: str, tests: list[str], work: Path) -> TestMap:
-    """Run the tests of an area under coverage.py; tests that fail as it is are left out."""
+def record(tree: Path, folders: list[str], tests: list[str], work: Path) -> TestMap:
+    """Run tests under coverage.py; those that fail on the code as it is are left out."""
     config, data, report = work / "rc", work / "data", work / "report.xml"
     config.write_text(
-        f"[run]\ndynamic_context = test_function\nsource = {folder}\ndata_file = {data}\n"
+        f"[run]\ndynamic_context = test_function\ndata_file = {data}\n"
+        f"source = {','.join(folders)}\n"
     )
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={config}", "-m", "pytest"]
     _run([*command, *_PYTEST, f"--junitxml={report}", *tests], tree, None)
@@ -284,8 +292,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], metavar="FILE:LINE")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    folder, tests = AREAS[args.area]
-    work = args.work.absolute() / args.area
+    folder, name = AREAS[args.area]
+    work = args.work.absolute() / name
     work.mkdir(parents=True, exist_ok=True)
     tree, kept = work / "tree", work / "map.json"
     if kept.is_file():
@@ -296,7 +304,8 @@ def main() -> int:
         shutil.copytree(
             REPOSITORY, tree, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git", ".*cache")
         )
-        reach = record(tree, folder, tests, work)
+        folders = [folder for folder, other in AREAS.values() if other == name]
+        reach = record(tree, folders, MAPS[name], work)
         kept.write_text(json.dumps({"reached": reach.reached, "seconds": reach.seconds}))
     rows = []
     for _, mutant in zip(
