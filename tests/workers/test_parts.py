@@ -32,7 +32,9 @@ def test_parts_add_up_to_the_whole(study, baseline, samples: int, parts: int) ->
     whole = evaluate_shard(request)
     found = [evaluate_shard(part) for part in split(request, parts)]
     assert len(found) == parts
+    found = [replace(one, peak_rss_bytes=place) for place, one in enumerate(found)]
     together = merge(found)
+    assert together.peak_rss_bytes == parts - 1
     assert (together.samples, together.outputs_sha256) == (whole.samples, whole.outputs_sha256)
     for name, value in results(whole.sums).items():
         # Sums of floats in another order.

@@ -38,12 +38,26 @@ def test_a_module_of_the_flow_is_proved(integral: IRModule, samples: list[Sample
         "no overflow",
     ]
     assert all(claim.holds for claim in proof.claims)
+    # Which forms there are depends on the rounding.
+    assert re.search(r"\d+ (fixed_point_multiply|right_shift)", proof.claims[1].detail)
     assert [test.differing for test in proof.comparisons] == [0, 0, 0, 0]
     assert [test.runs for test in proof.comparisons] == [2, 4, 5, 2]
     assert proof.inputs == (("x", -127, 127),)
     sums = [one.node.split()[1] for one in proof.intermediates if one.what == "the accumulator"]
     assert sums == ["nn.conv2d", "nn.conv2d", "nn.dense"]
     assert all(one.share < 1 for one in proof.intermediates)
+
+
+def test_a_core_whose_ranges_cannot_be_derived_is_not_proved(integral: IRModule) -> None:
+    core = integral["quantized_main"]
+    chosen = relay.If(relay.const(np.bool_(True)), core.body, core.body)
+    proof = derive_static(
+        infer_module(integral.with_function("quantized_main", relay.Function(core.params, chosen)))
+    )
+    assert [f.check for f in proof.findings] == ["dtypes", "ranges"]
+    claims = {claim.name: claim for claim in proof.claims}
+    assert not claims["no overflow"].holds
+    assert claims["no overflow"].detail == "ranges could not be derived"
 
 
 def test_proof_json_is_plain_and_equal_for_equal_modules(

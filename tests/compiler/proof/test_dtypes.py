@@ -66,6 +66,12 @@ def test_float_and_foreign_operators_are_named(parts: dict[str, str], node: str,
     assert any(node in f.node and what in f.what for f in findings)
 
 
+def test_a_branch_in_the_conversions_is_no_conversion() -> None:
+    branch = "if (greater(max(%0), 0f)) { round(%0) } else { %0 }"
+    found = {one.node: one.what for one in check_dtypes(module(PREFIX=branch))}
+    assert found["@quantize_inputs, If"] == "is no conversion"
+
+
 def test_inputs_are_bounded_by_their_conversion() -> None:
     assert input_ranges(module()) == ((-127, 127),)
     assert input_ranges(module(PREFIX="clip(%0, a_min=3.2f, a_max=90.5f)")) == ((0, 91),)

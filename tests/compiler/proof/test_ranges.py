@@ -14,6 +14,7 @@ from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.ops.number_format import integer_range
 from compiler.pipeline import evaluate
+from compiler.proof.range_rules import movement
 from compiler.proof.ranges import Ranges, analyse
 
 op = relay.op
@@ -270,12 +271,98 @@ def test_a_table_that_is_an_input_is_bounded_by_what_it_holds() -> None:
     assert result(module([x, table], op.lookup(x, table)), (-3, 4), (-70, 90)) == (-70, 90)
 
 
+@pytest.mark.parametrize("bounds", [(0, 2), (1, 1), (-9, 0), (4, 99)])
+def test_a_taken_element_is_bounded_by_those_that_are_reached(bounds: tuple[int, int]) -> None:
+    table = constant([5, 3, 8, -1, 7])
+    x = relay.var("x", (3,), "int32")
+    reached = [5, 3, 8, -1, 7][max(bounds[0], 0) : min(bounds[1], 4) + 1]
+    found = result(module([x], op.take(table, x, axis=0, mode="clip")), bounds)
+    assert found == (min(reached), max(reached))
+
+
+def test_rows_of_a_matrix_that_are_taken_may_be_any() -> None:
+    x = relay.var("x", (3,), "int32")
+    taken = op.take(constant([[5, 3], [8, -1]]), x, axis=0, mode="clip")
+    assert result(module([x], taken), (0, 0)) == (-1, 8)
+
+
+def joined_and_cut() -> IRModule:
+    """Two tensors laid together, and the first of them taken out again."""
+    x, y = relay.var("x", (2,), "int32"), relay.var("y", (20,), "int32")
+    joined = op.concatenate((x, y), axis=0)
+    return module([x, y], op.strided_slice(joined, begin=(0,), end=(2,)))
+
+
+def test_what_is_moved_keeps_its_own_bounds() -> None:
+    assert result(joined_and_cut(), (0, 10), (-5, 99)) == (0, 10)
+
+
+@pytest.mark.parametrize(("first", "second"), [((0, 10), (-5, 3)), ((-5, 3), (0, 10))])
+def test_tensors_too_large_to_be_moved_share_one_bound(
+    monkeypatch: pytest.MonkeyPatch, first: tuple[int, int], second: tuple[int, int]
+) -> None:
+    """One tensor above the limit suffices."""
+    monkeypatch.setattr(movement, "MAX_MOVED", 21)
+    assert result(joined_and_cut(), first, second) == (-5, 10)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((-3, 2), (-5, 4)), ((2, 3), (4, 5)), ((-3, -2), (-5, -4)), ((2, 3), (-5, -4))]
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_product_of_computed_matrices_is_bounded_by_its_worst_terms(
+    a: tuple[int, int], b: tuple[int, int], transposed: bool
+) -> None:
+    """A sum of 5 products; a term is 0 where the kernel pads its operands."""
+    x = relay.var("x", (1, 5, 3) if transposed else (1, 3, 5), "int8")
+    y = relay.var("y", (1, 5, 7), "int8")
+    call = op.nn.batch_matmul(x, y, transpose_a=transposed, transpose_b=False, out_dtype="int32")
+    ends = [left * right for left in a for right in b]
+    found = result(module([x, y], call), a, b)
+    assert found == (5 * min(*ends, 0), 5 * max(*ends, 0))
+
+
+def test_the_place_of_an_extremum_is_below_the_number_of_elements() -> None:
+    x = relay.var("x", (2, 7), "int8")
+    assert result(module([x], op.argmax(x, axis=(1,)))) == (0, 6)
+    assert result(module([x], op.argmin(x, axis=(0,)))) == (0, 1)
+
+
+def test_truth_values_are_0_or_1() -> None:
+    x = relay.var("x", (2,), "bool")
+    assert result(module([x], op.cast(x, dtype="int32"))) == (0, 1)
+
+
+def test_every_parameter_needs_its_bounds() -> None:
+    x, y = relay.var("x", (2,), "int32"), relay.var("y", (2,), "int32")
+    with pytest.raises(ValueError, match="zip"):
+        ranges(module([x, y], op.maximum(x, y)), (0, 1))
+
+
+def test_a_softmax_states_the_bounds_of_its_sum_and_of_its_dividend() -> None:
+    x = relay.var("x", (1, 3), "int8")
+    found = ranges(module([x], op.nn.integer_softmax(x, constant([7, 5]), out_bits=8)))
+    stated = {one.what: (one.low, one.high) for one in found.intermediates}
+    assert stated == {"the sum of 3 exponentials": (0, 21), "the dividend": (0, (7 << 9) + 21)}
+
+
 def test_a_sum_of_exponentials_that_leaves_31_bits_is_found() -> None:
     x = relay.var("x", (1, 4000), "int8")
     table = constant([1 << 20, 1 << 10])
     finding = only_finding(module([x], op.nn.integer_softmax(x, table)))
     assert finding.bound == 4000 << 20
     assert "exponentials may reach 4194304000, int32 ends at 2147483647" in finding.what
+
+
+def test_a_standardization_states_the_bounds_of_its_radicand_and_of_its_dividend() -> None:
+    x = relay.var("x", (1, 2), "int8")
+    call = op.nn.integer_standardize(x, root_bits=8, out_bits=10)
+    found = ranges(module([x], call), (-3, 2))
+    stated = {one.what: (one.low, one.high) for one in found.intermediates}
+    assert stated == {
+        "twice the radicand": (0, 2 * 2 * 3**2 << 17),
+        "twice the dividend": (0, 2 * 2 * 3 << 20),
+    }
 
 
 def test_a_deviation_beyond_exact_roots_is_found() -> None:

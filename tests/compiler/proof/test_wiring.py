@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from compiler.ir.expr import Constant, Expr, Function, Let, Tuple, Var
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
@@ -84,6 +87,40 @@ def test_every_other_wiring_is_named(old: str, new: str, what: str) -> None:
     assert any(what in found for found in whats(mod)), whats(mod)
 
 
+def returning_also(other: Callable[[Var], Expr], bind: Callable[[Expr], Expr]) -> IRModule:
+    """@main that returns one value more, with what ``bind`` puts around its body."""
+    mod = module()
+    main = mod["main"]
+    body = bind(Tuple((main.body, other(main.params[0]))))
+    return mod.with_function("main", Function(main.params, body))
+
+
+def test_variables_that_no_value_can_be_found_for_are_named() -> None:
+    a, b = Var("a", None), Var("b", None)
+
+    def found(other: Callable[[Var], Expr], bind: Callable[[Expr], Expr] = lambda e: e) -> str:
+        (finding,) = check_wiring(returning_also(other, bind))
+        return finding.what
+
+    assert found(lambda x: b) == "%b is used before it is bound"
+    assert "is used before it is bound" in found(lambda x: a, lambda e: Let(a, b, Let(b, a, e)))
+    twice = found(
+        lambda x: a, lambda e: Let(a, Constant(np.float32(1)), Let(a, Constant(np.float32(2)), e))
+    )
+    assert twice == "binds %a twice"
+
+
+def test_tuples_of_tuples_that_hold_more_tensors_than_memory_are_refused() -> None:
+    def doubled(x: Var) -> Expr:
+        made: Expr = x
+        for _ in range(17):
+            made = Tuple((made, made))
+        return made
+
+    (finding,) = check_wiring(returning_also(doubled, lambda e: e))
+    assert finding.what == "handles tuples of more than 65536 tensors"
+
+
 def test_raw_integers_that_pass_the_clip_by_are_found() -> None:
     """The core is given what the conversion was given; the clipped integers are thrown away."""
     forged = """#[version = "0.0.5"]
@@ -104,6 +141,7 @@ def @main(%y: Tensor[(4), int32]) {
 """
     proof = derive_static(infer_module(parse(forged)))
     assert [f.check for f in proof.findings] == ["wiring"]
+    assert {claim.name: claim.holds for claim in proof.claims}["no overflow"] is False
     assert "is given %y as argument 0" in proof.findings[0].what
 
 

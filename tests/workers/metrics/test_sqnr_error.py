@@ -25,6 +25,12 @@ def test_the_error_is_that_of_the_bootstrap_and_merges() -> None:
     assert error == pytest.approx(resampled.std(), rel=0.1)
 
 
+def test_every_output_needs_its_reference() -> None:
+    outputs = [np.ones((2, 3)), np.ones((2, 3))]
+    with pytest.raises(ValueError, match="zip"):
+        Sqnr().update(Sqnr().init(), outputs, outputs[:1], None)
+
+
 def test_one_sample_or_equal_outputs_have_no_error() -> None:
     metric = Sqnr()
     one = metric.init()

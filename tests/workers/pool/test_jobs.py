@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.errors import LostWorkerError
-from workers.pool.jobs import JobQueue
+from workers.pool.jobs import LOG_BYTES, JobQueue, log_tail
 
 
 def queue_of(**groups: int) -> JobQueue:
@@ -84,3 +86,14 @@ def test_every_job_is_taken_once_whoever_asks_in_which_order(
         assert jobs
         found += [job.tag for job in jobs]
     assert len(found) == len(set(found)) == sum(sizes)
+
+
+def test_the_tail_of_a_log_is_its_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "0.log"
+    assert log_tail(log) is None
+    log.write_text("  \n")
+    assert log_tail(log) is None
+    log.write_text("one line\n")
+    assert log_tail(log) == "one line"
+    log.write_text("first" + "x" * LOG_BYTES + "last")
+    assert log_tail(log) == "x" * (LOG_BYTES - 4) + "last"

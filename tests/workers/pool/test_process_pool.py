@@ -6,13 +6,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pool_runner import Ask
 from pool_test_case import SeparateWorkersTestCase, drain
 
 from workers.errors import LostWorkerError, WorkerError
+from workers.pool import process_pool
 from workers.pool.process_pool import ProcessPool
 from workers.pool.protocol import WorkerSize
 
@@ -56,6 +59,26 @@ def test_a_worker_has_as_many_threads_as_cores_unless_the_user_says_otherwise(
         for variable in variables:
             pool.submit(variable, Ask("environment", variable))
         assert [drained.result for drained in drain(pool).values()] == [threads] * 3
+    finally:
+        pool.close()
+
+
+def test_a_pool_that_waits_sleeps_until_there_is_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+
+    def counted(pipes: list[Any], timeout_s: float | None) -> Any:
+        waits.append(timeout_s)
+        return wait(pipes, timeout_s)
+
+    pool = ProcessPool(1, runner="pool_runner:Runner")
+    try:
+        pool.wait_ready(240.0)
+        pool.submit("slow", Ask("sleep", 60.0, str(tmp_path)))
+        monkeypatch.setattr(process_pool, "wait", counted)
+        assert pool.next_finished(timeout_s=0.5) is None
+        assert 1 <= len(waits) < 10
     finally:
         pool.close()
 
