@@ -19,7 +19,6 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.proof.dtypes import check_dtypes, count_values
 from compiler.proof.finding import Finding
-from compiler.proof.input_ranges import input_ranges
 from compiler.proof.ranges import Intermediate, Ranges, ValueRange, analyse
 from compiler.proof.record import FORMAT, contents_of, conversion_record, value_record
 from compiler.proof.replay import Comparison, replay_core, replay_samples
@@ -53,7 +52,7 @@ class Proof:
 
     Attributes:
         module_sha256: over the packed module.
-        inputs: name, lowest and highest value of each parameter of quantized_main.
+        inputs: name, lowest and highest value of each integer parameter of quantized_main.
         claims: proved for every input, or refuted.
         comparisons: tested on the inputs they name.
         findings: why the module is refuted; empty when it is proved.
@@ -166,17 +165,21 @@ def derive_static(mod: IRModule) -> Proof:
         claims.append(Claim("no overflow", False, "@main does not join the three parts in order"))
         return Proof(sha256, (), tuple(claims), (), tuple(findings), ())
     try:
-        bounds = input_ranges(mod)
-        ranges = analyse(mod, CORE, bounds)
+        prefix = analyse(mod, PREFIX)
+        ranges = analyse(mod, CORE, prefix.outputs)
+        suffix = analyse(mod, SUFFIX, ranges.outputs)
     except CompilerError as error:
         findings.append(Finding("ranges", f"@{CORE}", f"cannot be analysed: {error}"))
         claims.append(Claim("no overflow", False, "ranges could not be derived"))
         return Proof(sha256, (), tuple(claims), (), tuple(findings), ())
-    findings.extend(ranges.findings)
+    findings.extend((*prefix.findings, *ranges.findings, *suffix.findings))
     claims.insert(1, _integer_scales(ranges, whole))
     claims.append(_no_overflow(ranges, not findings))
-    names = [p.name_hint for p in mod[CORE].params]
-    inputs = tuple((n, low, high) for n, (low, high) in zip(names, bounds, strict=True))
+    inputs = tuple(
+        (param.name_hint, given.lowest, given.highest)
+        for param, given in zip(mod[CORE].params, prefix.outputs, strict=True)
+        if given is not None
+    )
     conversions = (*conversion_record(mod, PREFIX), *conversion_record(mod, SUFFIX))
     return Proof(
         module_sha256=sha256,

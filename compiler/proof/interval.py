@@ -69,6 +69,16 @@ class Interval:
         """The smallest interval that also holds ``number``."""
         return Interval(np.minimum(self.low, number), np.maximum(self.high, number))
 
+    def shaped_for(self, shape: Sequence[int]) -> Interval:
+        """The same bounds with the rank of a tensor; one pair where their axes are not its own."""
+        missing = len(shape) - self.low.ndim
+        if missing < 0 or self.low.shape != self.high.shape:
+            return self.scalar(len(shape))
+        own = (1,) * missing + self.low.shape
+        if any(size not in (1, wanted) for size, wanted in zip(own, shape)):
+            return self.scalar(len(shape))
+        return Interval(self.low.reshape(own), self.high.reshape(own)) if missing else self
+
     def scalar(self, rank: int) -> Interval:
         """One pair of bounds for the whole tensor."""
         return constant_interval(self.lowest, self.highest, rank)

@@ -24,7 +24,8 @@ from compiler.ir.ty import is_float, is_integer
 from compiler.ops.number_format import integer_range
 from compiler.proof.finding import Finding
 from compiler.proof.interval import Bound, Interval, constant_interval, interval_of
-from compiler.proof.wiring import CORE
+from compiler.proof.reals import ANYTHING, Ends, constant_ends, real_ends
+from compiler.proof.wiring import CORE, PREFIX, SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +77,23 @@ class Intermediate:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Every value of the core with its bounds, what is computed between them, what may overflow."""
+    """Every integer value of a function with its bounds, what is computed between them, what may
+    overflow, and the bounds of the function's results: None for a float."""
 
     values: tuple[ValueRange, ...]
     intermediates: tuple[Intermediate, ...]
     findings: tuple[Finding, ...]
+    outputs: tuple[Interval | None, ...]
 
 
 class RangeContext:
     """What a range rule sees: bounds of operands, and where to report what may not fit."""
 
-    def __init__(self, names: Mapping[Value, str]) -> None:
+    def __init__(self, names: Mapping[Value, str], place: str) -> None:
         self._names = names
+        self._place = place
         self._known: dict[Value, Interval] = {}
+        self._reals: dict[Value, Ends] = {}
         self.findings: list[Finding] = []
         self.intermediates: list[Intermediate] = []
 
@@ -104,9 +109,25 @@ class RangeContext:
             self._known[value] = held
         return held
 
+    def ends_of(self, value: Value) -> Ends:
+        """Lowest and highest value of a tensor, float or not."""
+        if not is_float(value.type.dtype):
+            bounds = self.of(value)
+            return bounds.lowest, bounds.highest
+        if value.data is not None:
+            return constant_ends(value)
+        return self._reals.get(value, ANYTHING)
+
     def set(self, value: Value, bounds: Interval) -> None:
-        """Record the bounds of a value."""
-        self._known[value] = bounds
+        """Record the bounds of a value; an axis is 1 long or as long as the tensor's."""
+        self._known[value] = bounds.shaped_for(value.type.concrete_shape)
+
+    def set_ends(self, value: Value, ends: Ends) -> None:
+        """Record the same bounds for all elements of a tensor, float or not."""
+        if is_float(value.type.dtype):
+            self._reals[value] = ends
+        else:
+            self.set(value, constant_interval(int(ends[0]), int(ends[1]), 0))
 
     def fits(self, step: Step, what: str, bounds: Interval, dtype: str) -> bool:
         """Record an intermediate; True when its bounds lie inside ``dtype``, else it is a finding.
@@ -139,7 +160,7 @@ class RangeContext:
         self.findings.append(Finding("ranges", self._node(step), what, bound))
 
     def _node(self, step: Step) -> str:
-        return f"{self._names.get(step.results[0], '?')} {step.name}"
+        return f"{self._place}{self._names.get(step.results[0], '?')} {step.name}"
 
 
 RangeRule = Callable[[Step, RangeContext], Interval | Sequence[Interval]]
@@ -191,14 +212,15 @@ class _Names:
 def analyse(
     mod: IRModule,
     function: str = CORE,
-    inputs: Sequence[tuple[int, int]] | None = None,
+    inputs: Sequence[Interval | tuple[int, int] | None] | None = None,
 ) -> Ranges:
     """Bounds of every value of one function.
 
     Args:
         mod: a typed module.
-        function: its name.
-        inputs: bounds of each parameter; None means everything its dtype holds.
+        function: its name; findings about the conversions say which they are about.
+        inputs: bounds of each parameter; None means everything its dtype holds, for a float
+            infinities and NaN as well.
     Raises:
         OnnxExportError: control flow, closures or unknown dimensions.
     """
@@ -207,16 +229,19 @@ def analyse(
     flow = dataflow(mod, function)
     names = _Names()
     names.collect(flow)
-    ctx = RangeContext(names.of)
-    if inputs is not None:
-        for value, (low, high) in zip(flow.inputs, inputs, strict=True):
-            ctx.set(value, constant_interval(low, high, len(value.type.shape)))
+    ctx = RangeContext(names.of, f"@{function}, " if function in (PREFIX, SUFFIX) else "")
+    for value, given in zip(flow.inputs, inputs or (), strict=inputs is not None):
+        if isinstance(given, Interval):
+            ctx.set(value, given)
+        elif given is not None:
+            ctx.set(value, constant_interval(*given, len(value.type.shape)))
     rows = [_row(value, names.of, ctx) for value in flow.inputs if _whole(value)]
     rows += [_constant_row(value, names.of[value]) for value in names.constants if _whole(value)]
     for step in flow.steps:
         _analyse_step(step, ctx)
         rows += [_row(value, names.of, ctx) for value in step.results if _whole(value)]
-    return Ranges(tuple(rows), tuple(ctx.intermediates), tuple(ctx.findings))
+    outputs = tuple(ctx.of(value) if _whole(value) else None for value in flow.outputs)
+    return Ranges(tuple(rows), tuple(ctx.intermediates), tuple(ctx.findings), outputs)
 
 
 def _whole(value: Value) -> bool:
@@ -225,7 +250,12 @@ def _whole(value: Value) -> bool:
 
 def _analyse_step(step: Step, ctx: RangeContext) -> None:
     if any(is_float(value.type.dtype) for value in (*step.args, *step.results)):
-        # The check of dtypes refuses it; integers that come out of it may be anything.
+        # Only around the core: the check of dtypes refuses floats inside.
+        ends = None
+        if len(step.results) == 1:
+            ends = real_ends(step, [ctx.ends_of(value) for value in step.args])
+        if ends is not None:
+            ctx.set_ends(step.result, ends)
         return
     rule = FRange.get(step.op)
     if rule is None:

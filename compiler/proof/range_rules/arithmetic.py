@@ -110,9 +110,8 @@ def absolute(step: Step, ctx: RangeContext) -> Interval:
     source = ctx.of(step.args[0])
     top = integer_range(step.result.type.dtype)[1]
     ends = [np.minimum(abs(source.low), top), np.minimum(abs(source.high), top)]
-    crosses = (source.low <= 0) & (source.high >= 0)
-    low = np.where(crosses.astype(bool), 0, np.minimum(*ends))
-    return interval(low, np.maximum(*ends))
+    crosses = np.asarray((source.low <= 0) & (source.high >= 0), bool)
+    return interval(np.where(crosses, 0, np.minimum(*ends)), np.maximum(*ends))
 
 
 @FRange.register("where")

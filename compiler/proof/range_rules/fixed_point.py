@@ -105,7 +105,8 @@ def _each(worst: _Worst, x: Bound, multiplier: Bound, amount: Bound, width: int)
         if right > MAX_RIGHT:
             return 0
         shifted = worst.meet(_SHIFTED, value << left)
-        rounded = worst.meet(_PRODUCT, shifted * m + (1 << (30 + right)))
+        exact_product = worst.meet(_PRODUCT, shifted * m)
+        rounded = worst.meet(_PRODUCT, exact_product + (1 << (30 + right)))
         return worst.meet(_RESULT, rounded >> (31 + right))
 
     return np.frompyfunc(one, 3, 1)(x, multiplier, amount)

@@ -15,6 +15,7 @@ from compiler.proof.ranges import FRange, RangeContext
 
 MAX_MOVED = 1 << 16
 """Larger tensors get one pair of bounds for all elements."""
+_INT64_MAX = (1 << 63) - 1
 
 
 @FRange.register(
@@ -42,7 +43,9 @@ def move(step: Step, ctx: RangeContext) -> Sequence[Interval]:
     held = [ctx.of(value) for value in step.args]
     sizes = [value.type.num_elements for value in (*step.args, *step.results)]
     uniform = all(bounds.low.size == 1 for bounds in held)
-    if max(sizes) > MAX_MOVED or (uniform and len(held) == 1):
+    # The operators run on int64, which does not hold every uint64.
+    wide = any(bounds.highest > _INT64_MAX for bounds in held)
+    if max(sizes) > MAX_MOVED or wide or (uniform and len(held) == 1):
         low = min(bounds.lowest for bounds in held)
         high = max(bounds.highest for bounds in held)
         return [constant_interval(low, high, len(r.type.shape)) for r in step.results]
@@ -52,7 +55,6 @@ def move(step: Step, ctx: RangeContext) -> Sequence[Interval]:
 
 
 def _moved(step: Step, bounds: Sequence[tuple[Bound, Value]]) -> list[Array]:
-    # Bounds of recorded values lie inside their dtypes, so int64 holds them.
     arrays = [np.broadcast_to(b, v.type.concrete_shape).astype(np.int64) for b, v in bounds]
     types = tuple(result.type for result in step.results)
     out_type = types[0] if len(types) == 1 else TupleType(types)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from compiler.export.to_onnx.convert.reduce import reduced_axes
 from compiler.export.to_onnx.dataflow import Step
 from compiler.ir.ty import bits
@@ -25,10 +27,14 @@ def _in_layout(step: Step, bounds: Interval) -> Interval:
     return Interval(bounds.low.transpose(order), bounds.high.transpose(order))
 
 
-def _check_sum(step: Step, ctx: RangeContext, bounds: Interval, count: int) -> None:
-    """The sum of ``count`` elements, in any order, in the dtype of the data but at least int32."""
+def _check_sum(
+    step: Step, ctx: RangeContext, bounds: Interval, count: int, averaged: bool = True
+) -> None:
+    """The sum of ``count`` elements, in any order, in the dtype of the data but at least int32;
+    averages of uint64 are made in int64."""
     dtype = step.result.type.dtype
     wide = dtype if bits(dtype) >= 32 else "int32"
+    wide = "int64" if averaged and dtype == "uint64" else wide
     total = bounds.with_value(0)
     partial = Interval(total.low * count, total.high * count)
     ctx.fits(step, f"the sum of {count} elements", partial, wide)
@@ -37,11 +43,26 @@ def _check_sum(step: Step, ctx: RangeContext, bounds: Interval, count: int) -> N
 @FRange.register("nn.max_pool2d")
 def max_pool2d(step: Step, ctx: RangeContext) -> Interval:
     """One of the elements; a window of padding only gives the smallest value of the dtype."""
-    attrs = step.attrs
     bounds = ctx.of(step.args[0]).along(_image_axes(step))
-    if any(p >= k for p, k in zip(attrs.padding, (*attrs.pool_size, *attrs.pool_size))):
+    if _reads_only_padding(step):
         bounds = bounds.with_value(integer_range(step.result.type.dtype)[0])
     return _in_layout(step, bounds)
+
+
+def _reads_only_padding(step: Step) -> bool:
+    """Whether a window may have no element of the data under any of its taps."""
+    attrs = step.attrs
+    source, target = attrs.layout, attrs.out_layout or attrs.layout
+    for axis, letter in enumerate("HW"):
+        size = step.args[0].type.concrete_shape[source.index(letter)]
+        count = step.result.type.concrete_shape[target.index(letter)]
+        taps, apart = attrs.pool_size[axis], attrs.dilation[axis]
+        starts = np.arange(count, dtype=object) * attrs.strides[axis] - attrs.padding[axis]
+        # The first tap at or behind element 0 must be one of the window's, and inside the data.
+        skipped = np.maximum(-(starts // apart), 0)
+        if any((skipped >= taps) | (starts + skipped * apart >= size)):
+            return True
+    return False
 
 
 @FRange.register("nn.global_max_pool2d")
@@ -98,7 +119,7 @@ def reduce_sum(step: Step, ctx: RangeContext) -> Interval:
     axes = reduced_axes(step)
     bounds = ctx.of(step.args[0]).along(axes)
     count = _count(step, axes)
-    _check_sum(step, ctx, bounds, count)
+    _check_sum(step, ctx, bounds, count, averaged=False)
     return _dropped(step, Interval(bounds.low * count, bounds.high * count), axes)
 
 

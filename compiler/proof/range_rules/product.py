@@ -11,20 +11,22 @@ Padding reads 0 in place of some x[k], which is one of these subsets.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Array
 from compiler.proof.interval import Bound, Interval, constant_interval, exact, interval
-from compiler.proof.ranges import FRange, RangeContext
+from compiler.proof.ranges import FRange, RangeContext, dtype_range
 
-Ints = NDArray[np.int64]
 _INT64_ROOM = 1 << 62
 
 
-def weighted_sum(positive: Ints, negative: Ints, on_positive: Bound, on_negative: Bound) -> Bound:
+def weighted_sum(positive: Array, negative: Array, on_positive: Bound, on_negative: Bound) -> Bound:
     """sum_k positive[g,o,k] * on_positive[g,k] + negative[g,o,k] * on_negative[g,k], exactly.
+
+    Weights in int64 are summed there only where no sum can leave it, else as Python integers.
 
     Args:
         positive: (G, O, K), sums of the weights above 0.
@@ -35,24 +37,36 @@ def weighted_sum(positive: Ints, negative: Ints, on_positive: Bound, on_negative
         (G * O,) Python integers.
     """
     reach = max(map(abs, (*on_positive.flat, *on_negative.flat)), default=0)
-    weight = int(np.max((positive - negative).sum(axis=2, dtype=np.float64), initial=0.0)) + 1
-    kind = np.int64 if reach * weight < _INT64_ROOM else object
+    weight = (largest(positive) + largest(negative)) * positive.shape[2]
+    kind = np.int64 if max(reach, 1) * max(weight, 1) < _INT64_ROOM else object
     total = np.einsum("gok,gk->go", positive.astype(kind), on_positive.astype(kind))
     total = total + np.einsum("gok,gk->go", negative.astype(kind), on_negative.astype(kind))
     return exact(total).reshape(-1)
+
+
+def largest(weight: Array) -> int:
+    """The largest absolute value, which for the least int64 is no int64."""
+    return max(abs(int(weight.min())), abs(int(weight.max()))) if weight.size else 0
+
+
+def signed_sums(weight: Array) -> tuple[Array, Array]:
+    """Sums of the weights above 0, and of those below 0, over the last axis; never wrapped."""
+    fits = largest(weight) * max(weight.shape[-1], 1) < _INT64_ROOM
+    wide = weight.astype(np.int64 if fits else object)
+    return np.maximum(wide, 0).sum(axis=-1), np.minimum(wide, 0).sum(axis=-1)
 
 
 def _bounded(
     step: Step, ctx: RangeContext, weight: Array, low: Bound, high: Bound, padded: bool
 ) -> tuple[Bound, Bound]:
     """Bounds per output channel; weight is (G, O, K, taps), low and high are (G, K)."""
-    wide = weight.astype(np.int64)
-    positive, negative = np.maximum(wide, 0).sum(axis=3), np.minimum(wide, 0).sum(axis=3)
+    positive, negative = signed_sums(weight)
     bottom, top = np.minimum(low, 0), np.maximum(high, 0)
     partial = Interval(
         weighted_sum(positive, negative, bottom, top),
         weighted_sum(positive, negative, top, bottom),
     )
+    _check_widened(step, ctx)
     ctx.fits(step, "the accumulator", partial, step.result.type.dtype)
     if padded:
         return partial.low, partial.high
@@ -72,7 +86,7 @@ def conv2d(step: Step, ctx: RangeContext) -> Interval:
     out_layout = attrs.out_layout or attrs.data_layout
     result_shape = [-1 if letter == "C" else 1 for letter in out_layout]
     if kernel.data is None:
-        terms = int(np.prod([shape[a] for a in axes[1:]]))
+        terms = math.prod(shape[a] for a in axes[1:])
         return _of_two(step, ctx, terms)
     weight = kernel.data.transpose(axes)
     groups, outputs, inputs = attrs.groups, shape[axes[0]], shape[axes[1]]
@@ -116,8 +130,19 @@ def _of_two(step: Step, ctx: RangeContext, terms: int) -> Interval:
     ends = [x * y for x in (a.lowest, a.highest) for y in (b.lowest, b.highest)]
     low, high = terms * min(*ends, 0), terms * max(*ends, 0)
     bounds = constant_interval(low, high, len(step.result.type.shape))
+    _check_widened(step, ctx)
     ctx.fits(step, "the accumulator", bounds, step.result.type.dtype)
     return bounds
+
+
+def _check_widened(step: Step, ctx: RangeContext) -> None:
+    """Operands are converted to the dtype of the result first, which must hold them."""
+    dtype = step.result.type.dtype
+    low, high = dtype_range(dtype)
+    for value in _operands(step):
+        own = dtype_range(value.type.dtype)
+        if own[0] < low or own[1] > high:
+            ctx.fits(step, "an operand", ctx.of(value), dtype)
 
 
 def _operands(step: Step) -> tuple[Value, Value]:

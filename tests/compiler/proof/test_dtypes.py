@@ -7,7 +7,6 @@ import pytest
 from compiler.ir.infer_type import infer_module
 from compiler.ir.parser import parse
 from compiler.proof.dtypes import check_dtypes, count_values
-from compiler.proof.input_ranges import input_ranges
 
 TEXT = """#[version = "0.0.5"]
 def @quantize_inputs(%x: Tensor[(4), float32]) {
@@ -70,15 +69,3 @@ def test_a_branch_in_the_conversions_is_no_conversion() -> None:
     branch = "if (greater(max(%0), 0f)) { round(%0) } else { %0 }"
     found = {one.node: one.what for one in check_dtypes(module(PREFIX=branch))}
     assert found["@quantize_inputs, If"] == "is no conversion"
-
-
-def test_inputs_are_bounded_by_their_conversion() -> None:
-    assert input_ranges(module()) == ((-127, 127),)
-    assert input_ranges(module(PREFIX="clip(%0, a_min=3.2f, a_max=90.5f)")) == ((0, 91),)
-
-
-def test_an_unclipped_conversion_may_give_all_of_its_dtype() -> None:
-    source = TEXT.replace("clip(%1, a_min=-127f, a_max=127f)", "round(%1)")
-    for key, value in PLAIN.items():
-        source = source.replace(key, value)
-    assert input_ranges(infer_module(parse(source))) == ((-128, 127),)

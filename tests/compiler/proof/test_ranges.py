@@ -370,3 +370,108 @@ def test_a_deviation_beyond_exact_roots_is_found() -> None:
     call = op.nn.integer_standardize(x, root_bits=8)
     assert ranges(module([x], call)).findings[0].node == "%0 nn.integer_standardize"
     assert ranges(module([x], call), (-100, 100)).findings == ()
+
+
+def test_scalars_have_bounds_too() -> None:
+    x = relay.var("x", (), "int32")
+    assert result(module([x], op.abs(x)), (-3, 2)) == (0, 3)
+    assert result(module([x], op.negative(op.clip(x, a_min=-5, a_max=2))), (-9, 9)) == (-2, 5)
+
+
+def test_a_choice_between_scalars_has_the_rank_of_its_condition() -> None:
+    x = relay.var("x", (1, 2, 3, 3), "int8")
+    chosen = op.where(op.greater(x, constant(0, "int8")), constant(7, "int8"), constant(-2, "int8"))
+    weight = constant(np.ones((1, 2, 1, 1)), "int8")
+    assert result(module([x], op.nn.conv2d(chosen, weight, out_dtype="int32"))) == (-4, 14)
+
+
+@pytest.mark.parametrize(
+    ("size", "attrs", "only_padding"),
+    [
+        ((4, 4), {"pool_size": (2, 2), "padding": (1, 1, 1, 1)}, False),
+        ((4, 4), {"pool_size": (2, 2), "padding": (2, 0, 0, 0)}, True),
+        # The taps of a dilated window may step over all of the data.
+        ((1, 4), {"pool_size": (2, 2), "padding": (1, 1, 2, 1), "dilation": (3, 1)}, True),
+        ((3, 4), {"pool_size": (2, 2), "padding": (1, 1, 1, 1), "dilation": (4, 1)}, True),
+        ((3, 4), {"pool_size": (2, 2), "padding": (1, 1, 1, 1), "dilation": (2, 1)}, False),
+        ((3, 3), {"pool_size": (2, 2), "strides": (2, 2), "ceil_mode": True}, False),
+    ],
+)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_window_of_padding_only_gives_the_smallest_value(
+    size: tuple[int, int], attrs: dict[str, Any], only_padding: bool, layout: str
+) -> None:
+    shape = (1, 1, *size) if layout == "NCHW" else (1, *size, 1)
+    x = relay.var("x", shape, "int8")
+    mod = module([x], op.nn.max_pool2d(x, layout=layout, **attrs))
+    assert result(mod, (3, 5)) == (-128 if only_padding else 3, 5)
+    found = evaluate(mod, {"x": np.full(shape, 4, "int8")})[0]
+    assert (found.min() == -128) == only_padding
+
+
+def test_unsigned_numbers_beyond_int64_are_moved_and_averaged_as_they_are() -> None:
+    x = relay.var("x", (2, 2), "uint64")
+    top = (1 << 64) - 1
+    y = constant([[1, 2]], "uint64")
+    assert result(module([x], op.concatenate(relay.Tuple((x, y)), axis=0))) == (0, top)
+    finding = only_finding(module([x], op.mean(x, axis=(0,))), (0, top // 2))
+    assert "the sum of 2 elements may reach" in finding.what
+
+
+def test_an_operand_that_the_accumulator_does_not_hold_is_found() -> None:
+    x = relay.var("x", (1, 2), "int64")
+    weight = constant([[0, 0]], "int8")
+    mod = module([x], op.nn.dense(x, weight, out_dtype="int32"))
+    assert "an operand may reach" in only_finding(mod, (0, 1 << 40)).what
+    assert result(mod, (0, 1 << 20)) == (0, 0)
+
+
+def test_a_shift_of_a_product_beyond_64_bits_is_found_without_computing_it() -> None:
+    x = relay.var("x", (2,), "int32")
+    one = op.fixed_point_multiply(x, multiplier=(1 << 30) + 5, shift=10**9)
+    assert "shifts left by 1000000000 bits" in only_finding(module([x], one), (0, 1)).what
+    exact = op.fixed_point_multiply(x, multiplier=1 << 30, shift=10**9)
+    assert "shifts left by 1000000000 bits" in only_finding(module([x], exact), (0, 1)).what
+    many = op.fixed_point_multiply_per_axis(x, constant([1 << 30, 7]), constant([1, 90]), axis=0)
+    assert "shifts left by 90 bits" in only_finding(module([x], many), (0, 1)).what
+
+
+def test_a_product_that_leaves_64_bits_before_half_is_added_is_found() -> None:
+    x = relay.var("x", (1,), "int64")
+    call = op.fixed_point_multiply_per_axis(x, constant([-(1 << 31)]), constant([0]), axis=0)
+    mod = module([x], op.clip(call, a_min=0, a_max=1))
+    found = ranges(mod, ((1 << 32) + 1, (1 << 32) + 1)).findings
+    assert any("the 64-bit product may reach -" in f.what for f in found)
+
+
+def test_a_table_that_is_computed_may_give_any_of_its_entries() -> None:
+    x = relay.var("x", (4,), "int8")
+    t = relay.var("t", (300,), "int32")
+    mod = module([x, t], op.lookup(x, op.clip(t, a_min=-5, a_max=9)))
+    assert result(mod, (-128, -127), (-100, 100)) == (-5, 9)
+
+
+def test_of_a_constant_table_only_the_entries_in_reach_count() -> None:
+    x = relay.var("x", (4,), "int8")
+    mod = module([x], op.lookup(x, constant(np.arange(256) * 10)))
+    assert result(mod, (-128, -126)) == (0, 20)
+    short = module([x], op.lookup(x, constant([4, 6, 5])))
+    assert result(short, (-127, 127)) == (5, 6)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint64"])
+def test_bounds_of_sums_of_weights_are_those_of_big_integers(dtype: str) -> None:
+    """Every weight and every bound near an end of its dtype."""
+    info = np.iinfo(dtype)
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        near = [info.max, info.min, info.max // 2, info.min // 2, info.max // 3 + 1, 0]
+        weight = np.array([near[i] for i in rng.integers(len(near), size=8)], dtype).reshape(2, 4)
+        x = relay.var("x", (1, 4), dtype)
+        low, high = sorted(int(near[i]) for i in rng.integers(len(near), size=2))
+        mod = module([x], op.nn.dense(x, relay.const(weight)))
+        found = ranges(mod, (low, high)).intermediates[0]
+        tops = [sum(max(int(w) * low, int(w) * high, 0) for w in row) for row in weight]
+        bottoms = [sum(min(int(w) * low, int(w) * high, 0) for w in row) for row in weight]
+        assert found.low <= min(bottoms)
+        assert found.high >= max(tops)
