@@ -23,17 +23,15 @@ POD_TEMPLATES = ("Deployment", "StatefulSet")
 def rendered(overlay: str) -> list[dict[str, Any]]:
     """What `kubectl apply -k` would send; without kubectl, the base that every overlay patches.
 
-    ``loader`` is the pod beside them, which is applied as it is.
+    ``loader`` is the pod beside them.
     """
-    if overlay == "loader":
-        return [yaml.safe_load((DEPLOY / "kuberay" / "loader.yaml").read_text())]
-    folder = DEPLOY / "kuberay" / "overlays" / overlay
+    folder = DEPLOY / "kuberay" / ("loader" if overlay == "loader" else f"overlays/{overlay}")
     if shutil.which("kubectl"):
         done = subprocess.run(
             ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True
         )
         return [item for item in yaml.safe_load_all(done.stdout) if item]
-    base = DEPLOY / "kuberay" / "base"
+    base = folder if overlay == "loader" else DEPLOY / "kuberay" / "base"
     names = yaml.safe_load((base / "kustomization.yaml").read_text())["resources"]
     texts = [(base / name).read_text() for name in names]
     return [item for text in texts for item in yaml.safe_load_all(text) if item]
@@ -85,7 +83,7 @@ def test_compose_holds_no_secret_and_the_example_names_each_variable() -> None:
     used = set(re.findall(r"\$\{([A-Z_]+)", text))
     example = (DEPLOY / "compose.env.example").read_text()
     named = dict(re.findall(r"^([A-Z_]+)=(.*)$", example, re.MULTILINE))
-    assert used - {"QSEARCH_IMAGE"} == set(named)
+    assert used - {"QSEARCH_IMAGE", "POSTGRES_IMAGE"} == set(named)
     assert all(not named[name] for name in named if name.endswith(("TOKEN", "PASSWORD")))
 
 
@@ -124,9 +122,76 @@ def test_every_pod_is_bounded_and_without_privileges(overlay: str) -> None:
             assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
             assert "memory" in container["resources"]["limits"], name
             assert container["securityContext"]["capabilities"]["drop"] == ["ALL"], name
+            assert container["securityContext"]["readOnlyRootFilesystem"], name
+            assert not container["securityContext"]["allowPrivilegeEscalation"], name
+            mounts = {mount["name"] for mount in container.get("volumeMounts", ())}
+            claims = item_claims(rendered(overlay))
+            assert mounts <= {v["name"] for v in pod["spec"].get("volumes", ())} | claims, name
             for variable in container.get("env", ()):
                 secret = any(word in variable["name"] for word in ("TOKEN", "PASSWORD", "STORAGE"))
                 assert not (secret and "value" in variable), f"{name}: {variable['name']}"
+
+
+def item_claims(items: list[dict[str, Any]]) -> set[str]:
+    """Volumes that stateful sets claim themselves."""
+    sets = [item for item in items if item["kind"] == "StatefulSet"]
+    return {claim["metadata"]["name"] for s in sets for claim in s["spec"]["volumeClaimTemplates"]}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_ray_writes_to_is_writable(overlay: str) -> None:
+    for name, pod in pod_specs(rendered(overlay)).items():
+        if name.startswith("RayJob"):
+            (container,) = pod["spec"]["containers"]
+            writable = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
+            assert {"/tmp", "/home/qsearch"} <= writable, name
+
+
+def test_images_have_one_place_and_no_digest_that_no_registry_told() -> None:
+    listed = yaml.safe_load((DEPLOY / "kuberay" / "images" / "kustomization.yaml").read_text())
+    images = {image["name"]: image for image in listed["images"]}
+    assert all(image["digest"] == "" and image["newTag"] for image in images.values())
+    for file in (DEPLOY / "kuberay").rglob("*.yaml"):
+        for name in re.findall(r"^\s*image: (\S+)$", file.read_text(), re.MULTILINE):
+            assert name in images, f"{file}: {name}"
+    assert "digest:" in (DEPLOY / "README.md").read_text()
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="only kubectl renders digests")
+def test_a_digest_that_is_filled_in_reaches_every_container(tmp_path: Path) -> None:
+    copy = shutil.copytree(DEPLOY / "kuberay", tmp_path / "kuberay")
+    file = copy / "images" / "kustomization.yaml"
+    digest = "sha256:" + "ab" * 32
+    file.write_text(file.read_text().replace('digest: ""', f"digest: {digest}"))
+    for folder in ("overlays/small", "loader"):
+        done = subprocess.run(
+            ["kubectl", "kustomize", str(copy / folder)], capture_output=True, text=True, check=True
+        )
+        names = re.findall(r"image: (\S+)", done.stdout)
+        assert names
+        assert all(name.endswith(f"@{digest}") for name in names), names
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_nothing_goes_out_that_no_policy_names(overlay: str) -> None:
+    policies = {
+        i["metadata"]["name"]: i["spec"] for i in rendered(overlay) if i["kind"] == "NetworkPolicy"
+    }
+    everything = policies["deny-all"]
+    assert (everything["podSelector"], everything["policyTypes"]) == ({}, ["Ingress", "Egress"])
+    assert "ingress" not in everything
+    assert "egress" not in everything
+    for name in ("ray", "postgres", "dashboard"):
+        assert "Egress" in policies[name]["policyTypes"], name
+        assert all("to" in rule for rule in policies[name]["egress"]), name
+
+
+def test_compose_services_have_read_only_roots_and_no_capabilities() -> None:
+    for name, service in compose()["services"].items():
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert any(place.startswith("/tmp") for place in service["tmpfs"]), name
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -142,7 +207,7 @@ def test_the_database_is_ready_only_when_it_can_be_connected_to(overlay: str) ->
 def test_the_files_that_the_readme_applies_are_there() -> None:
     named = re.findall(r"(?<![\w/])deploy/[\w./-]+", (DEPLOY / "README.md").read_text())
     made = {"deploy/.env"}  # by the reader
-    assert "deploy/kuberay/loader.yaml" in named
+    assert "deploy/kuberay/loader" in named
     assert not [path for path in set(named) - made if not (DEPLOY.parent / path).exists()]
 
 
