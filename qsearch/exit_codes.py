@@ -9,8 +9,8 @@ EXIT_OK: Final = 0
 EXIT_TARGET_MISSED: Final = 1
 """The answer is no: no trial stayed within ``--max-drop``, or none became integers only."""
 EXIT_BAD_INPUT: Final = 2
-"""Options, files, data, a store or a cluster that cannot be used, or no longer; the error says how to
-go on, and finished trials are kept."""
+"""Options, files, data, a store or a cluster that cannot be used, or no longer; the error says how
+to go on, and finished trials are kept."""
 EXIT_SEARCH_FAILED: Final = 3
 """The search ran but has nothing to hand over, or broke in a way we did not foresee."""
 EXIT_INTERRUPTED: Final = 130
