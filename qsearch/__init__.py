@@ -1,36 +1,123 @@
 """qsearch: search for the quantization of a model that keeps its accuracy, on integers only.
 
-Publishes ``launch``, ``launch_async``, ``load``, ``quantize``, ``Dataset`` and ``SearchResult``;
-they are imported on first use, so that ``import qsearch`` stays cheap.
+Every public function lives in one module, and is published here by name. It is imported on first
+use, so that ``import qsearch`` stays cheap.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from qsearch.api import launch, launch_async, load, quantize
-    from qsearch.dataset import Dataset
+    from qsearch.data import Dataset
+    from qsearch.modules.analysis import doctor, insight
+    from qsearch.modules.export import export
+    from qsearch.modules.quantization import load, quantize, run_module
+    from qsearch.modules.signing import keygen
+    from qsearch.modules.verification import verify
+    from qsearch.modules.views import diff, draw, show_hardware, show_text
+    from qsearch.search.launch import launch, launch_async
     from qsearch.search.result import SearchResult
+    from qsearch.studies import best, compare, delete, export_optuna, status, stop, trial, trials
 
 __version__ = "0.1.0"
 __all__ = [
     "Dataset",
     "SearchResult",
     "__version__",
+    "best",
+    "compare",
+    "delete",
+    "diff",
+    "doctor",
+    "draw",
+    "export",
+    "export_optuna",
+    "insight",
+    "keygen",
     "launch",
     "launch_async",
     "load",
     "quantize",
+    "run_module",
+    "show_hardware",
+    "show_text",
+    "status",
+    "stop",
+    "trial",
+    "trials",
+    "verify",
 ]
-_HOMES = {"SearchResult": "qsearch.search.result", "Dataset": "qsearch.dataset"}
+_PUBLISHED: Final = {
+    "data": ("Dataset",),
+    "modules.analysis": ("doctor", "insight"),
+    "modules.export": ("export",),
+    "modules.quantization": ("load", "quantize", "run_module"),
+    "modules.signing": ("keygen",),
+    "modules.verification": ("verify",),
+    "modules.views": ("diff", "draw", "show_hardware", "show_text"),
+    "search.launch": ("launch", "launch_async"),
+    "search.result": ("SearchResult",),
+    "studies": (
+        *("best", "compare", "delete", "export_optuna"),
+        *("status", "stop", "trial", "trials"),
+    ),
+}
+_HOMES: Final = {name: home for home, names in _PUBLISHED.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__") or name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'qsearch' has no attribute {name!r}")
-    from qsearch.identity import check_own_packages
-
     check_own_packages()
-    return getattr(import_module(_HOMES.get(name, "qsearch.api")), name)
+    return getattr(import_module(f"qsearch.{_HOMES[name]}"), name)
+
+
+_OURS = ("compiler", "workers")
+
+
+class ForeignPackageError(Exception):
+    """``compiler`` or ``workers`` belong to another distribution; says what, where and fix.
+
+    Not one of the service's errors: those need the packages that are not ours here.
+    """
+
+    def __init__(self, what: str, where: str, fix: str) -> None:
+        super().__init__(f"{what}\n  where: {where}\n  fix: {fix}")
+
+
+def check_own_packages() -> None:
+    """Refuse to run beside a foreign ``compiler`` or ``workers``.
+
+    Raises:
+        ForeignPackageError: one of them is missing or lies elsewhere than ``qsearch``.
+    """
+    home = Path(__file__).resolve().parent.parent
+    for name in _OURS:
+        spec = importlib.util.find_spec(name)
+        found = _location(spec.submodule_search_locations, spec.origin) if spec else None
+        if found is not None and found.resolve() == home / name:
+            continue
+        if found is None:
+            raise ForeignPackageError(
+                f"the package {name!r} of qsearch is missing",
+                where=str(home),
+                fix="install the distribution again: pip install --force-reinstall qsearch",
+            )
+        raise ForeignPackageError(
+            f"the package {name!r} that Python finds is not the one of qsearch",
+            where=f"found {found}, expected {home / name}",
+            fix=(
+                f"another distribution or a folder on PYTHONPATH is also called {name!r}: "
+                "remove it, or run qsearch in a virtual environment of its own"
+            ),
+        )
+
+
+def _location(search_locations: list[str] | None, origin: str | None) -> Path | None:
+    if search_locations:
+        return Path(next(iter(search_locations)))
+    return Path(origin) if origin else None

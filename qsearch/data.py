@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
+
+import numpy as np
+from numpy.lib import format as npy_format
+from numpy.typing import NDArray
 
 from qsearch.config import read_config_file
 from qsearch.errors import DataError
-from qsearch.search.space import content_hash
-from qsearch.spool import spool
 from workers.datasets.contents import Contents
-from workers.datasets.protocol import Dataset, InputSpec
+from workers.datasets.protocol import Dataset as OpenDataset
+from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.messages import DatasetRef, Range
 
@@ -50,6 +57,12 @@ class PreparedData:
         return self.ref.kind == "synthetic"
 
 
+def content_hash(value: Any) -> str:
+    """sha256 of plain values: JSON with sorted keys and no spaces."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def prepare_data(
     given: Any,
     inputs: Sequence[InputSpec],
@@ -62,7 +75,7 @@ def prepare_data(
     """Open data, check that it fits the model's inputs, and hash it.
 
     Args:
-        given: a path, None for synthetic inputs, or Python objects (see ``qsearch.spool``).
+        given: a path, None for synthetic inputs, or Python objects (see ``qsearch.data``).
         inputs: the model's inputs.
         name: "calib" or "eval", for messages and file names.
         preprocess: how an image becomes the input.
@@ -120,5 +133,254 @@ def read_preprocess(path: str | None) -> dict[str, Any] | None:
     return None if path is None else read_config_file(path)
 
 
-def _checked(dataset: Dataset, ref: DatasetRef, sha256: str, described: str) -> PreparedData:
+def _checked(dataset: OpenDataset, ref: DatasetRef, sha256: str, described: str) -> PreparedData:
     return PreparedData(ref, len(dataset), dataset.has_labels, sha256, described)
+
+
+# Python objects become an .npz in the run folder ------------------------------------------------
+
+
+LABELS = "labels"
+_LABEL_NAMES = ("labels", "label", "target", "targets")
+_CHUNK = 1 << 20
+_MAX_CALLS = 8
+
+
+def spool(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name: str) -> Path:
+    """Write ``data`` to ``folder/<name>-<hash>.npz`` and return the path.
+
+    Memory stays at one item of an iterable, however many there are.
+
+    Raises:
+        DataError: empty, of a kind we do not take, or of names or shapes that do not fit.
+    """
+    columns: dict[str, _Column] = {}
+    names: list[str] = []
+    try:
+        with _writing(folder, name):
+            folder.mkdir(parents=True, exist_ok=True)
+        for item in _items(data):
+            sample = _named(item, inputs)
+            given = sorted(item) if isinstance(item, Mapping) else sorted(sample)
+            names = names or given
+            if given != names:
+                raise DataError(
+                    f"items differ in their names: {names} and then {given}",
+                    where=name,
+                    fix="give every item the same names",
+                )
+            for key, value in sample.items():
+                column = columns.setdefault(key, _Column(folder / f".part-{name}-{len(columns)}"))
+                with _writing(folder, name):
+                    column.append(value, name, key)
+        if not columns:
+            raise DataError("the data holds no sample", where=name, fix="give at least one sample")
+        with _writing(folder, name):
+            return _write(columns, folder, name)
+    finally:
+        for column in columns.values():
+            column.discard()
+
+
+@contextlib.contextmanager
+def _writing(folder: Path, name: str) -> Iterator[None]:
+    """Name the folder of files that cannot be written; reading is the caller's iterator's."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"the {name} data cannot be kept: {error.strerror or error}",
+            where=str(folder),
+            fix="free space there, choose another folder with -o, or give the path of an .npz",
+        ) from error
+
+
+def _items(data: Any) -> Iterator[Any]:
+    for _ in range(_MAX_CALLS):
+        if not isinstance(data, type) and callable(data) and not hasattr(data, "get_next"):
+            data = data()
+    if hasattr(data, "get_next"):
+        while (item := data.get_next()) is not None:
+            yield item
+    elif isinstance(data, np.ndarray | Mapping) or _is_columns(data):
+        yield data
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        yield from data
+    else:
+        raise DataError(
+            f"data of type {type(data).__name__} cannot be used",
+            fix=(
+                "give an array, a mapping of arrays, an iterable of mappings, a "
+                "CalibrationDataReader, a callable, or the path of an .npz or image folder"
+            ),
+        )
+
+
+def _is_columns(data: Any) -> bool:
+    """Whether this is one tuple of all inputs and all labels, and not of two samples."""
+    if not (isinstance(data, tuple) and len(data) == 2 and all(hasattr(d, "shape") for d in data)):
+        return False
+    inputs, labels = (tuple(part.shape) for part in data)
+    return len(inputs) > len(labels) == 1 and inputs[0] == labels[0]
+
+
+def _named(item: Any, inputs: tuple[InputSpec, ...]) -> dict[str, NDArray[Any]]:
+    """Arrays by name, samples on axis 0."""
+    labels = None
+    # A list of two may be a sample of two numbers; of two arrays or tensors it is a pair.
+    pair = isinstance(item, tuple | list) and len(item) == 2 and len(inputs) == 1
+    if pair and (isinstance(item, tuple) or all(hasattr(part, "shape") for part in item)):
+        item, labels = item
+    if isinstance(item, Mapping):
+        item = _known_names(item, inputs)
+    else:
+        if len(inputs) != 1:
+            raise DataError(
+                "data without names for a model with several inputs",
+                where=f"inputs {', '.join(map(str, inputs))}",
+                fix="give mappings from input name to array",
+            )
+        item = {inputs[0].name: item}
+    if labels is not None:
+        item = {**item, LABELS: labels}
+    specs = {spec.name: spec for spec in inputs}
+    arrays: dict[str, NDArray[Any]] = {}
+    for key, value in item.items():
+        array = _array(value)
+        spec = specs.get(key)
+        alone = array.ndim == (len(spec.shape) - 1 if spec else 0)
+        arrays[str(key)] = array[np.newaxis] if alone else array
+    counts = {key: len(array) for key, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        raise DataError(
+            f"arrays of different numbers of samples: {counts}",
+            fix="give every name as many samples",
+        )
+    return arrays
+
+
+def _known_names(item: Mapping[str, Any], inputs: tuple[InputSpec, ...]) -> dict[str, Any]:
+    """A row with the names of the model: ``label`` for ``labels``, and the only other column of a
+    model with one input whatever it is called."""
+    named = dict(item)
+    for name in _LABEL_NAMES[1:]:
+        if name in named and LABELS not in named and name not in {i.name for i in inputs}:
+            named[LABELS] = named.pop(name)
+    others = [name for name in named if name != LABELS]
+    if len(inputs) == len(others) == 1:
+        named[inputs[0].name] = named.pop(others[0])
+    return named
+
+
+def _array(value: Any) -> NDArray[Any]:
+    """An array of anything like one; tensors of torch leave their device and their history."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+    if hasattr(value, "cpu"):
+        value = value.cpu()
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+@dataclass(slots=True)
+class _Column:
+    """The raw bytes of one name, gathered in a temporary file."""
+
+    path: Path
+    rows: int = 0
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] | None = None
+    _stream: IO[bytes] | None = field(default=None)
+
+    def append(self, array: NDArray[Any], data_name: str, key: str) -> None:
+        if self._stream is None:
+            self._stream = self.path.open("wb")
+            self.shape, self.dtype = array.shape[1:], array.dtype
+        if array.shape[1:] != self.shape or array.dtype != self.dtype:
+            raise DataError(
+                f"items of {key!r} differ: {self.dtype}{list(self.shape)} and then "
+                f"{array.dtype}{list(array.shape[1:])}",
+                where=data_name,
+                fix="give every item the same shape and dtype",
+            )
+        if array.dtype.hasobject:
+            raise DataError(
+                f"{key!r} holds Python objects", where=data_name, fix="give numeric arrays"
+            )
+        self._stream.write(np.ascontiguousarray(array).tobytes())
+        self.rows += len(array)
+
+    def copy_to(self, target: Callable[[bytes], Any]) -> None:
+        assert self._stream is not None
+        assert self.dtype is not None
+        self._stream.flush()
+        header = {
+            "descr": npy_format.dtype_to_descr(self.dtype),
+            "fortran_order": False,
+            "shape": (self.rows, *self.shape),
+        }
+        target(_header_bytes(header))
+        with self.path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                target(chunk)
+
+    def discard(self) -> None:
+        if self._stream is not None:
+            with contextlib.suppress(OSError):  # what a full disk does not take is not needed
+                self._stream.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _header_bytes(header: dict[str, Any]) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    npy_format.write_array_header_2_0(buffer, header)
+    return buffer.getvalue()
+
+
+def _write(columns: dict[str, _Column], folder: Path, name: str) -> Path:
+    partial = folder / f".part-{name}.npz"
+    digest = hashlib.sha256()
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+        for key in sorted(columns):
+            digest.update(key.encode())
+            entry = zipfile.ZipInfo(f"{key}.npy")
+
+            with archive.open(entry, "w", force_zip64=True) as member:
+
+                def both(chunk: bytes, write: Callable[[bytes], Any] = member.write) -> None:
+                    digest.update(chunk)
+                    write(chunk)
+
+                columns[key].copy_to(both)
+    target = folder / f"{name}-{digest.hexdigest()[:16]}.npz"
+    partial.replace(target)
+    return target
+
+
+# Items with a transform -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """What ``calib`` and ``eval`` take: items, read one at a time, and how to read one.
+
+    Args:
+        items: any iterable: a list, a torch DataLoader or Dataset, a Hugging Face data set.
+        transform_fn: from an item to an array, a mapping of input name to array (``labels`` among
+            them), or a pair (inputs, labels). None takes items as they are.
+    Example:
+        >>> import numpy as np
+        >>> rows = [{"pixels": np.zeros(4, np.uint8), "digit": 3}]
+        >>> data = Dataset(rows, lambda row: (row["pixels"] / 255, row["digit"]))
+        >>> [label for _, label in data]
+        [3]
+    """
+
+    items: Iterable[Any]
+    transform_fn: Callable[[Any], Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.items:
+            yield item if self.transform_fn is None else self.transform_fn(item)

@@ -23,6 +23,7 @@ COSTS: Final = cost_options()
 """What ``--minimize`` may name, and ``--metric`` with less being better."""
 METRICS: Final = metric_options()
 JUDGES: Final = ("grid", "simulated")
+DASHBOARD_PORT: Final = 8090
 POOLS: Final = ("ray", "process", "inline")
 SAMPLERS: Final = ("auto", "tpe", "nsga2", "random", "grid")
 

@@ -1,5 +1,4 @@
-"""What is asked of studies, in a run folder or a storage, and done with them. Part of
-``qsearch.api``.
+"""What is asked of stored studies, and done with them.
 
 ``folder`` is a run folder or a folder of run folders; where neither it nor ``storage`` is told, the
 study is looked for in QSEARCH_STORAGE, the working directory and ``runs``.
@@ -7,16 +6,35 @@ study is looked for in QSEARCH_STORAGE, the working directory and ``runs``.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from qsearch.store.records import CommandKind
-    from qsearch.study_address import StudyAddress
+from qsearch import run_folder
+from qsearch.errors import SearchFailedError, SettingsError
+from qsearch.report.build import trial_details
+from qsearch.report.listing import (
+    TrialFilter,
+    opened,
+    rows_of_studies,
+    study_row,
+    trial_rows,
+    with_all_columns,
+)
+from qsearch.report.pareto import front_of
+from qsearch.run_folder import RunFolder, StudyAddress
+from qsearch.search.objectives import Objective, accuracies_in
+from qsearch.search.space import Space
+from qsearch.store.engine import migrate, schema_version
+from qsearch.store.records import CommandKind, Study
+from qsearch.store.repository import Repository
 
 PathLike = str | os.PathLike[str]
+
+_LISTENING_S: Final = 60.0
 
 
 def find_study(
@@ -39,10 +57,7 @@ def status(
     Raises:
         StoreError: nothing was searched there, or none of it can be read.
     """
-    from qsearch.report.listing import rows_of_studies
-    from qsearch.study_address import find_studies
-
-    return rows_of_studies(find_studies(_path(folder), storage, study))
+    return rows_of_studies(run_folder.find_studies(_path(folder), storage, study))
 
 
 def trials(
@@ -64,8 +79,6 @@ def trials(
         sort: column; ``-`` before it puts the greatest first.
         limit: rows at most.
     """
-    from qsearch.report.listing import TrialFilter, trial_rows
-
     wanted = TrialFilter(tuple(states or ()), stage, dict(least or {}), sort, limit)
     return trial_rows(_address(folder, storage, study), wanted)
 
@@ -78,27 +91,88 @@ def best(
     Raises:
         SearchFailedError: no trial was completed.
     """
-    from qsearch.managing import best_of
-
-    return best_of(_address(folder, storage, study))
+    address = _address(folder, storage, study)
+    with opened(address) as (repository, named):
+        objective = Objective.of(named.spec)
+        winner = objective.best(repository.trials_of(named.id, states=["complete"]))
+        if winner is None:
+            raise SearchFailedError(
+                f"no trial of study {named.name!r} was completed",
+                where=address.url,
+                fix="see `qsearch trials` for each one's reason",
+            )
+        module = RunFolder(address.folder).module if address.folder is not None else None
+        written = module is not None and module.is_file()
+        return {
+            "study": named.name,
+            **trial_details(winner),
+            "baseline": dict(named.baseline or {}),
+            "qconfig": dict(winner.qconfig),
+            **(_front(repository, named, objective) if objective.minimize else {}),
+            "module": str(module) if written else None,
+        }
 
 
 def trial(
     folder: PathLike | None, number: int, *, storage: str | None = None, study: str | None = None
 ) -> dict[str, Any]:
     """All that is known of one trial: its row, configuration, failure, shards and logs."""
-    from qsearch.managing import trial_of
-
-    return trial_of(_address(folder, storage, study), number)
+    with opened(_address(folder, storage, study)) as (repository, found_study):
+        found = repository.trials_by_number(found_study.id, [number])
+        if not found:
+            raise SettingsError(
+                f"study {found_study.name!r} has no trial {number}",
+                where="--trial",
+                fix="see `qsearch trials`",
+            )
+        (one,) = found
+        failure = one.outcome.failure
+        return {
+            **trial_details(one),
+            "stage": one.stage,
+            "batch": one.batch,
+            "lost_workers": one.lost_workers,
+            "qconfig": dict(one.qconfig),
+            "config_hash": one.config_hash,
+            "work_hash": one.work_hash,
+            "error_where": failure.where if failure else None,
+            "error_fix": failure.fix if failure else None,
+            "shards": [
+                {"shard": s.shard, "samples": s.samples, "sums": dict(s.sums), "cpu_s": s.cpu_s}
+                for s in repository.shards_of(found_study.id, number)
+            ],
+            "logs": [
+                {"source": entry.source, "excerpt": entry.excerpt}
+                for entry in repository.logs_of(found_study.id, number)
+            ],
+        }
 
 
 def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[dict[str, Any]]:
     """One row per study beside one another; run folders, or names in ``storage``."""
-    from qsearch.managing import compared
-
     if storage is None:
-        return compared([_address(folder, None, None) for folder in studies])
-    return compared([_address(None, storage, str(name)) for name in studies])
+        addresses = [_address(folder, None, None) for folder in studies]
+    else:
+        addresses = [_address(None, storage, str(name)) for name in studies]
+    rows = []
+    for address in addresses:
+        with opened(address) as (repository, study):
+            objective = Objective.of(study.spec)
+            complete = repository.trials_of(study.id, states=["complete"])
+            best = objective.best(complete)
+            row = study_row(repository, study)
+            spent = [t.outcome.run_cpu_s or 0.0 for t in complete if not t.outcome.from_store]
+            rows.append(
+                {
+                    **{name: row[name] for name in ("study", "model", "state", "trials")},
+                    "baseline_top1": (study.baseline or {}).get("top1"),
+                    **accuracies_in({} if best is None else best.outcome.score or {}),
+                    "best_trial": None if best is None else best.number,
+                    "cpu_s_per_trial": sum(spent) / len(spent) if spent else None,
+                    "params": None if best is None else dict(best.params),
+                }
+            )
+    return with_all_columns(rows)
 
 
 def stop(
@@ -113,9 +187,10 @@ def stop(
     Returns:
         The study's name, and how many drivers are listening.
     """
-    from qsearch.managing import command
-
-    return command(_address(folder, storage, study), kind)
+    with opened(_address(folder, storage, study), writing=True) as (repository, named):
+        drivers = repository.drivers_of(named.id, running=True)
+        repository.add_command(named.id, kind)
+        return named.name, sum(time.time() - driver.beat_at < _LISTENING_S for driver in drivers)
 
 
 def delete(
@@ -130,9 +205,31 @@ def delete(
     Raises:
         SettingsError: it is being searched, and ``force`` was not said.
     """
-    from qsearch.managing import delete as delete_study
+    address = _address(folder, storage, study)
+    with opened(address):
+        pass  # before a lock is put where there is no study
+    run = None if address.folder is None else RunFolder(address.folder)
+    with contextlib.nullcontext() if run is None else run.in_use():
+        name, left = _forget(address, force)
+        # A folder without a database of its own has its study in the storage it names.
+        if run is not None and not (run.database.is_file() if address.storage else left):
+            run.remove()
+    return name
 
-    return delete_study(_address(folder, storage, study), even_if_running=force)
+
+def _forget(address: StudyAddress, even_if_running: bool) -> tuple[str, int]:
+    """Delete the rows of a study; its name, and how many studies the storage holds now."""
+    with opened(address, writing=True) as (repository, study):
+        drivers = repository.drivers_of(study.id, running=True)
+        alive = [d.name for d in drivers if time.time() - d.beat_at < _LISTENING_S]
+        if alive and not even_if_running:
+            raise SettingsError(
+                f"study {study.name!r} is being searched",
+                where=", ".join(alive),
+                fix="`qsearch stop` it first, or say --force when that driver is dead",
+            )
+        repository.delete_study(study.id)
+        return study.name, len(repository.studies())
 
 
 def export_optuna(
@@ -148,9 +245,15 @@ def export_optuna(
     Raises:
         SettingsError: the name is taken there, or the storage cannot be used.
     """
-    from qsearch.managing import export_optuna as write
+    from qsearch.search.optuna_study import write_study
 
-    return write(_address(folder, storage, study), url, name)
+    with opened(_address(folder, storage, study)) as (repository, named):
+        trials = [trial for trial in repository.trials_of(named.id) if trial.finished]
+        objective = Objective.of(named.spec)
+        space = Space.from_dict(named.spec["space"])
+        target = name or named.name
+        write_study(trials, space, objective, url, target)
+        return target, len(trials)
 
 
 def migrate_store(folder: PathLike | None, *, storage: str | None = None) -> tuple[str, str]:
@@ -159,26 +262,21 @@ def migrate_store(folder: PathLike | None, *, storage: str | None = None) -> tup
     Raises:
         StoreError: there is no such store, or it is of a newer version.
     """
-    from qsearch.store.engine import migrate
-
-    return migrate(_storage(folder, storage))
+    return migrate(_address(folder, storage, None).url)
 
 
 def check_store(folder: PathLike | None, *, storage: str | None = None) -> tuple[str | None, str]:
     """The schema of a store (None: it holds no study), and the one this version needs."""
-    from qsearch.store.engine import schema_version
+    return schema_version(_address(folder, storage, None).url)
 
-    return schema_version(_storage(folder, storage))
+
+def _front(repository: Repository, study: Study, objective: Objective) -> dict[str, Any]:
+    complete = repository.trials_of(study.id, states=["complete"])
+    return {"front": front_of(complete, objective)}
 
 
 def _address(folder: PathLike | None, storage: str | None, study: str | None) -> StudyAddress:
-    from qsearch.study_address import find_study
-
-    return find_study(_path(folder), storage, study)
-
-
-def _storage(folder: PathLike | None, storage: str | None) -> str:
-    return _address(folder, storage, None).url
+    return run_folder.find_study(_path(folder), storage, study)
 
 
 def _path(folder: PathLike | None) -> Path | None:

@@ -1,1 +1,1 @@
-"""The command line: a file per command; each parses, calls ``qsearch.api`` once, and prints."""
+"""The command line: a file per kind of command; each parses, calls one function, and prints."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +19,7 @@ import click
 from qsearch.cli import options
 from qsearch.cli.options import Command, Decorator, option
 from qsearch.exit_codes import EXIT_INTERRUPTED, EXIT_TARGET_MISSED
-from qsearch.settings import OUTPUT, Flag, MaxDrop, Settings
+from qsearch.settings import DASHBOARD_PORT, OUTPUT, Flag, MaxDrop, Settings
 
 _INTEGERS = "fully_integral"
 
@@ -79,18 +82,17 @@ def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
     resolved = resolve(flags, config_file=config)
     options.named_model(resolved.settings.model or None)
     with interrupts_kept():
-        from qsearch import api
         from qsearch.progress import make_progress
-        from qsearch.search import launch  # noqa: F401  what the search imports, imported now
+        from qsearch.search.launch import plan, run_search  # imports all that the search needs
 
     settings = resolved.settings
     if settings.dry_run:
-        plan = api.plan_launch(resolved)
-        print(json.dumps(plan) if settings.as_json else _lines(plan))
+        planned = plan(resolved)
+        print(json.dumps(planned) if settings.as_json else _lines(planned))
         return 0
-    with api.dashboard_beside(settings, dashboard):
+    with dashboard_beside(settings, dashboard):
         progress = make_progress(settings.verbosity)
-        result = api.launch_resolved(resolved, progress=progress)
+        result = run_search(resolved, progress=progress)
     if settings.as_json:
         print(json.dumps(result.summary))
         return int(result.exit_code)
@@ -139,3 +141,48 @@ def after_launch(
 def export_step(place: str, conversions: str) -> str:
     """How to export a module; ``conversions`` is its configuration's partition_conversions."""
     return f"qsearch export {place} --format {'c' if conversions == _INTEGERS else 'float'} -o DIR"
+
+
+@contextlib.contextmanager
+def dashboard_beside(settings: Settings, wanted: bool = True) -> Iterator[None]:
+    """A dashboard of the search that the block runs, in a process that ends with it.
+
+    It listens on this machine only, on port 8090 or any that is free, and says where on stderr.
+
+    Args:
+        wanted: False starts none.
+    """
+    if not wanted:
+        yield
+        return
+    from qsearch.model_file import find_model
+    from qsearch.search.launch import run_folder
+
+    folder = run_folder(settings, find_model(settings.model)).path
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {k: v for k, v in os.environ.items() if k != "QSEARCH_STORAGE"}
+    words = [str(folder)]
+    if settings.storage is not None:
+        # Others on this machine see command lines, not environments.
+        environment["QSEARCH_STORAGE"] = settings.storage
+        words = []
+    port = str(_free_port())
+    command = [sys.executable, "-m", "qsearch", "dashboard", *words, "--port", port]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    print(f"dashboard  http://127.0.0.1:{port}/", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _free_port() -> int:
+    """The usual port, or any where another process has it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", DASHBOARD_PORT))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

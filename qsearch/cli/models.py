@@ -18,7 +18,7 @@ from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.difference import NodeDifference
-    from qsearch.diagnosis import ModelDiagnosis
+    from qsearch.modules.analysis import ModelDiagnosis
 
 TEXT: Final = "text"
 SIGN_HELP: Final = "sign the module with this private key (qsearch keygen)"
@@ -61,9 +61,9 @@ def doctor_command(
 
     Exit codes: 0 a fully integral module is possible, 1 operators are left in float.
     """
-    from qsearch import api
+    from qsearch.modules.analysis import doctor
 
-    found = api.doctor(options.named_model(model), qconfig, dim=dim, hw=hw, space_out=space_out)
+    found = doctor(options.named_model(model), qconfig, dim=dim, hw=hw, space_out=space_out)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
@@ -164,7 +164,7 @@ def _nodes(names: Any) -> str:
     help="write the module's text after every pass, and why operators share no kernel",
     panel=OUTPUT,
 )
-@option("--seed", metavar="S", default="0", help="of synthetic data (0)", panel=INPUT)
+@option("--seed", metavar="S", type=int, default=0, help="of synthetic data (0)", panel=INPUT)
 @options.verbosity
 def compile_command(
     model: str | None,
@@ -175,21 +175,21 @@ def compile_command(
     sign: str | None,
     dim: tuple[str, ...],
     dump_ir: str | None,
-    seed: str,
+    seed: int,
 ) -> int:
     """Quantize a model with one configuration, without a search, and write a .qmod."""
     given = options.named_model(model)
     from compiler.transform import DumpDir, PassContext
-    from qsearch import api
+    from qsearch.modules.quantization import quantize
+    from qsearch.modules.signing import private_key, sign_file
     from qsearch.process import logging_to
-    from qsearch.signing import private_key, sign_file
 
     signer = private_key(Path(sign)) if sign else None
     verbosity = options.given_verbosity() or 0
     # Without their constants: a model of 20 MB in thirty files is for reading, not for parsing.
     dumps = (DumpDir(Path(dump_ir), show_meta=False),) if dump_ir else ()
     with logging_to(verbosity), PassContext(instruments=dumps):
-        module = api.compile_model(given, calib, qconfig, preprocess=preprocess, dim=dim, seed=seed)
+        module = quantize(given, calib, qconfig, preprocess=preprocess, dim=dim, seed=seed)
     if dump_ir:
         from compiler.fusion.fuse_ops import fuse_report
 
@@ -250,11 +250,11 @@ def insight_command(
 ) -> int:
     """Tell which layers and tensors of a quantized model lose accuracy."""
     given = options.named_model(model)
-    from qsearch import api
+    from qsearch.modules.analysis import insight
     from qsearch.report.insight.page import decibels, layer_rows
 
     quiet = options.given_verbosity() == -1 or not sys.stderr.isatty()
-    found = api.insight(
+    found = insight(
         given,
         calib,
         eval,
@@ -270,9 +270,9 @@ def insight_command(
     if as_json:
         print(json.dumps(found.to_dict()))
         return EXIT_OK
-    insight = found.insight
-    print(table(layer_rows(insight.layers)))
-    for name, output in (("simulated", insight.simulated), ("integer", insight.integer)):
+    figures = found.insight
+    print(table(layer_rows(figures.layers)))
+    for name, output in (("simulated", figures.simulated), ("integer", figures.integer)):
         if output is not None:
             agreement = f"{100 * output.agreement:.2f} %"
             print(f"{name}: SQNR {decibels(output.output_db)} dB, agreement {agreement}")
@@ -329,20 +329,21 @@ def show_command(
 
     Constants are printed in brief unless asked for: a real model has megabytes of them.
     """
-    from qsearch import api
     from qsearch.errors import SettingsError
+    from qsearch.modules.views import draw, show_hardware, show_text
+    from qsearch.studies import trial as stored_trial
 
     if trial is not None:
-        print(json.dumps(api.trial(file, trial), indent=1))
+        print(json.dumps(stored_trial(file, trial), indent=1))
         return EXIT_OK
     if matcher is not None and hw is None:
         raise SettingsError("--matcher draws hardware groups", where="show", fix="add --hw opu_q")
     if hw is not None:
-        shown = api.show_hardware(file, hw, format, matcher=matcher, after=after, dim=dim)
+        shown = show_hardware(file, hw, format, matcher=matcher, after=after, dim=dim)
     elif format == TEXT:
-        shown = api.show_text(file, after=after, dim=dim, brief=out is None and not full)
+        shown = show_text(file, after=after, dim=dim, brief=out is None and not full)
     else:
-        shown = api.draw(file, format, after=after, dim=dim)
+        shown = draw(file, format, after=after, dim=dim)
     if out is not None:
         write_text(Path(out), shown)
     elif format == TEXT and hw is None and sys.stdout.isatty():
@@ -386,11 +387,9 @@ def diff_command(
 
     Exit codes: 0 all outputs are equal, 1 one is not.
     """
-    from qsearch import api
+    from qsearch.modules.views import diff
 
-    found = api.diff(
-        a, b, eval, samples=samples, rtol=rtol, atol=atol, preprocess=preprocess, dim=dim
-    )
+    found = diff(a, b, eval, samples=samples, rtol=rtol, atol=atol, preprocess=preprocess, dim=dim)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:

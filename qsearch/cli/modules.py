@@ -15,7 +15,7 @@ from qsearch.exit_codes import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.proof.finding import Finding
-    from qsearch.verification import Verification
+    from qsearch.modules.verification import Verification
 
 _SHOWN: Final = 20
 _RECORDS: Final = {
@@ -51,9 +51,9 @@ def run_command(module: str, eval: str, preprocess: str | None, as_json: bool) -
 
     Prints the score and the hash of the outputs.
     """
-    from qsearch import api
+    from qsearch.modules.quantization import run_module
 
-    found = api.run_module(module, eval, preprocess=preprocess)
+    found = run_module(module, eval, preprocess=preprocess)
     if as_json:
         print(json.dumps(found))
     else:
@@ -101,9 +101,9 @@ def export_command(
     as_json: bool,
 ) -> int:
     """Write a .qmod as C source, as ONNX, or as commands of an accelerator."""
-    from qsearch import api
+    from qsearch.modules.export import export
 
-    found = api.export(module, format, out, name=name, hw=hw, matcher=matcher)
+    found = export(module, format, out, name=name, hw=hw, matcher=matcher)
     if as_json:
         print(json.dumps(found.to_dict()))
         return EXIT_OK
@@ -129,9 +129,9 @@ def export_command(
 @options.verbosity
 def keygen_command(out: str) -> int:
     """Make a pair of Ed25519 keys, to sign modules and to check who signed them."""
-    from qsearch import api
+    from qsearch.modules.signing import keygen
 
-    public, fingerprint = api.keygen(out)
+    public, fingerprint = keygen(out)
     print(
         f"private key: {out}; keep it secret, sign with --sign {out}\n"
         f"public key:  {public}; hand it out, check with qsearch verify M.qmod --key {public}\n"
@@ -181,10 +181,10 @@ def verify_command(
     Exit codes: 0 proved, 1 refuted, or its record or signature does not hold, 2 the file cannot be
     read, or is too much work.
     """
-    from qsearch import api
+    from qsearch.modules.verification import verify
     from qsearch.run_folder import RunFolder
 
-    found = api.verify(
+    found = verify(
         module,
         eval,
         preprocess=preprocess,

@@ -388,13 +388,13 @@ study: Decorator = stacked(
 
 
 def found_study(folder: str | None, storage: str | None, study: str | None) -> dict[str, Any]:
-    """The study that is meant, as the functions of ``api`` take it.
+    """The study that is meant, as the functions of ``studies`` take it.
 
     Where nothing was told, what was found is said on stderr.
     """
-    from qsearch import api
+    from qsearch.studies import find_study
 
-    found = api.find_study(folder, storage=storage, study=study)
+    found = find_study(folder, storage=storage, study=study)
     if folder is None and storage is None:
         where = "QSEARCH_STORAGE" if found.folder is None else found.folder
         print(f"found in {where}", file=sys.stderr)

@@ -31,9 +31,9 @@ def status_command(
     folder: str | None, storage: str | None, study: str | None, as_json: bool
 ) -> int:
     """Tell how the studies of a run folder or storage stand, in a line each."""
-    from qsearch import api
+    from qsearch import studies as stored
 
-    rows = api.status(folder, storage=storage, study=study)
+    rows = stored.status(folder, storage=storage, study=study)
     print(json.dumps(rows) if as_json else table(rows))
     return EXIT_OK
 
@@ -63,9 +63,9 @@ def trials_command(
     format: str,
 ) -> int:
     """List the trials of a study."""
-    from qsearch import api
+    from qsearch import studies as stored
 
-    rows = api.trials(
+    rows = stored.trials(
         **options.found_study(folder, storage, study),
         states=state,
         stage=stage,
@@ -115,10 +115,10 @@ def best_command(
     folder: str | None, storage: str | None, study: str | None, qconfig: bool, as_json: bool
 ) -> int:
     """Print the winner of a study: its scores, parameters and module."""
-    from qsearch import api
+    from qsearch import studies as stored
     from qsearch.search.objectives import accuracies_in
 
-    found = api.best(**options.found_study(folder, storage, study))
+    found = stored.best(**options.found_study(folder, storage, study))
     if qconfig:
         print(json.dumps(found["qconfig"], indent=1))
     elif as_json:
@@ -153,9 +153,9 @@ def _shown(value: Any) -> str:
 @options.verbosity
 def compare_command(studies: tuple[str, ...], storage: str | None, format: str) -> int:
     """Print studies beside one another, a row each."""
-    from qsearch import api
+    from qsearch import studies as stored
 
-    print_rows(api.compare(studies, storage=storage), format)
+    print_rows(stored.compare(studies, storage=storage), format)
     return EXIT_OK
 
 
@@ -175,9 +175,9 @@ def report_command(
     folder: str | None, storage: str | None, study: str | None, out: str, svg: str | None
 ) -> int:
     """Write a study as one HTML file with all plots, to attach to a ticket."""
-    from qsearch import api
+    from qsearch.report.html import report
 
-    for path in api.report(folder, out, storage=storage, study=study, plots=svg):
+    for path in report(folder, out, storage=storage, study=study, plots=svg):
         print(f"wrote {path}")
     return EXIT_OK
 
@@ -243,9 +243,9 @@ def dashboard_command(
     max_upload: str,
 ) -> int:
     """Show studies in a browser, live, until interrupted."""
-    from qsearch import api
+    from qsearch.dashboard.server import dashboard
 
-    api.dashboard(
+    dashboard(
         folder,
         storage=storage,
         host=host,
@@ -274,14 +274,14 @@ def stop_command(
 
     The command is left in the store; drivers look for it every second.
     """
-    from qsearch import api
+    from qsearch import studies as stored
 
     if pause and resume:
         raise options.refused(
             click.get_current_context(), "--pause and --resume exclude each other"
         )
     kind: Final = "pause" if pause else "resume" if resume else "stop"
-    name, listening = api.stop(**options.found_study(folder, storage, study), kind=kind)
+    name, listening = stored.stop(**options.found_study(folder, storage, study), kind=kind)
     print(f"{kind}: study {name}, {listening} driver(s) listening")
     return EXIT_OK
 
@@ -295,7 +295,7 @@ def delete_command(
     folder: str | None, storage: str | None, study: str | None, yes: bool, force: bool
 ) -> int:
     """Forget a study, after asking on a terminal; elsewhere --yes must be said."""
-    from qsearch import api
+    from qsearch import studies as stored
     from qsearch.errors import SettingsError
 
     if folder is None and study is None:
@@ -309,7 +309,7 @@ def delete_command(
             raise SettingsError("deleting needs a yes", where="qsearch delete", fix="say --yes")
         if input(f"delete {study or folder} with all its trials? [y/N] ").strip().lower() != "y":
             return EXIT_TARGET_MISSED
-    name = api.delete(folder, storage=storage, study=study, force=force)
+    name = stored.delete(folder, storage=storage, study=study, force=force)
     print(f"deleted: study {name}")
     return EXIT_OK
 
@@ -329,13 +329,13 @@ def store_command(action: str, folder: str | None, storage: str | None) -> int:
 
     Exit codes of check: 0 up to date, 1 to be migrated.
     """
-    from qsearch import api
+    from qsearch import studies as stored
 
     if action == "migrate":
-        before, now = api.migrate_store(folder, storage=storage)
+        before, now = stored.migrate_store(folder, storage=storage)
         print(f"schema {now}" + (", nothing to do" if before == now else f", was {before}"))
         return EXIT_OK
-    found, needed = api.check_store(folder, storage=storage)
+    found, needed = stored.check_store(folder, storage=storage)
     print(f"schema {found or 'none'}, needed {needed}")
     return EXIT_OK if found == needed else EXIT_TARGET_MISSED
 
@@ -348,14 +348,14 @@ def store_command(action: str, folder: str | None, storage: str | None) -> int:
 @options.verbosity
 def export_optuna_command(study: str, url: str, storage: str | None, name: str | None) -> int:
     """Write a study for optuna-dashboard and other tools that read Optuna storages."""
-    from qsearch import api
+    from qsearch.studies import export_optuna
 
-    stored = storage is not None
-    target, count = api.export_optuna(
-        None if stored else study,
+    named = storage is not None
+    target, count = export_optuna(
+        None if named else study,
         url,
         storage=storage,
-        study=study if stored else None,
+        study=study if named else None,
         name=name,
     )
     print(f"wrote {count} trials as study {target}\ntry it: optuna-dashboard {url}")

@@ -19,7 +19,7 @@ from compiler.proof.record import compare_record, record_state
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.transform import FuseOps
 from qsearch.dashboard.inspection import InspectionError
-from qsearch.export import export_file
+from qsearch.modules.export import export
 
 MAX_BOXES: Final = 4000
 _ONNX: Final = "ONNX node "
@@ -85,7 +85,7 @@ def exported(file: Path, format: str, out: Path) -> dict[str, Any]:
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     target = out / f"{digest}-{format}.zip"
     with tempfile.TemporaryDirectory(dir=out) as folder:
-        made = export_file(file, format, Path(folder), None)
+        made = export(file, format, folder)
         part = Path(folder) / "part.zip"
         with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in made.files:
@@ -101,7 +101,7 @@ def _grouped(module: IRModule, groups: str) -> IRModule:
         fused: IRModule = FuseOps()(module)
         return fused
     from compiler.fusion.hardware.preparation import group_for_hardware
-    from qsearch.hardware import read_hardware
+    from qsearch.modules.views import read_hardware
 
     return group_for_hardware(module, read_hardware(groups))
 

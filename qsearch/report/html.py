@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,16 +12,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from qsearch.errors import RunFolderError
-from qsearch.managing import opened
+from qsearch.report.listing import opened
 from qsearch.report.measures import Measures, value_in, value_of
 from qsearch.report.plots import layers, parameters, trials
 from qsearch.report.plots.alone import alone, stylesheet
+from qsearch.run_folder import StudyAddress, find_study
 from qsearch.search.optuna_study import importances
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Failure, LayerFigures, Stage, Study
 from qsearch.store.view_queries import TrialPoint
-from qsearch.study_address import StudyAddress
 from workers.metrics.measure import Measure
+
+PathLike = str | os.PathLike[str]
 
 WIDTH: Final = 560
 ROWS: Final = 200
@@ -47,22 +50,42 @@ class StudyContent:
         return Measures.of(self.study, self.points)
 
 
-def write_report(address: StudyAddress, out: Path, plots: Path | None) -> list[Path]:
-    """See ``qsearch.report``."""
-    content = read_study(address)
+def report(
+    folder: PathLike | None = None,
+    out: PathLike = "report.html",
+    *,
+    storage: str | None = None,
+    study: str | None = None,
+    plots: PathLike | None = None,
+) -> list[Path]:
+    """Write a study as one HTML file that needs nothing else; what was written.
+
+    Args:
+        folder: run folder.
+        out: the HTML file.
+        storage: database, instead of a run folder's.
+        study: name, where there are several.
+        plots: folder for the plots as SVG files; None writes none.
+    Raises:
+        StoreError: no such storage or study.
+        SettingsError: several studies and no name.
+        RunFolderError: a file cannot be written.
+    """
+    content = read_study(find_study(None if folder is None else Path(folder), storage, study))
     drawn = draw_plots(content)
-    written = [out]
+    page_file = Path(out)
+    written = [page_file]
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, page(content, drawn).encode())
+        page_file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(page_file, page(content, drawn).encode())
         if plots is not None:
-            plots.mkdir(parents=True, exist_ok=True)
+            Path(plots).mkdir(parents=True, exist_ok=True)
             for name, (_, svg) in drawn.items():
-                written.append(plots / f"{name}.svg")
+                written.append(Path(plots) / f"{name}.svg")
                 write_atomically(written[-1], alone(svg).encode())
     except OSError as error:
         raise RunFolderError(
-            f"{error.filename or out} cannot be written: {error.strerror}",
+            f"{error.filename or page_file} cannot be written: {error.strerror}",
             where="--out, --svg",
             fix="name a folder you may write to",
         ) from error

@@ -11,11 +11,11 @@ from typing import Any, Final, get_args
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError, StoreError
 from qsearch.report.build import trial_row
+from qsearch.run_folder import StudyAddress
 from qsearch.search.objectives import Objective
-from qsearch.store.engine import open_reader
+from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.records import Study, TrialState
 from qsearch.store.repository import Repository
-from qsearch.study_address import StudyAddress
 
 log = logging.getLogger("qsearch.report.listing")
 
@@ -166,5 +166,22 @@ def _opened(storage: str) -> Iterator[Repository]:
     repository = Repository(open_reader(storage))
     try:
         yield repository
+    finally:
+        repository.close()
+
+
+@contextlib.contextmanager
+def opened(address: StudyAddress, *, writing: bool = False) -> Iterator[tuple[Repository, Study]]:
+    """The repository and the study at an address.
+
+    Raises:
+        StoreError: no such storage or study.
+        SettingsError: several studies and no name.
+    """
+    url = address.url
+    repository = Repository(open_engine(url, create=False) if writing else open_reader(url))
+    try:
+        name = address.name
+        yield repository, only_study(repository) if name is None else repository.study(name)
     finally:
         repository.close()

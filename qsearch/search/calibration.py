@@ -25,9 +25,10 @@ from compiler.quantize.calibration.flow import (
     statistics_fields,
 )
 from compiler.quantize.calibration.measurement import Measurement, Statistics
+from qsearch.data import content_hash
 from qsearch.search.context import StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, gather
-from qsearch.search.space import canonical_fields, content_hash
+from qsearch.search.space import canonical_fields
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
 
 MEASUREMENTS = (CHANNELS, STATISTICS, SCALES)

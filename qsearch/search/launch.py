@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from qsearch.config import Resolved
+from qsearch.config import Resolved, resolve
 from qsearch.data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
-from qsearch.model_source import ModelSource, find_model
+from qsearch.model_file import ModelSource, find_model
+from qsearch.own_code import path_of
 from qsearch.process import logging_to
-from qsearch.progress import Progress
+from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import RunFolder
-from qsearch.search.context import Control, Stopwatch, StudyContext
+from qsearch.search.context import Callback, Control, Stopwatch, StudyContext
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
 from qsearch.search.study import PreparedStudy, open_study, prepare_study, study_name
@@ -31,10 +35,91 @@ from qsearch.store.repository import Repository
 from workers.errors import BrokenRunError
 from workers.pool.protocol import WorkerPool, WorkerSize, open_pool
 
+PathLike = str | os.PathLike[str]
+
 log = logging.getLogger("qsearch.search.launch")
 
 # Wishes for one run: a file that is given to -c again must not start over or fall silent.
 _ONE_RUN_ONLY = ("dry_run", "fresh", "json", "verbosity")
+
+
+def launch(
+    model: PathLike,
+    *,
+    calib: Any = None,
+    eval: Any = None,
+    trials: int | None = None,
+    progress: bool | Progress = False,
+    config: PathLike | None = None,
+    callbacks: Sequence[Callback] = (),
+    stop: threading.Event | None = None,
+    **settings: Any,
+) -> SearchResult:
+    """Search for the best quantization of a model; the same call on the same folder resumes.
+
+    Args:
+        model: path of an ONNX file, or the name of a shipped model ("digits").
+        calib: calibration inputs: a path (.npz, .npy, folder of images), an array, a mapping of
+            arrays, a tuple (inputs, labels), an iterable of mappings or (inputs, labels) pairs
+            such as a torch DataLoader, a Hugging Face data set, ``qsearch.Dataset(items,
+            transform_fn)``, a CalibrationDataReader, or a callable that gives one.
+        eval: evaluation data of the same kinds; ``labels`` among the names scores top-1.
+        trials: of the study in total, over all runs (32).
+        progress: True shows it on stderr.
+        config: configuration file with the same names as the flags.
+        callbacks: called with every trial after it was stored; a true answer stops the search.
+        stop: set it from another thread to end the search in good order.
+        settings: further fields of ``Settings``, such as ``out``, ``pool``. ``metric``, ``sampler``
+            and ``passes`` may be functions and classes: ``metric(outputs, labels)`` gives a float,
+            a dictionary or one value per sample; ``sampler(seed)`` an Optuna sampler.
+    Returns:
+        The study so far; ``exit_code`` 1 says that no trial stayed within ``max_drop``,
+        ``max_size`` and ``at_most``.
+    Raises:
+        CompilerError: anything that cannot be used, with what, where and how to fix it.
+    Example:
+        >>> import qsearch, tempfile
+        >>> result = qsearch.launch("digits", trials=1, pool="inline", out=tempfile.mkdtemp())
+        >>> result.best_params["weight_granularity"]
+        'channel'
+    """
+    flags = {"model": model, "trials": trials, **_paths(settings)}
+    objects: dict[str, Any] = {}
+    for name, given in (("calib", calib), ("eval", eval)):
+        if given is None or isinstance(given, str | os.PathLike):
+            flags[name] = given
+        else:
+            objects[name] = given
+    shown = make_progress(0) if progress is True else progress or SilentProgress()
+    resolved = resolve(flags, config_file=None if config is None else Path(config))
+    return run_search(
+        resolved,
+        calib=objects.get("calib"),
+        evaluation=objects.get("eval"),
+        progress=shown,
+        control=Control(callbacks, stop or threading.Event()),
+    )
+
+
+async def launch_async(model: PathLike, **options: Any) -> SearchResult:
+    """``launch`` for programs with an event loop; cancelling it ends the search in good order.
+
+    The search runs in a thread of its own; callbacks are called there.
+
+    Example:
+        >>> import asyncio, qsearch, tempfile
+        >>> run = qsearch.launch_async("digits", trials=1, pool="inline", out=tempfile.mkdtemp())
+        >>> len(asyncio.run(run).trials)
+        1
+    """
+    stop = options.pop("stop", None) or threading.Event()
+    search = asyncio.create_task(asyncio.to_thread(launch, model, stop=stop, **options))
+    try:
+        return await asyncio.shield(search)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait([search])
+        raise
 
 
 def run_search(
@@ -196,3 +281,15 @@ def _pool(settings: Settings) -> Iterator[WorkerPool]:
         yield pool
     finally:
         pool.close()
+
+
+def _paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Functions and classes among the settings as import paths, which every worker can follow."""
+    found = dict(settings)
+    here = found.get("pool") == "inline"
+    for name in ("metric", "sampler"):
+        if callable(found.get(name)):
+            found[name] = path_of(found[name], name, in_this_process=here or name == "sampler")
+    if found.get("passes") is not None and not isinstance(found["passes"], str):
+        found["passes"] = [path_of(one, "pass", in_this_process=True) for one in found["passes"]]
+    return found

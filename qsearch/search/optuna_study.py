@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
-from qsearch.import_path import load_object
+from qsearch.own_code import load_object
 from qsearch.search.objectives import Objective
 from qsearch.search.space import Space
 from qsearch.settings import is_import_path

@@ -7,8 +7,6 @@ ways of writing one configuration are one trial.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from compiler.qtypes.qconfig import QConfig
+from qsearch.data import content_hash
 from qsearch.errors import SearchError
 
 if TYPE_CHECKING:
@@ -360,9 +359,3 @@ def canonical_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 def config_hash(fields: Mapping[str, Any]) -> str:
     """sha256 of the canonical form of a QConfig given as plain fields."""
     return content_hash(canonical_fields(fields))
-
-
-def content_hash(value: Any) -> str:
-    """sha256 of plain values: JSON with sorted keys and no spaces."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()

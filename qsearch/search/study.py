@@ -29,10 +29,10 @@ from compiler.quantize import (
     ungiven_weights,
 )
 from compiler.targets.c.toolchain import build_facts, find_compiler
-from qsearch.data import PreparedData, prepare_data, read_preprocess
+from qsearch.data import PreparedData, content_hash, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError, SettingsError, TakenError
-from qsearch.model_source import ModelSource
-from qsearch.own_passes import run_own_passes
+from qsearch.model_file import ModelSource
+from qsearch.own_code import run_own_passes
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search.evaluator import COLLAPSE_AFTER, EVALUATOR_OF_FLAG
@@ -40,7 +40,7 @@ from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import Objective, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
-from qsearch.search.space import Space, content_hash
+from qsearch.search.space import Space
 from qsearch.search.space_file import percentiles_of, searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study

@@ -8,11 +8,12 @@ from typing import Any, Protocol
 
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
+from qsearch.data import content_hash
 from qsearch.errors import TakenError
 from qsearch.progress import TRIALS
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.sampler import StudySampler
-from qsearch.search.space import canonical_fields, content_hash
+from qsearch.search.space import canonical_fields
 from qsearch.search.trials import StudyTrials
 from qsearch.store.records import NewTrial, Trial
 from workers.errors import BrokenRunError

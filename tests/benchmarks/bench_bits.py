@@ -39,7 +39,7 @@ import onnx
 import compiler
 import qsearch
 from compiler.errors import CompilerError
-from qsearch.api import export
+from qsearch import export
 
 HERE = Path(__file__).resolve()
 DATA = HERE.parents[3] / "shared" / "data"

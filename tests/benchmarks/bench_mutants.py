@@ -40,9 +40,9 @@ AREAS = {
 """Folder that is mutated, and the map that knows its tests."""
 
 MAPS = {
-    "proof": ["tests/compiler/proof", "tests/qsearch/test_verification.py"],
+    "proof": ["tests/compiler/proof", "tests/qsearch/modules/test_verification.py"],
     "integers": ["tests/compiler/ops/rules", "tests/compiler/quantize"],
-    "search": ["tests/qsearch/search", "tests/qsearch/test_api.py"],
+    "search": ["tests/qsearch/search", "tests/qsearch/test_launch.py"],
     "workers": ["tests/workers"],
 }
 """The tests beside the code."""

@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
+import qsearch
 from compiler.errors import ArtifactError, CompilerError
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.structural import structural_equal
 from compiler.runtime.archive import MANIFEST, json_bytes, write_archive
 from compiler.runtime.artifact import load_qmod
 from compiler.runtime.npy import npy_bytes
-from qsearch import api
 from tests.benchmarks.machine import machine
 from tests.benchmarks.real_models import DATA, batch_of, read_split
 
@@ -48,7 +48,7 @@ Members = dict[str, bytes]
 def shipped(data: Path, name: str, config: dict[str, Any], path: Path) -> Members:
     """The members of what compile writes for a trained model."""
     calib = read_split(data, name, "calib", 64, batch_of(name))
-    module = api.quantize(data / f"{name}.onnx", calib.images, config, dim={"N": 1})
+    module = qsearch.quantize(data / f"{name}.onnx", calib.images, config, dim={"N": 1})
     module.save(path)
     with zipfile.ZipFile(path) as archive:
         return {member: archive.read(member) for member in archive.namelist()}
@@ -144,7 +144,7 @@ def stale(path: Path, members: Members) -> None:
 def verdict(path: Path) -> str:
     """What stands against the file: its checks, "unreadable", or "accepted"."""
     try:
-        found = api.verify(path)
+        found = qsearch.verify(path)
     except CompilerError:
         return "unreadable"
     against = {finding.check for finding in (*found.findings, *found.record_findings)}

@@ -32,7 +32,7 @@ from compiler.runtime.artifact import QModule
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
-from qsearch.verification import verify_file
+from qsearch.modules.verification import verify
 from tests.e2e.operator_cases import (
     CASES,
     CORES,
@@ -106,7 +106,7 @@ def from_text(name: str) -> Shipped:
 def check(shipped: Shipped, folder: Path) -> None:
     """Proved from its file; C, integer ONNX and grid ONNX give the bits of the reference."""
     shipped.module.save(folder / "m.qmod")
-    found = verify_file(folder / "m.qmod", None, None)
+    found = verify(folder / "m.qmod")
     assert [str(finding) for finding in (*found.findings, *found.record_findings)] == []
     assert found.record == "agrees"
     executors = {

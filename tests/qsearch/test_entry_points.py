@@ -21,7 +21,6 @@ import compiler
 import qsearch
 from compiler.frontend.from_onnx.load import load
 from compiler.quantize import QConfig, QuantizeContext, quantize
-from qsearch import api
 from qsearch.errors import SettingsError
 
 MODELS = Path(qsearch.__file__).parent / "models"
@@ -113,12 +112,12 @@ def test_one_configuration_is_one_module_whatever_made_it(
     alone = quantize(prepared, dataset=batches, context=run)
     assert compiler.text(alone, show_spans=False) == text
 
-    shown = api.insight(model, data, qconfig=changes, samples=2)
+    shown = qsearch.insight(model, data, qconfig=changes, samples=2)
     ranges = [np.max(point.range_s) for point in run.report.points]
     assert [point.range_s for point in shown.insight.points] == [float(r) for r in ranges]
     assert list(shown.warnings) == clipped
 
-    assert api.doctor(model, changes).diagnosis.fully_integral
+    assert qsearch.doctor(model, changes).diagnosis.fully_integral
 
     if model.name == "whole.onnx":
         with pytest.raises(SettingsError, match="leaves nothing to search for"):

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import qsearch
-from qsearch import api
 from qsearch.cli.main import run
 from qsearch.errors import SearchFailedError, SettingsError
-from qsearch.model_source import find_model
+from qsearch.model_file import find_model
 from qsearch.store.records import Trial
 
 HERE = Path(__file__).parent
@@ -56,12 +55,12 @@ def test_a_metric_of_ones_own_is_what_the_search_maximises(
     assert best["margin.margin"] == best[path]
     assert f"{path} {best[path]:.4g}" in result.text()
     assert result.summary["best"][path] == best[path]
-    (row,) = api.trials(result.folder, sort=f"-{path}", limit=1)
+    (row,) = qsearch.trials(result.folder, sort=f"-{path}", limit=1)
     assert row["margin.largest"] == best["margin.largest"]
     low, high = result.summary["best"]["intervals"][path]
     assert low < best[path] < high
     assert f"{path}_error" not in row
-    (compared,) = api.compare([result.folder])
+    (compared,) = qsearch.compare([result.folder])
     assert compared[path] == best[path]
     assert run(["best", str(result.folder)]) == 0
     shown = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines())
@@ -92,7 +91,7 @@ def test_the_command_finds_own_code_in_the_working_directory(
         assert run([*words, "-q", "--metric", "beside:one"]) == 0
     finally:
         sys.modules.pop("beside", None)
-    assert api.best(Path("run"))["number"] == 0
+    assert qsearch.best(Path("run"))["number"] == 0
 
 
 def test_a_metric_that_fails_says_so(own_code: Any, tmp_path: Path) -> None:
@@ -218,7 +217,7 @@ def test_an_async_search_ends_in_good_order_when_it_is_cancelled(tmp_path: Path)
 
     asyncio.run(main())
     assert (tmp_path / "run" / "best.qmod").exists()
-    rows = api.trials(tmp_path / "run")
+    rows = qsearch.trials(tmp_path / "run")
     assert all(row["state"] != "running" for row in rows)
 
 

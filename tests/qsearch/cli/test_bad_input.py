@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qsearch.cli.main import run
-from qsearch.model_source import find_model
+from qsearch.model_file import find_model
 
 Refusal = Callable[..., str]
 

@@ -11,16 +11,16 @@ import onnx
 import onnxruntime
 import pytest
 
+import qsearch
 from compiler.runtime.artifact import load_qmod
 from compiler.targets.c.toolchain import find_compiler
-from qsearch import api
 from qsearch.cli.main import run
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("digits") / "digits.qmod"
-    api.quantize("digits").save(path)
+    qsearch.quantize("digits").save(path)
     return path
 
 
@@ -70,9 +70,9 @@ def test_a_module_on_integers_has_no_float_form(
 
 
 def test_a_simulated_module_has_a_float_form(tmp_path: Path) -> None:
-    module = api.quantize("digits", qconfig="do_simulation=True,partition_conversions=disabled")
+    module = qsearch.quantize("digits", qconfig="do_simulation=True,partition_conversions=disabled")
     module.save(tmp_path / "s.qmod")
-    found = api.export(tmp_path / "s.qmod", "float", tmp_path)
+    found = qsearch.export(tmp_path / "s.qmod", "float", tmp_path)
     assert onnx.load(found.files[0]).graph.output[0].name == "output"
 
 
@@ -92,9 +92,9 @@ def test_a_module_without_samples_gets_one(digits: Path, tmp_path: Path) -> None
     module = load_qmod(digits)
     bare = tmp_path / "bare.qmod"
     type(module)(module.module).save(bare)
-    found = api.export(bare, "c", tmp_path)
+    found = qsearch.export(bare, "c", tmp_path)
     assert (tmp_path / "main.c") in found.files
-    again = api.export(bare, "c", tmp_path / "again")
+    again = qsearch.export(bare, "c", tmp_path / "again")
     assert [p.read_bytes() for p in found.files] == [p.read_bytes() for p in again.files]
 
 
@@ -107,9 +107,9 @@ def test_the_module_runs_in_c_from_python(digits: Path) -> None:
 
 
 def test_a_module_with_floats_left_is_compared_within_a_tolerance(tmp_path: Path) -> None:
-    module = api.quantize("digits", qconfig="do_simulation=True,partition_conversions=disabled")
+    module = qsearch.quantize("digits", qconfig="do_simulation=True,partition_conversions=disabled")
     module.save(tmp_path / "s.qmod")
-    found = api.export(tmp_path / "s.qmod", "c", tmp_path / "c")
+    found = qsearch.export(tmp_path / "s.qmod", "c", tmp_path / "c")
     assert found.facts["self_check"] == "within 0.0001"
     command = find_compiler()
     if command is None:

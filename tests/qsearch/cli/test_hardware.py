@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qsearch import api
+import qsearch
 from qsearch.cli.main import run
 
 Output = pytest.CaptureFixture[str]
@@ -109,7 +109,7 @@ def test_a_search_can_minimise_the_traffic_of_the_groups(capfd: Output, tmp_path
     data = ["--seed", "0", "--sampler", "random", "-o", str(tmp_path / "run"), "--json", "-q"]
     assert run(["launch", "--model", "digits", *words, *data]) == 0
     summary = json.loads(capfd.readouterr().out.splitlines()[-1])
-    rows = api.trials(tmp_path / "run")
+    rows = qsearch.trials(tmp_path / "run")
     kept = [r["hw_traffic"] for r in rows if r["state"] == "complete" and r["top1"] >= 0.975]
     assert summary["best"]["hw_traffic"] == min(kept)
     assert len(set(kept)) > 1
@@ -124,7 +124,7 @@ def test_a_limit_of_groups_decides_the_winner(capfd: Output, tmp_path: Path) -> 
     words = ["--hw", "opu_q", "--metric", "sqnr", "--pool", "inline", "--trials", "8", "--json"]
     data = ["--seed", "0", "--sampler", "random", "-q"]
     assert run(["launch", "digits", *words, *data, "-o", str(tmp_path / "free")]) == 0
-    rows = [r for r in api.trials(tmp_path / "free") if r["state"] == "complete"]
+    rows = [r for r in qsearch.trials(tmp_path / "free") if r["state"] == "complete"]
     fewest = min(r["hw_traffic"] for r in rows)
     assert max(r["hw_traffic"] for r in rows) > fewest
     capfd.readouterr()

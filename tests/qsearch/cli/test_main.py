@@ -27,8 +27,15 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize("words", [["--help"], ["launch", "--help"], ["--version"]])
-def test_help_loads_nothing_heavy(words: list[str]) -> None:
+REGISTRY = {"compiler", "numpy"}
+"""What the registry of metrics and costs imports; ``launch --help`` names them all."""
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [(["--help"], set()), (["launch", "--help"], REGISTRY), (["--version"], set())],
+)
+def test_help_loads_nothing_heavy(words: list[str], needed: set[str]) -> None:
     code = (
         "import json, sys\n"
         "from qsearch.cli.main import run\n"
@@ -41,7 +48,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
     )
     exit_code, loaded = json.loads(found.stdout.splitlines()[-1])
     assert exit_code == 0
-    assert HEAVY & set(loaded) == set()
+    assert HEAVY & set(loaded) <= needed
 
 
 def test_importing_the_package_is_cheap() -> None:

@@ -18,7 +18,7 @@ import compiler
 from compiler.runtime.artifact import load_qmod
 from qsearch.cli.main import run
 from qsearch.cli.output import print_coloured
-from qsearch.model_source import find_model
+from qsearch.model_file import find_model
 
 Output = pytest.CaptureFixture[str]
 

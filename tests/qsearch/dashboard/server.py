@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 
 from qsearch.dashboard.app import DashboardOptions, create_app
-from qsearch.dashboard.serving import server_config
+from qsearch.dashboard.server import server_config
 
 
 class Client(httpx.Client):

@@ -19,7 +19,7 @@ import pytest
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.inspection import Inspection
 from qsearch.dashboard.security import Policy, without_passwords
-from qsearch.dashboard.serving import PromptProtocol
+from qsearch.dashboard.server import PromptProtocol
 from qsearch.errors import SettingsError
 from tests.qsearch.dashboard.server import served, style_of
 

@@ -11,6 +11,7 @@ import pytest
 
 import qsearch
 from qsearch.cli.main import run
+from qsearch.report.html import report
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.stores import fill, new_study, written_runs
@@ -55,8 +56,8 @@ def test_the_report_is_one_file_with_every_plot(tmp_path: Path, capsys) -> None:
 
 def test_the_best_of_the_report_is_the_stores(tmp_path: Path) -> None:
     folder = written_runs(tmp_path) / "digits"
-    (path,) = qsearch.api.report(folder, tmp_path / "r.html")
-    best = qsearch.api.best(folder)
+    (path,) = report(folder, tmp_path / "r.html")
+    best = qsearch.best(folder)
     text = re.sub("<[^>]*>", " ", path.read_text())
     assert f"{100 * best['top1']:.2f} % (trial {best['number']})" in text
 
@@ -68,7 +69,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     study = repository.create_study(new_study("<script>alert(1)</script>", 4, "<img src=x>"))
     fill(repository, study, 4)
     repository.close()
-    (path,) = qsearch.api.report(run_folder, tmp_path / "r.html")
+    (path,) = report(run_folder, tmp_path / "r.html")
     assert not {tag for tag, _ in tags(path.read_text())} & {"script", "img"}
 
 
@@ -78,7 +79,7 @@ def test_an_empty_study_has_a_report(tmp_path: Path) -> None:
     repository = Repository(open_engine(f"sqlite:///{run_folder / 'study.db'}"))
     repository.create_study(new_study("new", 4))
     repository.close()
-    (path,) = qsearch.api.report(run_folder, tmp_path / "r.html")
+    (path,) = report(run_folder, tmp_path / "r.html")
     assert "no trial is complete" in path.read_text()
 
 

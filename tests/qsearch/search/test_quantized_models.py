@@ -17,7 +17,6 @@ from onnxruntime.quantization import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import qsearch
-from qsearch import api
 from qsearch.errors import SettingsError
 
 FOLDER = Path(qsearch.__file__).parent / "models"
@@ -62,7 +61,7 @@ def test_what_is_left_in_float_is_searched_and_the_module_proved(
         path, calib=data["calib"], eval=data["dev"], trials=2, pool="inline", out=tmp_path / "run"
     )
     assert result.summary["best"]["top1"] > 0.9
-    found = api.verify(tmp_path / "run", data["dev"])
+    found = qsearch.verify(tmp_path / "run", data["dev"])
     assert [str(finding) for finding in found.findings] == []
     assert found.evaluation is not None
     assert found.evaluation["top1"] == result.summary["emitted"]["top1"]
@@ -75,4 +74,4 @@ def test_a_model_that_is_quantized_throughout_is_compiled_and_not_searched(tmp_p
         qsearch.launch(path, trials=1, pool="inline", out=tmp_path / "run")
     module = qsearch.quantize(path, FOLDER / "digits_calib.npz")
     module.save(tmp_path / "m.qmod")
-    assert api.verify(tmp_path / "m.qmod").proved
+    assert qsearch.verify(tmp_path / "m.qmod").proved

@@ -14,7 +14,6 @@ import pytest
 
 import qsearch
 from compiler.qtypes.qconfig import QConfig
-from qsearch import api
 from qsearch.cli.main import run
 from qsearch.errors import (
     ModelFileError,
@@ -23,7 +22,7 @@ from qsearch.errors import (
     StoreError,
     exit_code_of,
 )
-from qsearch.model_source import find_model
+from qsearch.model_file import find_model
 from qsearch.search import launch
 from qsearch.store.records import Trial
 from workers.errors import DataChangedError
@@ -141,10 +140,10 @@ def test_a_search_that_breaks_is_no_longer_running_and_goes_on_later(tmp_path: P
 
     with pytest.raises(ZeroDivisionError):
         qsearch.launch("digits", trials=2, pool="inline", out=out, callbacks=[breaks])
-    (row,) = api.status(out)
+    (row,) = qsearch.status(out)
     assert (row["state"], row["stopped"]) == ("failed", "ZeroDivisionError: in a callback")
     assert qsearch.launch("digits", trials=2, pool="inline", out=out).exit_code == 0
-    (row,) = api.status(out)
+    (row,) = qsearch.status(out)
     assert (row["state"], row["stopped"]) == ("complete", None)
 
 
@@ -252,7 +251,7 @@ def test_evaluation_data_replaced_during_a_search_end_the_search_and_lose_nothin
         qsearch.launch("digits", out=run, callbacks=[replace], **search)
     assert exit_code_of(caught.value) == 2
     assert str(data) in str(caught.value)
-    stored = api.trials(run)
+    stored = qsearch.trials(run)
     assert [row["state"] for row in stored].count("failed") == 0
     with pytest.raises(RunFolderError, match="data"):
         qsearch.launch("digits", out=run, **search)
@@ -276,7 +275,7 @@ def test_calibration_data_replaced_before_a_worker_opens_them_end_the_search(
     monkeypatch.setattr(launch, "open_pool", lambda *_: Replacing())
     with pytest.raises(DataChangedError, match=r"eval\.npz was changed"):
         qsearch.launch("digits", calib=data, out=run, **QUICK)
-    (row,) = api.status(run)
+    (row,) = qsearch.status(run)
     assert row["state"] == "failed"
     assert "eval.npz was changed" in row["stopped"]
 

@@ -9,7 +9,6 @@ import yaml
 
 import qsearch
 from compiler.qtypes.qconfig import QConfig
-from qsearch import api
 from qsearch.errors import SettingsError
 from qsearch.search.space import default_space
 from qsearch.search.space_file import fitting_start, read_space, write_space
@@ -152,7 +151,7 @@ def test_a_wrong_name_or_value_is_one_error_with_the_nearest(
 
 def test_doctor_writes_the_space_that_launch_searches(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
-    api.doctor("digits", space_out=path)
+    qsearch.doctor("digits", space_out=path)
     found = read_space(path, ("conv_0", "conv_1", "conv_2", "gemm_0"))
     assert found.space == default_space()
     assert found.weight_bits == (4, 6, 8)

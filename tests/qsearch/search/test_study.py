@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qsearch.model_source import find_model
+from qsearch.model_file import find_model
 from qsearch.search.study import PreparedStudy, prepare_study
 from qsearch.settings import Settings
 

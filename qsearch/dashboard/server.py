@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import signal
 import socket
+from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -16,7 +19,13 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qsearch.dashboard.app import DashboardOptions, create_app
+from qsearch.dashboard.security import Policy
 from qsearch.errors import SettingsError
+from qsearch.run_folder import RUNS
+from qsearch.settings import DASHBOARD_PORT, parse_bytes
+from qsearch.store.engine import require_folder
+
+PathLike = str | os.PathLike[str]
 
 GRACE_S: Final = 2
 """An open stream would otherwise keep the server alive for as long as somebody watches."""
@@ -137,3 +146,60 @@ def address(options: DashboardOptions, port: int) -> str:
     name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     hint = "" if options.policy.token is None else "  (append #token=… with your token)"
     return f"http://{name}:{port}/{hint}"
+
+
+def dashboard(
+    folder: PathLike | None = None,
+    *,
+    storage: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = DASHBOARD_PORT,
+    token: str | None = None,
+    allow_hosts: Sequence[str] = (),
+    allow_launch: bool = False,
+    launch_pool: str = "process",
+    max_upload: str | int = "256M",
+) -> None:
+    """Serve the dashboard until the process is told to stop.
+
+    Args:
+        folder: a run folder, or a folder of run folders; None is ``runs``.
+        storage: database to show instead; None is QSEARCH_STORAGE where no folder is given.
+        host: address to listen on; any but this machine's own needs a token.
+        port: 0 takes one that is free.
+        token: what clients must know; None is QSEARCH_TOKEN.
+        allow_hosts: further names under which it may be asked.
+        allow_launch: searches may be started from the page.
+        launch_pool: where the workers of such searches run.
+        max_upload: largest upload, in bytes or "256M".
+    Raises:
+        SettingsError: a value that cannot be used, a port that is taken, a host without a token.
+        StoreError: the storage is no URL, or a file whose folder is not there.
+    """
+    if storage is None and folder is None:
+        storage = os.environ.get("QSEARCH_STORAGE") or None
+    if storage is not None:
+        # The file may be one that a search will make; a search makes no folder for it.
+        require_folder(storage)
+    if folder is not None and not Path(folder).is_dir():
+        name = os.fspath(folder)
+        found = Path(folder).exists()
+        raise SettingsError(
+            f"{name} is a file, not a folder" if found else f"there is no folder {name}",
+            where="DIR",
+            fix="give a run folder, a folder of run folders, or --storage",
+        )
+    try:
+        limit = parse_bytes(max_upload)
+    except ValueError as error:
+        raise SettingsError(
+            f"{max_upload!r} is no size", where="--max-upload", fix="256M"
+        ) from error
+    policy = Policy(
+        host=host,
+        token=token or os.environ.get("QSEARCH_TOKEN") or None,
+        allowed_hosts=tuple(name.lower() for name in allow_hosts),
+        max_upload_bytes=limit,
+    )
+    root = Path(folder) if folder is not None else RUNS
+    serve(DashboardOptions(root, storage, policy, allow_launch, launch_pool), port)

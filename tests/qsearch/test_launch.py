@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import qsearch
-from qsearch import api
 from qsearch.errors import SettingsError
 
 
@@ -20,14 +19,14 @@ def test_a_search_is_stored_and_listed_and_its_work_is_shared(
     assert two.summary["trials"]["from_store"] == 3
     assert [t.outcome.score for t in one.trials] == [t.outcome.score for t in two.trials]
     assert "<td>study</td><td>one (3 complete" in one._repr_html_()
-    rows = api.status(None, storage=storage_url)
+    rows = qsearch.status(None, storage=storage_url)
     assert [(row["study"], row["state"], row["trials"]) for row in rows] == [
         ("one", "complete", "3/3"),
         ("two", "complete", "3/3"),
     ]
-    assert len(api.trials(None, storage=storage_url, study="two")) == 3
+    assert len(qsearch.trials(None, storage=storage_url, study="two")) == 3
     with pytest.raises(SettingsError, match="2 studies"):
-        api.trials(None, storage=storage_url)
+        qsearch.trials(None, storage=storage_url)
 
 
 def test_a_password_of_the_storage_is_written_nowhere(postgres_url: str, tmp_path: Path) -> None:

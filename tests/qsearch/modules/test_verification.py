@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import qsearch
 from compiler import relay
 from compiler.errors import ArtifactError
 from compiler.ir.blob import ModuleBlob
@@ -24,7 +25,6 @@ from compiler.runtime.archive import MANIFEST, json_bytes, write_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.npy import npy_bytes
 from compiler.targets.c.toolchain import find_compiler
-from qsearch import api
 from qsearch.cli.main import run
 
 Members = dict[str, bytes]
@@ -35,7 +35,7 @@ Change = Callable[[Members], None]
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The digits model, quantized with its own calibration data."""
     path = tmp_path_factory.mktemp("shipped") / "digits.qmod"
-    api.quantize("digits").save(path)
+    qsearch.quantize("digits").save(path)
     return path
 
 
@@ -137,7 +137,7 @@ NEEDS_THE_RECORD = {"one multiplier by one", "one weight by one step", "bound of
 
 
 def test_what_compile_writes_is_proved(shipped: Path) -> None:
-    found = api.verify(shipped)
+    found = qsearch.verify(shipped)
     assert found.findings == ()
     assert found.proved
     assert found.record == "agrees"
@@ -158,7 +158,7 @@ def test_a_change_with_stale_hashes_is_refuted(
     write_stale(tmp_path / "m.qmod", members)
     assert run(["verify", str(tmp_path / "m.qmod")]) == 1
     assert "REFUTED" in capsys.readouterr().out
-    assert [f.check for f in api.verify(tmp_path / "m.qmod").findings] == ["hashes"]
+    assert [f.check for f in qsearch.verify(tmp_path / "m.qmod").findings] == ["hashes"]
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -168,7 +168,7 @@ def test_a_change_with_every_hash_rewritten_is_refuted(
     members = members_of(shipped)
     CHANGES[name](members)
     write_rehashed(tmp_path / "m.qmod", members)
-    found = api.verify(tmp_path / "m.qmod")
+    found = qsearch.verify(tmp_path / "m.qmod")
     assert not found.acceptable()
     assert {f.check for f in found.findings} <= {"types", "ranges", "samples"}
     # Samples are no part of the module; an ill-typed module cannot be compared.
@@ -182,7 +182,7 @@ def test_most_changes_show_without_the_record(name: str, shipped: Path, tmp_path
     CHANGES[name](members)
     del members["proof.json"]
     write_rehashed(tmp_path / "m.qmod", members)
-    found = api.verify(tmp_path / "m.qmod")
+    found = qsearch.verify(tmp_path / "m.qmod")
     assert found.record == "missing"
     assert not found.proved
 
@@ -214,7 +214,7 @@ def test_weights_changed_by_1_minus_2_1_disagree_with_the_record(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("m.qmod: proved")
     assert lines[1].startswith("record: the writer's record DISAGREES")
-    found = api.verify(tmp_path / "m.qmod", data)
+    found = qsearch.verify(tmp_path / "m.qmod", data)
     (difference,) = (f for f in found.record_findings if ", row " in f.node)
     assert "@quantized_main" in difference.node
     assert "constant" in difference.node
@@ -235,7 +235,7 @@ def with_record(path: Path, change: Callable[[dict[str, Any]], None] | None) -> 
 
 @pytest.mark.parametrize("value", [99, "2", 2.0, True, None, 0, -1, [2]])
 def test_a_record_of_a_format_nobody_wrote_disagrees(value: object, shipped: Path) -> None:
-    found = api.verify(with_record(shipped, lambda record: record.update(format=value)))
+    found = qsearch.verify(with_record(shipped, lambda record: record.update(format=value)))
     assert found.proved
     assert found.record == "disagrees"
     assert not found.acceptable()
@@ -255,7 +255,7 @@ def test_a_record_that_was_edited_alone_disagrees(part: str, how: str, shipped: 
         else:
             record[part][0] = 7
 
-    found = api.verify(with_record(shipped, change))
+    found = qsearch.verify(with_record(shipped, change))
     assert found.record == "disagrees"
     assert found.record_findings
 
@@ -299,7 +299,7 @@ def test_a_file_of_the_first_version_is_opened_proved_and_given_a_record_of_toda
 def test_a_record_that_disagrees_is_not_replaced(shipped: Path) -> None:
     path = with_record(shipped, lambda record: record.update(verdict="refuted"))
     before = path.read_bytes()
-    assert api.verify(path, record=True).record == "disagrees"
+    assert qsearch.verify(path, record=True).record == "disagrees"
     assert path.read_bytes() == before
 
 
@@ -307,7 +307,7 @@ def test_a_refuted_file_gets_no_record(tmp_path: Path) -> None:
     path = tmp_path / "wide.qmod"
     overflowing_module(140_000).save(path)
     before = path.read_bytes()
-    assert api.verify(path, record=True).record == "missing"
+    assert qsearch.verify(path, record=True).record == "missing"
     assert path.read_bytes() == before
 
 
@@ -327,7 +327,7 @@ def test_a_module_that_could_overflow_is_refused_with_node_and_bound(
 
 def test_the_same_module_with_fewer_terms_is_proved(tmp_path: Path) -> None:
     overflowing_module(130_000).save(tmp_path / "m.qmod")
-    assert api.verify(tmp_path / "m.qmod").findings == ()
+    assert qsearch.verify(tmp_path / "m.qmod").findings == ()
 
 
 def overflowing_module(terms: int) -> QModule:
@@ -380,15 +380,15 @@ def test_data_is_scored_and_compared_on_both_executors(
     assert printed == json.loads(out.read_text())
     evaluation = printed["evaluation"]
     assert evaluation["samples"] == 5
-    assert evaluation["outputs_sha256"] == api.run_module(shipped, data)["outputs_sha256"]
+    assert evaluation["outputs_sha256"] == qsearch.run_module(shipped, data)["outputs_sha256"]
     assert printed["tested"][-1]["elements"] == 50
 
 
 def test_the_hash_that_the_search_stored_is_computed_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    result = api.launch("digits", trials=1, pool="inline", out=folder)
+    result = qsearch.launch("digits", trials=1, pool="inline", out=folder)
     data = result_data()
-    found = api.verify(folder, data)
+    found = qsearch.verify(folder, data)
     assert found.proved
     assert found.record == "agrees"
     assert found.evaluation is not None
@@ -400,11 +400,11 @@ def test_the_hash_that_the_search_stored_is_computed_again(tmp_path: Path) -> No
     provenance["outputs_sha256"] = hashlib.sha256(b"other outputs").hexdigest()
     members["provenance.json"] = json_bytes(provenance)
     write_rehashed(folder / "best.qmod", members)
-    assert [f.check for f in api.verify(folder, data).findings] == ["eval"]
+    assert [f.check for f in qsearch.verify(folder, data).findings] == ["eval"]
 
 
 def result_data() -> Path:
-    from qsearch.model_source import find_model
+    from qsearch.model_file import find_model
 
     data = find_model("digits").eval
     assert data is not None
@@ -443,8 +443,8 @@ def test_a_module_without_its_entry_point_cannot_be_read(
 def test_a_module_with_float_left_in_it_is_refuted(tmp_path: Path) -> None:
     path = tmp_path / "m.qmod"
     config = {"partition_conversions": "enabled", "skip_conv_layers": [1]}
-    api.quantize("digits", qconfig=config).save(path)
-    found = api.verify(path)
+    qsearch.quantize("digits", qconfig=config).save(path)
+    found = qsearch.verify(path)
     assert found.record == "missing"
     assert {f.check for f in found.findings} == {"dtypes"}
 
@@ -462,7 +462,7 @@ def modules(shipped: Path) -> dict[str, Path]:
     for name, config in OTHERS.items():
         if name not in found:
             found[name] = shipped.with_name(f"{name}.qmod")
-            api.quantize("digits", qconfig=config).save(found[name])
+            qsearch.quantize("digits", qconfig=config).save(found[name])
     return found
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import qsearch
 from compiler import relay
 from compiler.pipeline import evaluate
 from compiler.runtime.archive import read_archive, write_archive
 from compiler.runtime.artifact import QModule, load_qmod
-from qsearch import api
 from qsearch.cli.main import run
-from qsearch.signing import SIGNATURE, private_key, sign_file
+from qsearch.modules.signing import SIGNATURE, private_key, sign_file
 
 op = relay.op
 
@@ -24,7 +24,7 @@ op = relay.op
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("signing") / "digits.qmod"
-    api.quantize("digits").save(path)
+    qsearch.quantize("digits").save(path)
     return path
 
 
@@ -63,20 +63,20 @@ def test_a_signed_module_is_checked_with_the_public_key(
     assert "not checked; --key checks it" in signature_line(capsys)
     assert run(["verify", str(module), "--key", public(key), "--require-record"]) == 0
     assert signature_line(capsys).startswith("signature: valid, by key ")
-    assert api.load(module).run({"input": np.zeros((1, 1, 8, 8), "float32")})
+    assert qsearch.load(module).run({"input": np.zeros((1, 1, 8, 8), "float32")})
 
 
 def test_compile_signs_what_it_writes(tmp_path: Path, key: Path) -> None:
     path = tmp_path / "c.qmod"
     assert run(["compile", "digits", "-o", str(path), "--sign", str(key)]) == 0
-    assert api.verify(path, key=public(key)).signature.state == "valid"
+    assert qsearch.verify(path, key=public(key)).signature.state == "valid"
 
 
 def test_another_key_is_told_and_refused(
     module: Path, key: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other, theirs = tmp_path / "other.key", "other.key"
-    _, fingerprint = api.keygen(other)
+    _, fingerprint = qsearch.keygen(other)
     assert other.name == theirs
     sign_file(module, private_key(other))
     assert run(["verify", str(module), "--key", public(key)]) == 1
@@ -106,7 +106,7 @@ def test_a_member_that_changed_after_signing_is_noticed(
     else:
         members[member] = members[content]
     write_archive(module, members)
-    found = api.verify(module, key=public(key))
+    found = qsearch.verify(module, key=public(key))
     assert found.signature.state == "invalid"
     assert not found.acceptable()
 
@@ -122,8 +122,8 @@ def test_a_member_that_changed_after_signing_is_noticed(
 )
 def test_a_broken_signature_is_invalid(content: bytes, module: Path, key: Path) -> None:
     write_archive(module, {**read_archive(module), SIGNATURE: content})
-    assert api.verify(module).signature.state in ("invalid", "not checked")
-    found = api.verify(module, key=public(key))
+    assert qsearch.verify(module).signature.state in ("invalid", "not checked")
+    found = qsearch.verify(module, key=public(key))
     assert found.signature.state in ("invalid", "other key")
     assert not found.acceptable()
 
@@ -137,7 +137,7 @@ def test_a_signature_of_other_members_or_another_algorithm_is_invalid(
     for change in ({"signature": "00" * 64}, {"signature": ""}, {"algorithm": "none"}):
         changed = json.dumps({**content, **change}).encode()
         write_archive(module, {**members, SIGNATURE: changed})
-        assert api.verify(module, key=public(key)).signature.state == "invalid"
+        assert qsearch.verify(module, key=public(key)).signature.state == "invalid"
 
 
 def test_a_refuted_module_is_not_signed(tmp_path: Path, key: Path) -> None:
@@ -155,9 +155,9 @@ def test_writing_a_record_takes_an_older_signature_out(module: Path, key: Path) 
     del members["proof.json"]
     write_archive(module, members)
     sign_file(module, private_key(key))
-    assert api.verify(module, record=True).record == "agrees"
-    assert api.verify(module).signature.state == "unsigned"
-    assert api.verify(module, record=True, sign=key).signature.state == "valid"
+    assert qsearch.verify(module, record=True).record == "agrees"
+    assert qsearch.verify(module).signature.state == "unsigned"
+    assert qsearch.verify(module, record=True, sign=key).signature.state == "valid"
 
 
 def test_saving_a_loaded_module_again_does_not_keep_its_signature(

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
+PathLike = str | os.PathLike[str]
+
+
 SIGNATURE: Final = "signature.json"
 _DOMAIN: Final = b"qsearch .qmod signature 1\n"
 _ALGORITHM: Final = "ed25519"
@@ -56,16 +59,16 @@ class Signature:
 UNSIGNED: Final = Signature("unsigned")
 
 
-def make_keys(private: Path) -> tuple[Path, str]:
-    """Write a new key pair: ``private`` for its owner alone, and ``<private>.pub`` beside it.
+def keygen(path: PathLike) -> tuple[Path, str]:
+    """Write a pair of Ed25519 keys: the private one to ``path``, the public one to ``path``.pub.
 
     Returns:
         The path of the public key, and its fingerprint.
     Raises:
-        SettingsError: one of the files is there already or cannot be written, or cryptography is
-            not installed.
+        SettingsError: a file is there already or cannot be written, or cryptography is missing.
     """
     serialization, ed25519 = _cryptography()
+    private = Path(path)
     public = private.with_name(f"{private.name}.pub")
     key = ed25519.Ed25519PrivateKey.generate()
     secret = key.private_bytes(
@@ -76,18 +79,22 @@ def make_keys(private: Path) -> tuple[Path, str]:
     shown = key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    for path in (private, public):
-        if path.exists():
+    for target in (private, public):
+        if target.exists():
             raise SettingsError(
-                f"{path} is there already, and is not replaced", fix="choose another name with -o"
+                f"{target} is there already, and is not replaced",
+                fix="choose another name with -o",
             )
-    for path, data, mode in ((private, secret, 0o600), (public, shown, 0o644)):
+    for target, data, mode in ((private, secret, 0o600), (public, shown, 0o644)):
         try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            with os.fdopen(
+                os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb"
+            ) as file:
                 file.write(data)
         except OSError as error:
             raise SettingsError(
-                f"{path} cannot be written: {error.strerror}", fix="choose another name with -o"
+                f"{target} cannot be written: {error.strerror}",
+                fix="choose another name with -o",
             ) from error
     return public, fingerprint(key.public_key())
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from qsearch import api
+import qsearch
 from qsearch.cli.main import run
 from qsearch.errors import SettingsError, StoreError
+from qsearch.run_folder import find_studies, find_study
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy
 from qsearch.store.repository import Repository
-from qsearch.study_address import find_studies, find_study
 
 SHARED = "postgresql://team:***@db/search"
 
@@ -45,12 +45,12 @@ def test_the_only_study_of_runs_need_not_be_named(here: Path) -> None:
     searched(here / "runs" / "digits")
     assert find_study().folder == Path("runs/digits")
     assert find_study(Path("runs")).folder == Path("runs/digits")
-    assert api.status() == api.status("runs/digits")
+    assert qsearch.status() == qsearch.status("runs/digits")
 
 
 def test_inside_a_run_folder_it_is_meant(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(searched(here / "runs" / "digits"))
-    assert [row["study"] for row in api.status()] == ["digits"]
+    assert [row["study"] for row in qsearch.status()] == ["digits"]
 
 
 def test_of_several_one_must_be_named_and_status_shows_all(
@@ -61,7 +61,7 @@ def test_of_several_one_must_be_named_and_status_shows_all(
     with pytest.raises(SettingsError, match="name one: runs/one, runs/two"):
         find_study()
     assert find_study(name="two").folder == Path("runs/two")
-    assert [row["folder"] for row in api.status()] == ["runs/one", "runs/two"]
+    assert [row["folder"] for row in qsearch.status()] == ["runs/one", "runs/two"]
     assert run(["trials", "--study", "one"]) == 0
     assert capsys.readouterr().err == "found in runs/one\n"
 
@@ -87,10 +87,10 @@ def test_a_database_that_is_no_store_does_not_hide_the_others(
     searched(here / "runs" / "one")
     (here / "runs" / "two").mkdir()
     (here / "runs" / "two" / "study.db").write_bytes(b"hello, this is no database" * 100)
-    assert [row["study"] for row in api.status()] == ["one"]
+    assert [row["study"] for row in qsearch.status()] == ["one"]
     assert "runs/two" in caplog.text
     with pytest.raises(StoreError):
-        api.status("runs/two")
+        qsearch.status("runs/two")
 
 
 def test_a_run_folder_knows_the_storage_of_its_study(
@@ -99,7 +99,7 @@ def test_a_run_folder_knows_the_storage_of_its_study(
     searched(here / "team", "one")
     url = f"sqlite:///{here / 'team' / 'study.db'}"
     folder = searched_elsewhere(here / "runs" / "one", url)
-    assert [row["study"] for row in api.status(folder)] == ["one"]
+    assert [row["study"] for row in qsearch.status(folder)] == ["one"]
     secret = searched_elsewhere(here / "secret", SHARED)
     with pytest.raises(StoreError, match="QSEARCH_STORAGE"):
         find_study(secret)

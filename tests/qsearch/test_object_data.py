@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qsearch.data import spool
 from qsearch.errors import DataError
-from qsearch.spool import spool
 from workers.datasets.protocol import InputSpec
 
 INPUT = (InputSpec("x", (1, 2, 3), "float32"),)

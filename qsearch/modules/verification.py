@@ -10,6 +10,7 @@ the file unacceptable. A file that is no .qmod at all is an error.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -33,8 +34,7 @@ from compiler.runtime.artifact import QModule, load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError
-from qsearch.run_folder import RunFolder, module_at
-from qsearch.signing import (
+from qsearch.modules.signing import (
     SIGNATURE,
     UNSIGNED,
     Signature,
@@ -44,6 +44,7 @@ from qsearch.signing import (
     sign_file,
     write_members,
 )
+from qsearch.run_folder import RunFolder, module_at
 from qsearch.store.artifacts import write_atomically
 from workers.batching import ModelBatch, model_batches
 from workers.code_version import code_version
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
         Ed25519PrivateKey,
         Ed25519PublicKey,
     )
+
+PathLike = str | os.PathLike[str]
+
 
 _CHUNK: Final = 16
 _TYPE: Final = re.compile(r"/\* ty=(.*?) (?:span=[^*]*)?\*/")
@@ -135,20 +139,35 @@ class Verification:
             ) from error
 
 
-def verify_file(
-    given: Path,
-    data: Any,
-    preprocess: str | None,
+def verify(
+    path: PathLike,
+    eval: Any = None,
     *,
-    key: Path | None = None,
+    preprocess: str | None = None,
+    key: PathLike | None = None,
     record: bool = False,
-    sign: Path | None = None,
+    sign: PathLike | None = None,
     allow_large: bool = False,
 ) -> Verification:
-    """See ``qsearch.api.verify``."""
-    signer = None if sign is None else private_key(sign)
-    trusted = None if key is None else public_key(key)
-    found = _verify(given, data, preprocess, trusted, allow_large)
+    """Derive again that a .qmod is integers only and cannot overflow, and test what it says.
+
+    Args:
+        path: a .qmod, or a run folder that holds one.
+        eval: data on which two independent executors are compared and the module is scored; the
+            samples in the file serve without it.
+        preprocess: how an image becomes the input; the run folder's own where there is one.
+        key: public key that must have signed the file.
+        record: write today's record into a proved file that has none or an older one.
+        sign: private key that signs the file if it is acceptable.
+        allow_large: also run a module whose work is large for its file, or cannot be told.
+    Raises:
+        ArtifactError: the file cannot be read at all, or is too much work.
+        DataError: the data does not fit the module.
+        SettingsError: a key cannot be read, or the package cryptography is missing.
+    """
+    signer = None if sign is None else private_key(Path(sign))
+    trusted = None if key is None else public_key(Path(key))
+    found = _verify(Path(path), eval, preprocess, trusted, allow_large)
     if record and found.proved and found.record in ("missing", "older"):
         found = _with_record(found)
     if signer is not None and found.acceptable():

@@ -1,4 +1,4 @@
-"""One configuration without a search, one module on data, one text: all in this process."""
+"""One configuration without a search, and one module on data: all in this process."""
 
 from __future__ import annotations
 
@@ -15,42 +15,57 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.drawing import draw
-from compiler.frontend.from_onnx.load import load as load_onnx
 from compiler.ir.blob import ModuleBlob
-from compiler.ir.module import IRModule
-from compiler.ir.printer import text
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration, given_points, prerequisite_optimize
-from compiler.runtime.artifact import QModule
+from compiler.quantize import Calibration
+from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
-from qsearch.model_source import ModelSource, find_model
-from qsearch.module_file import read_module
-from qsearch.search.study import PREREQUISITE_LEVEL
+from qsearch.model_file import find_model, import_model
 from qsearch.search.winner import build_winner, recorded_proof, samples_of
-from qsearch.settings import parse_dims
 from workers.batching import model_batches
 from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs, open_dataset
 from workers.metrics.sums import MetricSums
 
-log = logging.getLogger("qsearch.single")
+PathLike = str | os.PathLike[str]
+
+
+log = logging.getLogger("qsearch.modules.quantization")
 
 _CHUNK = 16
 
 
-def quantize_once(
-    model: str | os.PathLike[str],
-    calib: Any,
-    qconfig: QConfig | Mapping[str, Any] | str | None,
+def load(path: PathLike) -> QModule:
+    """A module written by ``launch``, ``compile`` or ``QModule.save``.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, or no .qmod.
+    """
+    return load_qmod(path)
+
+
+def quantize(
+    model: PathLike,
+    calib: Any = None,
+    qconfig: QConfig | Mapping[str, Any] | str | None = None,
     *,
-    preprocess: str | None,
-    dim: Any,
-    seed: Any,
+    preprocess: str | None = None,
+    dim: Mapping[str, int] | Sequence[str] = (),
+    seed: int = 0,
 ) -> QModule:
-    """See ``qsearch.quantize``."""
+    """Quantize with one configuration, without a search, in this process.
+
+    Args:
+        calib: as for ``launch``; None is synthetic inputs, and not needed for global_scale.
+        qconfig: a QConfig is taken as it is; a mapping, ``"k=v,k=[v]"`` or the path of a
+            qconfig.json changes ``QConfig.recommended()``, which is also what None means.
+        dim: sizes of named dimensions.
+        seed: of synthetic inputs.
+    Raises:
+        CompilerError: the model, data or configuration cannot be used.
+    """
     config = resolve_qconfig(qconfig)
     source = find_model(model)
     module = import_model(source, dim)
@@ -123,34 +138,6 @@ def resolve_qconfig(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:
     return QConfig.recommended(**QConfig.parse_overrides(given))
 
 
-def import_model(source: ModelSource, dim: Any) -> IRModule:
-    """The float module after prerequisite_optimize.
-
-    Raises:
-        OnnxImportError, SettingsError: a model or dimension that cannot be used.
-    """
-    mod, params = load_onnx(source.path, dims=named_dims(dim))
-    module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
-    note = given_points(module).note
-    if note:
-        log.warning("%s", note)
-    return module
-
-
-def named_dims(dim: Any) -> dict[str, int]:
-    """``NAME=N`` words or a mapping.
-
-    Raises:
-        SettingsError: a word of another form.
-    """
-    try:
-        return dict(parse_dims(dim))
-    except (TypeError, ValueError) as error:
-        raise SettingsError(
-            f"dim cannot be {dim!r}: {error}", where="dim", fix="NAME=N, for example batch=1"
-        ) from error
-
-
 class Batches:
     """Data as batches of the model, as often as it is iterated."""
 
@@ -164,26 +151,32 @@ class Batches:
             yield batch.inputs
 
 
-def run_on_data(
-    module: QModule, given: Any, *, preprocess: str | None, name: str = "eval"
-) -> dict[str, Any]:
-    """See ``qsearch.api.run_module``."""
+def run_module(path: PathLike, data: Any, *, preprocess: str | None = None) -> dict[str, Any]:
+    """Run a .qmod on data, sample after sample, by the exact integer reference.
+
+    Returns:
+        ``top1`` (None without labels), ``n``, ``outputs_sha256`` over the little-endian float32
+        outputs, and the time it took.
+    """
+    module = load(path)
     inputs = input_specs(module.module)
     with tempfile.TemporaryDirectory(prefix="qsearch-") as spool:
-        data = prepare_data(
-            given,
+        prepared = prepare_data(
+            data,
             inputs,
-            name=name,
+            name="eval",
             preprocess=read_preprocess(preprocess),
             spool_folder=Path(spool),
         )
-        dataset = open_dataset(data.ref, inputs)
+        dataset = open_dataset(prepared.ref, inputs)
         sums = MetricSums(
-            ("top1",) if data.has_labels else (), has_labels=data.has_labels, has_reference=False
+            ("top1",) if prepared.has_labels else (),
+            has_labels=prepared.has_labels,
+            has_reference=False,
         )
         digest = hashlib.sha256()
         begin, begin_cpu = time.monotonic(), time.process_time()
-        for batch in model_batches(dataset, data.samples, inputs, _CHUNK):
+        for batch in model_batches(dataset, prepared.samples, inputs, _CHUNK):
             outputs = [out[: batch.count] for out in module.run(batch.inputs)]
             for sample in range(batch.count):
                 for out in outputs:
@@ -191,18 +184,8 @@ def run_on_data(
             sums.add(outputs, None, batch.labels)
         return {
             "top1": sums.results().get("top1"),
-            "n": data.count,
+            "n": prepared.count,
             "outputs_sha256": digest.hexdigest(),
             "wall_s": round(time.monotonic() - begin, 3),
             "cpu_s": round(time.process_time() - begin_cpu, 3),
         }
-
-
-def text_of(path: Path, after: str | None, dim: Any, brief: bool) -> str:
-    """See ``qsearch.api.show_text``."""
-    return text(read_module(path, dims=named_dims(dim), after=after), brief_constants=brief)
-
-
-def drawing_of(path: Path, format: str, after: str | None, dim: Any) -> str:
-    """See ``qsearch.api.draw``."""
-    return draw(read_module(path, dims=named_dims(dim), after=after), format)

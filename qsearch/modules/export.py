@@ -6,6 +6,7 @@ One more format: a function registered with ``export_formats`` that writes its f
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 COMMANDS = "commands"
 """The format that needs an accelerator."""
+
+PathLike = str | os.PathLike[str]
 
 _SEED = 0
 """Of the sample that a module without samples gets."""
@@ -73,15 +76,32 @@ Exporter = Callable[[QModule, ExportTarget], ExportedFiles]
 export_formats: NamedTable[Exporter] = NamedTable("export format", SettingsError)
 
 
-def export_file(
-    given: Path,
-    format: str,
-    out: Path,
-    name: str | None,
+def export(
+    path: PathLike,
+    format: str = "c",
+    out: PathLike = ".",
+    *,
+    name: str | None = None,
     hw: str | None = None,
     matcher: str | None = None,
 ) -> ExportedFiles:
-    """See ``qsearch.api.export``."""
+    """Write a .qmod in a form that runs without qsearch.
+
+    Args:
+        path: a .qmod, or a run folder that holds one.
+        format: "c", C99 source whose main.c checks itself; "onnx", exact integers; "grid", the same
+            integers on float32 tensors; "float", a module that is not on integers; "commands", what
+            the accelerator ``hw`` and its host run, in order.
+        out: folder for the files; made if it is missing.
+        name: base of the file names and C symbols; that of the module without it.
+        hw: name of a shipped hardware description, or its file; for "commands" only.
+        matcher: how its groups are drawn, "greedy" (without it) or "optimal".
+    Raises:
+        SettingsError: unknown format; "commands" without ``hw``; another format with ``hw``.
+        HDFGError: the hardware description is wrong or not there.
+        CodegenError: something in the module has no C form.
+        OnnxExportError: something in the module has no such ONNX form.
+    """
     exporter = export_formats.require(format)
     if format == COMMANDS and hw is None:
         raise SettingsError(
@@ -93,15 +113,16 @@ def export_file(
             where="--hw" if hw is not None else "--matcher",
             fix=f"leave it out, or choose --format {COMMANDS}",
         )
-    path = module_at(given)
-    module = load_qmod(path)
+    found = module_at(Path(path))
+    module = load_qmod(found)
+    folder = Path(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(
-            f"{out} cannot be made: {error.strerror}", where="-o", fix="name another folder"
+            f"{folder} cannot be made: {error.strerror}", where="-o", fix="name another folder"
         ) from error
-    return exporter(module, ExportTarget(name or path.stem, out, hw, matcher or "greedy"))
+    return exporter(module, ExportTarget(name or found.stem, folder, hw, matcher or "greedy"))
 
 
 def sample_of(module: QModule) -> Sample:
@@ -188,7 +209,7 @@ def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
     """What an accelerator and its host run, in order, as JSON and as text, constants as .npy; the
     module's first sample is computed from the commands and compared."""
     from compiler.fusion.hardware.program import program
-    from qsearch.hardware import read_hardware
+    from qsearch.modules.views import read_hardware
 
     assert to.hw is not None
     made = program(module.module, read_hardware(to.hw), to.matcher)

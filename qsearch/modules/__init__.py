@@ -1,0 +1,1 @@
+"""What is done with one model or one .qmod: quantize, analyse, look at, prove, sign, export."""

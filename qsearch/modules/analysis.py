@@ -1,0 +1,262 @@
+"""What ``qsearch doctor`` says of a model before a search, without data."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compiler.errors import CompilerError
+from compiler.frontend.from_onnx.declared_inputs import DeclaredInput, declared_inputs
+from compiler.frontend.from_onnx.saturation import saturation_warnings
+from compiler.fusion.hardware.report import HardwareReport
+from compiler.insight import Insight, examine
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Calibration, Diagnosis, diagnose
+from compiler.runtime.artifact import load_qmod
+from qsearch.data import prepare_data, read_preprocess
+from qsearch.errors import SettingsError
+from qsearch.model_file import ModelSource, find_model, import_model
+from qsearch.modules.quantization import Batches, resolve_qconfig
+from qsearch.modules.views import report_without_data
+from qsearch.store.artifacts import write_atomically
+from workers.batching import model_batches
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import input_specs, open_dataset
+from workers.messages import Range
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDiagnosis:
+    """A diagnosis and the inputs it holds for.
+
+    Attributes:
+        model: what the user called it.
+        declared: the inputs as the file declares them.
+        inputs: the inputs with the sizes the diagnosis was made for.
+        diagnosis: operator by operator.
+        hardware: the groups of the quantized model, where an accelerator was named.
+        warnings: where onnxruntime may compute something else from the file than qsearch.
+    """
+
+    model: str
+    declared: tuple[DeclaredInput, ...]
+    inputs: tuple[InputSpec, ...]
+    diagnosis: Diagnosis
+    hardware: HardwareReport | None = None
+    warnings: tuple[str, ...] = ()
+
+    def hints(self) -> list[str]:
+        """One line per dimension that the file leaves open: what was assumed, how to change it."""
+        shapes = {spec.name: spec.shape for spec in self.inputs}
+        lines: dict[str, None] = {}
+        for entry in self.declared:
+            for axis in entry.unknown_axes:
+                name, size = entry.dims[axis], shapes[entry.name][axis]
+                if name == "?":
+                    change = "the file gives it no name, so no option changes it"
+                else:
+                    change = f"--dim {name}=… changes it"
+                lines[f"axis {axis} of {entry.name} ({name}) was taken as {size}; {change}"] = None
+        return list(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "model": self.model,
+            "inputs": [
+                {"name": s.name, "dtype": s.dtype, "shape": list(s.shape), "declared": list(d.dims)}
+                for s, d in zip(self.inputs, self.declared)
+            ],
+            "hints": self.hints(),
+            "warnings": list(self.warnings),
+            **self.diagnosis.to_dict(),
+            **({} if self.hardware is None else {"hardware": self.hardware.to_dict()}),
+        }
+
+
+def doctor(
+    model: PathLike,
+    qconfig: QConfig | Mapping[str, Any] | str | None = None,
+    *,
+    dim: Mapping[str, int] | Sequence[str] = (),
+    hw: str | None = None,
+    space_out: PathLike | None = None,
+) -> ModelDiagnosis:
+    """Which operators of a model will be integer, which not, why, and what to do; needs no data.
+
+    Args:
+        qconfig: as for ``quantize``.
+        dim: sizes of named dimensions.
+        hw: an accelerator (opu_q, npu, a file) that the quantized model's groups are drawn for.
+        space_out: file to write what ``launch`` would search, for ``space``.
+    Raises:
+        CompilerError: the model or configuration cannot be used; operators that cannot be imported
+            are all named in one message.
+    """
+    config = resolve_qconfig(qconfig)
+    source = find_model(model)
+    warnings = saturation_warnings(source.path)
+    try:
+        return _diagnosed(source, config, dim, hw, space_out, warnings)
+    except CompilerError as error:
+        # A model that is quantized already may be refused; the user runs it with onnxruntime.
+        for warning in warnings:
+            error.add_note(warning)
+        raise
+
+
+def _diagnosed(
+    source: ModelSource,
+    config: QConfig,
+    dim: Any,
+    hw: str | None,
+    space_out: str | os.PathLike[str] | None,
+    warnings: tuple[str, ...],
+) -> ModelDiagnosis:
+    module = import_model(source, dim)
+    if space_out is not None:
+        from qsearch.search.space_file import described_space
+
+        write_atomically(Path(space_out), described_space(module, source.name).encode())
+    return ModelDiagnosis(
+        source.name,
+        declared_inputs(source.path),
+        tuple(input_specs(module)),
+        diagnose(module, config),
+        None if hw is None else report_without_data(module, config, hw),
+        warnings,
+    )
+
+
+# Insight ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInsight:
+    """An insight and what it is of.
+
+    Attributes:
+        model: what the user called it.
+        qconfig: the configuration examined.
+        calib, evaluation: the data, described.
+        insight: the figures.
+        warnings: ranges that cut off much, in sentences.
+    """
+
+    model: str
+    qconfig: QConfig
+    calib: str
+    evaluation: str
+    insight: Insight
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; a ratio without noise is None."""
+        return {
+            "model": self.model,
+            "qconfig": self.qconfig.to_dict(),
+            "calib": self.calib,
+            "eval": self.evaluation,
+            "warnings": list(self.warnings),
+            **self.insight.to_dict(),
+        }
+
+    def html(self) -> str:
+        """One page that needs no other file."""
+        from qsearch.report.insight.page import insight_page
+
+        changed = {
+            name: value
+            for name, value in self.qconfig.to_dict().items()
+            if value != QConfig.recommended().to_dict()[name]
+        }
+        facts = {
+            "model": self.model,
+            "calibrated on": self.calib,
+            "examined on": f"{self.insight.samples} runs, {self.evaluation}",
+            "configuration": "recommended"
+            + "".join(f", {name}={value}" for name, value in changed.items()),
+        }
+        if self.warnings:
+            facts["to be looked at"] = "; ".join(self.warnings)
+        mode = self.qconfig.calibrate_mode
+        return insight_page(f"Insight: {self.model}", facts, self.insight, mode)
+
+
+def insight(
+    model: PathLike,
+    calib: Any = None,
+    eval: Any = None,
+    qconfig: QConfig | Mapping[str, Any] | str | None = None,
+    *,
+    samples: int = 16,
+    preprocess: str | None = None,
+    dim: Mapping[str, int] | Sequence[str] = (),
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+) -> ModelInsight:
+    """What every layer and every quantize point of one configuration costs.
+
+    Args:
+        calib: as for ``quantize``.
+        eval: data to examine on; None takes the calibration data.
+        qconfig: as for ``quantize``; the path of a .qmod means the configuration in it.
+        samples: how many of the data are examined.
+        dim: sizes of named dimensions.
+        seed: of synthetic inputs.
+        progress: called with (layers done, layers).
+    Raises:
+        CompilerError: the model, data or configuration cannot be used.
+    """
+    if samples < 1:
+        raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
+    config = _configuration(qconfig)
+    source = find_model(model)
+    module = import_model(source, dim)
+    inputs = input_specs(module)
+    reading = read_preprocess(preprocess)
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as spool:
+
+        def prepared(given: Any, name: str) -> Any:
+            return prepare_data(
+                given,
+                inputs,
+                name=name,
+                preprocess=reading,
+                spool_folder=Path(spool),
+                seed=seed,
+            )
+
+        known = calib if calib is not None else source.calib
+        measured = prepared(known, "calib")
+        examined = measured if eval is None else prepared(eval, "eval")
+        calibration = Calibration(module, Batches(measured, inputs))
+        part = Range(0, min(samples, examined.count))
+        batches = [
+            batch.inputs
+            for batch in model_batches(open_dataset(examined.ref, inputs), part, inputs, samples)
+        ]
+        warnings = calibration.clipping_of(config)
+        stats, channels = calibration.stats_for(config), calibration.channels_for(config)
+        found = examine(module, config, stats, batches, channels=channels, progress=progress)
+    return ModelInsight(
+        source.name, config, measured.described, examined.described, found, warnings
+    )
+
+
+def _configuration(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:
+    """As ``resolve_qconfig``; the path of a .qmod means the configuration it was made with."""
+    if isinstance(given, str) and given.endswith(".qmod"):
+        stored = load_qmod(given).qconfig
+        if stored is None:
+            raise SettingsError(
+                f"{given} does not say how it was made", where="qconfig", fix="give k=v,…"
+            )
+        return stored
+    return resolve_qconfig(given)

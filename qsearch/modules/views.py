@@ -1,0 +1,178 @@
+"""What ``--hw`` shows: the groups of a model on a described accelerator, with or without data."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.difference import Difference, compare_modules
+from compiler.drawing import draw as draw_module
+from compiler.errors import NotFullyIntegralError
+from compiler.fusion.hardware.command_list import register_command_list
+from compiler.fusion.hardware.description import load_hdfg
+from compiler.fusion.hardware.hdfg import HDFG
+from compiler.fusion.hardware.preparation import group_for_hardware
+from compiler.fusion.hardware.report import HardwareReport, hw_report
+from compiler.ir.module import IRModule
+from compiler.ir.printer import text
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Calibration, without_data
+from qsearch.data import prepare_data, read_preprocess
+from qsearch.errors import SettingsError
+from qsearch.model_file import find_model, import_model, named_dims, read_module
+from qsearch.run_folder import RunFolder
+from workers.batching import model_batches
+from workers.datasets.registry import input_specs, open_dataset
+from workers.messages import Range
+
+PathLike = str | os.PathLike[str]
+
+
+def show_text(
+    path: PathLike, *, after: str | None = None, dim: Sequence[str] = (), brief: bool = False
+) -> str:
+    """IR text of an .onnx model or a .qmod, after some passes if they are named.
+
+    Args:
+        brief: for people: constants by dtype, shape, hash and first values, which do not parse.
+    """
+    return text(read_module(Path(path), dims=named_dims(dim), after=after), brief_constants=brief)
+
+
+def draw(
+    path: PathLike, format: str = "html", *, after: str | None = None, dim: Sequence[str] = ()
+) -> str:
+    """A drawing of what ``show_text`` would print: "dot", "svg", or "html" to click through."""
+    return draw_module(read_module(Path(path), dims=named_dims(dim), after=after), format)
+
+
+def read_hardware(hw: str) -> HDFG:
+    """The description that ``--hw`` names; its groups can be compiled to command lists.
+
+    Raises:
+        HDFGError: it is wrong or not there.
+    """
+    hdfg = load_hdfg(hw)
+    register_command_list(hdfg.name)
+    return hdfg
+
+
+def show_hardware(
+    path: PathLike,
+    hw: str,
+    format: str = "text",
+    *,
+    matcher: str | None = None,
+    after: str | None = None,
+    dim: Sequence[str] = (),
+) -> str:
+    """The groups of a model on an accelerator: "text", "json", or a drawing.
+
+    Args:
+        path: .onnx (norms are folded first), .qmod or .relay.
+        hw: a shipped description (opu, opu_q, npu) or the path of a TOML or JSON file.
+        matcher: "greedy" (None) or "optimal".
+        after: passes to run first, as text.
+    Raises:
+        CompilerError: the file or the description cannot be used.
+    """
+    hdfg, matcher = read_hardware(hw), matcher or "greedy"
+    module = _typed_module(Path(path), after, dim)
+    if format == "text":
+        return str(hw_report(module, hdfg, matcher))
+    if format == "json":
+        return json.dumps(hw_report(module, hdfg, matcher).to_dict())
+    return draw_module(group_for_hardware(module, hdfg, matcher), format)
+
+
+def _typed_module(path: Path, after: str | None, dim: Any) -> IRModule:
+    """A file's module with its weights as constants, norms folded unless passes were named."""
+    is_model = path.suffix not in (".qmod", ".relay") and not RunFolder(path).module.is_file()
+    if after is None and is_model:
+        return import_model(find_model(path), dim)
+    return read_module(path, dims=named_dims(dim), after=after, closed=True)
+
+
+def report_without_data(
+    module: IRModule, qconfig: QConfig, hw: str, matcher: str = "greedy"
+) -> HardwareReport:
+    """The groups of a model once it is quantized, before there are data to quantize it with.
+
+    Ranges decide numbers, and hardly which operators there are; so ``global_scale`` stands in.
+
+    Args:
+        module: the float module after prerequisite_optimize.
+        qconfig: what it will be quantized with; fields that need data are not looked at.
+        hw: as ``--hw``.
+
+    Raises:
+        HDFGError: the description is wrong or not there.
+        CompilerError: the model cannot be quantized.
+    """
+    hdfg = read_hardware(hw)
+    plain, calibration = without_data(qconfig), Calibration(module)
+    try:
+        candidate = calibration.candidate(plain)
+    except NotFullyIntegralError:
+        candidate = calibration.candidate(plain.with_overrides(partition_conversions="disabled"))
+    return hw_report(candidate.module, hdfg, matcher)
+
+
+# Two modules on the same data -------------------------------------------------------------------
+
+
+def diff(
+    a: PathLike,
+    b: PathLike,
+    data: Any = None,
+    *,
+    samples: int = 4,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    preprocess: str | None = None,
+    dim: Mapping[str, int] | Sequence[str] = (),
+) -> Difference:
+    """Run two modules on the same inputs; which node differs first, and how far each is off.
+
+    Args:
+        a: .onnx, .qmod or .relay, taken as right.
+        b: the module that is compared with ``a``.
+        data: as for ``launch``; None is synthetic inputs.
+        samples: how many of the data are used.
+        rtol: |a-b| <= atol + rtol·|a| counts as equal; zero asks for the same bits.
+        atol: see ``rtol``.
+    Raises:
+        CompilerError: a file or the data cannot be used, or inputs and outputs do not match.
+    """
+    if samples < 1:
+        raise SettingsError(f"samples is {samples}", where="samples", fix="one or more")
+    dims = named_dims(dim)
+    first = read_module(Path(a), dims=dims, closed=True)
+    second = read_module(Path(b), dims=dims, closed=True)
+    batches = _batches(first, data, samples, preprocess)
+    return compare_modules(first, second, batches, rtol=rtol, atol=atol)
+
+
+def _batches(
+    module: IRModule, given: Any, samples: int, preprocess: str | None
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """The first samples of the data, one run of the module at a time."""
+    inputs = input_specs(module)
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as spool:
+        prepared = prepare_data(
+            given,
+            inputs,
+            name="eval",
+            preprocess=read_preprocess(preprocess),
+            spool_folder=Path(spool),
+        )
+        dataset = open_dataset(prepared.ref, inputs)
+        used = Range(0, min(samples, prepared.count))
+        for batch in model_batches(dataset, used, inputs, len(used)):
+            yield batch.inputs
