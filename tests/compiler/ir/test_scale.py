@@ -21,7 +21,7 @@ from compiler.ir.ty import TensorType
 def chain() -> IRModule:
     x = Var("x", TensorType((2,)))
     z: Expr = x
-    for _ in range(100_000):
+    for _ in range(20_000):
         z = z + 1.0
     return IRModule({"main": Function((x,), z)})
 
