@@ -173,10 +173,12 @@ def _pairs(raw: Any) -> list[tuple[str, Any]]:
     """``NAME=N`` words, pairs or a mapping as pairs."""
     if isinstance(raw, Mapping):
         return [(str(name), value) for name, value in raw.items()]
-    words = raw.split(",") if isinstance(raw, str) else list(raw)
+    words = raw.split(",") if isinstance(raw, str) else _list_of(raw)
     pairs = []
     for word in words:
         if not isinstance(word, str):
+            if not isinstance(word, list | tuple) or len(word) != 2:
+                raise ValueError(f"expected NAME=N, got {word!r}")
             name, value = word
         else:
             name, equals, value = word.partition("=")
@@ -186,8 +188,14 @@ def _pairs(raw: Any) -> list[tuple[str, Any]]:
     return pairs
 
 
+def _list_of(raw: Any) -> list[Any]:
+    if not isinstance(raw, list | tuple | set | frozenset):
+        raise ValueError("expected a list")
+    return list(raw)
+
+
 def _costs(raw: Any) -> tuple[str, ...]:
-    words = raw.replace(",", " ").split() if isinstance(raw, str) else list(raw)
+    words = raw.replace(",", " ").split() if isinstance(raw, str) else _list_of(raw)
     return tuple(dict.fromkeys(OneOf(COSTS).check(word) for word in words))
 
 
@@ -207,13 +215,16 @@ def _limits(raw: Any) -> tuple[tuple[str, float], ...]:
 def _space(raw: Any) -> str | dict[str, Any]:
     if not isinstance(raw, Mapping):
         return _text(raw)
-    plain: dict[str, Any] = json.loads(json.dumps(dict(raw), allow_nan=False))
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(raw), allow_nan=False))
+    except TypeError as error:  # a date, a set, or a key that is no text
+        raise ValueError(f"expected plain values: {error}") from error
     return plain
 
 
 def _words(raw: Any) -> tuple[str, ...]:
-    words = raw.split(";") if isinstance(raw, str) else list(raw)
-    return tuple(_text(word.strip()) for word in words)
+    words = raw.split(";") if isinstance(raw, str) else _list_of(raw)
+    return tuple(_text(word.strip() if isinstance(word, str) else word) for word in words)
 
 
 Text = Annotated[str, BeforeValidator(_text)]
