@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Dataflow, Step, Value, dataflow
+from compiler.ir.dataflow import Dataflow, Step, Value, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
 from compiler.ir.ty import is_float, is_integer

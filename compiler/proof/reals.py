@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step, Value
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import TensorType, is_float
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.rules.numpy_compute import FNumpyCompute

@@ -8,6 +8,8 @@
 Between the results of dequantize_outputs, @main may return parameters and constants as they are.
 The module attribute ``passthrough`` declares each: {"1": "input:x"} says that output 1 is the
 parameter %x, {"1": "constant"} that output 1 is a constant. Nothing else may stand in @main.
+
+The check reads @main itself and not ``compiler/ir/dataflow.py``, which the exporters read.
 """
 
 from __future__ import annotations

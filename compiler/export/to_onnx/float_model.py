@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 
 import compiler.export.to_onnx.convert  # noqa: F401  (fills the table)
-from compiler.export.to_onnx.dataflow import Dataflow, dataflow, flatten_function
 from compiler.export.to_onnx.emitter import Emitter, emit_step
 from compiler.export.to_onnx.graph_writer import GraphWriter
+from compiler.ir.dataflow import Dataflow, dataflow, flatten_function
 from compiler.ir.expr import Function
 from compiler.ir.module import IRModule
 

@@ -22,12 +22,12 @@ import onnx
 
 import compiler.export.to_onnx.convert
 import compiler.export.to_onnx.grid_rules  # noqa: F401  (fills the table)
-from compiler.export.to_onnx.dataflow import Step, dataflow
 from compiler.export.to_onnx.emitter import emit_step
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.grid_emitter import Carried, FToGrid, GridEmitter
 from compiler.export.to_onnx.grid_rules.cast import to_float
 from compiler.export.to_onnx.grid_rules.elementwise import COMPARISONS, compare
+from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
 from compiler.ops.number_format import integer_range

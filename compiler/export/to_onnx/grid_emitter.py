@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import OnnxExportError
-from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Emitter
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.ordered import larger, limited, smaller
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ops.number_format import integer_range
 

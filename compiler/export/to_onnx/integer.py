@@ -17,11 +17,11 @@ import onnx
 
 import compiler.export.to_onnx.convert
 import compiler.export.to_onnx.integer_rules  # noqa: F401  (fills the table)
-from compiler.export.to_onnx.dataflow import Step, dataflow
 from compiler.export.to_onnx.emitter import emit_step
 from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.ir.dataflow import Step, dataflow
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_integer
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Array, Emitter
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import is_integer
 

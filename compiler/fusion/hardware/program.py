@@ -20,7 +20,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError, EvaluationError, OnnxExportError
-from compiler.export.to_onnx.dataflow import Dataflow, Step, Value, flatten_function
 from compiler.fusion.hardware.command_list import (
     Buffer,
     Command,
@@ -32,6 +31,8 @@ from compiler.fusion.hardware.cost import hardware_cost
 from compiler.fusion.hardware.group_calls import group_functions, is_group
 from compiler.fusion.hardware.hdfg import HDFG
 from compiler.fusion.hardware.preparation import group_for_hardware
+from compiler.ir.dataflow import Dataflow, Step, Value, flatten_function
+from compiler.ir.expr import Call, Expr, Function, GlobalVar
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType
 from compiler.ops.evaluate import evaluate_op, flatten
@@ -142,6 +143,14 @@ class Program:
         return [held[v] if v.data is None else v.data for v in self._flow.outputs]
 
 
+def _group_of(call: Call, grouped: IRModule, hdfg: HDFG) -> tuple[str, Sequence[Expr]] | None:
+    """Symbol and arguments of a call of a group; None for other calls."""
+    callee = grouped[call.op] if isinstance(call.op, GlobalVar) else call.op
+    if not isinstance(callee, Function) or not is_group(callee, hdfg.name):
+        return None
+    return str(callee.get_attr("global_symbol")), call.args
+
+
 def program(mod: IRModule, hdfg: HDFG, matcher: str = "greedy") -> Program:
     """Prepare and group a module, and list what runs in which order.
 
@@ -155,7 +164,7 @@ def program(mod: IRModule, hdfg: HDFG, matcher: str = "greedy") -> Program:
     grouped = group_for_hardware(mod, hdfg, matcher)
     try:
         flow = flatten_function(
-            grouped["main"], grouped, keep=lambda callee: is_group(callee, hdfg.name)
+            grouped["main"], grouped, lambda call: _group_of(call, grouped, hdfg)
         )
     except OnnxExportError as error:
         raise CodegenError(

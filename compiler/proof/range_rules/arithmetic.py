@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step
+from compiler.ir.dataflow import Step
 from compiler.ops.number_format import integer_range
 from compiler.ops.tensor.clip import integer_bound
 from compiler.proof.interval import Bound, Interval, constant_interval, interval

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step
+from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits
 from compiler.proof.interval import Bound, Interval, constant_interval, exact
 from compiler.proof.range_rules.arithmetic import corners

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.export.to_onnx.convert.reduce import reduced_axes
-from compiler.export.to_onnx.dataflow import Step
+from compiler.ir.dataflow import Step
 from compiler.ir.ty import bits
 from compiler.ops.number_format import integer_range
 from compiler.proof.interval import Interval, constant_interval

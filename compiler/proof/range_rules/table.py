@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.export.to_onnx.dataflow import Step
+from compiler.ir.dataflow import Step
 from compiler.ops.nn.integer_standardize import output_bound
 from compiler.ops.number_format import integer_range
 from compiler.proof.interval import Interval, constant_interval, exact

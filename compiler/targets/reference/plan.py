@@ -2,6 +2,9 @@
 
 Every node has one slot; a step frees the slots it reads last. Branches and clauses are blocks of
 their own within the same slots, a function literal is a plan of its own.
+
+Exporters and C read ``compiler/ir/dataflow.py``. The plan is independent of it, because the
+reference executor is what their results are compared with.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx, emit_step
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.expr import Op
 from compiler.ir.ty import TensorType
 from compiler.ops.tensor.formula import COMPARISONS, reduce_words

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.windows import window_attributes
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import is_float
 
 

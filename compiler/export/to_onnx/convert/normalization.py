@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.ir.dataflow import Step, Value
 
 
 def _affine(step: Step, e: Emitter, size: int) -> tuple[str, str]:

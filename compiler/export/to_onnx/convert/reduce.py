@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.ordered import largest_along, smallest_along
+from compiler.ir.dataflow import Step
 
 
 def reduced_axes(step: Step) -> list[int]:

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.ir.dataflow import Step
 from compiler.ir.ty import is_float
 
 # The largest float32 below one half: floor(|x| + this) is floor(|x| + 1/2) computed without

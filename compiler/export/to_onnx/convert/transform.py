@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.ir.dataflow import Step
 
 
 @FToOnnx.register("reshape", "nn.batch_flatten", "squeeze", "expand_dims", "reshape_like")

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from compiler.errors import OnnxExportError
-from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.grid_emitter import (
     FLOAT_LIMIT,
     Carried,
@@ -15,6 +14,7 @@ from compiler.export.to_onnx.grid_emitter import (
     GridEmitter,
     narrowed,
 )
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import is_float
 from compiler.ops.number_format import integer_range
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.grid_emitter import (
     FLOAT_LIMIT,
     Bound,
@@ -16,6 +15,7 @@ from compiler.export.to_onnx.grid_emitter import (
     clamped,
 )
 from compiler.export.to_onnx.ordered import larger, smaller
+from compiler.ir.dataflow import Step
 from compiler.ops.number_format import integer_range
 from compiler.ops.tensor.clip import integer_bound
 

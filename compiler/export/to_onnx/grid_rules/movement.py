@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from compiler.export.to_onnx.convert.reduce import extremum_in, position_in, reduced_axes
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.grid_emitter import FLOAT_LIMIT, Carried, FToGrid, GridEmitter
 from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
+from compiler.ir.dataflow import Step
 from compiler.ir.ty import is_integer
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.grid_emitter import (
     Array,
     Bound,
@@ -25,6 +24,7 @@ from compiler.export.to_onnx.grid_emitter import (
 )
 from compiler.export.to_onnx.grid_rules.fixed_point import Factor, plain_product_holds
 from compiler.export.to_onnx.windows import window_attributes
+from compiler.ir.dataflow import Step
 
 LEVELS = 256
 

@@ -9,7 +9,6 @@ import numpy as np
 from compiler.export.to_onnx.convert.nn import require_layout
 from compiler.export.to_onnx.convert.reduce import reduced_axes
 from compiler.export.to_onnx.convert.tensor import truncated
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.grid_emitter import (
     FLOAT_LIMIT,
     Array,
@@ -20,6 +19,7 @@ from compiler.export.to_onnx.grid_emitter import (
 )
 from compiler.export.to_onnx.grid_rules.narrow_kernels import from_narrow
 from compiler.export.to_onnx.windows import window_attributes
+from compiler.ir.dataflow import Step
 from compiler.ops.nn.avg_pool2d import window_counts
 
 Total = Callable[[str], str]

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.convert.nn import conv_node
-from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.grid_emitter import (
     FLOAT_LIMIT,
     Array,
@@ -24,6 +23,7 @@ from compiler.export.to_onnx.grid_emitter import (
     narrowed,
 )
 from compiler.export.to_onnx.grid_rules.narrow_kernels import narrow_conv
+from compiler.ir.dataflow import Step, Value
 
 
 def _channel_bounds(weight: Array, x: Carried) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.export.to_onnx.convert.tensor import rounded_half_away
-from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.grid_emitter import (
     FLOAT_LIMIT,
     Bound,
@@ -41,6 +40,7 @@ from compiler.export.to_onnx.grid_rules.layout import (
 from compiler.export.to_onnx.grid_rules.narrow_kernels import requantized_narrow
 from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
 from compiler.export.to_onnx.ordered import limited
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import is_integer
 from compiler.ops.number_format import integer_range
 from compiler.ops.tensor.clip import integer_bound

@@ -6,8 +6,8 @@ half a last digit below m. Floors of quotients are exact for dividends below 2^5
 
 from __future__ import annotations
 
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.grid_emitter import Carried, FToGrid, GridEmitter, narrowed
+from compiler.ir.dataflow import Step
 from compiler.ops.nn.integer_standardize import output_bound
 
 

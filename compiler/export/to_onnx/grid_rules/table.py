@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.grid_emitter import (
     FLOAT_LIMIT,
     Array,
@@ -18,6 +17,7 @@ from compiler.export.to_onnx.grid_emitter import (
     GridEmitter,
     narrowed,
 )
+from compiler.ir.dataflow import Step
 from compiler.ops.number_format import integer_range
 
 

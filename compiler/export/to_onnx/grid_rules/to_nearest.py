@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.grid_rules.fixed_point import Factor
+from compiler.ir.dataflow import Step, Value
 from compiler.ops.rules.float_product import Ties
 
 Array = NDArray[Any]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from compiler.export.to_onnx.convert.reduce import extremum_in, position_in
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.ordered import larger, limited, smaller
+from compiler.ir.dataflow import Step
 from compiler.ir.ty import is_integer
 from compiler.ops.number_format import integer_range
 from compiler.ops.tensor.clip import integer_bound

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
+from compiler.ir.dataflow import Step
 from compiler.ir.ty import is_float
 from compiler.ops.number_format import integer_range
 

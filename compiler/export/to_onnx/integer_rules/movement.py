@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.export.to_onnx.dataflow import Step
 from compiler.export.to_onnx.emitter import FToOnnx
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.integer_rules.arithmetic import plain
 from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
+from compiler.ir.dataflow import Step
 
 
 @FToInteger.register(*IDENTITIES)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.emitter import Array
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.windows import window_attributes
+from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import bits
 
 Digit = tuple[str, int, int]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.dataflow import Step, Value
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.ordered import larger, smaller
+from compiler.ir.dataflow import Step, Value
 from compiler.ops.number_format import integer_range
 
 WORK = "int64"

@@ -7,8 +7,8 @@ import pytest
 
 from compiler import relay
 from compiler.errors import OnnxExportError
-from compiler.export.to_onnx.dataflow import dataflow
 from compiler.export.to_onnx.float_model import to_onnx
+from compiler.ir.dataflow import dataflow
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
 from compiler.targets.ort.session import OrtExecutor

@@ -1,20 +1,23 @@
 """A function as a flat list of operator calls: let, tuples and inner calls are resolved.
 
-Exporters read this form: values know the call that computes them and the calls that read them, so
-that patterns are matched by looking around, and calls of other functions of the module
-(quantize_inputs, quantized_main, dequantize_outputs) are already inlined.
+Exporters, the C target and the interval analysis of the proof read this form: values know the call
+that computes them and the calls that read them, so that patterns are matched by looking around.
+Calls of other functions of the module (quantize_inputs, quantized_main, dequantize_outputs) are
+inlined, unless a reader wants them as single steps.
+
+The reference executor (``targets/reference/plan.py``) and the wiring check of the proof
+(``proof/wiring.py``) walk functions by code of their own: what they check is derived from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.errors import OnnxExportError
-from compiler.ir.attrs import Attrs
+from compiler.errors import CompilerError, OnnxExportError
 from compiler.ir.expr import (
     Call,
     Constant,
@@ -30,7 +33,7 @@ from compiler.ir.expr import (
 )
 from compiler.ir.module import IRModule
 from compiler.ir.span import AnySpan
-from compiler.ir.ty import TensorType, is_dynamic, tensor_fields
+from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
 
 Array = NDArray[Any]
 
@@ -73,6 +76,31 @@ class Step:
         return self.results[0]
 
 
+Single = Callable[[Call], tuple[str, Sequence[Expr]] | None]
+"""Name and arguments of a call that becomes one step; None for others: operators are steps under
+their own name, functions are inlined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What functions are flattened for, as errors say it.
+
+    Attributes:
+        name: "ONNX", "C".
+        error: raised for what has no such form.
+        tuples: parameters may be tuples; they are flattened.
+        fix: added to the error for control flow and closures.
+    """
+
+    name: str
+    error: type[CompilerError]
+    tuples: bool = False
+    fix: str | None = None
+
+
+ONNX = Form("ONNX", OnnxExportError)
+
+
 @dataclass(frozen=True, slots=True)
 class Dataflow:
     """A function without scopes: steps come after the steps they read."""
@@ -100,29 +128,34 @@ def dataflow(mod: IRModule, function: str = "main") -> Dataflow:
 
 
 def flatten_function(
-    fn: Function, mod: IRModule, keep: Callable[[Function], bool] | None = None
+    fn: Function, mod: IRModule, single: Single = lambda _call: None, form: Form = ONNX
 ) -> Dataflow:
     """``dataflow`` for a function object.
 
     Args:
-        keep: calls of a function for which it answers True become one step, whose operator has the
-            ``global_symbol`` of the function as its name; without it every call is inlined.
+        single: which calls become one step, under which name; without it functions are inlined.
+        form: what the steps are for.
     Raises:
-        OnnxExportError: as ``dataflow``, and for parameters that are no tensors of static shape.
+        CompilerError: the error of ``form``: as ``dataflow``, and for parameters that are no
+            tensors of static shape.
     """
     inputs: list[Value] = []
     env: Env = {}
     for param in fn.params:
         ty = param.checked_type
-        if not isinstance(ty, TensorType) or is_dynamic(ty):
-            raise OnnxExportError(
+        fields = tensor_fields(ty) if form.tuples or isinstance(ty, TensorType) else []
+        if not fields or any(is_dynamic(field) for field in fields):
+            raise form.error(
                 f"parameter %{param.name_hint} has type {ty}",
                 fix="exported functions take tensors of static shape",
             )
-        value = Value(ty, name=param.name_hint)
-        inputs.append(value)
-        env[param] = value
-    flattener = _Flattener(mod, keep)
+        names = [param.name_hint]
+        if len(fields) > 1:
+            names = [f"{param.name_hint}_{number}" for number in range(len(fields))]
+        values = [Value(field, name=name) for field, name in zip(fields, names)]
+        inputs += values
+        env[param] = _structured(ty, iter(values))
+    flattener = _Flattener(mod, single, form)
     result = flattener.run(fn.body, env)
     outputs = tuple(_flat(result))
     for value in outputs:
@@ -137,9 +170,11 @@ _OUTPUT = Step(Op("output"), None, ())
 class _Flattener:
     """The walk: an explicit stack of (expression, scope, state)."""
 
-    def __init__(self, mod: IRModule, keep: Callable[[Function], bool] | None = None) -> None:
+    def __init__(self, mod: IRModule, single: Single, form: Form) -> None:
         self.mod = mod
-        self.keep = keep
+        self.single = single
+        self.form = form
+        self.singles: dict[Call, tuple[str, Sequence[Expr]]] = {}
         self.steps: list[Step] = []
         self.constants: dict[Constant, Value] = {}
 
@@ -172,15 +207,25 @@ class _Flattener:
             stack.append(("visit", node.value, scope, None))
         elif isinstance(node, (Call, Tuple, TupleGetItem)):
             stack.append(("close", node, scope, None))
-            operands = node.args if isinstance(node, Call) else node.operands()
+            operands: Sequence[Expr] = node.operands()
+            if isinstance(node, Call):
+                operands = node.args
+                single = self.single(node)
+                if single is not None:
+                    self.singles[node] = single
+                    operands = single[1]
             stack.extend(("visit", arg, scope, None) for arg in reversed(operands))
         elif isinstance(node, Var):
-            raise OnnxExportError(
+            raise self.form.error(
                 f"%{node.name_hint} is free in the exported function",
                 fix="bind it to a constant or make it a parameter",
             )
         else:
-            raise OnnxExportError(f"{describe(node)} has no ONNX form", span=node.span)
+            raise self._no_form(node)
+
+    def _no_form(self, node: Expr) -> CompilerError:
+        what = f"{describe(node)} has no {self.form.name} form"
+        return self.form.error(what, fix=self.form.fix, span=node.span)
 
     def _close(self, node: Expr, scope: Env, stack: list[tuple[str, Expr, Env, Any]]) -> None:
         if isinstance(node, Tuple):
@@ -189,18 +234,18 @@ class _Flattener:
             scope[node] = scope[node.tuple][node.index]
         else:
             assert isinstance(node, Call)
+            if node in self.singles:
+                name, args = self.singles[node]
+                scope[node] = self._step(node, Op(name), args, scope)
+                return
             if isinstance(node.op, Op):
-                scope[node] = self._step(node, node.op, node.attrs, scope)
+                scope[node] = self._step(node, node.op, node.args, scope)
                 return
             callee = node.op
             if isinstance(callee, GlobalVar):
                 callee = self.mod[callee]
             if not isinstance(callee, Function):
-                raise OnnxExportError(f"{describe(node)} has no ONNX form", span=node.span)
-            if self.keep is not None and self.keep(callee):
-                kept = Op(str(callee.get_attr("global_symbol")))
-                scope[node] = self._step(node, kept, None, scope)
-                return
+                raise self._no_form(node)
             self._refuse_recursion(callee, stack)
             inner: Env = {p: scope[a] for p, a in zip(callee.params, node.args)}
             stack.append(("copy", node, scope, (callee.body, inner)))
@@ -211,25 +256,30 @@ class _Flattener:
     ) -> None:
         bodies = [extra[0] for state, _, _, extra in stack if state == "copy"]
         if callee.body in bodies:
-            raise OnnxExportError("a recursive function has no ONNX form")
+            raise self.form.error(f"a recursive function has no {self.form.name} form")
 
-    def _step(self, node: Call, op: Op, attrs: Attrs | None, scope: Mapping[Expr, Any]) -> Result:
-        args = tuple(v for a in node.args for v in _flat(scope[a]))
+    def _step(self, node: Call, op: Op, read: Sequence[Expr], scope: Mapping[Expr, Any]) -> Result:
+        args = tuple(v for a in read for v in _flat(scope[a]))
         types = tensor_fields(node.checked_type)
         if any(is_dynamic(t) for t in types):
-            raise OnnxExportError(
+            raise self.form.error(
                 f"{op.name} has a dynamic type {node.checked_type}",
                 fix="import the model with static shapes",
                 span=node.span,
             )
-        step = Step(op, attrs, args, span=node.span)
+        step = Step(op, node.attrs, args, span=node.span)
         step.results = tuple(Value(t, step, i) for i, t in enumerate(types))
         for arg in args:
             arg.users.append(step)
         self.steps.append(step)
-        if isinstance(node.checked_type, TensorType):
-            return step.results[0]
-        return step.results
+        return _structured(node.checked_type, iter(step.results))
+
+
+def _structured(ty: Type, values: Iterator[Value]) -> Result:
+    """Values in the nesting of a type; types nest as deep as ``MAX_NESTING`` at most."""
+    if isinstance(ty, TupleType):
+        return tuple(_structured(field, values) for field in ty.fields)
+    return next(values)
 
 
 def _flat(result: Result) -> list[Value]:
