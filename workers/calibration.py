@@ -16,13 +16,12 @@ from compiler.quantize import ChannelStats
 from compiler.quantize.calibration.measurement import Measurement, Profile, measure_channels
 from compiler.quantize.calibration.stats import CalibrationStats
 from workers.batching import model_batches
-from workers.datasets.open_datasets import OpenDatasets
 from workers.datasets.protocol import Dataset, InputSpec
-from workers.datasets.registry import input_specs
+from workers.datasets.registry import OpenDatasets, input_specs
 from workers.errors import DatasetError, WorkerError
 from workers.messages import CalibrationRequest, CalibrationResult, Handle, Range
 from workers.object_store import LRUCache, ObjectStore
-from workers.resources import CpuClock, peak_rss_bytes
+from workers.process import CpuClock, peak_rss_bytes
 
 _CHUNK = 16
 """Samples read from the dataset at a time."""

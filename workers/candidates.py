@@ -19,7 +19,7 @@ from workers.messages import EvaluationRequest
 from workers.metrics.hardware import hardware_figures
 from workers.metrics.size import size_figures
 from workers.object_store import LRUCache, ObjectStore
-from workers.resources import CpuClock
+from workers.process import CpuClock
 
 
 @dataclass(frozen=True, slots=True, eq=False)

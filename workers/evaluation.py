@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from workers.batching import ModelBatch, batch_size, model_batches
 from workers.calibration import no_handles
 from workers.candidates import Builder, Runnable
-from workers.datasets.open_datasets import OpenDatasets
 from workers.datasets.protocol import Dataset
+from workers.datasets.registry import OpenDatasets
 from workers.errors import DatasetError, WorkerError
 from workers.messages import EvaluationRequest, EvaluationResult, Range
 from workers.metrics.latency import latency_figures
 from workers.metrics.protocol import Outputs
-from workers.metrics.sums import MetricSums
+from workers.metrics.registry import MetricSums
 from workers.object_store import ObjectStore
-from workers.resources import CpuClock, peak_rss_bytes
+from workers.process import CpuClock, peak_rss_bytes
 
 Rows = tuple[NDArray[Any], ...]
 """One array per model output, samples on axis 0."""

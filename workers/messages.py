@@ -127,7 +127,7 @@ class EvaluationRequest:
         channels: channel statistics as arrays, or their handle, where the candidate's
             ``needs_channels``.
         part: (k, n): of the model's runs over the samples, only numbers k, k+n, k+2n …, so that
-            every part is spread over them. Parts of one evaluation merge by ``workers.parts``.
+            every part is spread over them. Parts of one evaluation merge by ``workers.batching``.
         hardware: text of a hardware description and the name of its file, as ``parse_hdfg`` takes
             them, where the candidate's cost on that accelerator is wanted.
         latency: time the candidate as C; of an evaluation in parts, the first part does.

@@ -11,7 +11,7 @@ from qsearch.errors import SettingsError
 from qsearch.report.measures import value_of
 from qsearch.report.plots import layers, parameters, trials
 from qsearch.search.optuna_study import importances
-from workers.metrics.measure import Measure
+from workers.metrics.registry import Measure
 
 
 class PlotName(Enum):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qsearch.dashboard.security import without_passwords
 from qsearch.store.records import Event, Stage
 from qsearch.store.view_queries import TrialPoint
-from workers.metrics.measure import Measure
+from workers.metrics.registry import Measure
 
 LARGEST_ID = 2**63 - 1
 """What a column of ids holds."""

@@ -24,10 +24,10 @@ from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model
 from qsearch.search.winner import build_winner, recorded_proof, samples_of
 from workers.batching import model_batches
-from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs, open_dataset
-from workers.metrics.sums import MetricSums
+from workers.metrics.registry import MetricSums
+from workers.process import code_version
 
 PathLike = str | os.PathLike[str]
 

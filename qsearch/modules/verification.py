@@ -47,10 +47,10 @@ from qsearch.modules.signing import (
 from qsearch.run_folder import RunFolder, module_at
 from qsearch.store.artifacts import write_atomically
 from workers.batching import ModelBatch, model_batches
-from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs, open_dataset
-from workers.metrics.sums import MetricSums
+from workers.metrics.registry import MetricSums
+from workers.process import code_version
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (

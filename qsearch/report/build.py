@@ -10,7 +10,7 @@ from qsearch.report.intervals import intervals
 from qsearch.search.objectives import accuracies_in
 from qsearch.search.space import canonical_fields
 from qsearch.store.records import Counts, Study, Trial
-from workers.metrics.measure import known_measures
+from workers.metrics.registry import known_measures
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from qsearch.search.optuna_study import importances
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Failure, LayerFigures, Stage, Study
 from qsearch.store.view_queries import TrialPoint
-from workers.metrics.measure import Measure
+from workers.metrics.registry import Measure
 
 PathLike = str | os.PathLike[str]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from qsearch.search.objectives import UNCERTAIN
-from workers.metrics.measure import known_measures
+from workers.metrics.registry import known_measures
 
 Z: Final = 1.959963984540054
 """Standard normal deviate of 95 %."""

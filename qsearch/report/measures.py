@@ -18,7 +18,7 @@ from qsearch.search.objectives import (
 )
 from qsearch.settings import parse_max_drop
 from qsearch.store.records import Study
-from workers.metrics.measure import Measure, by_option, measure
+from workers.metrics.registry import Measure, by_option, measure
 
 SECONDS: Final = Measure("seconds", title="wall time", unit="s", smaller_is_better=True)
 CPU_S: Final = Measure("cpu_s", title="CPU time", unit="s", smaller_is_better=True)

@@ -37,8 +37,8 @@ from qsearch.search.stages import StageBook
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.store.records import DriverRecord, Ended, StudyState, Trial
 from qsearch.store.repository import Repository
-from workers.code_version import code_version
 from workers.errors import BrokenRunError
+from workers.process import code_version
 
 BEAT_S: Final = 2.0
 """Seconds between two beats."""

@@ -10,9 +10,9 @@ from qsearch.errors import SearchFailedError
 from qsearch.progress import Progress
 from qsearch.search.evaluator import Evaluator, failed
 from qsearch.store.records import Ended, Shard, Trial
+from workers.batching import merge
 from workers.errors import BrokenRunError
 from workers.messages import EvaluationResult
-from workers.parts import merge
 from workers.pool.protocol import Finished, Loss, WorkerPool
 
 STARTING: Final = "starting workers"

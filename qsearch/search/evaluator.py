@@ -11,12 +11,11 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import KEEPS_ACCURACY, UNCERTAIN, Score
 from qsearch.settings import is_import_path
 from qsearch.store.records import Failure, Outcome, Trial
+from workers.batching import split
 from workers.errors import LostWorkerError
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, EvaluatorName, Range
 from workers.metrics.custom import named_values
-from workers.metrics.measure import Measure, known_measures
-from workers.metrics.registry import find_metric, results
-from workers.parts import split
+from workers.metrics.registry import Measure, find_metric, known_measures, results
 
 COLLAPSE_AFTER: Final = 32
 """Samples after which a configuration that lost nearly everything is stopped."""
@@ -40,7 +39,7 @@ class Evaluator:
         reference: outputs of the float model for ``samples``, or the pool's handle of them.
         score_of: merged metric sums → score.
         channels: the pool's handle of channel statistics, for configurations that need them.
-        parts: requests of one trial, that idle workers may share; see ``workers.parts``.
+        parts: requests of one trial, that idle workers may share; see ``workers.batching``.
         hardware: description whose cost is part of the score, see EvaluationRequest.
         latency: time candidates as C, see EvaluationRequest.
         keeps: whether a score keeps the accuracy, for searches that weigh it.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qsearch.settings import MaxDrop
 from qsearch.store.records import Trial
-from workers.metrics.measure import by_option, known_measures, measure
+from workers.metrics.registry import by_option, known_measures, measure
 
 Score = Mapping[str, float | None]
 """Metric name → value: ``top1`` and ``agreement`` as fractions 0..1, ``sqnr_db`` in dB.

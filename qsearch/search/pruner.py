@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from qsearch.search.objectives import Objective
 from qsearch.store.records import Shard, Trial
 from workers.messages import EvaluationResult
-from workers.metrics.measure import by_option
+from workers.metrics.registry import by_option
 
 LOOKS: Final = (6, 12, 24)
 """Parts after which a trial is looked at; six are the fewest that can decide at 5 %."""

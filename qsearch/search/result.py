@@ -22,7 +22,7 @@ from qsearch.search.study import PreparedStudy
 from qsearch.search.winner import Winner
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
-from workers.metrics.measure import Measure, by_option, known_measures
+from workers.metrics.registry import Measure, by_option, known_measures
 
 if TYPE_CHECKING:
     import optuna

@@ -46,10 +46,9 @@ from qsearch.search.winner import (
 from qsearch.settings import is_import_path
 from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import StudyState, Trial
-from workers.batching import batch_size
-from workers.code_version import code_version
+from workers.batching import batch_size, parts_of
 from workers.errors import BrokenRunError
-from workers.parts import parts_of
+from workers.process import code_version
 
 log = logging.getLogger("qsearch.search.session")
 

@@ -45,11 +45,11 @@ from qsearch.search.space_file import percentiles_of, searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
 from qsearch.store.repository import Repository
-from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
-from workers.metrics.measure import by_option
+from workers.metrics.registry import by_option
+from workers.process import code_version
 
 SOMETIMES_SCORED = ("hw", "latency", "max_drop")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the

@@ -35,10 +35,10 @@ from qsearch.search.study import PreparedStudy
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
 from workers.batching import batch_size, model_batches
-from workers.code_version import code_version
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.messages import EvaluationRequest, EvaluatorName, Range
+from workers.process import code_version
 
 log = logging.getLogger("qsearch.search.winner")
 

@@ -24,7 +24,7 @@ from compiler.quantize.calibration.profile_function import profile_function
 from workers.batching import model_batches
 from workers.datasets.registry import input_specs, open_dataset
 from workers.messages import DatasetRef, Range
-from workers.resources import peak_rss_bytes
+from workers.process import peak_rss_bytes
 
 T = TypeVar("T")
 

@@ -103,7 +103,7 @@ def child(words: list[str]) -> dict[str, Any]:
 
 def measure_one(args: argparse.Namespace) -> dict[str, Any]:
     """What ``--side`` names, and this process's peak memory."""
-    from workers.resources import peak_rss_bytes
+    from workers.process import peak_rss_bytes
 
     model = args.data / f"{args.model}.onnx"
     split = read_split(args.data, args.model, "calib", args.images, batch_of(args.model))

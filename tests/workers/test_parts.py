@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from workers.batching import merge, parts_of, split
 from workers.errors import WorkerError
 from workers.evaluation import evaluate_shard
 from workers.messages import EvaluationResult, Range
 from workers.metrics.registry import results
-from workers.parts import merge, parts_of, split
 
 ALL = ("top1", "agreement", "sqnr")
 

@@ -6,6 +6,7 @@ To add one: a file beside this one with a function ``open(options, inputs) -> Da
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from workers.datasets.contents import Contents, PinnedDataset, changed
 from workers.datasets.protocol import Dataset, InputSpec
 from workers.errors import DatasetError
 from workers.messages import DatasetRef
+from workers.object_store import LRUCache
 
 OpenDataset = Callable[[Mapping[str, Any], Sequence[InputSpec]], Dataset]
 """``open(options, inputs)``: the dataset for a model with these inputs; raises DatasetError."""
@@ -73,3 +75,23 @@ def take_options(kind: str, options: Mapping[str, Any], **defaults: Any) -> tupl
             f"dataset kind {kind!r}: {wrong}", fix=f"options: {', '.join(sorted(defaults))}"
         )
     return tuple(options.get(name, value) for name, value in defaults.items())
+
+
+_OPEN = 2
+"""Calibration and evaluation data of one study."""
+
+
+class OpenDatasets:
+    """Opens a dataset at its first use, and hashes its files then where the ref has a hash."""
+
+    def __init__(self) -> None:
+        self._open: LRUCache[Dataset] = LRUCache(_OPEN)
+
+    def open(self, ref: DatasetRef, inputs: Sequence[InputSpec]) -> Dataset:
+        """The dataset that ``ref`` names, for a model with these inputs.
+
+        Raises:
+            DatasetError: see ``open_dataset``.
+        """
+        key = (ref.kind, json.dumps(dict(ref.options), sort_keys=True), ref.sha256, tuple(inputs))
+        return self._open.get(key, lambda: open_dataset(ref, inputs))

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import MetricError
-from workers.metrics.measure import Measure, measures
 from workers.metrics.protocol import Outputs, State
-from workers.metrics.registry import metrics
+from workers.metrics.registry import Measure, measures, metrics
 from workers.metrics.top_k import answers
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from workers.metrics.measure import Measure, measures
+from workers.metrics.registry import Measure, measures
 
 if TYPE_CHECKING:
     from compiler.ir.module import IRModule

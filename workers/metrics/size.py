@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.metrics.measure import Measure, measures
+from workers.metrics.registry import Measure, measures
 
 if TYPE_CHECKING:
     from compiler.quantize import Candidate

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import MetricError
-from workers.metrics.measure import Measure, measures
 from workers.metrics.protocol import Outputs, State
-from workers.metrics.registry import metrics
+from workers.metrics.registry import Measure, measures, metrics
 
 _SUMS = ("signal", "noise", "samples", "signal_squares", "noise_squares", "products")
 

@@ -6,8 +6,14 @@ from typing import Any
 
 from workers.errors import WorkerError
 from workers.messages import Handle
-from workers.pool.jobs import DEFAULT_RUNNER, Job, RunnerFactory, load_factory
-from workers.pool.queued_pool import QueuedPool, Slot
+from workers.pool.queued_pool import (
+    DEFAULT_RUNNER,
+    Job,
+    QueuedPool,
+    RunnerFactory,
+    Slot,
+    load_factory,
+)
 from workers.worker import RequestRunner, answer
 
 

@@ -21,11 +21,19 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from workers.code_version import code_version, python_path
 from workers.errors import WorkerError
-from workers.pool.jobs import DEFAULT_RUNNER, MAX_ATTEMPTS, Job, handles_of, log_tail
 from workers.pool.protocol import WorkerSize
-from workers.pool.queued_pool import FAILED_STARTS, QueuedPool, Slot
+from workers.pool.queued_pool import (
+    DEFAULT_RUNNER,
+    FAILED_STARTS,
+    MAX_ATTEMPTS,
+    Job,
+    QueuedPool,
+    Slot,
+    handles_of,
+    log_tail,
+)
+from workers.process import code_version, python_path
 
 START_TIMEOUT_S = 120.0
 """How long a fresh worker may take until it reports ready."""

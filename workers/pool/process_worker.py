@@ -12,10 +12,10 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from workers.code_version import code_version
 from workers.errors import WorkerError
 from workers.messages import Handle
-from workers.pool.jobs import load_factory
+from workers.pool.queued_pool import load_factory
+from workers.process import code_version
 from workers.worker import answer
 
 _WATCH_S = 1.0

@@ -1,19 +1,185 @@
-"""QueuedPool: what pools do alike: the queue, stored values, waiting, deadlines, lost workers."""
+"""QueuedPool: what pools do alike: queued jobs, stored values, waiting, deadlines, lost workers."""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import math
+import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from workers.errors import WorkerError
+from workers.errors import LostWorkerError, WorkerError
 from workers.messages import Handle
 from workers.object_store import content_key
-from workers.pool.jobs import Job, JobQueue
 from workers.pool.protocol import Finished, Loss
+from workers.worker import Fetch, RequestRunner
+
+RunnerFactory = Callable[[Fetch], RequestRunner]
+
+DEFAULT_RUNNER = "workers.worker:Worker"
+"""Import path of the factory that each worker calls once."""
+
+MAX_ATTEMPTS = 3
+STEAL_FROM = 2
+LOG_BYTES = 4096
+"""How much of a dead worker's log is kept."""
+
+
+def load_factory(path: str) -> RunnerFactory:
+    """The factory behind ``module:name``."""
+    module, _, name = path.partition(":")
+    factory: RunnerFactory = getattr(importlib.import_module(module), name)
+    return factory
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request and the attempt it is on, 1 at first.
+
+    Attributes:
+        group: requests of one group share what a worker prepares for them (a compiled candidate).
+    """
+
+    tag: Hashable
+    request: Any
+    group: Hashable
+    attempt: int = 1
+
+    def __str__(self) -> str:
+        return f"request {self.tag!r} ({type(self.request).__name__}), attempt {self.attempt}"
+
+
+class JobQueue:
+    """Queued jobs by group, and finished ones.
+
+    A worker stays with the group it has begun; then it begins the oldest that nobody has; and when
+    every group is begun it steals from the one with most left. A single job left is not worth the
+    preparation: its group's own worker takes it next.
+    """
+
+    def __init__(self, max_attempts: int) -> None:
+        if max_attempts < 1:
+            raise WorkerError(f"max_attempts {max_attempts}", fix="at least 1")
+        self._max_attempts = max_attempts
+        self._waiting: dict[Hashable, deque[Job]] = {}
+        self._holders: dict[Hashable, Hashable] = {}  # worker → its group
+        self._lost: dict[Hashable, int] = {}
+        self._losses: list[Loss] = []
+        self._finished: deque[Finished] = deque()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def add(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
+        """Queue a request; see ``WorkerPool.submit``."""
+        job = Job(tag, request, tag if group is None else group)
+        if lost:
+            self._lost.setdefault(job.group, lost)
+        self._waiting.setdefault(job.group, deque()).append(job)
+
+    def take(self, worker: Hashable = None) -> Job | None:
+        """The job that ``worker`` runs next; None where there is none worth its while."""
+        group = self._group_for(worker)
+        if group is None:
+            return None
+        self._holders[worker] = group
+        job = self._waiting[group].popleft()
+        if not self._waiting[group]:
+            del self._waiting[group]
+        return job
+
+    def _group_for(self, worker: Hashable) -> Hashable | None:
+        own = self._holders.get(worker)
+        if own in self._waiting:
+            return own
+        held = set(self._holders.values())
+        for group in self._waiting:
+            if group not in held:
+                return group
+        most = max(self._waiting, key=lambda group: len(self._waiting[group]), default=None)
+        return most if most is not None and len(self._waiting[most]) >= STEAL_FROM else None
+
+    def release(self, worker: Hashable) -> None:
+        """The worker is gone; its group may be begun by another."""
+        self._holders.pop(worker, None)
+
+    def done(self, job: Job, result: Any, error: Exception | None) -> None:
+        """A job ended."""
+        self._finished.append(Finished(job.tag, result, error, job.attempt))
+
+    def lost(self, job: Job, where: str, why: str, log: str | None = None) -> None:
+        """The worker of a job died: try again, or give up after ``max_attempts`` in its group."""
+        self._losses.append(Loss(job.tag, where, why, log))
+        count = self._lost[job.group] = self._lost.get(job.group, 0) + 1
+        if count < self._max_attempts:
+            again = dataclasses.replace(job, attempt=job.attempt + 1)
+            self._waiting.setdefault(job.group, deque()).appendleft(again)
+            return
+        error = LostWorkerError(
+            f"{job} lost its worker: {why}, after {count} workers died on it",
+            where=where,
+            fix="the configuration may need more memory than a worker has; lower the number of "
+            "workers, or see its log with `qsearch show`",
+        )
+        self._finished.append(Finished(job.tag, None, error, job.attempt))
+
+    def take_losses(self) -> list[Loss]:
+        losses, self._losses = self._losses, []
+        return losses
+
+    def drop(self, tags: Collection[Hashable]) -> None:
+        unwanted = set(tags)
+        for group in list(self._waiting):
+            kept = deque(job for job in self._waiting[group] if job.tag not in unwanted)
+            if kept:
+                self._waiting[group] = kept
+            else:
+                del self._waiting[group]
+
+    def give_back(self, finished: Iterable[Finished]) -> None:
+        self._finished.extend(finished)
+
+    def next_finished(self) -> Finished | None:
+        """The job that ended first and was not reported yet."""
+        return self._finished.popleft() if self._finished else None
+
+    @property
+    def unreported(self) -> int:
+        """Ended but not yet reported."""
+        return len(self._finished)
+
+    def clear(self) -> None:
+        """Forget everything but losses that were not reported."""
+        self._waiting.clear()
+        self._finished.clear()
+        self._holders.clear()
+        self._lost.clear()
+
+
+def log_tail(path: str | Path) -> str | None:
+    """The last words in a log file; None where there are none or it lies on another machine."""
+    try:
+        with Path(path).open("rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - LOG_BYTES))
+            return stream.read().decode("utf-8", "replace").strip() or None
+    except OSError:
+        return None
+
+
+def handles_of(request: Any) -> dict[str, Handle]:
+    """Fields of a request that are handles."""
+    if not dataclasses.is_dataclass(request):
+        return {}
+    found = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
+    return {name: value for name, value in found.items() if isinstance(value, Handle)}
+
 
 FAILED_STARTS = 3
 """Workers that may die in a row before they have started."""

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from workers.code_version import python_path
 from workers.errors import LostClusterError, WorkerError
 from workers.pool.protocol import WorkerSize
+from workers.process import python_path
 
 JOIN_S = 30.0
 """How long nodes of a cluster may take to join it, before it counts as too small."""

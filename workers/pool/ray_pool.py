@@ -18,20 +18,22 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workers.code_version import code_version
 from workers.errors import LostClusterError, WorkerError
 from workers.messages import Handle
-from workers.pool.jobs import (
+from workers.pool.protocol import WorkerSize
+from workers.pool.queued_pool import (
     DEFAULT_RUNNER,
+    FAILED_STARTS,
     MAX_ATTEMPTS,
     Job,
+    QueuedPool,
+    Slot,
     handles_of,
     load_factory,
     log_tail,
 )
-from workers.pool.protocol import WorkerSize
-from workers.pool.queued_pool import FAILED_STARTS, QueuedPool, Slot
 from workers.pool.ray_cluster import ClusterWatch, await_resources, connect
+from workers.process import code_version
 from workers.worker import Answer, answer
 
 START_TIMEOUT_S = 180.0

@@ -11,7 +11,7 @@ from typing import Any, Final
 from qsearch.report.measures import value_of
 from qsearch.report.plots.chart import SINGLE, Chart, Mark, axis, nothing
 from qsearch.store.view_queries import TrialPoint
-from workers.metrics.measure import Measure
+from workers.metrics.registry import Measure
 
 LINES: Final = 250
 """Trials in parallel coordinates: the best and an even choice of the rest."""

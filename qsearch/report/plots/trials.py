@@ -9,7 +9,7 @@ from qsearch.report.measures import Measures, pareto, value_in, value_of
 from qsearch.report.plots.chart import SINGLE, Axis, Chart, Mark, nothing
 from qsearch.store.records import Study
 from qsearch.store.view_queries import TrialPoint
-from workers.metrics.measure import Measure
+from workers.metrics.registry import Measure
 
 SHAPES: Final = {"complete": "circle", "pruned": "diamond", "infeasible": "triangle"}
 """Marker of a state; colours follow the class of the same name."""

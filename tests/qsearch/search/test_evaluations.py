@@ -15,8 +15,8 @@ from qsearch.search.evaluations import Evaluations
 from qsearch.search.evaluator import Evaluator
 from qsearch.store.records import Ended, Outcome, Trial
 from workers.messages import DatasetRef, EvaluationResult, Range
-from workers.pool.jobs import JobQueue
 from workers.pool.protocol import Finished
+from workers.pool.queued_pool import JobQueue
 
 PARTS = 3
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from workers.datasets.contents import Contents
-from workers.datasets.open_datasets import OpenDatasets
 from workers.datasets.protocol import InputSpec
-from workers.datasets.registry import open_dataset
+from workers.datasets.registry import OpenDatasets, open_dataset
 from workers.errors import DataChangedError
 from workers.messages import DatasetRef, Range
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from workers.errors import MetricError
-from workers.metrics.registry import merge_sums, results
+from workers.metrics.registry import MetricSums, merge_sums, results
 from workers.metrics.sqnr import FLOOR_DB
-from workers.metrics.sums import MetricSums
 
 RNG = np.random.default_rng(3)
 REFERENCE = RNG.standard_normal((50, 10)).astype(np.float32)

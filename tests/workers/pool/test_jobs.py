@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.errors import LostWorkerError
-from workers.pool.jobs import LOG_BYTES, JobQueue, log_tail
+from workers.pool.queued_pool import LOG_BYTES, JobQueue, log_tail
 
 
 def queue_of(**groups: int) -> JobQueue:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import workers
-from workers.code_version import python_path
+from workers.process import python_path
 
 
 def test_our_packages_come_first_and_the_folder_of_an_interpreter_by_its_name(

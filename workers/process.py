@@ -1,11 +1,16 @@
-"""Which code this process runs, and how workers find the same: other code gives other scores."""
+"""What a process of a pool is: the code it runs, where it finds modules, what it costs.
+
+Workers of other code would give other scores, so they are refused.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import os
+import resource
 import sys
+import time
 from pathlib import Path
 
 _PACKAGES = ("compiler", "workers")
@@ -29,3 +34,21 @@ def python_path() -> str:
     home = str(Path(__file__).resolve().parents[1])
     # In an interactive interpreter the working directory is the empty path.
     return os.pathsep.join(dict.fromkeys([home, *(path or os.getcwd() for path in sys.path)]))
+
+
+class CpuClock:
+    """CPU seconds of this process, all threads, since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds so far."""
+        return time.process_time() - self._start
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident set this process ever had, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
