@@ -1,4 +1,4 @@
-"""Buffers, blocks and functions of the loop-level form (spec/compiler.md section 5.5).
+"""Buffers, blocks and functions of the loop-level form.
 
 A PrimFunc runs its blocks one after another. A Compute is a perfect loop nest:
 

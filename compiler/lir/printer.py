@@ -1,4 +1,4 @@
-"""The text of loops, which ``compiler.lir.parser`` reads back (spec/compiler.md section 5.5).
+"""The text of loops, which ``compiler.lir.parser`` reads back.
 
     @m_fused_add = primfn(p0: int32[1, 4]) -> (o0: int8[1, 4]) attrs={target="c"} {
       const c0: int32[4] = meta[relay.Constant][0]

@@ -8,7 +8,7 @@ Every operation is total, and means the same in every executor:
 * ``Cast``: int to int wraps, float to int truncates and saturates (NaN gives 0), anything to bool
   is "not zero", anything to float rounds to nearest even.
 
-Source: spec/compiler.md section 5.5; the numbers are those of spec/quantize.md section 9.
+The operators (``compiler/ops``) compute the same numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """QConfig: every choice of one quantization run, checked when it is built.
 
-Source: spec/quantize.md section 1; the fields and defaults are those of Relay v0.10's qconfig, and
-the additions listed there.
+Fields that Relay v0.10's qconfig has keep its defaults.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ CONVERSION_OPS = frozenset(
         "transpose",
     }
 )
-"""Relay's short list and what ruling R-27 adds to it."""
+"""Relay's short list, and operators that only move or bound the values of an input or output."""
 
 
 def is_conversion(expr: Expr) -> bool:

@@ -6,7 +6,7 @@
 
 The cut is at the casts from float to integer nearest to the inputs: everything below them is a
 conversion of inputs and constants. Equal conversions give one parameter of the core.
-Source: spec/quantize.md section 8.2 and rulings R-20, R-21, R-22, R-29.
+Source: PrefixCutter in Relay v0.10 quantize/_partition_conversions.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     multiply(cast(%9, "float32"), 0.0625f)          .stop_fusion(…)         multiply(cast(…), …) }
 
 From the result downward, the first integer tensors met are the borders.
-Source: spec/quantize.md section 8.3 and rulings R-23, R-24.
+Source: partition_suffix in Relay v0.10 quantize/_partition_conversions.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What happens before quantization: parameters become constants, inference arithmetic is folded.
 
-Source: spec/quantize.md section 2.
+Source: prerequisite_optimize in Relay v0.10 quantize/quantize.py.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ def prerequisite_optimize(
             the level of the current PassContext (2 unless someone set it).
         simplify: compute in float32 what is float16 or float64, and run CancelTransposes and
             SimplifyExpr first, for models as exporters write them: pairs of transposes and
-            reshapes, padding in front of convolutions, neutral operands (spec/compiler.md,
-            section 6.6).
+            reshapes, padding in front of convolutions, neutral operands.
 
     Raises:
         DuplicateParameterError: two parameters share a name that is bound (also a ValueError).

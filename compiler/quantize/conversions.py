@@ -10,7 +10,7 @@
 An output that is a parameter or a constant is computed by none of the three: @main returns it
 beside the results, and the module attribute ``passthrough`` declares it: {"1": "input:x"}.
 
-Source: spec/quantize.md section 8 with rulings R-20 … R-29.
+Source: Relay v0.10 quantize/_partition_conversions.py.
 """
 
 from __future__ import annotations

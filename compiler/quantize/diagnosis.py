@@ -1,7 +1,7 @@
 """diagnose: which operators of a float module become integer, which do not, why, and what helps.
 
 Needs no data: every activation range is ``global_scale``, because ranges decide numbers and never
-which operator has an integer form. Source: spec/quantize.md sections 8.4 and 11.3.
+which operator has an integer form.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
                                     nn.conv2d(%0, %1)
 
 Operators take part through ops/rules/annotate.py. A value with several consumers is quantized once,
-by the multi-reference trigger. Source: spec/quantize.md section 5.
+by the multi-reference trigger. Source: Relay v0.10 quantize/_annotate.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
                                            annotation.stop_fusion(%5)
 
 Operators take part through ops/rules/partition.py. With ``keep_output_wide`` the border at a result
-of the function is left out. Source: spec/quantize.md section 4.
+of the function is left out. Source: Relay v0.10 quantize/_partition.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     nn.conv2d(%0, %1)                                            out_dtype="int32");
                                                   multiply(cast(%1, "float32"), 0.00048828125f)
 
-Operators take part through ops/rules/realize.py. Source: spec/quantize.md section 7.
+Operators take part through ops/rules/realize.py. Source: Relay v0.10 quantize/realize.cc.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
     points, then the lower and then the upper ends, for those that may have an uneven grid. A lower
     end of 0 says that nothing below it was seen.
 
-    A tensor that is zero everywhere gets S = 1 (R-09). Scales are remembered in ``stats``, so that
+    A tensor that is zero everywhere gets S = 1. Scales are remembered in ``stats``, so that
     the trials of a study pay for a search over thresholds once.
 
     Raises:
         CalibrationError: the mode needs more than ``stats`` holds.
         ConfigValueError: unknown calibrate_mode.
-    Source: spec/quantize.md sections 6.1 and 6.3.
+    Source: Relay v0.10 quantize/_calibrate.py.
     """
     mode = calibrate_modes.require(qconfig.calibrate_mode)
     if stats.round == 1 and qconfig.calibrate_mode not in ("global_scale", "max"):

@@ -6,7 +6,7 @@ sums and the smoothing in closed form, logarithms per group instead of per bin),
 decides among the near-minimal ones, a tenth of them: the same answer.
 
 Source: Relay v0.10 quantize/kl_divergence.py and calibrate.cc; Migacz, "8-bit inference with
-TensorRT", 2017; spec/quantize.md section 6.5.
+TensorRT", 2017.
 """
 
 from __future__ import annotations

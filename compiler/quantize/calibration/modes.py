@@ -71,7 +71,7 @@ def find_scale_by_percentile(arr: ArrayLike, percentile: float = 0.99999) -> np.
         Threshold in the units of the samples; 0 when all of them up to rank k are.
     Raises:
         CalibrationError: samples are empty or not finite, or the fraction is out of range.
-    Source: Relay v0.10 quantize/_calibrate.py; spec/quantize.md section 6.6.
+    Source: Relay v0.10 quantize/_calibrate.py.
     """
     if not 0 < percentile <= 1:
         raise CalibrationError(f"percentile {percentile} is not in (0, 1]")

@@ -20,7 +20,7 @@ from compiler.quantize.calibration.order_statistics import BucketCounts
 from compiler.quantize.calibration.point_bits import Readers
 
 NUM_BINS = 8001
-"""Bins of the round-2 histogram (spec/quantize.md 6.5)."""
+"""Bins of the round-2 histogram, as in Relay v0.10."""
 
 
 def flat_float32(values: ArrayLike) -> NDArray[np.float32]:
@@ -48,7 +48,7 @@ def bin_edges(largest: np.float32, num_bins: int = NUM_BINS) -> NDArray[np.float
 
 
 def percentile_rank(count: int, fraction: float) -> int:
-    """0-based rank k = int(count * fraction) of spec/quantize.md 6.6, at most count - 1."""
+    """0-based rank k = int(count * fraction), at most count - 1."""
     return min(int(count * fraction), count - 1)
 
 

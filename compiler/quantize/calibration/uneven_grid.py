@@ -6,7 +6,8 @@
 Both hold 0 exactly. Steps are counted from 0 here; how they are stored (unsigned, or with a zero
 point) is decided by ``ops/rules/realize.py``. An even range stays symmetric: nothing has to be
 folded then, and a zero point would gain less than a sixteenth of a step.
-Source: spec/quantize.md 6.4 with sign = 0; Jacob et al., 2018, section 2.1.
+Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference", 2018, section 2.1.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The quantized weight is round(w / (S / 2^(bits - 1))), clipped to ±(2^(bits - 1) - 1). To add
 a mode: a function under ``@weight_scales.register(name)``, its name in qtypes/config_checks.py.
-Source: spec/quantize.md section 6.1, 7.10 and rulings R-08, R-09, R-33.
+Source: Relay v0.10 quantize/_calibrate.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""partition_conversions (cases G1, G2, G3, G5, G8 and rulings R-20 … R-29)."""
+"""partition_conversions: where modules are cut, and what is refused."""
 
 from __future__ import annotations
 

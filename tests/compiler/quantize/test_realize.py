@@ -154,7 +154,7 @@ def test_rounding_to_nearest_is_spelled_out_in_int64(run: Any, folded: Any) -> N
     shown = text(result, show_types=False, show_meta=False)
     assert "fixed_point_multiply" not in shown
     assert shown.count("where(") == 2
-    # A rescaled bias folds to one int32 constant in this mode too.
+    # A rescaled bias folds to one int32 constant in this mode too.
     assert "meta[relay.Constant][1]" in shown
     assert shown.count("add(") == 3
 

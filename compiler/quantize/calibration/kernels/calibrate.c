@@ -190,7 +190,7 @@ static inline int64_t span_sum(const int64_t *prefix, int32_t begin, int32_t end
     return prefix[end] - prefix[begin];
 }
 
-/* P and Q of candidate i, smoothed (spec/quantize.md 6.5, 3-7), 2i+1 floats each. Returns 1, or 0
+/* P and Q of candidate i, smoothed, 2i+1 floats each. Returns 1, or 0
  * where a distribution is malformed; then *divergence is the answer.
  */
 static int smoothed_pair(const int64_t *hist, const int64_t *prefix, const int64_t *filled,

@@ -63,7 +63,7 @@ class Kernels(Protocol):
         candidates: NDArray[np.int32],
         levels: int,
     ) -> NDArray[np.float32]:
-        """Float32 divergence of each KL candidate (spec/quantize.md 6.5, steps 3 to 8).
+        """Float32 divergence of each KL candidate; ``kl_divergence.py`` lists the steps.
 
         ``prefix`` and ``filled`` are the exclusive prefix sums of ``hist`` and of ``hist != 0``.
         """
