@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from compiler.errors import CompilerError, legal_names
 from compiler.ir.adt import TypeData
 from compiler.ir.attrs import NO_ATTRS, DictAttrs
-from compiler.ir.expr import Expr, Function, GlobalVar
-from compiler.ir.ty import GlobalTypeVar
+from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op
+from compiler.ir.ty import FuncType, GlobalTypeVar
+from compiler.ir.walk import post_order
+from compiler.text_output import html_table
 
 # A Function, or a LoweredFunction, which the IR holds without looking inside.
 BaseFunc = Any
@@ -186,6 +189,36 @@ class IRModule:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from compiler.ir.notebook import module_table
+        return self.html()
 
-        return module_table(self)
+    def html(self, title: str = "IRModule") -> str:
+        """A row per function: its parameters, its result, how many calls of which operators."""
+        rows = [
+            (f"@{name}", *_function_row(self._functions[name])) for name in sorted(self._functions)
+        ]
+        return html_table(title, ("function", "takes", "gives", "calls"), rows)
+
+
+_COMMONEST: Final = 3
+
+
+def _function_row(function: object) -> tuple[str, str, str]:
+    if not isinstance(function, Function):
+        return "", "", type(function).__name__
+    inferred = function.checked_type_or_none
+    gives = inferred.ret_type if isinstance(inferred, FuncType) else function.ret_type
+    takes = [f"{p.name_hint}: {p.type_annotation or 'any'}" for p in function.params]
+    calls = [node for node in post_order(function.body) if isinstance(node, Call)]
+    names = Counter(call.op.name if isinstance(call.op, Op) else "functions" for call in calls)
+    common = ", ".join(f"{count} {name}" for name, count in names.most_common(_COMMONEST))
+    more = "" if len(names) <= _COMMONEST else ", …"
+    return (
+        _shortened(takes),
+        str(gives or "not inferred"),
+        f"{len(calls)}" + (f" ({common}{more})" if calls else ""),
+    )
+
+
+def _shortened(names: Sequence[str], limit: int = 4) -> str:
+    left = len(names) - limit
+    return ", ".join(names[:limit]) + (f", and {left} more" if left > 0 else "")

@@ -27,7 +27,6 @@ from compiler.ir.call_spans import restore_spans, spans_of
 from compiler.ir.expr import Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.notebook import html_table, module_table
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
 from compiler.ir.ty import Any as AnyDim
@@ -37,6 +36,7 @@ from compiler.runtime.archive import json_bytes, read_archive, read_json, write_
 from compiler.runtime.executor import Executor, Inputs, ordered_inputs
 from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
+from compiler.text_output import html_table
 
 Array = NDArray[Any]
 Sample = tuple[dict[str, Array], list[Array]]
@@ -156,7 +156,7 @@ class QModule:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the functions, and what they were made with."""
-        shown = module_table(self.module, "QModule")
+        shown = self.module.html("QModule")
         if self.qconfig is None:
             return shown
         return shown + html_table("QConfig", (), self.qconfig.to_dict().items())

@@ -125,7 +125,7 @@ class SearchResult:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the lines of ``text``."""
-        from compiler.ir.notebook import html_table
+        from compiler.text_output import html_table
 
         rows = [(line[:10].strip(), line[10:]) for line in self.text().splitlines()]
         return html_table("qsearch", (), rows)
