@@ -20,7 +20,7 @@ from qsearch.store.records import Event
 from qsearch.store.repository import Repository
 
 POLL_S: Final = 0.5
-PING_S: Final = 15.0
+PING_S: Final = 15
 QUEUE: Final = 256
 """Events that may wait for one client; a slower one is cut off, and reconnects."""
 REPLAYED: Final = 1000
@@ -50,11 +50,8 @@ class _Channel:
 class Live:
     """Streams of events; lives in the server's event loop."""
 
-    def __init__(
-        self, *, poll_s: float = POLL_S, ping_s: float = PING_S, most: int = STREAMS
-    ) -> None:
+    def __init__(self, *, poll_s: float = POLL_S, most: int = STREAMS) -> None:
         self._poll_s = poll_s
-        self._ping_s = ping_s
         self._most = most
         self._channels: dict[str, _Channel] = {}
         self._ended = asyncio.Event()
@@ -84,8 +81,8 @@ class Live:
                 fix="close other windows of the dashboard, or ask for events with ?after=",
             )
 
-    async def stream(self, study: Snapshot, after: int | None) -> AsyncIterator[bytes]:
-        """Server-sent events of a study.
+    async def stream(self, study: Snapshot, after: int | None) -> AsyncIterator[dict[str, Any]]:
+        """Server-sent events of a study, as sse-starlette takes them.
 
         Args:
             after: id of the last event that the client saw; None starts with the present.
@@ -97,19 +94,12 @@ class Live:
             return
         channel = self._join(study, queue, newest)
         try:
-            yield f"retry: {RETRY_MS}\n\n".encode()
-            yield _frame((newest, "hello", {"last_event": newest}))
+            yield {"retry": RETRY_MS}
+            yield _fields((newest, "hello", {"last_event": newest}))
             for message in await self._missed(repository, study_id, after, newest):
-                yield _frame(message)
-            while not self._ended.is_set():
-                try:
-                    got = await asyncio.wait_for(queue.get(), self._ping_s)
-                except TimeoutError:
-                    yield b": ping\n\n"
-                    continue
-                if got is None:
-                    return
-                yield _frame(got)
+                yield _fields(message)
+            while not self._ended.is_set() and (got := await queue.get()) is not None:
+                yield _fields(got)
         finally:
             channel.queues.discard(queue)
             if not channel.queues and channel.task is not None:
@@ -183,8 +173,6 @@ def _message(event: Event) -> _Message:
     return event.id, "event", EventOut.of(event).model_dump()
 
 
-def _frame(message: _Message) -> bytes:
+def _fields(message: _Message) -> dict[str, Any]:
     number, name, data = message
-    head = "" if number is None else f"id: {number}\n"
-    # JSON without line breaks: a line break would end the field.
-    return f"{head}event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+    return {"id": None if number is None else str(number), "event": name, "data": json.dumps(data)}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
-from fastapi.responses import StreamingResponse
+from sse_starlette import EventSourceResponse
 
+from qsearch.dashboard.live import PING_S
 from qsearch.dashboard.schemas import LARGEST_ID, EventOut
 from qsearch.dashboard.state import SharedDep, SnapshotDep
 
@@ -26,19 +27,15 @@ def list_events(
 
 @router.get(
     "/stream",
-    response_class=StreamingResponse,
+    response_class=EventSourceResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def stream_events(
     study: SnapshotDep,
     found: SharedDep,
     last_event_id: Annotated[str | None, Header(max_length=20)] = None,
-) -> StreamingResponse:
+) -> EventSourceResponse:
     """Server-sent events: ``event`` (with an id), ``status``, ``reload``; a ping every 15 s."""
     seen = int(last_event_id) if last_event_id and last_event_id.isdecimal() else None
     found.live.require_room()
-    return StreamingResponse(
-        found.live.stream(study, seen),
-        media_type="text/event-stream",
-        headers={"X-Accel-Buffering": "no"},
-    )
+    return EventSourceResponse(found.live.stream(study, seen), ping=PING_S, sep="\n")

@@ -18,7 +18,6 @@ import onnx
 import pytest
 
 import qsearch
-from qsearch import api
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.module_view import drawing_of
 from qsearch.dashboard.security import Policy
@@ -223,7 +222,7 @@ def test_policy_limits_reach_the_routes(runs):
 @pytest.mark.parametrize("groups", ["none", "fused", "opu_q"])
 def test_a_proved_range_stands_beside_its_own_value_only(groups: str, tmp_path: Path) -> None:
     """Kernels and hardware groups number their values anew; the proof is of the shipped module."""
-    api.quantize("digits").save(tmp_path / "d.qmod")
+    qsearch.quantize("digits").save(tmp_path / "d.qmod")
     drawn = drawing_of(tmp_path / "d.qmod", groups)
     boxes = [box for frame in drawn["frames"] for box in frame["boxes"]]
     details = [d for box in boxes for d in (box["detail"], *(r["detail"] for r in box["rows"]))]
