@@ -27,6 +27,8 @@ from qsearch.settings import (
     names_of_keys,
 )
 
+_FORMER: Final = {"judge": "evaluator"}
+"""Keys and variables of version 0.1 -> today's; they are read for one version more."""
 _MISSPELLED: Final = 0.9
 """Likeness, as difflib measures it, from which a variable of the environment is a setting's."""
 
@@ -75,16 +77,16 @@ def resolve(
     names = names_of_keys()
     values: dict[str, Any] = {}
     sources = dict.fromkeys(names, "default")
-    variables = os.environ if environment is None else environment
+    variables = _renamed_variables(os.environ if environment is None else environment)
     _refuse_misspelled(variables, names)
     layers: tuple[tuple[str, Mapping[str, Any], Callable[[str], str]], ...] = (
         (
             "file",
-            read_config_file(config_file) if config_file is not None else {},
+            _renamed_keys(read_config_file(config_file)) if config_file is not None else {},
             lambda _: str(config_file),
         ),
         ("environment", _Environment(variables)(), lambda key: ENVIRONMENT_PREFIX + key.upper()),
-        ("flag", flags, lambda key: "--" + key.replace("_", "-")),
+        ("flag", _renamed_keys(flags), lambda key: "--" + key.replace("_", "-")),
     )
     for source, layer, place in layers:
         told = {}
@@ -103,6 +105,22 @@ def resolve(
     settings = Settings(**values)
     _check_together(settings)
     return Resolved(settings, sources)
+
+
+def _renamed_keys(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Values under today's keys. A file of version 0.1 says ``tpe`` for the sampler ``auto``."""
+    current = {_FORMER.get(key, key): value for key, value in layer.items()}
+    if "judge" in layer and current.get("sampler") == "tpe":
+        current["sampler"] = "auto"
+    return current
+
+
+def _renamed_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    names = {
+        ENVIRONMENT_PREFIX + old.upper(): ENVIRONMENT_PREFIX + new.upper()
+        for old, new in _FORMER.items()
+    }
+    return {names.get(name, name): value for name, value in variables.items()}
 
 
 def _unknown_key(raw_key: str, names: Iterable[str], where: str) -> SettingsError:

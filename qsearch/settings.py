@@ -22,7 +22,7 @@ from workers.metrics.registry import cost_options, metric_options
 COSTS: Final = cost_options()
 """What ``--minimize`` may name, and ``--metric`` with less being better."""
 METRICS: Final = metric_options()
-JUDGES: Final = ("grid", "simulated")
+EVALUATORS: Final = ("grid", "simulated")
 DASHBOARD_PORT: Final = 8090
 POOLS: Final = ("ray", "process", "inline")
 SAMPLERS: Final = ("auto", "tpe", "nsga2", "random", "grid")
@@ -295,8 +295,8 @@ class Settings(BaseSettings):
     hw: Annotated[Text | None, Flag(OBJECTIVE, "FILE|opu|opu_q|npu")] = Field(
         None, description="group operators for this accelerator, and score every trial with it"
     )
-    judge: Annotated[
-        str, BeforeValidator(OneOf(JUDGES).check), Flag(OBJECTIVE, "|".join(JUDGES))
+    evaluator: Annotated[
+        str, BeforeValidator(OneOf(EVALUATORS).check), Flag(OBJECTIVE, "|".join(EVALUATORS))
     ] = Field("grid", description="what scores candidates: the exact integers, or their simulation")
     allow_float: Annotated[bool, Flag(OBJECTIVE)] = Field(
         False, description="also try modules with float operators"

@@ -21,6 +21,8 @@ INPUT: Final = "Model and data"
 OPTIONS: Final = "Options"
 STUDY: Final = "Study"
 OUTPUT: Final = "Output"
+_FORMER_OPTIONS: Final = {"--judge": "--evaluator"}
+"""Options of version 0.1 that ``--help`` does not list; they are read for one version more."""
 _GIVEN: Final = "qsearch.words"
 _HELP: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -180,14 +182,15 @@ def _refusal(error: click.UsageError, ctx: click.Context) -> SettingsError:
 
 
 def with_hyphens(words: Sequence[str]) -> list[str]:
-    """``--max_drop=1%`` and ``--max-drop=1%`` are the same."""
+    """``--max_drop=1%`` and ``--max-drop=1%`` are the same; former names are today's."""
     result: list[str] = []
     for index, word in enumerate(words):
         if word == "--":
             return [*result, *words[index:]]
         if word.startswith("--"):
             name, equals, value = word.partition("=")
-            word = name.replace("_", "-") + equals + value
+            name = name.replace("_", "-")
+            word = _FORMER_OPTIONS.get(name, name) + equals + value
         result.append(word)
     return result
 

@@ -210,7 +210,7 @@ def plan(resolved: Resolved) -> dict[str, Any]:
         + (", labels" if prepared.has_labels else ""),
         "metric": prepared.metric,
         "hardware": prepared.hardware[1] if prepared.hardware is not None else "none",
-        "judge": settings.judge,
+        "evaluator": settings.evaluator,
         "max drop": str(settings.max_drop),
         "space": " × ".join(f"{p.name}({len(p.choices)})" for p in prepared.space.parameters),
         "trials": min(settings.trials, size),

@@ -193,7 +193,7 @@ class Session:
             blob=self._baseline.blob,
             dataset=prepared.evaluation.ref,
             samples=prepared.evaluation.samples,
-            name=EVALUATOR_OF_FLAG[self._prepared.settings.judge],
+            name=EVALUATOR_OF_FLAG[self._prepared.settings.evaluator],
             metrics=metric_names(prepared.has_labels, prepared.metric),
             reference=self._context.pool.put(reference),
             score_of=score_of,

@@ -165,7 +165,7 @@ def prepare_study(
         "eval_sha256": eval_data.sha256,
         "labels": has_labels,
         "metric": metric,
-        "evaluator": EVALUATOR_OF_FLAG[settings.judge],
+        "evaluator": EVALUATOR_OF_FLAG[settings.evaluator],
         "seed": settings.seed,
         "sampler": settings.sampler,
         "batch": settings.batch_size,

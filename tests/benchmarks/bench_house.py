@@ -56,7 +56,11 @@ DIALECT: Final[Mapping[str, str]] = {
     "wishes": "commands",
 }
 """Word of the former dialect -> word of the field."""
-ALIASES: Final[Mapping[str, frozenset[str]]] = {}
+ALIASES: Final[Mapping[str, frozenset[str]]] = {
+    "qsearch/cli/options.py": frozenset({"judge"}),
+    "qsearch/config.py": frozenset({"judge"}),
+    "qsearch/store/records.py": frozenset({"judge"}),
+}
 """Files that may hold a word of the dialect: where a hidden alias or a stored key is read."""
 
 NAMED_ROOMS: Final = frozenset(
@@ -100,7 +104,9 @@ MEASURES: Final[dict[str, Measure]] = {}
 REACHED: Final = frozenset(
     {
         "files of qsearch and workers",
+        "files of qsearch/ itself",
         "files of qsearch and workers above 450 lines",
+        "files of qsearch and workers that run in a launch",
         "files of qsearch/search",
         "heavy modules before the first line",
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from qsearch.cli.options import with_hyphens
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.settings import MaxDrop, Settings
@@ -60,7 +61,7 @@ def test_resolved_settings_can_be_read_back(tmp_path: Path) -> None:
         ("metric", "top-1", "top1"),
         ("pool", "proces", "process"),
         ("sampler", "tpee", "tpe"),
-        ("judge", "gird", "grid"),
+        ("evaluator", "gird", "grid"),
         ("trials", "many", "trials cannot be 'many'"),
         ("trials", "0", ">= 1"),
         ("timeout", "-1", "seconds > 0"),
@@ -182,3 +183,13 @@ def test_a_hostile_configuration_file_is_refused_in_a_sentence(
     with pytest.raises(SettingsError) as caught:
         resolve({}, config_file=path, environment={})
     assert len(str(caught.value)) < 2000
+
+
+def test_names_of_the_version_before_mean_the_same(tmp_path: Path) -> None:
+    config = tmp_path / "config.resolved.yaml"
+    config.write_text("judge: simulated\nsampler: tpe\n")
+    of_file = resolve({}, config_file=config, environment={}).settings
+    assert (of_file.evaluator, of_file.sampler) == ("simulated", "auto")
+    of_variable = resolve({"sampler": "tpe"}, environment={"QSEARCH_JUDGE": "simulated"}).settings
+    assert (of_variable.evaluator, of_variable.sampler) == ("simulated", "tpe")
+    assert with_hyphens(["launch", "--judge", "grid"]) == ["launch", "--evaluator", "grid"]
