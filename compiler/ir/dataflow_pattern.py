@@ -8,7 +8,7 @@
 >>> found[x] is a
 True
 
-Matching recurses over the pattern, never over the graph. Source: spec/compiler.md section 2.9.
+Matching recurses over the pattern, never over the graph. Source: Relay v0.10 dataflow_pattern.h.
 """
 
 from __future__ import annotations

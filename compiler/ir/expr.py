@@ -1,7 +1,7 @@
 """Expressions: frozen nodes, shared by reference, equal only to themselves.
 
 Content is compared by ``compiler.ir.structural``. Each kind lists its children in ``operands()`` in
-the order of the traversal contract (spec/compiler.md section 2).
+the order in which every traversal visits them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Expr:
     def with_fields(self, **changed: Any) -> Self:
         """Itself when every given field is unchanged (``is``, tuples by element), else a copy.
 
-        A copy keeps span and virtual device and forgets ``checked_type`` (D-1).
+        A copy keeps span and virtual device and forgets ``checked_type``, which may be wrong now.
         """
         for name, value in changed.items():
             if not _same_field(getattr(self, name), value):
@@ -209,9 +209,9 @@ class TupleGetItem(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call(Expr):
-    """``op`` applied to ``args``; calls of operators always carry their attrs record (D-2).
+    """``op`` applied to ``args``; a call of an operator always has the operator's attrs record.
 
-    Without a span of its own, a call made while a rewriter replaces a node takes that node's.
+    A call without a span that a rewriter makes to replace a node takes the span of the node.
     """
 
     op: Expr

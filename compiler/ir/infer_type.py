@@ -5,7 +5,7 @@ in the solver. Nodes that carry the right type already are kept as they are, and
 mentions no other function typed nodes are not even visited: only what a pass made new costs time.
 
 A parameter without annotation gets its inferred type as annotation; everything else is typed in
-place. Source: spec/compiler.md section 1.9; Relay's type_infer.cc for the vocabulary.
+place. Source: Relay v0.10 transforms/type_infer.cc.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _MAX_DIGITS = {"float16": 5, "float32": 9, "float64": 17}
 
 
 def shortest(value: float, dtype: str = "float64") -> str:
-    """C's ``%.<p>g`` with the smallest p that reads back to the same bits in ``dtype`` (D-5)."""
+    """C's ``%.<p>g`` with the smallest p that reads back to the same bits in ``dtype``."""
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if math.isnan(value):
@@ -91,7 +91,7 @@ def string(value: str) -> str:
 
 
 def name(hint: str) -> str:
-    """A name as it stands after ``%`` or ``@``: bare if it is an identifier, else quoted (D-21)."""
+    """A name as it stands after ``%`` or ``@``: bare if it is an identifier, else quoted."""
     return hint if IDENT.match(hint) else string(hint)
 
 

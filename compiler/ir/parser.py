@@ -1,6 +1,6 @@
 """Relay text 0.0.5 to modules and expressions; comments, also those with types, are skipped.
 
-Raises ParseError with line, column, the line itself and a caret. Source: spec/compiler.md 1.10.
+Raises ParseError with line, column, the line itself and a caret. Source: Relay v0.10, its parser.
 """
 
 from __future__ import annotations

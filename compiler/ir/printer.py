@@ -1,6 +1,6 @@
 """Relay text 0.0.5 of expressions, types and modules; ``parser.parse`` reads it back.
 
-The same object prints to the same bytes in every process. Source: spec/compiler.md section 1.10.
+The same object prints to the same bytes in every process. Source: Relay v0.10, its text printer.
 """
 
 from __future__ import annotations

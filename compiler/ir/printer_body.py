@@ -57,7 +57,7 @@ Rendering = Generator[ScopeRun, Lines, Lines]
 
 
 class BodyPrinter:
-    """The text of one expression with a name table of its own (D-7).
+    """The text of one expression with a name table of its own: numbering starts at %0.
 
     Args:
         root: function or other expression to print.
@@ -312,7 +312,7 @@ _REF_WORDS = {RefCreate: "ref", RefRead: "ref_read", RefWrite: "ref_write"}
 
 
 def is_lowered_call(call: Call) -> bool:
-    """True for ``call_lowered(@f, (…))``, whose argument tuple is printed inline (D-22)."""
+    """True for ``call_lowered(@f, (…))``, whose argument tuple is printed inline."""
     return (
         isinstance(call.op, Op)
         and call.op.name == "call_lowered"

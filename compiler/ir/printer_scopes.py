@@ -1,4 +1,4 @@
-"""Which scope of the text a node belongs to: the nearest one that encloses all its uses (D-20)."""
+"""Which scope of the text a node belongs to: the nearest one that encloses all its uses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Structural equality with the path of the first difference; the hash is in structural_hash.
 
 Graph nodes are compared one to one, so that a shared node differs from two equal ones; variables
-are compared by the place that binds them. Source: spec/compiler.md section 1.8.
+are compared by the place that binds them. Source: Relay v0.10 node/structural_equal.cc.
 """
 
 from __future__ import annotations

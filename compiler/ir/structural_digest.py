@@ -2,7 +2,7 @@
 
 Every graph node writes one record that names its operands by the order in which they were
 finished, so a shared node differs from two equal ones; constants write a digest of their bytes.
-Source: spec/compiler.md section 1.8.
+Relay's hash has 64 bits and is stable for closed terms only; this one has 128 bits.
 """
 
 from __future__ import annotations

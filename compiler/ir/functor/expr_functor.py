@@ -1,7 +1,7 @@
 """ExprFunctor: dispatch on the kind of an expression, and nothing else.
 
-``visit(expr, *args)`` calls ``visit_<kind>(expr, *args)``. Traversal and memo are the business of
-the subclasses in this folder. Source: spec/compiler.md section 2.1.
+``visit(expr, *args)`` calls ``visit_<kind>(expr, *args)``. The subclasses in this folder add a
+traversal and a memo. Source: Relay v0.10 expr_functor.h.
 """
 
 from __future__ import annotations

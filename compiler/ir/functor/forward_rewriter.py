@@ -5,7 +5,7 @@
     nn.conv2d(%0, w)
 
 A temporary that reaches a consumer without a rule is realized there.
-Source: spec/quantize.md section 3.
+Source: Relay v0.10 transforms/forward_rewrite.cc.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MixedModeVisitor and MixedModeMutator: iterative on dataflow and on Let chains.
 
-Source: spec/compiler.md sections 2.5 and 2.6.
+Source: Relay v0.10 ir/expr_functor.cc; the hooks that run before the children are our addition.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class MixedModeMutator(ExprMutator):
 
     Each hook gets the original node and the same node over rewritten children; results are not
     visited again. With ``pre`` the hooks ``pre_rewrite_<kind>(node) -> Expr | None`` run first,
-    from the root downward (D-10): a result other than the node stands in for it and is traversed in
-    turn. ``visit`` and the three handlers are final.
+    from the root downward: a result other than the node stands in for it and is traversed in turn.
+    ``visit`` and the three handlers are final.
 
     Raises:
         RewriteLoopError: a node was replaced more than 16 times by ``pre_rewrite_*``.

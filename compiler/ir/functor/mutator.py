@@ -1,6 +1,6 @@
 """ExprMutator: rebuilds an expression, keeping every node none of whose children changed.
 
-Source: spec/compiler.md section 2.3.
+Source: Relay v0.10 ir/expr_functor.cc (ExprMutator).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from compiler.ir.ty import Type, TypeVar
 class ExprMutator(ExprFunctor[Expr]):
     """Rewrites each node once (``memo``), so what was shared stays shared.
 
-    Handlers may call ``self.visit`` on children in any order. Deep graphs: as ExprVisitor (D-8).
+    Handlers may call ``self.visit`` on children in any order. Deep graphs: as ExprVisitor.
     """
 
     _iterative: ClassVar[bool] = True

@@ -1,6 +1,6 @@
 """PatternFunctor, PatternVisitor, PatternMutator: the same trio for the patterns of Match.
 
-Source: spec/compiler.md section 2.1.
+Source: Relay v0.10 pattern_functor.h.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ExprRewriter: small rules without a traversal, and the drivers that offer them every node.
 
-Source: spec/compiler.md section 2.7.
+Source: Relay v0.10 ir/expr_functor.cc (ExprRewriter, PostOrderRewrite).
 """
 
 # ``post`` is Any where it may have become another kind of node: a rule of one's own takes the kind

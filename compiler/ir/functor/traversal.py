@@ -1,6 +1,6 @@
 """ExpandDataflow and ExpandANormalForm: the explicit stacks that the mixed-mode classes share.
 
-Source: spec/compiler.md section 2.4.
+Source: Relay v0.10 ir/expr_functor.cc.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """TypeFunctor, TypeVisitor, TypeMutator: the same trio for types.
 
-Types nest as deep as their text, so these recurse naturally. Source: spec/compiler.md section 2.1.
+Types nest as deep as their text, so these classes recurse. Source: Relay v0.10 type_functor.h.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ExprVisitor: visits every node once, natural order, with hooks for types, patterns and spans.
 
-Source: spec/compiler.md section 2.2.
+Source: Relay v0.10 ir/expr_functor.cc (ExprVisitor).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ExprVisitor(ExprFunctor[None]):
     """Runs each handler once per node; ``visit_counter`` ends as the use count of every node.
 
     Calls, tuples, tuple items and lets are walked with an explicit stack as long as the subclass
-    overrides none of their handlers. A subclass that does recurses naturally, and gets a
-    DeepGraphError, not a crash, on graphs deeper than the interpreter's stack (D-8).
+    overrides none of their handlers. A subclass that overrides one recurses, and raises
+    DeepGraphError on graphs deeper than the interpreter's stack.
     """
 
     _iterative: ClassVar[bool] = True
