@@ -4,10 +4,10 @@ The immediate post-dominator of a node is the nearest node that every path from 
 goes through. Consumers have higher indices, so one sweep from the last node to the first finds the
 parent of each as the lowest common ancestor of its consumers.
 
-A tree node also knows one far ancestor, so that a search takes O(log depth) steps and the sweep
-stays near-linear where values are read again far behind the place they were made at.
-Source: spec/compiler.md section 3.3; Relay's DominatorTree; Myers, "An applicative random-access
-stack", 1983, for the far ancestors.
+A tree node also stores one far ancestor. So a search takes O(log depth) steps, and the sweep stays
+near-linear when the consumer of a value is far away from its producer.
+Source: Relay v0.10 DominatorTree; Myers, "An applicative random-access stack", 1983, for the far
+ancestors.
 """
 
 from __future__ import annotations

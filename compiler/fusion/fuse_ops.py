@@ -8,11 +8,11 @@
                                         };
                                         %2(%x)
 
-Operators take part through their OpPattern; ``annotation.stop_fusion`` cuts and disappears. What is
-fused is decided on a graph of the whole function (indexed_graph.py) by its post-dominator tree
-(dominator_tree.py) in three phases (partition.py) over groups (groups.py); kernels.py writes them.
-Functions that are Primitive already, or have a Compiler, stay as they are.
-Source: Relay FuseOps; spec/compiler.md section 3.
+Operators take part through their OpPattern. ``annotation.stop_fusion`` ends a kernel and is removed.
+The pass builds a graph of the whole function (indexed_graph.py) and its post-dominator tree
+(dominator_tree.py), merges groups (groups.py) in three phases (partition.py), and writes each group
+as a kernel (kernels.py). A function with Primitive or Compiler stays as it is.
+Source: Relay v0.10 transforms/fuse_ops.cc.
 """
 
 from __future__ import annotations

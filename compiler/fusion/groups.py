@@ -1,7 +1,7 @@
 """Groups of nodes that become one kernel: union-find with path compression.
 
 A group's record is that of its sink, the node whose value the kernel returns. Only one member, the
-anchor, may be a complex operator (OUT_ELEMWISE_FUSABLE). Source: spec/compiler.md section 3.4.
+anchor, may be a complex operator (OUT_ELEMWISE_FUSABLE). Source: Relay v0.10 GraphPartitioner.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """IndexedForwardGraph: the nodes of a function in post-order, each with the edges that leave it.
 
-An edge carries the pattern by which its value is read. What other code than a kernel reads
-(results, callees, operands of Let, If, Match and references) is marked ``extern_ref``: its kernel
-ends there.
-Source: spec/compiler.md section 3.2; Relay's IndexedForwardGraph.
+An edge carries the pattern by which its value is read. A value that code outside kernels reads
+(results, callees, operands of Let, If, Match and references) is marked ``extern_ref``: the kernel
+that makes the value ends there.
+Source: Relay v0.10 IndexedForwardGraph.
 """
 
 from __future__ import annotations

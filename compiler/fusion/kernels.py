@@ -1,7 +1,7 @@
 """KernelBuilder: writes each group as a primitive function and calls it in place of its sink.
 
 Parameters ``p0, p1, …`` are numbered as the operators of the kernel ask for them, operands before
-users; one argument that is asked for twice is one parameter. Source: spec/compiler.md section 3.6.
+users; an argument that two operators read is one parameter. Source: Relay v0.10 fuse_ops.cc.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Phase 0 lets complex operators absorb elementwise consumers and elementwise oper
 feed; phase 1 does the same for operators that move data, and for tuples; phase 2 takes what feeds a
 tuple into the kernel that the tuple has joined. A node goes with all nodes between it and its
 immediate post-dominator, or it stays.
-Source: spec/compiler.md section 3.5; Relay's GraphPartitioner.
+Source: Relay v0.10 analysis/graph_partitioner.cc.
 """
 
 from __future__ import annotations

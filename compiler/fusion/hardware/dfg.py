@@ -3,8 +3,6 @@
 A node per Call, Tuple, TupleGetItem, Constant and Var; anything else (Let, If, Function …) is a
 node of kind "other", which never enters a group and makes what it uses ``extern``. Function
 literals are not entered: each is a scope, and a DFG, of its own.
-
-Source: seed note 004 (fuse_op_hw, class DFG and its Creator); spec/compiler.md section 4.1.
 """
 
 from __future__ import annotations

@@ -8,10 +8,8 @@
                                              %0(%x)
 
 A group is a chain: every call but the last feeds only the next one, so a value that two operators
-use always ends its group. The greedy matcher is the seed note's: calls in post-order, each offered
-to the latest group first. ``optimal`` plans whole chains (optimal.py).
-
-Source: seed note 004; spec/compiler.md sections 4.4 and 4.5.
+use always ends its group. The greedy matcher takes the calls in post-order and offers each to the
+latest group first. ``optimal`` plans whole chains (optimal.py).
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ class FuseOpHW(ModulePass):
 
     Args:
         hdfg: a description, or the name of a shipped one, or the path of a TOML or JSON file.
-        matcher: "greedy" as in the seed note, or "optimal".
+        matcher: "greedy" or "optimal".
 
     Raises:
         HDFGError: the description is wrong or cannot be found.

@@ -1,8 +1,4 @@
-"""GraphMatchFuser: draws the groups of one function; greedily, or with whole chains planned.
-
-Source: seed note 004 (GraphMatchFuser: Partition, AddToGroup, CollectInputs); spec/compiler.md
-section 4.4.
-"""
+"""GraphMatchFuser: finds the groups of one function, greedily or with whole chains planned."""
 
 from __future__ import annotations
 

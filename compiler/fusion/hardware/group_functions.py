@@ -1,7 +1,4 @@
-"""Groups become functions, and the function around them calls those.
-
-Source: spec/compiler.md section 4.5.
-"""
+"""Each group becomes a function, and the surrounding function calls the functions of its groups."""
 
 from __future__ import annotations
 

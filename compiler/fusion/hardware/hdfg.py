@@ -3,10 +3,8 @@
     concat → add_pre → mul_pre → pad → ipa → mul → add → compare ⇄ pool → upsample …
 
 A link is a *possible* movement: a unit that is not needed is bypassed (unless ``optional`` is
-False), and each unit serves at most ``max_uses`` calls of one group. Everything a unit can and
-cannot take is data; no accelerator is named in Python.
-
-Source: seed note 004 (HDFG::Create, LinkFromTo); spec/compiler.md section 4.2.
+False), and each unit serves at most ``max_uses`` calls of one group. A description file says which
+operators a unit takes; no accelerator is named in Python.
 """
 
 from __future__ import annotations
@@ -117,7 +115,7 @@ class HDFG:
         links: (from, to) pairs of unit names; the order counts, cycles are allowed.
         free_ops: operators that cost nothing (a change of shape) and ride along in a group.
         keep_if: asked of every group; where it answers False the group goes back to the host.
-        absorb_unmapped: groups take in any operator that no unit takes, as in the seed note.
+        absorb_unmapped: groups take in any operator that no unit takes.
         bytes_per_cycle: what the accelerator's memory port moves; None leaves memory out of cycles.
 
     Raises:

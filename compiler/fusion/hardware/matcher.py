@@ -1,7 +1,4 @@
-"""find_match: the unit that a call takes when a group has come as far as its last match.
-
-Source: seed note 004 (HDFG::FindMatch with last_match); spec/compiler.md section 4.3.
-"""
+"""find_match: the next unit of a group that takes a call, searched from the group's last unit on."""
 
 from __future__ import annotations
 

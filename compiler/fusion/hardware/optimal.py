@@ -7,7 +7,7 @@ limited units) it can stand at, relative to the cheapest way of all. Only units 
 of the description can be met again, so only their uses are part of the state; a state that another
 one beats with no more uses is dropped. The shipped descriptions need 3 states a call. A description
 whose every unit leads to every other could need exponentially many; then the MOST_STATES cheapest
-are kept, and the plan is near the best. So the time is linear in calls and operands.
+are kept, and the result is near the best. So the time is linear in calls and operands.
 
 What is cheapest: fewest calls on the host, then fewest groups, then fewest bytes between groups.
 Equal plans are decided as the greedy matcher would: the operand visited last, the nearest unit.
