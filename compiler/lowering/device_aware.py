@@ -9,7 +9,7 @@ A node shared by two regions is handled in the one that reaches it first.
     the mutator     rewrite, with the device at hand           pre_visit_let_block, …_binding,
                                                                post_visit_let, post_visit_let_block
 
-Source: spec/compiler.md section 5.2; Relay's DeviceAwareExprVisitor and -Mutator (seed 003).
+Source: Relay v0.10 transforms/device_aware_visitors.cc.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class DeviceAwareExprMutator(_RegionWalk, ExprMutator):
         return post_let
 
     def post_visit_let_block(self, pre_let: Let, post: Expr) -> Expr:
-        """Hook: what stands for a whole chain, which may be no Let any more (D-18)."""
+        """Hook: the replacement of a whole Let chain; it need not be a Let."""
         return post
 
 

@@ -1,8 +1,7 @@
 """LexicalOnDeviceMixin: which virtual device is in force where a traversal stands.
 
-It keeps the devices of the enclosing on_device calls and functions, those of the variables in
-scope and of the module's functions. Source: spec/compiler.md section 5.2; Relay's class of this
-name (seed 003: LexicalOnDeviceMixin).
+It keeps the devices of the enclosing on_device calls and functions, of the variables in scope and
+of the module's functions. Source: Relay v0.10 transforms/device_aware_visitors.cc.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class LexicalOnDeviceMixin:
         return self._devices[-1] if self._devices else UNCONSTRAINED
 
     def push_virtual_device(self, device: VirtualDevice) -> Token:
-        """Enter a region; an unconstrained device leaves the outer one in force (D-17)."""
+        """Enter a region; an unconstrained device leaves the outer one in force."""
         if device.is_fully_unconstrained:
             return False
         self._devices.append(device)

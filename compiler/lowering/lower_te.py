@@ -8,7 +8,7 @@ Module attributes afterwards: ``external_mods``, the runtime modules of external
 ``device_contexts``, the compiler of each external function; ``op_weights``, calls per PrimFunc,
 where ``relay.backend.op_weights`` is on. Functions are lowered by primitive.py, calls are rewritten
 by lower_tensor_expr.py, te_compiler.py keeps what has been lowered.
-Source: spec/compiler.md section 5.1; Relay's LowerTE (seed 003).
+Source: Relay v0.10 backend/te_compiler.cc (LowerTE).
 """
 
 from __future__ import annotations

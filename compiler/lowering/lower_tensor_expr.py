@@ -11,7 +11,7 @@
 
 Callees may be literals, global names, or variables bound by a Let; a binding of a primitive
 function disappears with its calls.
-Source: spec/compiler.md section 5.3; Relay's class of this name (seed 003).
+Source: Relay v0.10 backend/te_compiler.cc (LowerTensorExprMutator).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Two functions are one when they are structurally equal and meant for one target. Functions with a
 ``Compiler`` attribute are only noted; ``lower_external_functions`` gives them to their code
-generators at the end. Source: spec/compiler.md section 5.4; Relay's TECompiler (seed 003).
+generators at the end. Source: Relay v0.10 backend/te_compiler.cc.
 """
 
 from __future__ import annotations

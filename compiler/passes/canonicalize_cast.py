@@ -9,7 +9,7 @@
 A shared cast would end the producer's fused kernel, which then writes the wide type to memory; one
 cast per consumer is fused into the consumer, and the producer writes the narrow type. Casts feeding
 convolutions and other operators that are not broadcast-like stay shared and are not counted.
-Source: Relay CanonicalizeCast; spec/compiler.md section 2.8.
+Source: Relay v0.10 transforms/canonicalize_cast.cc.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     before                                after
     nn.bias_add(%x, %b, axis=1)           add(%x, expand_dims(%b, axis=1, num_newaxis=2))
 
-Source: spec/quantize.md section 2.6.
+Source: Relay v0.10 transforms/canonicalize_ops.cc.
 """
 
 from __future__ import annotations

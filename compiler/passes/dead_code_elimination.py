@@ -7,7 +7,7 @@
 
 A value is kept when computing it has an effect: it writes a reference, calls a stateful operator or
 a function whose body is not known. With ``inline_once`` a pure value read once, in the scope that
-binds it, replaces its variable. Source: Relay DeadCodeElimination; spec/compiler.md section 2.8.
+binds it, replaces its variable. Source: Relay v0.10 transforms/dead_code.cc.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     multiply(%0, %1)
 
 Only calls of operators that keep no state, and tuple items. Two rank-0 constants of the same bits
-count as the same argument. Source: Relay EliminateCommonSubexpr; spec/compiler.md section 2.8.
+count as the same argument. Source: Relay v0.10 transforms/eliminate_common_subexpr.cc.
 """
 
 from __future__ import annotations

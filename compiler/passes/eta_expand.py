@@ -9,7 +9,7 @@ LowerTE replaces *calls* of primitive functions; one that is the branch of an If
 argument or a result has no call. Where a kernel, its global name or the Let variable that stands
 for it is the callee of a call or the value of a Let, nothing changes.
 Not handled: constructors, which Relay's pass of this name expands as well.
-Source: Relay EtaExpand; spec/compiler.md section 5.1.
+Source: Relay v0.10 transforms/eta_expand.cc.
 """
 
 from __future__ import annotations

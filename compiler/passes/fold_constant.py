@@ -10,8 +10,8 @@
     shape_of(%x: Tensor[(3, 4), …])       [3, 4]
 
 Left alone: calls without arguments, stateful and non-computational operators, callees that are not
-operators, whatever lies inside a Primitive function, results larger than 64 MiB.
-Values are those of the reference evaluator. Source: spec/quantize.md section 2.4.
+operators, the body of a Primitive function, results larger than 64 MiB.
+The reference evaluator computes the values. Source: Relay v0.10 transforms/fold_constant.cc.
 """
 
 from __future__ import annotations

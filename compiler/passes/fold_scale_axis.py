@@ -14,7 +14,7 @@ Fires when s varies along C only and is no activation (the gate of squeeze-and-e
 the weight depend on the input); with a relu in between, s must also be a constant >= 0.
 Operators take part through ops/rules/scale_axis.py.
 Not handled: grouped non-depthwise convolution; clip, pooling or concatenate in between.
-Source: Relay FoldScaleAxis; spec/quantize.md section 2.5.
+Source: Relay v0.10 transforms/fold_scale_axis.cc.
 """
 
 from __future__ import annotations

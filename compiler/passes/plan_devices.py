@@ -8,11 +8,11 @@
 An operator or kernel runs where its operands are and leaves its result there, unless on_device says
 otherwise; branches and results lie where their If lies, conditions on the host. Expressions are
 joined into domains by union-find, first what is said, then along the operands of calls; where two
-domains that have different devices meet, a device_copy is put on the operand. What nothing places
-goes to the default device. Afterwards a function's ``virtual_device`` is that of its result, those
-of its parameters are on them, and every change of device inside is a fixed on_device.
+domains that have different devices meet, a device_copy is put on the operand. A value that nothing
+places goes to the default device. Afterwards a function has the ``virtual_device`` of its result,
+each parameter has its own, and every change of device inside is a fixed on_device.
 Not handled: values that go through references or algebraic data types (they stay on the default).
-Source: Relay PlanDevices, simplified; spec/compiler.md section 5.2.
+Source: Relay v0.10 transforms/device_planner.cc, simplified.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
     maximum(%x, -inff), minimum(%x, inff)           %x
     cast(take(integers, %i), dtype="float32")       take(floats, %i)
 
-Every result has the type of what it replaces. Operators take part through ops/rules/simplify.py.
-Source: spec/compiler.md section 6.6.
+Every result has the type of the expression that it replaces. Operators take part through
+ops/rules/simplify.py. Source: Relay v0.10 transforms/simplify_expr.cc, which has fewer rules.
 """
 
 from __future__ import annotations

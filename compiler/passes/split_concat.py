@@ -5,10 +5,9 @@
                                                %1 = concatenate((%d, %e));
                                                concatenate((%0, %1))
 
-Some accelerators and loaders take no more than so many kernel arguments. FuseOps with
-``relay.FuseOps.max_args`` keeps to the limit, but cannot take apart what is one operator; run this
-before it, with the same number. The result counts as an argument.
-Source: spec/compiler.md section 3.8.
+Some accelerators and loaders limit the number of kernel arguments. FuseOps with
+``relay.FuseOps.max_args`` keeps to the limit, but cannot divide one operator. Run this pass before
+FuseOps, with the same number. The result counts as an argument.
 """
 
 from __future__ import annotations

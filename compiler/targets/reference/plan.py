@@ -105,7 +105,7 @@ class Plan:
     Attributes:
         function: what it was made from.
         params: slots of the parameters.
-        captures: (slot in the plan of the enclosing function, slot here), one per captured value.
+        captures: (slot in the enclosing function's plan, slot here), one per captured value.
         constants: (slot, array or named thing), put in place before the first step.
         body: the steps.
         slots: node → slot; ``nodes`` is the inverse.

@@ -1,8 +1,8 @@
 """Which scope every node of a function belongs to: the nearest one that encloses all its uses.
 
 Scopes are the body of the function and of every function literal, every branch of an If and every
-clause of a Match. What both branches use is computed before the If, what one uses only there.
-Source: spec/compiler.md section 1.3.
+clause of a Match. A node that both branches use is computed before the If; a node that one branch
+uses is computed in that branch.
 """
 
 from __future__ import annotations
