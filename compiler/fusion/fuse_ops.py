@@ -8,7 +8,7 @@
                                         };
                                         %2(%x)
 
-Operators take part through their OpPattern. ``annotation.stop_fusion`` ends a kernel and is removed.
+Operators take part through their OpPattern; ``annotation.stop_fusion`` ends a kernel and goes away.
 The pass builds a graph of the whole function (indexed_graph.py) and its post-dominator tree
 (dominator_tree.py), merges groups (groups.py) in three phases (partition.py), and writes each group
 as a kernel (kernels.py). A function with Primitive or Compiler stays as it is.

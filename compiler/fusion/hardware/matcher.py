@@ -1,4 +1,4 @@
-"""find_match: the next unit of a group that takes a call, searched from the group's last unit on."""
+"""find_match: the next unit that takes a call, searched from the last unit of the group."""
 
 from __future__ import annotations
 
