@@ -1,4 +1,4 @@
-"""The same model gives the same bytes in every process (spec/compiler.md, section 8.3)."""
+"""The same model gives the same bytes in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FuseOps on the worked examples of spec/compiler.md section 3.7 and cases C-16 to C-21."""
+"""FuseOps on small graphs: which operators share a kernel."""
 
 from __future__ import annotations
 

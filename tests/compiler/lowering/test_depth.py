@@ -1,4 +1,4 @@
-"""Graphs of any depth are fused, lowered and run without recursion: case C-24."""
+"""Graphs of any depth are fused, lowered and run without recursion."""
 
 from __future__ import annotations
 

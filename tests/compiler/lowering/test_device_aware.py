@@ -1,4 +1,4 @@
-"""Traversals that know the device in force: spec/compiler.md section 5.2."""
+"""Traversals that know the device in force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LowerTE: spec/compiler.md sections 5.1 and 5.3, case C-23."""
+"""LowerTE: calls of primitive functions become call_lowered, module attributes are set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Primitive functions as loops: blocks, epilogues, temps, text (spec/compiler.md section 5.6)."""
+"""Primitive functions as loops: blocks, epilogues, temps, text."""
 
 from __future__ import annotations
 

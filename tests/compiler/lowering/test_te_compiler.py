@@ -1,4 +1,4 @@
-"""The cache of lowered functions: spec/compiler.md section 5.4."""
+"""The cache of lowered functions."""
 
 from __future__ import annotations
 

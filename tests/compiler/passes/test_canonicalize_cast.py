@@ -1,4 +1,4 @@
-"""One widening cast per elementwise consumer: spec/compiler.md section 2.8, case C-14."""
+"""One widening cast per elementwise consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What FoldConstant folds and what it leaves: spec/quantize.md section 2.4, case C7."""
+"""What FoldConstant folds and what it leaves."""
 
 from __future__ import annotations
 

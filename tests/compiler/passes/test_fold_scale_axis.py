@@ -1,4 +1,4 @@
-"""Both halves of FoldScaleAxis: spec/quantize.md section 2.5, cases C2 and C3."""
+"""Both halves of FoldScaleAxis: scales after and before a convolution or a dense layer."""
 
 from __future__ import annotations
 

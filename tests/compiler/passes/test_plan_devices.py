@@ -1,4 +1,4 @@
-"""Devices for every expression, copies where they meet: spec/compiler.md section 5.2."""
+"""PlanDevices: a device for every expression, copies where devices meet."""
 
 from __future__ import annotations
 

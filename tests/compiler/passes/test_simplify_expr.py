@@ -1,4 +1,4 @@
-"""The algebra of spec/compiler.md section 6.6."""
+"""The algebra of SimplifyExpr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training-time operators become the arithmetic of spec/compiler.md section 2.8 (C-15, C1)."""
+"""Training-time operators become arithmetic; fields that are still used keep the operator."""
 
 from __future__ import annotations
 

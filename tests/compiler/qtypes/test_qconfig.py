@@ -1,4 +1,4 @@
-"""QConfig (case H1): defaults, checks, scopes, the text form."""
+"""QConfig: defaults, checks, scopes, the text form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of the conformance cases: their notation becomes Relay text, parsed and bound."""
+"""Graphs of the quantizer's tests: a short notation becomes Relay text, parsed and bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QuantizeAnnotate (cases E1, E2, E5, E7)."""
+"""QuantizeAnnotate: where quantize points stand and of which kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges and scales of quantize points (cases B6, B7): weights, biases, binding order."""
+"""Ranges and scales of quantize points: weights, biases, binding order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole flow: prerequisites and levels (case C5), overflow, report, integer networks."""
+"""The whole flow: prerequisites and levels, overflow, report, integer networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values and paths of the integer arithmetic (cases A1, A3, A5, A7)."""
+"""Values and paths of the integer arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QuantizePartition (cases D1, D2, D3 and what the table of section 4 says besides)."""
+"""QuantizePartition: where regions begin and end."""
 
 from __future__ import annotations
 

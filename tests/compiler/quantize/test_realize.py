@@ -1,6 +1,6 @@
-"""QuantizeRealize on whole networks: integers exactly as the cases give them (F1 … F17).
+"""QuantizeRealize on whole networks: exact integers.
 
-``realized/`` holds a file a case: the float network, and the one it becomes.
+``realized/`` holds one file per case: the float network and the integer network.
 """
 
 from __future__ import annotations

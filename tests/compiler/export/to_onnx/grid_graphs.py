@@ -24,7 +24,7 @@ def constant(values: Any, dtype: str = "int32") -> Expr:
 
 
 def multiplier_and_shift(value: float) -> tuple[int, int]:
-    """(M, e) of spec/quantize.md section 7.3 for a float32 factor."""
+    """(M, e) with factor = M * 2^(e - 31) and M in [2^30, 2^31), for a float32 factor."""
     fraction, exponent = np.frexp(np.float64(np.float32(value)))
     multiplier = int(np.floor(fraction * 2**31 + 0.5))
     return (multiplier, int(exponent)) if multiplier < 1 << 31 else (1 << 30, int(exponent) + 1)
@@ -56,7 +56,7 @@ def requantized_per_axis(x: Expr, factors: np.ndarray, axis: int = 1) -> Expr:
 
 
 def to_nearest(x: Expr, factor: float) -> Expr:
-    """The TONEAREST chain of spec/quantize.md section 7.3."""
+    """The operators that a product rounded TONEAREST consists of."""
     m, e = multiplier_and_shift(factor)
     left, right = max(e, 0), max(-e, 0)
     wide = op.cast(x, dtype="int64")

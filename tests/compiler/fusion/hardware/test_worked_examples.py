@@ -1,4 +1,4 @@
-"""The worked examples of spec/compiler.md section 4.6 and conformance case C-22."""
+"""FuseOpHW on worked examples: groups, units and host operators."""
 
 from __future__ import annotations
 

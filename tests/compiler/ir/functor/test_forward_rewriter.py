@@ -1,4 +1,4 @@
-"""ForwardRewriter: order, temporaries, triggers (spec/quantize.md section 3)."""
+"""ForwardRewriter: order, temporaries, triggers."""
 
 from __future__ import annotations
 

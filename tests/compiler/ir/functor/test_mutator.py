@@ -1,4 +1,4 @@
-"""Mutators and rewriters: identity laws, sharing, order, binders, loops (case C-12)."""
+"""Mutators and rewriters: identity laws, sharing, order, binders, loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handler order and counters are those of spec/compiler.md, cases C-10, C-11 and C-13."""
+"""Visitors: the order of the handlers and the use counts."""
 
 from __future__ import annotations
 

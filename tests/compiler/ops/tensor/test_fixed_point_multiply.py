@@ -13,7 +13,7 @@ from compiler import relay
 from compiler.errors import TypeInferenceError
 
 OPERANDS = [0, 1, -1, 2, -2, 5, -5, 10, -10, 127, -127, 1000, -1000, 100000, -100000]
-# Case A3 of the quantizer's conformance cases: multiplier, shift, UPWARD products.
+# Multiplier, shift, UPWARD products.
 CASES = [
     (1288490240, -1, "0 0 0 1 -1 2 -2 3 -3 38 -38 300 -300 30000 -30000"),
     (1431655808, -1, "0 0 0 1 -1 2 -2 3 -3 42 -42 333 -333 33333 -33333"),
