@@ -1,4 +1,4 @@
-"""From settings to a running session: model, folder, workers, store; or only the plan of it."""
+"""From settings to a running session: model, folder, workers, store; or a dry run of it."""
 
 from __future__ import annotations
 

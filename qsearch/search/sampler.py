@@ -228,7 +228,7 @@ class StudySampler:
         return self._refinement.propose(seen, batch_seed(self._seed, batch, self.batch_size + slot))
 
     def _of_layers(self, point: Params) -> Params:
-        """A point of the plan, on top of what is best for all layers so far."""
+        """The best point for all layers so far, with a point of ``plan`` on top."""
         assert self.plan is not None
         best = self.space.params_of(self.start) if self._best is None else dict(self._best.params)
         return {**best, **point, **self.plan.params_of(point)}
