@@ -30,7 +30,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A box on the plane; ``x``, ``y`` its upper left corner, in pixels."""
+    """A box of the drawing; ``x``, ``y`` is its upper left corner, in pixels."""
 
     x: float
     y: float

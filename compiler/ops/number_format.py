@@ -1,6 +1,7 @@
 """Conversions between the IR's dtypes on numpy arrays: wrap, saturate, truncate.
 
-Source: spec/quantize.md section 9.
+Integers wrap. Floats become integers by truncation towards zero; values out of range saturate and
+NaN becomes 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hardware groups of a module as plain lists, for tests and conformance cases."""
+"""Hardware groups of a module as plain lists, for tests."""
 
 from __future__ import annotations
 

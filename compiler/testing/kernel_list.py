@@ -1,4 +1,4 @@
-"""Kernels of a fused module as plain lists, for tests and conformance cases."""
+"""Kernels of a fused module as plain lists, for tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """attach_simulated_quantize: make or find the quantize point of a value.
 
-Source: spec/quantize.md section 5.4 and ruling R-30.
+Source: Relay v0.10 quantize/_annotate.py. A quantize point of a constant always has kind WEIGHT: a
+constant has no statistics.
 """
 
 from __future__ import annotations

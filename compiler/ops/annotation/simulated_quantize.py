@@ -7,7 +7,7 @@ bounds are counted from 0: -127 .. 127 for symmetric 8 bits, 0 .. 255 for unsign
 where 0 is stored as -108. So signs and zero points of what is stored are not seen here.
 
 Kind IDENTITY (0) is the identity. ``dom_scale`` is a scalar, or with ``axis`` a vector along that
-axis of the data (spec/quantize.md sections 5.1 and 7.10).
+axis of the data. Source: Relay v0.10 quantize/quantize.cc; the vector is our addition.
 """
 
 from __future__ import annotations

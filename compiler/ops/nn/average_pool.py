@@ -5,9 +5,9 @@ Integer pooling truncates its quotient toward zero. With ``avg_pool_round`` noth
     before               after, L = least common multiple of the window counts
     avg_pool(d), s       avg_pool(d * L), s / L
 
-Every window's sum is then a multiple of its count, and the one rounding happens in the
-requantization that follows. Sums that 32 bits do not hold are made in int64.
-Source: spec/quantize.md sections 7.5, 9 and ruling R-28.
+Every window's sum is then a multiple of its count, and the requantization that follows makes the
+only rounding. Relay divides integers and truncates, which loses up to one step towards zero. Sums
+that do not fit in 32 bits are computed in int64.
 """
 
 from __future__ import annotations

@@ -66,7 +66,10 @@ def global_avg_pool2d_partition(
 def global_avg_pool2d_annotate(
     ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
 ) -> Expr | None:
-    """Ends quantization for everything visited later, or pools like nn.avg_pool2d (R-11)."""
+    """Ends quantization for all nodes visited later, or pools like nn.avg_pool2d.
+
+    ``stop_after_global_pool`` decides; True is Relay's behaviour.
+    """
     if not ctx.qconfig.stop_after_global_pool:
         return annotate_average_pool(ref_call, args, ctx)
     if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:

@@ -3,7 +3,7 @@
     nn.batch_norm(x, gamma, beta, mean, var).0   ->   x * expand(s) + expand(t)
         s = 1 / sqrt(var + eps) * gamma,   t = -mean * s + beta
 
-Source: spec/quantize.md section 2.3, spec/compiler.md section 2.8.
+Source: Relay v0.10 transforms/simplify_inference.cc.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def simplify_group_norm(ref_call: Call, new_args: Args) -> Expr:
 
 @FSimplifyInference.register("nn.l2_normalize")
 def simplify_l2_normalize(ref_call: Call, new_args: Args) -> Expr:
-    """data / sqrt(max(sum(data * data), eps)); eps in the dtype of the data (D-12)."""
+    """data / sqrt(max(sum(data * data), eps)); eps in the dtype of the data."""
     ty = ref_call.args[0].tensor_type
     attrs: Any = ref_call.attrs
     span = ref_call.span

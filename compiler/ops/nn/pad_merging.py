@@ -4,8 +4,8 @@
     nn.conv2d(%x, %w, padding=[1, 1, 1, 1])
 
 The pad must be constant, on spatial axes only, with the value the operator pads with itself: 0 for
-convolutions and averages that count it, minus infinity for maxima. Source: spec/compiler.md
-section 6.6.
+convolutions and averages that count it, minus infinity for maxima. Source: Relay v0.10
+transforms/fold_explicit_padding.cc.
 """
 
 from __future__ import annotations

@@ -58,7 +58,10 @@ class GlobalPool2DAttrs(OpAttrs):
 
 
 def pool_windows(op: str, attrs: Pool2DAttrs, h: Any, w: Any) -> tuple[Any, Any]:
-    """Output height and width (spec/compiler.md 1.9, D-4).
+    """Output height and width.
+
+    With ``ceil_mode`` a last window that would begin behind the data and its leading padding is
+    dropped, as in ONNX and PyTorch.
 
     Raises:
         TypeInferenceError: a window does not fit.

@@ -1,7 +1,7 @@
 """How nn.conv2d, nn.conv3d and nn.dense take a per-channel scale into their weight.
 
 After the operator the scale multiplies output channels, before it input channels of the weight.
-Grouped convolutions take part only when depthwise. Source: spec/quantize.md section 2.5.
+Grouped convolutions take part only when depthwise. Source: Relay v0.10 fold_scale_axis.cc.
 """
 
 from __future__ import annotations

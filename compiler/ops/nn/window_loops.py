@@ -1,6 +1,6 @@
 """Loops over sliding windows: padded reads in any layout, and the axes of an image operator.
 
-Convolutions and pools lower through here (spec/compiler.md section 5.6).
+Convolutions and pools use these functions to lower themselves.
 """
 
 from __future__ import annotations

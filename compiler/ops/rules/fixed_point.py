@@ -1,6 +1,6 @@
 """Multiplying integers by real factors: exact powers of two, and Q31 multiplier and shift.
 
-Source: spec/quantize.md section 7.3; gemmlowp's quantized multipliers.
+Source: Relay v0.10 quantize/realize.cc; Jacob et al., 2018, section 2.2 (gemmlowp).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FLower: what an operator is as loops (spec/compiler.md section 5.6).
+"""FLower: an operator as loops.
 
 A rule says one of three things:
 

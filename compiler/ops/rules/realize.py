@@ -166,7 +166,7 @@ def narrowed(value: QRealizeIntExpr, dtype: str, ref_call: Call) -> Expr:
     """``cast(data, dtype)`` whose values provably fit.
 
     Raises:
-        InternalQuantizeError: they might not; a wrapping cast would change the numbers (R-18).
+        InternalQuantizeError: they might not; a wrapping cast would change the numbers.
     """
     check_fits(value, dtype, ref_call)
     return cast(value.data, dtype)

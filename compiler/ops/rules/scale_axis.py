@@ -1,8 +1,8 @@
 """The questions of FoldScaleAxis: may a per-channel scale pass an operator, and what happens then.
 
 A *scale* is a tensor that varies along some axes of the value it multiplies; squeezed, it has just
-those axes. A *message* says which axes an operator can take a scale on. Source: spec/quantize.md
-section 2.5.
+those axes. A *message* says which axes an operator can take a scale on. Source: Relay v0.10
+transforms/fold_scale_axis.cc.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ FScaleAxisForwardPrep: OpRule[ForwardPrepRule] = OpRule(
 )
 
 ForwardScaleRule = Callable[[Call, tuple[Expr, ...], Message | None], Expr | None]
-"""A rule of the ForwardRewriter (spec/quantize.md section 3) over ``Scaled`` arguments."""
+"""A rule of the ForwardRewriter over ``Scaled`` arguments."""
 
 FScaleAxisForwardRewrite: OpRule[ForwardScaleRule] = OpRule(
     "FScaleAxisForwardRewrite", asked_by="ForwardFoldScaleAxis"

@@ -1,6 +1,7 @@
 """One dtype, one scale and one zero point for the fields of a concatenate.
 
-Source: spec/quantize.md rulings R-16 (b and c), R-33; zero points are ours.
+Narrow fields take the largest of their scales. Wide fields take a scale at which every field fits.
+Relay scales up in the narrow dtype, which overflows, and has no zero points.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One dtype and one scale for the operands of add and its like.
 
-Source: spec/quantize.md sections 7.4, 7.6 and rulings R-16, R-33.
+Two operands take the finer of their scales. A product that may overflow the dtype is computed in
+int64 and saturated. Source: Relay v0.10 quantize/realize.cc (UnifyDTypeScale), which wraps.
 """
 
 from __future__ import annotations

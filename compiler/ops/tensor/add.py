@@ -78,7 +78,7 @@ def add_partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) 
 
 @FQAnnotateRewrite.register(add)
 def add_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
-    """The sum is wide, whatever its operands were (R-18)."""
+    """The sum is wide even when both operands are narrow: it may not fit in their dtype."""
     if ctx.check_to_skip(ref_call):
         return None
     (lhs, rhs), (left, right) = args, (kind_of(args[0]), kind_of(args[1]))

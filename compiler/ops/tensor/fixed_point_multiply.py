@@ -4,7 +4,7 @@
 
 computed in 64 bits, half toward plus infinity, wrapped to 32 bits. A multiplier of exactly 2^30
 is a power of two and becomes one shift in the dtype of x. Contract: |x * 2^max(shift, 0)| < 2^32.
-Source: Relay's fixed_point_multiply; spec/quantize.md section 7.3.
+Source: Relay v0.10 fixed_point_multiply.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def multiply_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
 
 @FQPartitionRewrite.register(multiply)
 def multiply_partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
-    """Borders in front of every quantized operand; the product starts a region (R-10)."""
+    """Borders in front of every quantized operand; the product starts a region."""
     if not any(map(is_partitioned, args)):
         return None
     call = with_args(ref_call, tuple(with_border(arg) for arg in args))

@@ -1,7 +1,4 @@
-"""Arithmetic that changes nothing, or is cheaper written otherwise.
-
-Source: spec/compiler.md section 6.6.
-"""
+"""SimplifyExpr of arithmetic: operands that change nothing, and cheaper forms of the same value."""
 
 from __future__ import annotations
 

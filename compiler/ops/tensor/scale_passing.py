@@ -1,6 +1,6 @@
 """How a per-channel scale passes relu, add, subtract and bias_add on its way to a weight.
 
-Source: spec/quantize.md section 2.5.
+Source: Relay v0.10 transforms/fold_scale_axis.cc.
 """
 
 from __future__ import annotations

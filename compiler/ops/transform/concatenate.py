@@ -112,7 +112,7 @@ def concatenate_annotate(
 def concatenate_realize(
     ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
 ) -> Expr | None:
-    """All fields in one dtype at one scale (R-16); float when a field is."""
+    """All fields in one dtype at one scale; float when one field is float."""
     (data,), (ref_data,) = args, ref_call.args
     if not isinstance(data, Tuple) or not isinstance(ref_data, Tuple):
         return None

@@ -1,6 +1,6 @@
-"""Movements of data that cancel out or are one: reshape, transpose, concatenate, strided_slice.
+"""SimplifyExpr of data movement: pairs that cancel out, pairs that are one movement, no-ops.
 
-Source: spec/compiler.md section 6.6.
+The operators are reshape, transpose, concatenate and strided_slice.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _IDENTITY_KIND = 0
 
 @FToOnnx.register("relay.op.annotation.simulated_quantize")
 def simulated_quantize(step: Step, e: Emitter) -> str:
-    """round(clip(x / s)) s, every step in float32 (spec/quantize.md section 5.1)."""
+    """round(clip(x / s)) s, every step in float32."""
     data, scale, low, high = step.args
     name = e.name(data)
     if int(step.attrs.kind) == _IDENTITY_KIND:

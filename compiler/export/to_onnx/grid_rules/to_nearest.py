@@ -6,7 +6,7 @@
     right_shift(add(add(p, 2^(n-1) - 1), bitwise_and(right_shift(p, n), 1)), n)      TONEAREST_EVEN
         = the same, half to the even neighbour; also where p is no product
 
-Source: spec/quantize.md section 7.3.
+``fixed_point_multiply`` writes the same product as one operator, rounded UPWARD.
 """
 
 from __future__ import annotations

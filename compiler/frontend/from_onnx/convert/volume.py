@@ -160,7 +160,7 @@ def convolve_volume_transposed(
 
 
 def _interleave_zeros(node: OnnxNode, data: Expr, n: int, depth: int, stride: int) -> Expr:
-    """(N·D, C, H, W) as (N, (D-1)·stride + 1, C, H, W) with zeros between the slices."""
+    """(N·D, C, H, W) as (N, (D - 1)·stride + 1, C, H, W) with zeros between the slices."""
     rest = node.shape(data)[1:]
     if stride == 1:
         return node.call("reshape", data, newshape=(n, depth, *rest))
