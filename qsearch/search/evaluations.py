@@ -8,9 +8,8 @@ from typing import Any, Final, Protocol
 
 from qsearch.errors import SearchFailedError
 from qsearch.progress import Progress
-from qsearch.search.evaluator import Evaluator, failed
+from qsearch.search.evaluator import Evaluator, failed, merge
 from qsearch.store.records import Ended, Shard, Trial
-from workers.batching import merge
 from workers.errors import BrokenRunError
 from workers.messages import EvaluationResult
 from workers.pool.protocol import Finished, Loss, WorkerPool

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import numpy as np
 
 from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import KEEPS_ACCURACY, UNCERTAIN, Score
 from qsearch.settings import is_import_path
 from qsearch.store.records import Failure, Outcome, Trial
-from workers.batching import split
-from workers.errors import LostWorkerError
+from workers.errors import LostWorkerError, WorkerError
 from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, EvaluatorName, Range
 from workers.metrics.custom import named_values
-from workers.metrics.registry import Measure, find_metric, known_measures, results
+from workers.metrics.registry import Measure, find_metric, known_measures, merge_sums, results
 
 COLLAPSE_AFTER: Final = 32
 """Samples after which a configuration that lost nearly everything is stopped."""
@@ -190,3 +192,79 @@ def baseline_score(sums: Mapping[str, Mapping[str, float]]) -> dict[str, float |
     values = results(sums)
     score = {m.name: values.get(m.option, m.perfect) for m in _accuracies()}
     return score | _custom(sums)
+
+
+PART_SAMPLES: Final = 32
+"""Fewest samples of a part: as many as a collapse is looked for in."""
+
+MOST_PARTS: Final = 32
+
+
+def parts_of(samples: int, run_samples: int = 1) -> int:
+    """Into how many parts an evaluation is cut.
+
+    Args:
+        samples: that are scored.
+        run_samples: samples of one run of the model; a run is never cut.
+    """
+    runs = -(-samples // run_samples)
+    return max(1, min(MOST_PARTS, samples // PART_SAMPLES, runs))
+
+
+def split(request: EvaluationRequest, parts: int) -> list[EvaluationRequest]:
+    """The parts of a request, in order; the first looks for a collapse, the others do not.
+
+    Parts return their outputs, whose hash must be taken in the order of the samples.
+    """
+    if parts == 1:
+        return [request]
+    return [
+        replace(
+            request,
+            part=(part, parts),
+            collapse_after=request.collapse_after if part == 0 else None,
+            return_outputs=True,
+        )
+        for part in range(parts)
+    ]
+
+
+def merge(results: Sequence[EvaluationResult]) -> EvaluationResult:
+    """The result of all parts in order, or of the first ones where a search stopped early.
+
+    Sums are added in order. The outputs are hashed as those of one evaluation of all samples; of
+    an evaluation that was stopped, as they come.
+
+    Raises:
+        WorkerError: no part, or parts without outputs.
+    """
+    if len(results) == 1:
+        return results[0]
+    if not results or any(result.outputs is None for result in results):
+        raise WorkerError("parts of an evaluation cannot be put together without their outputs")
+    first = results[0]
+    return replace(
+        first,
+        sums=merge_sums(result.sums for result in results),
+        samples=sum(result.samples for result in results),
+        collapsed=any(result.collapsed for result in results),
+        outputs_sha256=_outputs_sha256(results),
+        outputs=None,
+        compile_cpu_s=sum(result.compile_cpu_s for result in results),
+        run_cpu_s=sum(result.run_cpu_s for result in results),
+        peak_rss_bytes=max(result.peak_rss_bytes for result in results),
+    )
+
+
+def _outputs_sha256(results: Sequence[EvaluationResult]) -> str:
+    """sha256 over the little-endian float32 outputs, sample after sample."""
+    size = results[0].run_samples
+    rows = [result.outputs or () for result in results]
+    digest = hashlib.sha256()
+    longest = max(result.samples for result in results)
+    for start in range(0, longest, size):
+        for outputs in rows:
+            for sample in range(start, min(start + size, len(outputs[0]))):
+                for output in outputs:
+                    digest.update(np.ascontiguousarray(output[sample], "<f4").tobytes())
+    return digest.hexdigest()

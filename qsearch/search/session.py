@@ -24,7 +24,14 @@ from qsearch.search.calibration import MEASUREMENTS, KeptStatistics, PooledData
 from qsearch.search.context import Budget, Control, Stopwatch, StudyArtifacts, StudyContext
 from qsearch.search.driver import STOPPED, TIMEOUT, Driver
 from qsearch.search.evaluations import Evaluations
-from qsearch.search.evaluator import EVALUATOR_OF_FLAG, Evaluator, costs_of, metric_names, score_of
+from qsearch.search.evaluator import (
+    EVALUATOR_OF_FLAG,
+    Evaluator,
+    costs_of,
+    metric_names,
+    parts_of,
+    score_of,
+)
 from qsearch.search.layer_space import LayerPlan
 from qsearch.search.objectives import keeps_accuracy
 from qsearch.search.pruner import SignFlipPruner
@@ -46,7 +53,7 @@ from qsearch.search.winner import (
 from qsearch.settings import is_import_path
 from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import StudyState, Trial
-from workers.batching import batch_size, parts_of
+from workers.batching import batch_size
 from workers.errors import BrokenRunError
 from workers.process import code_version
 

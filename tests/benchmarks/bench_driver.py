@@ -22,7 +22,7 @@ from tests.benchmarks.answering import Answering
 from tests.benchmarks.databases import database
 from tests.benchmarks.machine import machine
 from tests.benchmarks.pretended import pretended
-from workers.pool.inline_pool import InlinePool
+from workers.pool.queued_pool import InlinePool
 
 
 def main() -> None:

@@ -142,7 +142,7 @@ def open_pool(
 
         return ProcessPool(num_workers, request_timeout_s=request_timeout_s, size=size)
     if name == "inline":
-        from workers.pool.inline_pool import InlinePool
+        from workers.pool.queued_pool import InlinePool
 
         return InlinePool()
     raise WorkerError(f"unknown pool {name!r}", fix=f"legal: {', '.join(POOLS)}")

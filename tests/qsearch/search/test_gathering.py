@@ -10,7 +10,7 @@ import pytest
 
 from qsearch.progress import PlainProgress
 from qsearch.search.evaluations import await_workers
-from workers.pool.inline_pool import InlinePool
+from workers.pool.queued_pool import InlinePool
 
 
 class StartingPool(InlinePool):

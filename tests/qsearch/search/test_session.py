@@ -27,7 +27,7 @@ from qsearch.search import launch
 from qsearch.store.records import Trial
 from workers.errors import DataChangedError
 from workers.messages import CalibrationRequest, EvaluationRequest
-from workers.pool.inline_pool import InlinePool
+from workers.pool.queued_pool import InlinePool
 
 
 class RecordingPool(InlinePool):

@@ -8,8 +8,8 @@ from pool_test_case import PoolTestCase
 
 from workers.errors import WorkerError
 from workers.messages import Handle
-from workers.pool.inline_pool import InlinePool
 from workers.pool.protocol import open_pool
+from workers.pool.queued_pool import InlinePool
 
 
 class TestLocalPool(PoolTestCase):

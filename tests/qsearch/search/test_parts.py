@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from workers.batching import merge, parts_of, split
+from qsearch.search.evaluator import merge, parts_of, split
 from workers.errors import WorkerError
 from workers.evaluation import evaluate_shard
 from workers.messages import EvaluationResult, Range
