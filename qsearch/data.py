@@ -69,7 +69,7 @@ def prepare_data(
     *,
     name: str,
     preprocess: Mapping[str, Any] | None = None,
-    spool_folder: Path | None = None,
+    objects_folder: Path | None = None,
     seed: int = 0,
 ) -> PreparedData:
     """Open data, check that it fits the model's inputs, and hash it.
@@ -79,7 +79,7 @@ def prepare_data(
         inputs: the model's inputs.
         name: "calib" or "eval", for messages and file names.
         preprocess: how an image becomes the input.
-        spool_folder: where Python objects are written; needed for them only.
+        objects_folder: where Python objects are written; needed for them only.
         seed: of synthetic inputs.
     Raises:
         DataError, DatasetError: missing, empty, not finite, or not what the model takes.
@@ -94,9 +94,9 @@ def prepare_data(
         path = Path(given)
         described = str(given)
     else:
-        if spool_folder is None:
+        if objects_folder is None:
             raise DataError(f"{name} data given as objects has no place to be written to")
-        path = spool(given, tuple(inputs), spool_folder, name)
+        path = objects_to_npz(given, tuple(inputs), objects_folder, name)
         described = f"{type(given).__name__} from Python"
     check_exists(path, name)
     contents = Contents(path)
@@ -146,7 +146,7 @@ _CHUNK = 1 << 20
 _MAX_CALLS = 8
 
 
-def spool(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name: str) -> Path:
+def objects_to_npz(data: Any, inputs: tuple[InputSpec, ...], folder: Path, name: str) -> Path:
     """Write ``data`` to ``folder/<name>-<hash>.npz`` and return the path.
 
     Memory stays at one item of an iterable, however many there are.

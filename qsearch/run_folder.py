@@ -83,7 +83,7 @@ class RunFolder:
 
     @property
     def data(self) -> Path:
-        """Inputs that came as Python objects, spooled."""
+        """Inputs that came as Python objects, as .npz files."""
         return self.path / "data"
 
     @contextlib.contextmanager

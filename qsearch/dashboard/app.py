@@ -20,16 +20,18 @@ from starlette.middleware.gzip import GZipMiddleware
 from compiler.errors import CompilerError
 from qsearch import __version__
 from qsearch.dashboard.inspection import Inspection, InspectionError
+from qsearch.dashboard.launcher import Starter
 from qsearch.dashboard.live import Live, TooManyStreamsError
 from qsearch.dashboard.page_files import PageFiles
+from qsearch.dashboard.plots import importance_of
 from qsearch.dashboard.routes import artifacts, commands, events, studies, trials, uploads
+from qsearch.dashboard.routes.studies import get_study, list_failures
+from qsearch.dashboard.routes.trials import list_trials
 from qsearch.dashboard.schemas import ErrorOut
 from qsearch.dashboard.security import HEALTH_PATH, Guard, Policy, without_passwords
-from qsearch.dashboard.snapshots import Snapshots
+from qsearch.dashboard.snapshots import KEPT, Snapshots
 from qsearch.dashboard.sources import NotFoundError, Sources
-from qsearch.dashboard.starting import Starter
 from qsearch.dashboard.state import Shared
-from qsearch.dashboard.warming import warm
 from qsearch.errors import RunFolderError, StoreError
 from qsearch.report.plots.alone import stylesheet
 
@@ -184,3 +186,25 @@ def _told(status: int, what: str, where: str | None, fix: str | None) -> JSONRes
 
     told = ErrorOut(what=without_passwords(what), where=clean(where), fix=clean(fix))
     return JSONResponse(told.model_dump(), status_code=status)
+
+
+# The first page of a long study -----------------------------------------------------------------
+
+
+WARM_PAGES: Final = 8
+"""Studies whose pages are answered in advance; further ones are only read."""
+
+
+def warm(found: Shared) -> None:
+    """Read the newest studies, and answer what their pages ask first.
+
+    What cannot be read is left to whoever asks for it: they are told why.
+    """
+    with contextlib.suppress(CompilerError):
+        read, _ = found.snapshots.page(0, KEPT)
+        for study in read[:WARM_PAGES]:
+            get_study(study, found)
+            list_trials(study, sort="-number")
+            list_failures(study)
+        for study in read[:WARM_PAGES]:
+            importance_of(study, study.measures.primary)

@@ -79,10 +79,10 @@ class Snapshot:
     def rate_per_min(self) -> float:
         """Trials that ended in the last minutes of the study's activity, by minutes."""
         ends = sorted(p.finished_at for p in self.points if p.finished_at and not p.from_store)
-        recent = [end for end in ends if end > ends[-1] - RATE_WINDOW_S]
-        if len(recent) < 2 or recent[-1] <= recent[0]:
+        ended = [end for end in ends if end > ends[-1] - RATE_WINDOW_S]
+        if len(ended) < 2 or ended[-1] <= ended[0]:
             return 0.0
-        return 60.0 * (len(recent) - 1) / (recent[-1] - recent[0])
+        return 60.0 * (len(ended) - 1) / (ended[-1] - ended[0])
 
     def derive(self, name: Any, compute: Callable[[], Any]) -> Any:
         """A value of this version, computed once."""

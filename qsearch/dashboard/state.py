@@ -9,11 +9,11 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from qsearch.dashboard.inspection import Inspection
+from qsearch.dashboard.launcher import Starter
 from qsearch.dashboard.live import Live
 from qsearch.dashboard.security import Policy
 from qsearch.dashboard.snapshots import Snapshot, Snapshots
 from qsearch.dashboard.sources import Sources
-from qsearch.dashboard.starting import Starter
 
 
 @dataclass(frozen=True, slots=True)

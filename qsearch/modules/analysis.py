@@ -221,7 +221,7 @@ def insight(
     module = import_model(source, dim)
     inputs = input_specs(module)
     reading = read_preprocess(preprocess)
-    with tempfile.TemporaryDirectory(prefix="qsearch-") as spool:
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
 
         def prepared(given: Any, name: str) -> Any:
             return prepare_data(
@@ -229,7 +229,7 @@ def insight(
                 inputs,
                 name=name,
                 preprocess=reading,
-                spool_folder=Path(spool),
+                objects_folder=Path(scratch),
                 seed=seed,
             )
 

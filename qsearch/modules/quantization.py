@@ -70,14 +70,14 @@ def quantize(
     source = find_model(model)
     module = import_model(source, dim)
     inputs = input_specs(module)
-    with tempfile.TemporaryDirectory(prefix="qsearch-") as spool:
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
         given = calib if calib is not None else source.calib
         data = prepare_data(
             given,
             inputs,
             name="calib",
             preprocess=read_preprocess(preprocess),
-            spool_folder=Path(spool),
+            objects_folder=Path(scratch),
             seed=int(seed),
         )
         calibration = Calibration(module, Batches(data, inputs))
@@ -160,13 +160,13 @@ def run_module(path: PathLike, data: Any, *, preprocess: str | None = None) -> d
     """
     module = load(path)
     inputs = input_specs(module.module)
-    with tempfile.TemporaryDirectory(prefix="qsearch-") as spool:
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
         prepared = prepare_data(
             data,
             inputs,
             name="eval",
             preprocess=read_preprocess(preprocess),
-            spool_folder=Path(spool),
+            objects_folder=Path(scratch),
         )
         dataset = open_dataset(prepared.ref, inputs)
         sums = MetricSums(

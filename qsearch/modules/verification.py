@@ -278,13 +278,13 @@ def _evaluate(
     inputs = input_specs(module.module)
     if preprocess is None and RunFolder(path.parent).preprocess.is_file():
         preprocess = str(RunFolder(path.parent).preprocess)
-    with tempfile.TemporaryDirectory(prefix="qsearch-") as spool:
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
         prepared = prepare_data(
             data,
             inputs,
             name="eval",
             preprocess=read_preprocess(preprocess),
-            spool_folder=Path(spool),
+            objects_folder=Path(scratch),
         )
         sums = MetricSums(
             ("top1",) if prepared.has_labels else (),

@@ -164,13 +164,13 @@ def _batches(
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """The first samples of the data, one run of the module at a time."""
     inputs = input_specs(module)
-    with tempfile.TemporaryDirectory(prefix="qsearch-") as spool:
+    with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
         prepared = prepare_data(
             given,
             inputs,
             name="eval",
             preprocess=read_preprocess(preprocess),
-            spool_folder=Path(spool),
+            objects_folder=Path(scratch),
         )
         dataset = open_dataset(prepared.ref, inputs)
         used = Range(0, min(samples, prepared.count))

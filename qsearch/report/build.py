@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from qsearch.report.intervals import intervals
-from qsearch.search.objectives import accuracies_in
+from qsearch.search.objectives import UNCERTAIN, accuracies_in
 from qsearch.search.space import canonical_fields
 from qsearch.store.records import Counts, Study, Trial
 from workers.metrics.registry import known_measures
@@ -153,3 +153,41 @@ def full_report(
         },
         "all_trials": [trial_details(trial) for trial in trials],
     }
+
+
+# 95 % intervals ---------------------------------------------------------------------------------
+
+
+Z: Final = 1.959963984540054
+"""Standard normal deviate of 95 %."""
+
+Interval = tuple[float, float]
+
+
+def wilson(fraction: float, count: float) -> Interval:
+    """Of a fraction (0..1) of ``count`` > 0 decisions."""
+    shrunk = 1.0 + Z * Z / count
+    centre = (fraction + Z * Z / (2.0 * count)) / shrunk
+    spread = fraction * (1.0 - fraction) / count + Z * Z / (4.0 * count * count)
+    half = Z / shrunk * math.sqrt(max(spread, 0.0))
+    return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+def intervals(score: Mapping[str, float | None], samples: int | None) -> dict[str, Interval]:
+    """Low and high end by the name of the metric; metrics without one are left out.
+
+    Args:
+        score: of a trial or of the float model.
+        samples: that were scored. A model with several decisions a sample (a segmentation) has
+            wider intervals here than it needs.
+    """
+    found: dict[str, Interval] = {}
+    for each in known_measures():
+        value = score.get(each.name)
+        if each.interval == "wilson" and value is not None and samples:
+            found[each.name] = wilson(value, samples)
+    for name, value in score.items():
+        error = score.get(f"{name}{UNCERTAIN}")
+        if value is not None and error is not None:
+            found[name] = (value - Z * error, value + Z * error)
+    return found

@@ -158,7 +158,7 @@ def run_search(
                         source,
                         calib=calib,
                         evaluation=evaluation,
-                        spool_folder=folder.data,
+                        objects_folder=folder.data,
                     )
                     for warning in prepared.warnings:
                         progress.message(f"warning: {warning}")

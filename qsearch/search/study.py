@@ -113,7 +113,7 @@ def prepare_study(
     *,
     calib: Any = None,
     evaluation: Any = None,
-    spool_folder: Path | None = None,
+    objects_folder: Path | None = None,
 ) -> PreparedStudy:
     """Import the model, open the data, and settle what the study is.
 
@@ -121,7 +121,7 @@ def prepare_study(
         settings: checked options.
         source: the model.
         calib, evaluation: Python objects that go before the paths of the settings.
-        spool_folder: where Python objects are written.
+        objects_folder: where Python objects are written.
     Raises:
         OnnxImportError, DatasetError, DataError, SettingsError: see there.
     """
@@ -136,7 +136,7 @@ def prepare_study(
     blob = ModuleBlob.pack(module)
     options: dict[str, Any] = {
         "preprocess": read_preprocess(settings.preprocess),
-        "spool_folder": spool_folder,
+        "objects_folder": objects_folder,
         "seed": settings.seed,
     }
     calib_given = _first(calib, settings.calib, source.calib)

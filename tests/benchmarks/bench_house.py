@@ -66,10 +66,11 @@ ALIASES: Final[Mapping[str, frozenset[str]]] = {
 NAMED_ROOMS: Final = frozenset(
     {
         "qsearch.__main__",
+        "qsearch.dashboard.routes.events",
         "qsearch.store.migrations.env",
     }
 )
-"""Small modules with one reader that keep their file: the name is one that others prescribe."""
+"""Small modules with one reader that keep their file: Python, alembic or a resource names them."""
 
 _FACADE: Final = re.compile(r'"""See ``')
 _CITATION: Final = re.compile(r"spec/[a-z_]+\.md|\bD-\d+|\bR-\d+|the plan")

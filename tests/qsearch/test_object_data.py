@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qsearch.data import spool
+from qsearch.data import objects_to_npz
 from qsearch.errors import DataError
 from workers.datasets.protocol import InputSpec
 
@@ -30,8 +30,8 @@ class Reader:
 
 
 def test_a_tuple_of_all_inputs_and_all_labels_is_one_data_set(tmp_path: Path) -> None:
-    found = loaded(spool((DATA, LABELS), INPUT, tmp_path, "eval"))
-    pairs = loaded(spool(list(zip(DATA, LABELS, strict=True)), INPUT, tmp_path, "eval"))
+    found = loaded(objects_to_npz((DATA, LABELS), INPUT, tmp_path, "eval"))
+    pairs = loaded(objects_to_npz(list(zip(DATA, LABELS, strict=True)), INPUT, tmp_path, "eval"))
     assert {name: found[name].tolist() for name in found} == {
         "x": DATA.tolist(),
         "labels": LABELS.tolist(),
@@ -66,16 +66,16 @@ def batches() -> Iterator[dict[str, Any]]:
     ids=["array", "mapping", "samples", "dicts", "batches", "function", "reader", "factory"],
 )
 def test_every_kind_of_data_gives_the_same_file(tmp_path: Path, data: Any) -> None:
-    path = spool(data, INPUT, tmp_path, "calib")
+    path = objects_to_npz(data, INPUT, tmp_path, "calib")
     np.testing.assert_array_equal(loaded(path)["x"], DATA)
-    assert path.name == spool(DATA, INPUT, tmp_path, "calib").name
+    assert path.name == objects_to_npz(DATA, INPUT, tmp_path, "calib").name
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
 def test_labels_travel_along_one_by_one_or_together(tmp_path: Path) -> None:
-    one = spool({"x": DATA, "labels": LABELS}, INPUT, tmp_path, "eval")
+    one = objects_to_npz({"x": DATA, "labels": LABELS}, INPUT, tmp_path, "eval")
     items = ({"x": x, "labels": label} for x, label in zip(DATA, LABELS, strict=True))
-    assert spool(items, INPUT, tmp_path, "eval") == one
+    assert objects_to_npz(items, INPUT, tmp_path, "eval") == one
     np.testing.assert_array_equal(loaded(one)["labels"], LABELS)
 
 
@@ -94,11 +94,11 @@ def test_labels_travel_along_one_by_one_or_together(tmp_path: Path) -> None:
 )
 def test_data_that_cannot_be_used_is_refused(tmp_path: Path, data: Any, says: str) -> None:
     with pytest.raises(DataError, match=says):
-        spool(data, INPUT, tmp_path, "calib")
+        objects_to_npz(data, INPUT, tmp_path, "calib")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_arrays_without_names_need_a_model_with_one_input(tmp_path: Path) -> None:
     two = (*INPUT, InputSpec("y", (1, 2), "float32"))
     with pytest.raises(DataError, match="several inputs"):
-        spool(DATA, two, tmp_path, "calib")
+        objects_to_npz(DATA, two, tmp_path, "calib")

@@ -20,7 +20,7 @@ class WrongTokenError(SearchError):
 
 
 @router.post("/api/v1/studies/{key}/commands")
-def add_command(wish: CommandIn, study: SnapshotDep, found: SharedDep) -> CommandOut:
+def add_command(asked: CommandIn, study: SnapshotDep, found: SharedDep) -> CommandOut:
     """Pause, resume or stop: stored for the drivers, which look every second.
 
     A search without a driver goes on in a process of this machine, where that is allowed.
@@ -28,16 +28,16 @@ def add_command(wish: CommandIn, study: SnapshotDep, found: SharedDep) -> Comman
     drivers = study.repository.drivers_of(study.study.id, running=True)
     heard = listening(drivers)
     starter = found.starter
-    asleep = not heard and wish.kind == "resume"
+    asleep = not heard and asked.kind == "resume"
     if asleep and starter is not None and starter.can_resume(study.folder):
         starter.resume(study.folder)
-        return CommandOut(kind=wish.kind, listening=1)
+        return CommandOut(kind=asked.kind, listening=1)
     repository = Repository(open_engine(study.source.url, create=False))
     try:
-        repository.add_command(study.study.id, wish.kind)
+        repository.add_command(study.study.id, asked.kind)
     finally:
         repository.close()
-    return CommandOut(kind=wish.kind, listening=heard)
+    return CommandOut(kind=asked.kind, listening=heard)
 
 
 @router.post(SESSION_PATH, status_code=204, responses={204: {"description": "cookie set"}})

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Response
 
-from qsearch.dashboard import plotting
+from qsearch.dashboard import plots
 from qsearch.dashboard.schemas import (
     LARGEST_ID,
     BestOut,
@@ -126,13 +126,13 @@ def list_layers(study: SnapshotDep, kind: str | None = None) -> list[LayerOut]:
 )
 def get_plot(
     study: SnapshotDep,
-    name: plotting.PlotName,
+    name: plots.PlotName,
     width: Annotated[int, Query(ge=240, le=1600)] = 640,
     x: Annotated[str | None, Query(max_length=255)] = None,
     y: Annotated[str | None, Query(max_length=255)] = None,
 ) -> Response:
     """A plot of the study as SVG; ``x`` and ``y`` name measures or parameters."""
-    svg = plotting.plot(study, name, width, x, y)
+    svg = plots.plot(study, name, width, x, y)
     return Response(svg, media_type="image/svg+xml")
 
 

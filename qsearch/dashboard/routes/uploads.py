@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
+from qsearch.dashboard.launcher import Starter
 from qsearch.dashboard.schemas import LaunchIn, LaunchOut, UploadOut
 from qsearch.dashboard.security import UPLOAD_PATH
-from qsearch.dashboard.starting import Starter
 from qsearch.dashboard.state import Shared, SharedDep
 from qsearch.errors import SearchError
 
@@ -41,18 +41,19 @@ async def upload(
 
 
 @router.post("/api/v1/studies", status_code=201)
-def launch(wish: LaunchIn, found: SharedDep) -> LaunchOut:
+def launch(asked: LaunchIn, found: SharedDep) -> LaunchOut:
     """Start ``qsearch launch`` on an uploaded model, or on the one that ships."""
     starter = _starter(found)
-    model = wish.model if wish.model == "digits" else str(starter.path(wish.model, ".onnx"))
-    words = ["--model", model, "--trials", str(wish.trials), "--max-drop", wish.max_drop]
-    words += ["--sampler", wish.sampler, "--workers", str(wish.workers), "--seed", str(wish.seed)]
-    for flag, given in (("--calib", wish.calib), ("--eval", wish.eval)):
+    model = asked.model if asked.model == "digits" else str(starter.path(asked.model, ".onnx"))
+    words = ["--model", model, "--trials", str(asked.trials), "--max-drop", asked.max_drop]
+    words += ["--sampler", asked.sampler, "--workers", str(asked.workers)]
+    words += ["--seed", str(asked.seed)]
+    for flag, given in (("--calib", asked.calib), ("--eval", asked.eval)):
         if given is not None:
             words += [flag, str(starter.path(given, ".npz"))]
-    if wish.metric is not None:
-        words += ["--metric", wish.metric]
-    return LaunchOut(name=wish.name, pid=starter.launch(wish.name, words))
+    if asked.metric is not None:
+        words += ["--metric", asked.metric]
+    return LaunchOut(name=asked.name, pid=starter.launch(asked.name, words))
 
 
 def _starter(found: Shared) -> Starter:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsearch.report.intervals import intervals, wilson
+from qsearch.report.build import intervals, wilson
 from qsearch.report.pareto import front, hypervolume
 
 SMALL = st.integers(0, 4)

@@ -19,7 +19,10 @@ def digits(seed: int) -> np.ndarray:
 
 def prepared(tmp_path: Path, settings: dict[str, Any], **objects: Any) -> PreparedStudy:
     return prepare_study(
-        Settings(model="digits", **settings), find_model("digits"), spool_folder=tmp_path, **objects
+        Settings(model="digits", **settings),
+        find_model("digits"),
+        objects_folder=tmp_path,
+        **objects,
     )
 
 
