@@ -195,16 +195,14 @@ class CommandListModule:
 
     @property
     def kind(self) -> str:
-        """See ``ExternalModule.kind``."""
         return self._kind
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """See ``ExternalModule.symbols``."""
         return tuple(self.commands)
 
     def run(self, symbol: str, args: Sequence[Array]) -> list[Array]:
-        """See ``ExternalModule.run``.
+        """Evaluate the group ``symbol`` on ``args`` with the reference evaluator.
 
         Raises:
             CodegenError: no group has this symbol.

@@ -110,7 +110,7 @@ def realize_matmul_like(ref_call: Call, args: Args, ctx: QuantizeContext) -> Exp
 
 
 def realize_both_sides(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """As ``realize_matmul_like``, for operators without a weight: casts where needed."""
+    """Narrow operands into an accumulator, for operators without a weight: casts where needed."""
     return _realize_product(ref_call, args, ctx, weight_cast_always=False)
 
 

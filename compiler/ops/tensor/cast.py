@@ -56,7 +56,7 @@ cast = register_op(
 
 @FNumpyCompute.register(cast)
 def cast_numpy(attrs: CastAttrs, args: Arrays, out_type: Type) -> list[Any]:
-    """See ``number_format.convert``."""
+    """The data in ``dtype``: integers wrap, floats truncate and saturate."""
     return [convert(args[0], attrs.dtype)]
 
 

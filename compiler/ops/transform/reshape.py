@@ -128,7 +128,7 @@ def _error(source: Shape, newshape: tuple[int, ...], problem: str) -> TypeInfere
 
 
 def reshape_infer(types: Sequence[Any], attrs: ReshapeAttrs) -> Type:
-    """See ``new_shape``."""
+    """The type of the result, with 0, -1, -2, -3 and -4 of ``newshape`` resolved."""
     data = tensor("reshape", types, 0, "data")
     return TensorType(new_shape(data.shape, attrs.newshape, attrs.allowzero), data.dtype)
 

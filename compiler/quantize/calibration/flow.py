@@ -321,7 +321,7 @@ class Calibration:
     def _mark(
         self, mod: IRModule, qconfig: QConfig, channels: ChannelStats | None
     ) -> tuple[IRModule, QuantizeContext]:
-        """As ``mark``; that of the last configuration is kept."""
+        """``mod`` partitioned and annotated; the result of the last configuration is kept."""
         if self._marked is None or self._marked[0] != qconfig:
             self._marked = (qconfig, *self._marks(mod, qconfig, channels))
         return self._marked[1:]

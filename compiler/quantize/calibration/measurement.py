@@ -49,7 +49,7 @@ from compiler.runtime.executor import Executor
 Step = Literal["channels", "products", "ranges", "histograms"]
 Statistics = ChannelStats | InputGrams | CalibrationStats
 Ranges = tuple[float, ...]
-"""As ``activation_scales`` gives them, in binding order."""
+"""Ranges S of the quantize points, in binding order; ``activation_scales`` makes them."""
 
 Mark = Callable[[IRModule, QConfig, ChannelStats | None], tuple[IRModule, QuantizeContext]]
 """Partitions and annotates; ``mark`` does."""

@@ -49,7 +49,7 @@ def mse_threshold(hist: NDArray[np.int64], largest: float, nbit: int) -> np.floa
 
 @calibrate_modes.register("mse")
 def mse_scale(stats: TensorStats, qconfig: QConfig, nbit: int) -> np.float32:
-    """See ``mse_threshold``; max|x| for grids finer than the histogram.
+    """The range S with the least squared error; max|x| for grids finer than the histogram.
 
     Raises:
         CalibrationError: there is no histogram.
@@ -111,7 +111,7 @@ def _error(centre: NDArray[Any], counts: NDArray[Any], low: float, high: float, 
 
 @two_sided_modes.register("mse")
 def mse_two_sided(stats: TensorStats, qconfig: QConfig, nbit: int) -> tuple[float, float]:
-    """See ``mse_ends``; the extremes for grids finer than the histogram.
+    """The ends with the least squared error; the extremes for grids finer than the histogram.
 
     Raises:
         CalibrationError: there is no histogram.

@@ -54,7 +54,6 @@ class NativeKernels:
     def count_ranges(
         self, values: NDArray[np.float32], counts: NDArray[np.int64], keys: NDArray[np.int32]
     ) -> None:
-        """See ``Kernels.count_ranges``."""
         with self._lock:
             self._count_ranges(
                 _pointer(values),
@@ -67,7 +66,6 @@ class NativeKernels:
     def histogram(
         self, values: NDArray[np.float32], edges: NDArray[np.float32], counts: NDArray[np.int64]
     ) -> None:
-        """See ``Kernels.histogram``."""
         bins = counts.size
         width = float(edges[-1]) - float(edges[0])
         with np.errstate(over="ignore"):
@@ -88,7 +86,6 @@ class NativeKernels:
     def collect_low(
         self, values: NDArray[np.float32], buckets: NDArray[np.int32]
     ) -> list[KeyTimes]:
-        """See ``Kernels.collect_low``."""
         with self._lock:
             if self._low.size < values.size:
                 # Kept, because fresh pages would cost more than the search; few are ever written.
@@ -115,7 +112,6 @@ class NativeKernels:
         candidates: NDArray[np.int32],
         levels: int,
     ) -> NDArray[np.float32]:
-        """See ``Kernels.divergences``."""
         out = np.empty(candidates.size, np.float32)
         work = np.empty(2 * _TEAM * hist.size, np.float32)
         self._divergences(

@@ -40,7 +40,6 @@ class NumpyKernels:
     def count_ranges(
         self, values: NDArray[np.float32], counts: NDArray[np.int64], keys: NDArray[np.int32]
     ) -> None:
-        """See ``Kernels.count_ranges``."""
         if values.size == 0:
             return
         ordered = order_key(values)
@@ -52,7 +51,6 @@ class NumpyKernels:
     def histogram(
         self, values: NDArray[np.float32], edges: NDArray[np.float32], counts: NDArray[np.int64]
     ) -> None:
-        """See ``Kernels.histogram``."""
         bins = counts.size
         low, width = edges[0], float(edges[-1]) - float(edges[0])
         with np.errstate(over="ignore", divide="ignore"):
@@ -73,7 +71,6 @@ class NumpyKernels:
     def collect_low(
         self, values: NDArray[np.float32], buckets: NDArray[np.int32]
     ) -> list[KeyTimes]:
-        """See ``Kernels.collect_low``."""
         magnitude = values.view(np.int32) & _MAGNITUDE
         if buckets.size:
             magnitude = magnitude[magnitude >= buckets[0] << 16]
@@ -89,7 +86,6 @@ class NumpyKernels:
         candidates: NDArray[np.int32],
         levels: int,
     ) -> NDArray[np.float32]:
-        """See ``Kernels.divergences``."""
         results = [_divergence(hist, prefix, filled, int(i), levels) for i in candidates]
         return np.asarray(results, np.float32)
 
