@@ -39,7 +39,8 @@ from compiler.ir.ty import Type, TypeVar
 class ExprMutator(ExprFunctor[Expr]):
     """Rewrites each node once (``memo``), so what was shared stays shared.
 
-    Handlers may call ``self.visit`` on children in any order. Deep graphs: as ExprVisitor.
+    Handlers may call ``self.visit`` on children in any order. A handler may also replace a variable
+    (``visit_var``): its binder and its uses then agree. Deep graphs: as ExprVisitor.
     """
 
     _iterative: ClassVar[bool] = True

@@ -2,7 +2,7 @@
 
     python -m tests.compiler.frontend.onnx_backend             counts and the table per operator
     python -m tests.compiler.frontend.onnx_backend -k Resize   one operator, each case that fails
-    python -m tests.compiler.frontend.onnx_backend --write     the table of the frontend's README
+    python -m tests.compiler.frontend.onnx_backend --write     compiler/frontend/OPERATORS.md
 
 Taken are the cases of one node whose inputs and outputs are tensors. Inputs the importer needs
 constant become initializers that hold the case's values. A case is *refused* when the importer says
@@ -38,10 +38,10 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ops.rules.realize import FQRealizeRewrite
 
-README = Path(__file__).resolve().parents[3] / "compiler" / "frontend" / "README.md"
+OPERATORS = Path(__file__).resolve().parents[3] / "compiler" / "frontend" / "OPERATORS.md"
 BEGIN, END = "<!-- operators: begin -->", "<!-- operators: end -->"
 
-# Element types the IR has no arrays for; the table in the README names them.
+# Element types the IR has no arrays for; OPERATORS.md names them.
 UNSUPPORTED_TYPES = frozenset(
     {
         "STRING",
@@ -252,7 +252,7 @@ def table(results: Iterable[tuple[Case, Outcome]]) -> list[Row]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The table of the README."""
+    """The table of OPERATORS.md."""
     passed, counted = sum(r.passed for r in rows), sum(r.counted for r in rows)
     lines = [
         f"{len(rows)} operators, {passed} of {counted} of ONNX's single-node cases pass "
@@ -271,10 +271,10 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def readme_with(text: str, new_table: str) -> str:
-    """README text with the table between the markers replaced."""
+def text_with(text: str, new_table: str) -> str:
+    """The text with the table between the markers replaced."""
     pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.S)
-    assert pattern.search(text), f"{README.name} has no markers {BEGIN} … {END}"
+    assert pattern.search(text), f"{OPERATORS.name} has no markers {BEGIN} … {END}"
     return pattern.sub(lambda _: f"{BEGIN}\n{new_table}\n{END}", text)
 
 
@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("-k", default="", help="operators or cases whose name holds this")
     parser.add_argument("-v", action="store_true", help="every case that does not pass")
     parser.add_argument("--unclaimed", action="store_true", help="also operators without converter")
-    parser.add_argument("--write", action="store_true", help="write the table into the README")
+    parser.add_argument("--write", action="store_true", help="write the table into OPERATORS.md")
     options = parser.parse_args()
     results = list(run_all(options.k))
     for case, outcome in results:
@@ -314,7 +314,7 @@ def main() -> None:
         f"cases pass ({100 * passed / max(counted, 1):.1f} %)"
     )
     if options.write:
-        README.write_text(readme_with(README.read_text("utf-8"), markdown(rows)), "utf-8")
+        OPERATORS.write_text(text_with(OPERATORS.read_text("utf-8"), markdown(rows)), "utf-8")
 
 
 if __name__ == "__main__":

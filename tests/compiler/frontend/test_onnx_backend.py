@@ -1,4 +1,4 @@
-"""What the README claims of ONNX's operators, asked of ONNX's own node tests."""
+"""ONNX's own node tests: what OPERATORS.md says of each operator is true."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_whatever_is_not_supported_is_refused_with_an_error_of_ours() -> None:
     assert not raised
 
 
-def test_the_table_in_the_readme_is_up_to_date() -> None:
-    text = backend.README.read_text("utf-8")
+def test_the_table_of_operators_is_up_to_date() -> None:
+    text = backend.OPERATORS.read_text("utf-8")
     if f"(onnx {onnx.__version__})" not in text:
         pytest.skip(f"the table is of another onnx than {onnx.__version__}")
-    wanted = backend.readme_with(text, backend.markdown(backend.table(results())))
+    wanted = backend.text_with(text, backend.markdown(backend.table(results())))
     assert text == wanted, "run python -m tests.compiler.frontend.onnx_backend --write"
 
 
