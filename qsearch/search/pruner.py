@@ -53,7 +53,7 @@ class SignFlipPruner:
 
     Args:
         objective: which loss is compared, and which trial is the incumbent.
-        incumbents: what there is to compare with.
+        earlier: what there is to compare with.
         alpha: see the module's docstring; 0 never stops.
         parts: of a whole trial.
         seed: of the drawn sign patterns.
@@ -61,7 +61,7 @@ class SignFlipPruner:
     """
 
     objective: Objective
-    incumbents: EarlierTrials
+    earlier: EarlierTrials
     alpha: float
     parts: int
     seed: int
@@ -95,7 +95,7 @@ class SignFlipPruner:
         """The best earlier trial that breaks no limit and costs no more."""
         mine = self.objective.costs(cost)
         fit = []
-        for other in self.incumbents.before(trial.batch):
+        for other in self.earlier.before(trial.batch):
             score = other.outcome.score or {}
             cheaper = all(a <= b for a, b in zip(self.objective.costs(score), mine, strict=True))
             if cheaper and self.objective.feasible(score):
@@ -104,7 +104,7 @@ class SignFlipPruner:
 
     def _losses_of(self, trial: Trial) -> NDArray[np.float64] | None:
         if trial.number not in self._losses:
-            sums = [shard.sums for shard in self.incumbents.shards(trial)]
+            sums = [shard.sums for shard in self.earlier.shards(trial)]
             found = losses(self.objective.metric, sums)
             if found is None:
                 return None

@@ -110,7 +110,7 @@ class StudyTrials:
 
 @dataclass(frozen=True, slots=True)
 class StudyHistory:
-    """See ``pruning.EarlierTrials``.
+    """The earlier trials that the pruner compares with, from memory and store.
 
     Args:
         trials: the trials of the study as the driver knows them.
