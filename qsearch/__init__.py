@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from qsearch.modules.analysis import doctor, insight
     from qsearch.modules.export import export
     from qsearch.modules.quantization import load, quantize, run_module
-    from qsearch.modules.signing import keygen
     from qsearch.modules.verification import verify
     from qsearch.modules.views import diff, draw, show_hardware, show_text
     from qsearch.search.launch import launch, launch_async
     from qsearch.search.result import SearchResult
+    from qsearch.signing import keygen
     from qsearch.studies import best, compare, delete, export_optuna, status, stop, trial, trials
 
 __version__ = "0.1.0"
@@ -56,7 +56,7 @@ _PUBLISHED: Final = {
     "modules.analysis": ("doctor", "insight"),
     "modules.export": ("export",),
     "modules.quantization": ("load", "quantize", "run_module"),
-    "modules.signing": ("keygen",),
+    "signing": ("keygen",),
     "modules.verification": ("verify",),
     "modules.views": ("diff", "draw", "show_hardware", "show_text"),
     "search.launch": ("launch", "launch_async"),

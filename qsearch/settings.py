@@ -367,6 +367,9 @@ class Settings(BaseSettings):
     study: Annotated[Text | None, Flag(STUDY, "NAME")] = Field(
         None, description="name in the storage (that of the run folder)"
     )
+    sign: Annotated[Text | None, Flag(STUDY, "KEY")] = Field(
+        None, description="sign the module that is written with this private key (qsearch keygen)"
+    )
     fresh: Annotated[bool, Flag(STUDY)] = Field(
         False, description="forget the study of the run folder first"
     )

@@ -181,8 +181,8 @@ def compile_command(
     given = options.named_model(model)
     from compiler.transform import DumpDir, PassContext
     from qsearch.modules.quantization import quantize
-    from qsearch.modules.signing import private_key, sign_file
     from qsearch.process import logging_to
+    from qsearch.signing import private_key, sign_file
 
     signer = private_key(Path(sign)) if sign else None
     verbosity = options.given_verbosity() or 0

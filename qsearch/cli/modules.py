@@ -129,7 +129,7 @@ def export_command(
 @options.verbosity
 def keygen_command(out: str) -> int:
     """Make a pair of Ed25519 keys, to sign modules and to check who signed them."""
-    from qsearch.modules.signing import keygen
+    from qsearch.signing import keygen
 
     public, fingerprint = keygen(out)
     print(

@@ -34,7 +34,8 @@ from compiler.runtime.artifact import QModule, load_qmod
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError
-from qsearch.modules.signing import (
+from qsearch.run_folder import RunFolder, module_at
+from qsearch.signing import (
     SIGNATURE,
     UNSIGNED,
     Signature,
@@ -44,7 +45,6 @@ from qsearch.modules.signing import (
     sign_file,
     write_members,
 )
-from qsearch.run_folder import RunFolder, module_at
 from qsearch.store.artifacts import write_atomically
 from workers.batching import ModelBatch, model_batches
 from workers.datasets.protocol import InputSpec

@@ -29,6 +29,7 @@ from qsearch.search.result import SearchResult
 from qsearch.search.session import Session
 from qsearch.search.study import PreparedStudy, open_study, prepare_study, study_name
 from qsearch.settings import Settings
+from qsearch.signing import private_key
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import exclusive, masked, open_engine, parse_url
 from qsearch.store.repository import Repository
@@ -141,6 +142,7 @@ def run_search(
     watch = Stopwatch()
     settings = resolved.settings
     source = _source(settings)
+    signer = None if settings.sign is None else private_key(Path(settings.sign))
     folder = run_folder(settings, source)
     storage = storage_url(settings, folder)
     parse_url(storage)
@@ -167,7 +169,7 @@ def run_search(
                         control = replace(control or Control(), checks=checks)
                         study = open_study(repository, prepared, folder, progress)
                         context = StudyContext(repository, study, pool, progress)
-                        session = Session(prepared, folder, context, watch, control)
+                        session = Session(prepared, folder, context, watch, control, signer)
                         write_config(folder, resolved, prepared)
                         try:
                             return session.run()
@@ -199,6 +201,8 @@ def plan(resolved: Resolved) -> dict[str, Any]:
     """What would be done: nothing is written and no worker started."""
     settings = resolved.settings
     source = _source(settings)
+    if settings.sign is not None:
+        private_key(Path(settings.sign))
     folder = run_folder(settings, source)
     prepared = prepare_study(settings, source)
     size = prepared.space.size(settings.trials + 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
@@ -57,6 +57,9 @@ from workers.batching import batch_size
 from workers.errors import BrokenRunError
 from workers.process import code_version
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 log = logging.getLogger("qsearch.search.session")
 
 FLOAT_MODULE = "float_module"
@@ -91,6 +94,7 @@ class Session:
         context: the study, made or found.
         watch: started with the command.
         control: who is told of trials, and who may stop the search.
+        signer: signs the module that is written; None leaves it unsigned.
     """
 
     def __init__(
@@ -100,8 +104,10 @@ class Session:
         context: StudyContext,
         watch: Stopwatch,
         control: Control,
+        signer: Ed25519PrivateKey | None = None,
     ) -> None:
         settings = prepared.settings
+        self._signer = signer
         self._prepared = prepared
         self._folder = folder
         self._context = context
@@ -342,7 +348,7 @@ class Session:
             emitted = self._checked(best)
             winner = Winner(float_ops, self._calibration.clipping_of(qconfig), emitted)
             digest = None if emitted is None else emitted.get("outputs_sha256")
-            write_winner(self._folder, module, qconfig, self._prepared, digest)
+            write_winner(self._folder, module, qconfig, self._prepared, digest, self._signer)
         self._context.progress.close()
         costs = self._costs(trials)
         return finish(

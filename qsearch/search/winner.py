@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from qsearch.search.context import StudyContext
 from qsearch.search.evaluations import await_workers
 from qsearch.search.evaluator import Evaluator, score_of
 from qsearch.search.study import PreparedStudy
+from qsearch.signing import sign_file
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
 from workers.batching import batch_size, model_batches
@@ -39,6 +40,9 @@ from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.messages import EvaluationRequest, EvaluatorName, Range
 from workers.process import code_version
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 log = logging.getLogger("qsearch.search.winner")
 
@@ -212,11 +216,13 @@ def write_winner(
     qconfig: QConfig,
     prepared: PreparedStudy,
     outputs_sha256: str | None,
+    signer: Ed25519PrivateKey | None,
 ) -> None:
     """Write the module with its configuration, provenance, proof and a few samples.
 
     Args:
         outputs_sha256: over its outputs on the evaluation data; None where they were not computed.
+        signer: signs the file before it gets its name; None writes no signature.
     """
     made = QModule(
         module,
@@ -235,6 +241,8 @@ def write_winner(
     )
     partial = folder.module.with_suffix(".part")
     made.save(partial)
+    if signer is not None:
+        sign_file(partial, signer)
     partial.replace(folder.module)
     text = json.dumps(qconfig.to_dict(), indent=1, sort_keys=True) + "\n"
     write_atomically(folder.qconfig, text.encode())

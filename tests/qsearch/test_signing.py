@@ -16,7 +16,7 @@ from compiler.pipeline import evaluate
 from compiler.runtime.archive import read_archive, write_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.cli.main import run
-from qsearch.modules.signing import SIGNATURE, private_key, sign_file
+from qsearch.signing import SIGNATURE, private_key, sign_file
 
 op = relay.op
 
@@ -70,6 +70,27 @@ def test_compile_signs_what_it_writes(tmp_path: Path, key: Path) -> None:
     path = tmp_path / "c.qmod"
     assert run(["compile", "digits", "-o", str(path), "--sign", str(key)]) == 0
     assert qsearch.verify(path, key=public(key)).signature.state == "valid"
+
+
+def test_launch_signs_the_module_of_every_run_on_the_study(tmp_path: Path, key: Path) -> None:
+    options = {"pool": "inline", "out": tmp_path / "run", "sign": key}
+    qsearch.launch("digits", trials=1, **options)
+    found = qsearch.verify(tmp_path / "run", key=public(key))
+    assert found.signature.state == "valid"
+    assert found.acceptable(require_record=True)
+    qsearch.launch("digits", trials=2, **options)
+    assert qsearch.verify(tmp_path / "run", key=public(key)).signature.state == "valid"
+    assert not list((tmp_path / "run").glob("*.part"))
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_launch_reads_the_key_before_it_searches(
+    tmp_path: Path, key: Path, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["launch", "digits", "-o", str(tmp_path / "run"), "--sign", public(key), *more]
+    assert run(words) == 2
+    assert "this is the public key" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_key_is_told_and_refused(
