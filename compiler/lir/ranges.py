@@ -63,12 +63,18 @@ class ValueRanges:
     Args:
         acc: range of the accumulator in an epilogue; None: that of its dtype.
         facts: what guards say of sums, by the name of ``sum_key``.
+        index_only: look through the operations of index arithmetic alone. Loops are simplified by
+            such ranges when they are built, and keep the clips that quantization has put there.
     """
 
     def __init__(
-        self, acc: Range | None = None, facts: Mapping[str, Range] = _NOTHING_KNOWN
+        self,
+        acc: Range | None = None,
+        facts: Mapping[str, Range] = _NOTHING_KNOWN,
+        index_only: bool = False,
     ) -> None:
         self._acc = acc
+        self._index_only = index_only
         self._facts = facts
         self._found: dict[int, Range | None] = {}
         # Keeps the scalars alive whose ids are keys.
@@ -108,6 +114,8 @@ class ValueRanges:
     def _range(self, node: Scalar) -> Range | None:
         if isinstance(node, IntImm):
             return node.value, node.value
+        if self._index_only and isinstance(node, BoolImm | Acc):
+            return None
         if isinstance(node, BoolImm):
             return int(node.value), int(node.value)
         if isinstance(node, Axis):
@@ -125,7 +133,9 @@ class ValueRanges:
             for part in node.operands()
         ]
         if isinstance(node, Intrin):
-            return _of_intrinsic(node, parts[0], own)
+            return own if self._index_only else _of_intrinsic(node, parts[0], own)
+        if self._index_only and isinstance(node, Bin) and not _of_indices(node, parts[1]):
+            return None
         found = exact_range(node, parts)
         if found is not None and own[0] <= found[0] and found[1] <= own[1]:
             return found
@@ -133,13 +143,13 @@ class ValueRanges:
 
 
 def value_range(expr: Scalar, facts: Mapping[str, Range] = _NOTHING_KNOWN) -> Range | None:
-    """``ValueRanges.exact`` of one expression.
+    """``ValueRanges.exact`` of one index expression.
 
     Args:
         expr: of an integer dtype.
         facts: what guards say of sums, by the name of ``sum_key``.
     """
-    return ValueRanges(facts=facts).exact(expr)
+    return ValueRanges(facts=facts, index_only=True).exact(expr)
 
 
 def exact_range(node: Scalar, operands: Sequence[Range | None]) -> Range | None:
@@ -162,6 +172,13 @@ def exact_range(node: Scalar, operands: Sequence[Range | None]) -> Range | None:
             return None
         return (-high, -low) if node.op == "neg" else (max(low, -high, 0), max(high, -low))
     return _of_binary(node, parts[0], parts[1]) if isinstance(node, Bin) else None
+
+
+def _of_indices(node: Bin, divisor: Range | None) -> bool:
+    """Whether index arithmetic has this operation: sums, products, bounds, constant divisors."""
+    if node.op in ("floordiv", "floormod"):
+        return divisor is not None and divisor[0] == divisor[1] > 0
+    return node.op in ("+", "-", "*", "min", "max")
 
 
 def _of_intrinsic(node: Intrin, first: Range | None, own: Range) -> Range:
