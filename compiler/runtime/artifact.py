@@ -17,20 +17,27 @@ import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import ArtifactError, CompilerError, EvaluationError, legal_names
+from compiler.errors import (
+    ArtifactError,
+    CompilerError,
+    EvaluationError,
+    OnnxExportError,
+    legal_names,
+)
+from compiler.ir.analysis import post_order
 from compiler.ir.call_spans import restore_spans, spans_of
-from compiler.ir.expr import Function
+from compiler.ir.expr import Function, GlobalVar, Op
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
 from compiler.ir.ty import Any as AnyDim
-from compiler.ir.ty import TensorType
+from compiler.ir.ty import TensorType, is_float, tensor_fields
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
 from compiler.runtime.executor import Executor, Inputs, ordered_inputs
@@ -51,6 +58,10 @@ EXECUTOR_FACTORIES = {
     "integer": "compiler.targets.ort.integer_executor:IntegerExecutor",
     "c": "compiler.targets.c.executor:CExecutor",
 }
+AUTO: Final = "auto"
+"""The executor that is fast where it is exact: see ``QModule.run``."""
+_CORE: Final = "quantized_main"
+_NO_VALUES: Final = (Op, GlobalVar, Function)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,14 +105,16 @@ class QModule:
         """Names of the inputs, in order."""
         return tuple(self.input_types)
 
-    def run(self, inputs: Inputs, executor: str = "reference") -> list[Array]:
+    def run(self, inputs: Inputs, executor: str = AUTO) -> list[Array]:
         """Run on a batch.
 
         Args:
             inputs: an array per input, by name or in order. Where the leading axis is longer than
                 the module's, the samples are run one after the other and the outputs joined along
                 their first axis.
-            executor: "reference", the exact integers on numpy; "grid", the same on onnxruntime;
+            executor: "auto", the grid where onnxruntime is there and ``quantized_main`` holds
+                integers only that the grid computes exactly, else the reference; the bits are the
+                same. "reference", the exact integers on numpy; "grid", the same on onnxruntime;
                 "integer", the same there without floats (slow; an independent check); "c", the same
                 compiled from the C that ``qsearch export`` writes.
         Raises:
@@ -138,10 +151,12 @@ class QModule:
         return counts.pop() if counts else 1
 
     def _executor(self, name: str) -> Executor:
-        if name not in EXECUTOR_FACTORIES:
+        if name not in (AUTO, *EXECUTOR_FACTORIES):
             raise EvaluationError(
-                f"unknown executor {name!r}", fix=legal_names(name, EXECUTOR_FACTORIES)
+                f"unknown executor {name!r}", fix=legal_names(name, [AUTO, *EXECUTOR_FACTORIES])
             )
+        if name == AUTO and AUTO not in self._executors:
+            self._executors[AUTO] = self._fast_executor()
         if name not in self._executors:
             home, attribute = EXECUTOR_FACTORIES[name].split(":")
             factory: Callable[[IRModule], Executor] = getattr(
@@ -149,6 +164,23 @@ class QModule:
             )
             self._executors[name] = factory(self.module)
         return self._executors[name]
+
+    def _fast_executor(self) -> Executor:
+        """The grid where it gives the bits of the reference, else the reference."""
+        if self._computes_integers_only():
+            try:
+                return self._executor("grid")
+            except (ImportError, OnnxExportError):
+                pass  # no onnxruntime, an operator without a grid form, or integers that may wrap
+        return self._executor("reference")
+
+    def _computes_integers_only(self) -> bool:
+        core = {var.name_hint: fn for var, fn in self.module.functions.items()}.get(_CORE)
+        if not isinstance(core, Function):
+            return False
+        values = (node for node in post_order(core) if not isinstance(node, _NO_VALUES))
+        tensors = (tensor for node in values for tensor in tensor_fields(node.checked_type))
+        return not any(is_float(tensor.dtype) for tensor in tensors)
 
     def text(self, show_types: bool = True) -> str:
         """Relay text of the module."""

@@ -44,16 +44,25 @@ _SIGNATURES: Final = {
     panel=INPUT,
 )
 @options.preprocess
+@option(
+    "--executor",
+    metavar="auto|reference|grid|integer|c",
+    default="auto",
+    help="what computes; auto: onnxruntime where it gives the bits of the reference (auto)",
+    panel=INPUT,
+)
 @option("--json", "as_json", help="one JSON object as last line of stdout", panel=OUTPUT)
 @options.verbosity
-def run_command(module: str, eval: str, preprocess: str | None, as_json: bool) -> int:
+def run_command(
+    module: str, eval: str, preprocess: str | None, executor: str, as_json: bool
+) -> int:
     """Run a .qmod on data and score it, sample after sample.
 
     Prints the score and the hash of the outputs.
     """
     from qsearch.modules.quantization import run_module
 
-    found = run_module(module, eval, preprocess=preprocess)
+    found = run_module(module, eval, preprocess=preprocess, executor=executor)
     if as_json:
         print(json.dumps(found))
     else:

@@ -134,7 +134,7 @@ def sample_of(module: QModule) -> Sample:
         name: rng.standard_normal(ty.concrete_shape).astype(ty.dtype)
         for name, ty in module.input_types.items()
     }
-    return inputs, module.run(inputs)
+    return inputs, module.run(inputs, "reference")
 
 
 @export_formats.register("c")

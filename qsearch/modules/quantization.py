@@ -151,9 +151,13 @@ class Batches:
             yield batch.inputs
 
 
-def run_module(path: PathLike, data: Any, *, preprocess: str | None = None) -> dict[str, Any]:
-    """Run a .qmod on data, sample after sample, by the exact integer reference.
+def run_module(
+    path: PathLike, data: Any, *, preprocess: str | None = None, executor: str = "auto"
+) -> dict[str, Any]:
+    """Run a .qmod on data, sample after sample.
 
+    Args:
+        executor: as for ``QModule.run``; every executor gives the same bits.
     Returns:
         ``top1`` (None without labels), ``n``, ``outputs_sha256`` over the little-endian float32
         outputs, and the time it took.
@@ -177,7 +181,7 @@ def run_module(path: PathLike, data: Any, *, preprocess: str | None = None) -> d
         digest = hashlib.sha256()
         begin, begin_cpu = time.monotonic(), time.process_time()
         for batch in model_batches(dataset, prepared.samples, inputs, _CHUNK):
-            outputs = [out[: batch.count] for out in module.run(batch.inputs)]
+            outputs = [out[: batch.count] for out in module.run(batch.inputs, executor)]
             for sample in range(batch.count):
                 for out in outputs:
                     digest.update(np.ascontiguousarray(out[sample], "<f4").tobytes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import zipfile
 from pathlib import Path
 
@@ -156,6 +157,37 @@ def test_the_grid_gives_the_integers_of_the_reference(saved: Path) -> None:
     found = load_qmod(saved)
     (expected,), (other,) = found.run(batch(2)), found.run(batch(2), executor="grid")
     assert expected.tobytes() == other.tobytes()
+
+
+def quantized(partition: str, tmp_path: Path) -> QModule:
+    """A small network, quantized; saved and loaded again."""
+    weight = relay.const(np.random.default_rng(0).normal(size=(4, 3, 3, 3)).astype("float32"))
+    data = relay.var("x", (1, 3, 8, 8))
+    mod = relay.module(op.nn.relu(op.nn.conv2d(data, weight, padding=1)))
+    fields = {"calibrate_mode": "global_scale", "partition_conversions": partition}
+    with quantize.QConfig.recommended(**fields):
+        save_qmod(tmp_path / "m.qmod", quantize.quantize(mod))
+    return load_qmod(tmp_path / "m.qmod")
+
+
+@pytest.mark.parametrize("partition", ["fully_integral", "disabled"])
+def test_the_default_executor_gives_the_bits_of_the_reference(
+    partition: str, tmp_path: Path
+) -> None:
+    found = quantized(partition, tmp_path)
+    rows = np.random.default_rng(1).normal(size=(5, 3, 8, 8)).astype("float32")
+    (fast,), (exact,) = found.run({"x": rows}), found.run({"x": rows}, "reference")
+    assert fast.tobytes() == exact.tobytes()
+    assert ("grid" in found._executors) == (partition == "fully_integral")
+
+
+def test_without_onnxruntime_the_default_executor_is_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = quantized("fully_integral", tmp_path)
+    monkeypatch.setitem(sys.modules, "compiler.targets.ort.grid_executor", None)
+    found.run({"x": np.zeros((1, 3, 8, 8), "float32")})
+    assert set(found._executors) == {"auto", "reference"}
 
 
 def test_an_input_that_does_not_fit_names_both_sides(saved: Path) -> None:
