@@ -1,4 +1,4 @@
-"""Where two modules part: run on the same inputs, nodes matched, the first difference named."""
+"""Where two modules differ: run both on equal inputs, match nodes, name the first difference."""
 
 from compiler.difference.comparing import Difference, NodeDifference, compare_modules
 from compiler.difference.inputs import random_inputs

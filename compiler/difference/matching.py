@@ -1,4 +1,4 @@
-"""Which node of one module stands for which of the other.
+"""Pairs of nodes, one of each module, that compute the same value.
 
 Three ways, in this order: the same ONNX node and operator; the last value of the same ONNX node;
 the same place, counted from both ends and then per operator, for nodes without an ONNX name. Only

@@ -1,4 +1,4 @@
-"""The picture in Graphviz' language, for those who have ``dot`` at hand."""
+"""The picture in Graphviz' language; ``dot`` renders it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Kernels: what FuseOps and FuseOpHW put together is drawn as one box, a row per operator; so is
-what LowerTE made of them, with the loops where there are some."""
+"""Kernels: a function of FuseOps, FuseOpHW or LowerTE is one box, with a row per operator; a
+lowered function also shows its loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colours by kind of box, told apart by people who see red and green alike.
+"""Colours by kind of box, also for readers with red-green colour blindness.
 
 Hues follow Okabe and Ito, "Color Universal Design", 2008; quantized boxes also differ by outline.
 """

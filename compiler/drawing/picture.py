@@ -1,4 +1,4 @@
-"""Picture: what is drawn of a module, before anything has a place.
+"""Picture: the boxes and edges of a module, without positions.
 
 Every function of the module, and every function literal inside one, becomes a frame; every node of
 its body a box. A call of a kernel is a box with a row for each operator of the kernel. Constants

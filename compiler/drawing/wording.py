@@ -1,4 +1,4 @@
-"""Words of a drawing: the line of text a box stands for, short enough to read."""
+"""Words of a drawing: titles, and the shortened line of text of a box."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs on a graph before kernels or hardware groups are drawn on it."""
+"""The passes before FuseOps and before FuseOpHW."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def examine(
 
     Args:
         mod: result of ``prerequisite_optimize``.
-        qconfig: the configuration; float parts are allowed whatever it says.
+        qconfig: the configuration; float parts are always allowed.
         stats: calibration of this module for ``qconfig.calibration_fields()``, both rounds.
         batches: inputs of ``main`` by name, one run each; all are held in memory.
         channels: statistics of single channels, where ``qconfig.needs_channels``.

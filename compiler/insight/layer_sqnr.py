@@ -1,7 +1,7 @@
-"""layer_sqnr: what the layers of one configuration read, against the float model.
+"""layer_sqnr: the inputs of the layers of one configuration, compared with the float model.
 
-Two runs per sample, whatever the number of layers, so any trial of a search can be looked at.
-What a layer alone costs at the outputs, which takes a network per layer, is ``examine``'s.
+It needs two runs per sample for any number of layers, which is fast enough for every trial.
+``examine`` measures the loss at the outputs by each layer alone, which needs a network per layer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def layer_sqnr(
 
     Args:
         mod: result of ``prerequisite_optimize``.
-        qconfig: the configuration; float parts are allowed whatever it says.
+        qconfig: the configuration; float parts are always allowed.
         activation_scales: as for ``build_candidate``.
         batches: inputs of ``main`` by name, one run each; all are held in memory.
         channels: statistics of single channels, where ``qconfig.needs_channels``.

@@ -1,1 +1,1 @@
-"""The language: types, expressions, modules, text, visitors; no single operator."""
+"""The graph IR: types, expressions, modules, text, visitors; no operators."""

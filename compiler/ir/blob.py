@@ -1,4 +1,4 @@
-"""ModuleBlob: a module as flat bytes, the one form that crosses a process boundary.
+"""ModuleBlob: a module as bytes, the only form in which a module goes to another process.
 
 Layout: MAGIC, three little-endian uint64 (bytes of text, of index, of arrays), the Relay text with
 its constants kept outside, a JSON index of them and of the spans of calls, and their bytes, each at

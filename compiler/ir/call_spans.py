@@ -34,7 +34,7 @@ def spans_of(mod: IRModule, *, onnx_only: bool = False) -> dict[str, Any]:
 
 
 def restore_spans(mod: IRModule, index: Any, *, keep_others: bool = False) -> bool:
-    """Give freshly parsed calls, which nobody else holds yet, the spans that ``spans_of`` listed.
+    """Give the calls of a new, unshared module the spans that ``spans_of`` listed.
 
     Args:
         mod: the parsed module.

@@ -210,7 +210,7 @@ def register_op_attr(
 
 @contextmanager
 def temp_op_attr(op_name: str, table: str, rule: Callable[..., Any]) -> Iterator[None]:
-    """Inside the block ``rule`` answers for an operator, whatever its level was; for tests.
+    """Inside the block ``rule`` replaces the operator's rule of any level; for tests.
 
     Raises:
         UnknownOpError: no such operator.

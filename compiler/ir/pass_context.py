@@ -35,7 +35,7 @@ class Instrument(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """A registered configuration key: its type and the value when nobody sets it."""
+    """A registered configuration key: its type and its default value."""
 
     type: type
     default: Any
@@ -68,7 +68,7 @@ class PassContext:
 
     Args:
         opt_level: a Sequential runs passes whose level is at most this.
-        required_pass: names that run whatever their level.
+        required_pass: names of passes that run at any level.
         disabled_pass: names that never run in a Sequential.
         config: values by registered key, see register_config.
         instruments: observers, called in order.
@@ -122,7 +122,7 @@ class PassContext:
         """Value of a registered key.
 
         Raises:
-            CompilerError: nobody registered it.
+            CompilerError: the key is not registered.
         """
         if key not in _CONFIG:
             raise CompilerError(f"unknown configuration key {key!r}", fix=_legal_keys(key))

@@ -270,7 +270,7 @@ class Sequential(Pass):
 
 
 def run_named(mod: IRModule, passes: Sequence[Pass | str], name: str = "named") -> IRModule:
-    """Run passes that the caller names one by one: each one, whatever its opt level.
+    """Run the named passes one after another, of any opt level.
 
     Only ``disabled_pass`` of the current context leaves a pass out.
 

@@ -78,7 +78,7 @@ def text_for_people(obj: IRModule | Expr) -> str:
 
 
 def astext(obj: Any, show_types: bool = True) -> str:
-    """Text with the version line and the metadata, whatever ``obj`` is."""
+    """Text of any object, with the version line and the metadata."""
     shown = text(obj, show_types)
     return shown if isinstance(obj, IRModule) else f"{HEADER}\n{shown}"
 

@@ -46,7 +46,7 @@ class ScopeConstraints:
         self._returns: dict[Function, Type] = {}
 
     def mistake(self, node: Expr, error: TypeInferenceError) -> None:
-        """Note an error and leave a hole nobody complains about again."""
+        """Note an error; the type of the node is then unknown, without a second error."""
         if isinstance(node, Call):
             args = [self.solver.resolve(self.types[a]) for a in node.args]
             self.mistakes.append(call_mistake(node, args, error))

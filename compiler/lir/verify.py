@@ -1,4 +1,4 @@
-"""The rules every PrimFunc keeps; run on whatever is lowered or parsed.
+"""The rules of a valid PrimFunc; checked after lowering and after parsing.
 
 Checked: declarations and dtypes; ranks; that every index stays inside its buffer, by the ranges of
 the loop variables and the guards of the Selects around it; that temps are written before they are

@@ -91,7 +91,7 @@ def lower_te(
 @register_pass("LowerTE", opt_level=0, required=("InferType", "FuseOps"))
 @dataclass(frozen=True, slots=True)
 class LowerTE(ModulePass):
-    """``lower_te`` as a pass; on_device annotations that nobody has planned are planned first.
+    """``lower_te`` as a pass; PlanDevices runs first for a module without planned devices.
 
     Args:
         mod_name: prefix of the names of PrimFuncs.

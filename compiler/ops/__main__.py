@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from compiler.ir.op import OpPattern, all_ops, rule_tables
 from compiler.text_output import show
 
-# Named as text: the operators have no knowledge of who asks them (import layers).
+# Named as text: operators must not import the passes that use their rules (import layers).
 ASKING = (
     "compiler.export.to_onnx.float_model",
     "compiler.export.to_onnx.grid",
@@ -44,7 +44,7 @@ def matrix(substring: str = "") -> str:
     names = sorted(tables)
     ops = [op for op in all_ops() if substring in op.name]
     width = max((len(op.name) for op in ops), default=8)
-    lines = ["Rules, with who asks for them and where they are written:"]
+    lines = ["Rules, the pass that uses each, and the file of each:"]
     lines += [
         f"  {k:>2}  {n}, {tables[n].asked_by}, {tables[n].defined_in}"
         for k, n in enumerate(names, start=1)

@@ -93,7 +93,7 @@ def annotate_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr 
 
 
 def realize_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """The maximum of narrow integers; of wide ones where nobody has clipped them."""
+    """The maximum of narrow integers; of wide integers when no quantize point clipped the data."""
     (data,) = args
     if not isinstance(data, QRealizeIntExpr):
         return None

@@ -1,4 +1,4 @@
-"""DeadCodeElimination: let bindings that nobody reads go away.
+"""DeadCodeElimination: removes let bindings without a use.
 
     before                                after
     let %a = exp(%x);                     tanh(%x)

@@ -52,7 +52,7 @@ class PartitionGraph(ModulePass):
         min_calls: regions of fewer calls stay as they are.
 
     Raises:
-        LoweringError: nobody registered this compiler.
+        LoweringError: the compiler is not registered.
     """
 
     compiler: str = "onnxruntime"

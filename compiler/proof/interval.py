@@ -1,7 +1,7 @@
 """Interval: bounds on every element of an integer tensor, per channel where that matters.
 
-Bounds are Python integers in object arrays: they never wrap, whatever the tensor's dtype does. The
-C printer has ranges of its own (``compiler/lir/ranges.py``); the proof shares no code with them.
+Bounds are Python integers in object arrays, so they never wrap. The C printer has its own ranges
+(``compiler/lir/ranges.py``); the proof shares no code with them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A record holds the proof of its writer (inputs, bounds of values, conversions) and the contents of
 the module: one row per node with the SHA-256 of its constant, its attributes and its type. Rows are
 numbered by content, so that a module has the same rows before and after a round trip through its
-text. A record shows that a module was changed by somebody who left the record alone. Whoever
-rewrites both writes a record that agrees; a signature shows that.
+text. A record detects a change of the module alone. It does not detect a change of module and
+record together; a signature does.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def record_state(record: Mapping[str, Any] | None) -> RecordState:
 def compare_record(record: Mapping[str, Any] | None, proof: Proof) -> tuple[Finding, ...]:
     """What the record of a writer says otherwise than ``proof``; at most the first ten rows a part.
 
-    Not the hash of the module: its text may change with the printer, what it means may not.
+    The hash of the module's text is not compared, because a new printer may write another text.
 
     Args:
-        record: parsed proof.json, from a file that nobody vouches for; None where there is none.
+        record: parsed proof.json of an untrusted file; None if the file has no record.
         proof: derived from the module alone.
     Returns:
         Nothing for a record that agrees, is missing or is of an older format.

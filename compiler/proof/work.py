@@ -58,7 +58,7 @@ class Work:
     c_text: int = 0
 
     def plus(self, other: Work) -> Work:
-        """Both; beyond _MOST nobody counts."""
+        """The sum of both, at most _MOST."""
         return Work(
             min(self.bytes + other.bytes, _MOST),
             min(self.macs + other.macs, _MOST),

@@ -1,1 +1,1 @@
-"""Words that quantization passes and operator rules share; published by compiler.quantize."""
+"""Types that quantization passes and operator rules share; compiler.quantize re-exports them."""

@@ -71,7 +71,7 @@ def _is_border(node: Expr, quantized_dtypes: Set[str]) -> bool:
 
 
 def _integral_nodes(main: Function) -> set[Expr]:
-    """Tensors computed from integers by integers alone, whatever their width (an argmax, say)."""
+    """Tensors that only integer operators compute from integers of any width, as an argmax does."""
     found: set[Expr] = set()
     for node in post_order(main.body):
         if isinstance(node, Op) or holds_float(node.checked_type):

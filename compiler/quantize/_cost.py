@@ -64,7 +64,7 @@ class ModuleCost:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all packed weights; biases and scales are the same whatever the bits."""
+        """Bytes of all packed weights; the size of biases and scales does not depend on bits."""
         return sum(layer.weight_bytes for layer in self.layers)
 
     @property

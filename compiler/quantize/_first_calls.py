@@ -4,9 +4,9 @@
     %0 = image.resize2d(%x);                %0 = simulated_quantize(%x, …);
     nn.conv2d(%0, w)                        nn.conv2d(image.resize2d(%0), …)
 
-An operator that keeps the scale of its operand has an integer form once somebody has quantized the
-operand. Behind a convolution that has happened; of an input, nobody has, so it is done in front of
-the first operator that is no conversion itself.
+An operator that keeps the scale of its operand has an integer form if the operand is quantized. The
+result of a convolution is quantized; an input is not. So the input gets a quantize point in front
+of the first operator that is not a conversion.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compiler.quantize._conversion_ops import is_conversion
 
 
 def first_calls(nodes: Sequence[Expr]) -> Mapping[Expr, frozenset[Expr]]:
-    """Calls on float inputs, each with those of its operands that are to be quantized.
+    """Calls on float inputs, each with the operands that need a quantize point.
 
     Args:
         nodes: of a function body, operands before users. Fields of tuples count as operands.

@@ -1,4 +1,4 @@
-"""Models that bring their own quantize points along (ONNX QuantizeLinear, DequantizeLinear).
+"""Models with their own quantize points (ONNX QuantizeLinear, DequantizeLinear).
 
 Their points keep scale and zero point, and their weights the grid they lie on; what a QConfig says
 of ranges and weight scales counts only for what such a model leaves in float.

@@ -1,4 +1,4 @@
-"""Layers and their names: what QConfig.layers speaks of.
+"""Layers and their names, the keys of QConfig.layers.
 
 A layer is a convolution or matrix product. Its name is that of the ONNX node it came from; a layer
 without such a node is called after its operator and its place among the layers, as "conv2d_3"; a

@@ -46,7 +46,7 @@ def prerequisite_optimize(
         mod: a float module.
         params: values by parameter name; names that match nothing are ignored.
         opt_level: at 3 batch norms are folded into weights and bias_add becomes add; None takes
-            the level of the current PassContext (2 unless someone set it).
+            the level of the current PassContext (default 2).
         simplify: compute in float32 what is float16 or float64, and run CancelTransposes and
             SimplifyExpr first, for models as exporters write them: pairs of transposes and
             reshapes, padding in front of convolutions, neutral operands.

@@ -1,1 +1,1 @@
-"""What runs and what is shipped; no knowledge of targets."""
+"""Executors, lowered modules and the .qmod file; the package does not import targets."""

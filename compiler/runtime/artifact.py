@@ -225,7 +225,7 @@ def save_qmod(
         provenance: plain JSON values; no time, host or path, which would differ between equal runs.
         samples: inputs by name with the outputs of the exact reference.
         proof: plain JSON values; see ``compiler.proof``.
-        lowered: what ``compiler.lower`` made of the module, to be run where nobody compiles.
+        lowered: the module from ``compiler.lower``, for machines without a C compiler.
     Raises:
         ArtifactError: the file cannot be written.
     """

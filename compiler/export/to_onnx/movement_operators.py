@@ -1,4 +1,4 @@
-"""Names both integer forms of a module share: what is the identity on integers, what moves them.
+"""Names of operators, for both integer exports: identities on integers, and movements of integers.
 
 ``compiler/proof`` keeps lists of its own: it must not inherit a mistake of the exporters.
 """

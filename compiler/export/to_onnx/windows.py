@@ -1,4 +1,4 @@
-"""ONNX attributes of a window that slides: what every convolution and pooling node says."""
+"""ONNX attributes of sliding windows, which convolution and pooling nodes share."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def _convert(node: OnnxNode) -> Sequence[Expr]:
 
 
 def _converted(node: OnnxNode) -> Sequence[Expr]:
-    """Results of the node; whatever goes wrong on the way is an error that names it."""
+    """Results of the node; every error names the node."""
     try:
         if _all_known(node) and not is_kept(node.op_type, node.proto.domain):
             folded = [_fold(r) for r in _run_converter(replace(node, on_constants=True))]

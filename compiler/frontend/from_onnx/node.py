@@ -170,7 +170,7 @@ class OnnxNode:
         return ty.concrete_shape
 
     def size(self, expr: Expr, axis: int) -> int:
-        """Static size of one axis, whatever the others are.
+        """Static size of one axis; other axes may be unknown.
 
         Raises:
             OnnxImportError: it is unknown (only with ``keep_dynamic``).

@@ -110,7 +110,7 @@ def to_array(tensor: onnx.TensorProto) -> Array:
     where = f"tensor {tensor.name!r}"
     dtype = dtype_of(tensor.data_type, where)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        # onnx would read whatever file the location names.
+        # onnx would read any file that the location names.
         raise OnnxImportError("external data of this tensor was not loaded", where=where)
     try:
         if any(d < 0 for d in tensor.dims):

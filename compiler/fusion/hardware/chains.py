@@ -1,4 +1,4 @@
-"""Where the value of a node goes, seen through what may ride along in a group."""
+"""The calls that use the value of a node, behind operators that cost nothing in a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What FuseOpHW left behind in a module: functions of groups, and calls on the host."""
+"""Reads the result of FuseOpHW from a module: functions of groups, and calls on the host."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A module as an accelerator runs it: prepared, then grouped. Costs, reports, drawings and command
-lists all come from ``group_for_hardware``, so they agree.
+"""A module prepared and grouped for an accelerator. Costs, reports, drawings and command lists all
+use ``group_for_hardware``, so they agree.
 
 RemoveMarkers:
     before                                 after

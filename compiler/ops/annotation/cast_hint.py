@@ -71,9 +71,9 @@ def cast_hint_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeCont
 
 @FQRealizeRewrite.register(cast_hint)
 def cast_hint_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
-    """The cast it hints at; nothing where the values are too wide for it.
+    """A cast to the dtype of the hint; no cast for values that do not fit in the dtype.
 
-    Behind operators that ``debug_enabled_ops`` leaves out nobody has clipped them.
+    Values do not fit behind an operator without quantize points (``debug_enabled_ops``).
     """
     (data,) = args
     attrs = CastHintAttrs.of(ref_call)

@@ -3,8 +3,8 @@
     out[n,o,y,x] = sum data[n,c,i,j] * weight[c,o,r,s]  over  y = i*sh+r*dh-pt, x = j*sw+s*dw-pl
 
 The weight is (C, O/groups, kh, kw). ``output_padding`` adds rows and columns at the bottom right.
-Integers are widened to ``out_dtype`` and accumulate with wrap. Quantized, it is a convolution of
-the data with zeros between them, so whatever runs convolutions runs it:
+Integers are widened to ``out_dtype`` and accumulate with wrap. The quantized form is a convolution
+of the data with zeros between the elements, so every target of convolutions runs it:
 
     conv2d_transpose(x, w)  =  conv2d(pad(reshape(x)), reverse(transpose(w)))
 """

@@ -16,7 +16,7 @@ LOOP_NAMES = {"N": "n", "C": "o", "H": "y", "W": "x"}
 
 
 class Image:
-    """An image tensor read by letter, whatever its layout.
+    """An image tensor of any layout, read by the letters of its axes.
 
     Args:
         view: of rank 4.

@@ -21,7 +21,7 @@ FQPartitionRewrite: OpRule[PartitionRule] = OpRule(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QPartitionExpr(TempExpr):
-    """``expr`` is the output of an integer region; whoever leaves the region inserts a border."""
+    """``expr`` is the output of an integer region; ``realize`` inserts the border of the region."""
 
     expr: Expr
     dtype: str = "int8"

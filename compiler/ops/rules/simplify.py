@@ -37,4 +37,4 @@ SimplifyExprRule = Callable[[Call, TypeOf], Expr | None]
 arguments of ``call`` have been simplified; ``type_of`` knows the types of new nodes too."""
 
 FSimplifyExpr: OpRule[SimplifyExprRule] = OpRule("FSimplifyExpr", asked_by="SimplifyExpr")
-"""Algebra that holds whatever the operands are."""
+"""Algebra that holds for all operands."""

@@ -66,7 +66,7 @@ def stack_numpy(attrs: StackAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [np.stack(list(args), axis=attrs.axis)]
 
 
-# Fields join at one scale, whichever axis they join along.
+# All fields have one scale, for every axis.
 FQAnnotateRewrite.register(stack)(with_tables(concatenate_annotate))
 FQRealizeRewrite.register(stack)(with_tables(concatenate_realize))
 

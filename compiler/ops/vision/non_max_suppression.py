@@ -1,7 +1,7 @@
 """vision.get_valid_counts and vision.non_max_suppression: the tail of a detection network.
 
-Boxes are rows of (B, N, E): a class id, a score, four corner coordinates and whatever else; rows
-that do not count are filled with -1. Source: Relay's operators of these names.
+Boxes are rows of (B, N, E): a class id, a score, four corner coordinates and further values.
+Invalid rows are filled with -1. Source: Relay's operators of these names.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def integer_softmax(step: Step, ctx: RangeContext) -> Interval:
 
 @FRange.register("nn.integer_standardize")
 def integer_standardize(step: Step, ctx: RangeContext) -> Interval:
-    """|out| is at most sqrt(N), whatever the data; its sums must fit in 62 bits."""
+    """|out| is at most sqrt(N) for any data; its sums must fit in 62 bits."""
     attrs, rank = step.attrs, len(step.result.type.shape)
     count = step.result.type.concrete_shape[attrs.axis]
     data = ctx.of(step.args[0])

@@ -1,4 +1,4 @@
-"""Put numbers to the quantize points: scales and clip bounds become constants.
+"""Bind the quantize points: scales and clip bounds become constants.
 
     before                                                    after
     simulated_quantize(%x, %s, %low, %high, …)                simulated_quantize(%x, 0.0625f, …)

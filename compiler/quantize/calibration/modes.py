@@ -51,7 +51,7 @@ def two_sided_range(stats: TensorStats, qconfig: QConfig, nbit: int) -> tuple[fl
 
 @calibrate_modes.register("global_scale")
 def global_scale(stats: TensorStats, qconfig: QConfig, nbit: int) -> np.float32:
-    """``qconfig.global_scale``, whatever the tensor holds."""
+    """``qconfig.global_scale``, for every tensor."""
     return np.float32(qconfig.global_scale)
 
 

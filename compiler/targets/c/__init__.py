@@ -1,1 +1,1 @@
-"""C compiled on demand; the C code generator will live here."""
+"""The C code generator, and C kernels compiled on demand."""

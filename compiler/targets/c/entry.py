@@ -52,7 +52,7 @@ def signature(entry: Entry) -> str:
         f"{name}: {value.dtype}{list(value.shape)}"
         for name, value in zip(entry.names, (*entry.params, *entry.results))
     ]
-    # No parenthesis behind the name: whoever looks for a main shall find one.
+    # No parenthesis behind the name: a search for "main(" finds the only main.
     text = f"@{entry.function}: {', '.join(shown[:count])} -> {', '.join(shown[count:])}"
     placement = entry.placement
     if not placement.arena_bytes:

@@ -1,7 +1,7 @@
 """Where the values of a program lie: in the caller's memory, in constants, or in the arena.
 
-An elementwise kernel may write over an argument that nobody reads afterwards. The arena of a
-function that calls others begins with theirs.
+An elementwise kernel may write its result over an argument that no later step reads. The arena of a
+function begins with the arenas of the functions that it calls.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _taken_over(
 ) -> tuple[str, ...]:
     """The parameter whose memory the result takes over, if there is one.
 
-    ``free`` are the arguments in the arena that nobody reads after this step.
+    ``free`` are the arguments in the arena that no later step reads.
     """
     if len(step.outs) != 1 or step.outs[0] in kept:
         return ()

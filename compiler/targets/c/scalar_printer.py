@@ -294,7 +294,7 @@ def position_text(buffer: Buffer, index: Sequence[str]) -> str:
 
 
 def _always_computed(root: Scalar) -> set[int]:
-    """Ids of what is computed whatever the conditions of selects are."""
+    """Ids of the expressions that are computed for any conditions of selects."""
     found: set[int] = set()
     stack = [root]
     while stack:

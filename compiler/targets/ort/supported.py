@@ -48,8 +48,8 @@ def _is_static(ty: TensorType) -> bool:
 
 @lru_cache(maxsize=_FORMS_HELD)
 def _has_form(op: Op, attrs: Attrs | None, operands: tuple[Type, ...]) -> bool:
-    """Whether onnxruntime runs this very call: rules and kernels refuse some attributes and ranks,
-    and nobody lists them."""
+    """Whether onnxruntime runs this call. The only way to know is to try: export rules and kernels
+    refuse some attributes and ranks."""
     from compiler.export.to_onnx.float_model import to_onnx
     from compiler.targets.ort.session import OrtExecutor
 

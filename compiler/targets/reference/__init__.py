@@ -1,1 +1,1 @@
-"""The numpy executor: slow, obvious, the oracle."""
+"""The numpy executor, the reference for all other executors."""

@@ -57,7 +57,7 @@ def extremum(step: Step, grid: GridEmitter) -> Carried:
 
 @FToGrid.register("argmax", "argmin")
 def position(step: Step, grid: GridEmitter) -> Carried:
-    """The number of the element along the axes, whatever carries it."""
+    """The index of the largest or smallest element along the axes."""
     source, inner = grid.carried(step.args[0]), Emitter(grid.writer)
     inner.bind(step.args[0], source.name)
     name = position_in(step, inner, source.carrier)

@@ -104,7 +104,7 @@ def _diagonals(node: OnnxNode, value: Expr, letters: Letters) -> tuple[Expr, Let
 
 
 def _sum_out(node: OnnxNode, value: Expr, letters: Letters, kept: set[str]) -> tuple[Expr, Letters]:
-    """Sum over the letters nobody else asks for."""
+    """Sum over the letters that are not in ``kept``."""
     axes = tuple(i for i, c in enumerate(letters) if c not in kept)
     if not axes:
         return value, letters

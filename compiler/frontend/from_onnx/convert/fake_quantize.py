@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
 _INT8 = (-128, 127)
-# Of 256 levels, whatever stands for 0 is one: bounds are counted from it.
+# 256 levels, counted from the zero point, which is one of them.
 _ONE_BYTE = (-255, 255)
 # Bounds are float32: 2^31 - 1 is not one, 2^31 is never reached by an int32.
 _INT32 = (-(2.0**31), 2.0**31)

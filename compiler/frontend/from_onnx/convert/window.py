@@ -39,8 +39,8 @@ def read_window(node: OnnxNode, kernel: Sequence[int], data: Expr) -> Window:
     """Window of a node over the spatial axes of ``data``: all but the first two.
 
     Raises:
-        OnnxImportError: attributes of the wrong length, an unknown auto_pad, or one that depends on
-            a size nobody knows.
+        OnnxImportError: attributes of the wrong length, an unknown auto_pad, or an auto_pad that
+            depends on an unknown size.
     """
     rank = node.rank(data) - 2
     strides = _per_axis(node, "strides", rank)
