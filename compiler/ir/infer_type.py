@@ -24,6 +24,7 @@ from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.ir.ty import FuncType, Type
 from compiler.ir.type_constraints import Constraints
 from compiler.ir.type_settle import StaleTypesError, settle
+from compiler.ir.type_solver import PartsBudget
 
 GlobalType = Callable[[GlobalVar], Type]
 
@@ -61,10 +62,11 @@ def infer_module(mod: IRModule) -> IRModule:
         for gv, fn in functions.items()
     }
     typed: dict[str, Function] = {}
+    budget = PartsBudget()
     for name in _callees_first(mentioned):
         fn = mod[name]
         if isinstance(fn, Function):
-            new = _infer_function(name, fn, mod, typed, mentioned)
+            new = _infer_function(name, fn, mod, typed, mentioned, budget)
             typed[name] = new
         _name_type(mod.get_global_var(name), typed.get(name, fn))
     if all(typed.get(gv.name_hint, fn) is fn for gv, fn in functions.items()):
@@ -80,7 +82,9 @@ def infer_expr(expr: Expr, mod: IRModule | None = None) -> Expr:
     """
     in_module = mod if mod is not None else IRModule()
     trust = not _mentioned_globals(expr)
-    return _infer(expr, in_module, _global_types(in_module, {}), trust, describe(expr))
+    return _infer(
+        expr, in_module, _global_types(in_module, {}), trust, describe(expr), PartsBudget()
+    )
 
 
 # Relay's name for the same thing.
@@ -93,18 +97,26 @@ def _infer_function(
     mod: IRModule,
     typed: dict[str, Function],
     mentioned: dict[str, tuple[str, ...]],
+    budget: PartsBudget,
 ) -> Function:
     trust = not mentioned[name]
     if trust and fn.checked_type_or_none is not None:
         return fn
-    new = _infer(fn, mod, _global_types(mod, typed), trust, f"@{name}")
+    new = _infer(fn, mod, _global_types(mod, typed), trust, f"@{name}", budget)
     assert isinstance(new, Function)
     return new
 
 
-def _infer(expr: Expr, mod: IRModule, global_type: GlobalType, trust: bool, name: str) -> Expr:
+def _infer(
+    expr: Expr,
+    mod: IRModule,
+    global_type: GlobalType,
+    trust: bool,
+    name: str,
+    budget: PartsBudget,
+) -> Expr:
     try:
-        return _inferred(expr, mod, global_type, trust, name)
+        return _inferred(expr, mod, global_type, trust, name, budget)
     except RecursionError:
         # Graphs may be as deep as they like; types hold each other, and are read by recursion.
         raise TypeInferenceError(
@@ -114,13 +126,24 @@ def _infer(expr: Expr, mod: IRModule, global_type: GlobalType, trust: bool, name
         ) from None
 
 
-def _inferred(expr: Expr, mod: IRModule, global_type: GlobalType, trust: bool, name: str) -> Expr:
+def _inferred(
+    expr: Expr,
+    mod: IRModule,
+    global_type: GlobalType,
+    trust: bool,
+    name: str,
+    budget: PartsBudget,
+) -> Expr:
     definitions = _definitions(mod)
+
+    def collected(trust: bool) -> Constraints:
+        return Constraints(global_type, definitions, budget, trust=trust).collect(expr)
+
     try:
-        return settle(Constraints(global_type, definitions, trust=trust).collect(expr), expr, name)
+        return settle(collected(trust), expr, name)
     except StaleTypesError:
         # A variable got another type, so nodes that carry a type may carry an old one.
-        return settle(Constraints(global_type, definitions, trust=False).collect(expr), expr, name)
+        return settle(collected(False), expr, name)
 
 
 def _definitions(mod: IRModule) -> Callable[[str], TypeData]:

@@ -11,7 +11,7 @@ from compiler.ir.expr import Call, Expr, Function, GlobalVar, Let, Var
 from compiler.ir.match_types import missing_cases, type_pattern
 from compiler.ir.ty import FuncType, Type
 from compiler.ir.type_errors import TypeMistake, call_mistake, call_text
-from compiler.ir.type_solver import TypeSolver
+from compiler.ir.type_solver import PartsBudget, TypeSolver
 
 ENTER, LEAVE, VALUE_DONE = 0, 1, 2
 """Phases of a node in the walk: before its operands, after them, and between value and body."""
@@ -23,6 +23,7 @@ class ScopeConstraints:
     Args:
         global_type: type of a function of the module.
         definitions: algebraic data type by name.
+        budget: of all functions together.
         trust: do not enter nodes that carry a type already.
     """
 
@@ -30,6 +31,7 @@ class ScopeConstraints:
         self,
         global_type: Callable[[GlobalVar], Type],
         definitions: Callable[[str], TypeData],
+        budget: PartsBudget,
         *,
         trust: bool,
     ) -> None:
@@ -39,7 +41,7 @@ class ScopeConstraints:
         self.met_typed = False
         self.bound: set[Var] = set()
         self.mistakes: list[TypeMistake] = []
-        self.solver = TypeSolver(self._relation_failed)
+        self.solver = TypeSolver(budget, self._relation_failed)
         self.trust = trust
         self._global_type = global_type
         self._definitions = definitions

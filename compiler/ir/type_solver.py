@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Op
 from compiler.ir.ty import (
+    MAX_ALL_TYPE_PARTS,
     MAX_TYPE_PARTS,
     Dim,
     FuncType,
@@ -31,14 +32,36 @@ class Pending(NamedTuple):
     types: tuple[Type, ...]
 
 
+class PartsBudget:
+    """How many parts of nested types one inference has looked at, over all functions."""
+
+    __slots__ = ("_spent",)
+
+    def __init__(self) -> None:
+        self._spent = 0
+
+    def spend(self, parts: int) -> None:
+        """Raises TypeInferenceError: more than MAX_ALL_TYPE_PARTS in total."""
+        self._spent += parts
+        if self._spent > MAX_ALL_TYPE_PARTS:
+            raise TypeInferenceError(
+                f"the types of all nodes hold more than {MAX_ALL_TYPE_PARTS} others",
+                fix="use smaller tuples, or fewer of them",
+            )
+
+
 class TypeSolver:
     """Holes, what they stand for, and the relations that wait for them.
 
     Args:
+        budget: shared by all functions of a module.
         on_error: told of a relation that failed, with its call; the solver goes on.
     """
 
-    def __init__(self, on_error: Callable[[Call, TypeInferenceError], None]) -> None:
+    def __init__(
+        self, budget: PartsBudget, on_error: Callable[[Call, TypeInferenceError], None]
+    ) -> None:
+        self._budget = budget
         self._bound: dict[IncompleteType, Type] = {}
         self._waiting: dict[IncompleteType, list[Pending]] = {}
         self._ready: deque[Pending] = deque()
@@ -78,7 +101,9 @@ class TypeSolver:
                 found.append(top)
             elif not isinstance(top, TensorType) and id(top) not in seen:
                 seen.add(id(top))
-                stack.extend(parts_of(top))
+                parts = parts_of(top)
+                self._budget.spend(len(parts))
+                stack.extend(parts)
         return found
 
     def find(self, ty: Type) -> Type:
@@ -95,6 +120,7 @@ class TypeSolver:
         ty = self.find(ty)
         if isinstance(ty, (TensorType, IncompleteType, TypeVar)):
             return ty
+        self._budget.spend(len(parts_of(ty)))
         return map_type(ty, self.resolve)
 
     def assign(self, dst: Type, src: Type) -> None:
@@ -171,6 +197,7 @@ class TypeSolver:
             self._clash(a, b)
         mine, theirs = parts_of(a), parts_of(b)
         self._merged += len(mine)
+        self._budget.spend(len(mine))
         if self._merged > MAX_TYPE_PARTS:
             raise TypeInferenceError(
                 f"a type holds more than {MAX_TYPE_PARTS} others", fix="use smaller tuples"

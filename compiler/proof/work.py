@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from compiler.errors import ArtifactError
 from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Constant, Function, GlobalVar, If, Op
+from compiler.ir.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Op,
+    Tuple,
+    TupleGetItem,
+)
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType, bits, tensor_fields
@@ -24,13 +35,19 @@ MAX_STEPS = 10_000
 """Operators of one run: a deep quantized network has some thousands."""
 MAX_EXTRA_BYTES = 1 << 30
 BYTES_PER_FILE_BYTE = 4
+HONEST_UNITS = 2.5
+"""Units per multiplication of efficientnet_lite0, its other operators included."""
+MAX_EXTRA_UNITS = 550 * 10**6
+"""Units beyond HONEST_UNITS per multiplication: 10 CPU seconds of verifying."""
+MAX_TEXT_BYTES = 8 << 20
+"""Of module.relay, which is parsed and typed before work is counted, in about 1 CPU s per MB."""
 
 USUAL_SAMPLES = 4
 """Samples that qsearch writes. Verifying runs as many more inputs, of its own, as RUNS."""
 RUNS = 40
 
-_WINDOW = 16
-"""Multiplications that take as long as one element of a window: products run blockwise."""
+_KEPT_RUNS = 13
+"""Inputs of the core, and outputs of the reference, that are kept until they are compared."""
 _RUN_STEPS = 50
 """Steps that take as long as a run has to be begun and compared."""
 _MOST = 1 << 80
@@ -40,6 +57,37 @@ _CHARACTERS = 5
 _STEP_CHARACTERS = 2000
 """Of C text per operator, its loops unrolled."""
 
+# Units: what one multiplication of efficientnet_lite0 costs in a whole verification, 18 ns of CPU
+# time: 17 runs of the reference, 13 of the integer ONNX, 13 of the C. The figures are those of
+# tests/benchmarks/bench_work.py, rounded up.
+_UNITS = {
+    4: (
+        "add subtract multiply nn.bias_add maximum minimum clip nn.relu negative abs cast round "
+        "squared_difference equal not_equal less less_equal greater greater_equal bitwise_and "
+        "logical_and logical_or logical_xor logical_not zeros ones full arange reverse concatenate "
+        "stack split strided_slice tile broadcast_to nn.pad one_hot max min argmax argmin "
+        "prod cumsum nn.global_max_pool2d image.resize2d nn.upsampling nn.depth_to_space"
+    ),
+    9: "sum mean nn.global_avg_pool2d transpose layout_transform sort argsort",
+    16: "where take gather",
+    20: "fixed_point_multiply fixed_point_multiply_per_axis left_shift right_shift",
+    48: "lookup",
+    110: "nn.integer_softmax nn.integer_standardize",
+    # Nothing is computed: a view, or a copy at most.
+    1: "reshape squeeze expand_dims nn.batch_flatten copy annotation.stop_fusion",
+}
+_UNITS_OF = {name: units for units, names in _UNITS.items() for name in names.split()}
+_OTHER_UNITS = 36
+"""Of an element that an operator without a figure touches; power and shifts come near it."""
+_WIDE = 2
+"""Elements of 8 bytes, and floats, take as often as long."""
+_SCRATCH = 8
+"""Bytes per element of operands and results: executors widen to int64, or make an int64 index."""
+_BLOCK = 1 << 18
+"""Bytes of an image run of a depthwise convolution, as nn/convolve.py cuts them."""
+_TAP_BYTES = 20_000
+"""Of a window element, as two nodes of the integer ONNX."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -47,76 +95,141 @@ class Work:
 
     Attributes:
         bytes: of all constants, once per use, and of all results.
-        macs: multiplications with their additions, or comparisons and copies of elements.
+        macs: multiplications with their additions, or comparisons within windows.
+        units: cost of all, in honest multiplications.
+        memory: bytes at the fullest moment: constants, live values and temporaries of an operator.
         steps: calls of operators.
         c_text: characters of C that the module becomes, about.
     """
 
     bytes: int = 0
     macs: int = 0
+    units: int = 0
+    memory: int = 0
     steps: int = 0
     c_text: int = 0
 
     def plus(self, other: Work) -> Work:
-        """The sum of both, at most _MOST."""
+        """The work of both, one after the other; each number is at most _MOST."""
         return Work(
             min(self.bytes + other.bytes, _MOST),
             min(self.macs + other.macs, _MOST),
+            min(self.units + other.units, _MOST),
+            max(self.memory, other.memory),
             min(self.steps + other.steps, _MOST),
             min(self.c_text + other.c_text, _MOST),
         )
 
 
-MacRule = Callable[[Call, Sequence[TensorType], int], int]
+@dataclass(frozen=True, slots=True)
+class OpWork:
+    """Of one call: multiplications, units, and bytes of temporaries beside operands and results."""
 
-FMacs: OpRule[MacRule] = OpRule("FMacs", asked_by="proof.work", defined_in="compiler/proof/work.py")
-"""Operator → its multiplications, of the call, the types of its tensors and its result's elements.
+    macs: int
+    units: int
+    scratch: int = 0
+
+
+WorkRule = Callable[[Call, Sequence[TensorType], int], OpWork]
+
+FWork: OpRule[WorkRule] = OpRule(
+    "FWork", asked_by="proof.work", defined_in="compiler/proof/work.py"
+)
+"""Operator → its work, of the call, the types of its tensors and its result's elements.
 
 Without a rule an operator touches each element of its operands and results once."""
 
 
-@FMacs.register("nn.conv2d")
-def _convolution(call: Call, types: Sequence[TensorType], out: int) -> int:
+def _product(macs: int, out: int, types: Sequence[TensorType], calls: int = 0) -> OpWork:
+    """A product of 8 bits is one matrix product on BLAS; wider ones are several, or none.
+
+    Args:
+        calls: matrix products or numpy operations that it is made of.
+    """
+    widest = max(bits(ty.dtype) for ty in types)
+    per_mac, per_out = (1, 8) if widest <= 8 else (10, 40) if widest <= 32 else (50, 60)
+    return OpWork(macs, per_mac * macs + per_out * out + 2000 * calls)
+
+
+@FWork.register("nn.conv2d")
+def _convolution(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
+    attrs: Any = call.attrs
     weight = types[1].concrete_shape
-    channels = weight[call.attrs.kernel_layout.index("O")]  # type: ignore[union-attr]
-    return out * (math.prod(weight) // max(channels, 1))
+    channels, depth, height, width = (weight[attrs.kernel_layout.index(x)] for x in "OIHW")
+    taps, terms = height * width, math.prod(weight) // max(channels, 1)
+    batch = types[0].concrete_shape[attrs.data_layout.index("N")]
+    if depth == 1 and attrs.groups > 1:
+        images = types[0].concrete_shape
+        area = math.prod(images[attrs.data_layout.index(x)] for x in "HW")
+        runs = -(-channels // max(1, _BLOCK // max(1, 8 * area)))
+        return _product(out * terms, out, types, taps * runs)
+    made = _product(out * terms, out, types, taps + batch * attrs.groups)
+    columns = out // max(channels, 1) * attrs.groups * terms
+    copied = 0 if taps == 1 and max(attrs.strides) == 1 else columns
+    return OpWork(made.macs, made.units + 4 * copied, 12 * copied)
 
 
-@FMacs.register("nn.conv2d_transpose")
-def _transposed_convolution(call: Call, types: Sequence[TensorType], out: int) -> int:
-    weight = types[1].concrete_shape
-    return types[0].num_elements * math.prod(weight[1:])
+@FWork.register("nn.conv2d_transpose")
+def _transposed_convolution(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
+    weight, data = types[1].concrete_shape, types[0].concrete_shape
+    macs = types[0].num_elements * math.prod(weight[1:])
+    made = _product(macs, out, types, math.prod(weight[2:]))
+    pixels = types[0].num_elements // max(1, min(data[1:] or (1,)))
+    return OpWork(macs, 6 * made.units, 24 * pixels * math.prod(weight[1:]))
 
 
-@FMacs.register("nn.dense")
-def _dense(call: Call, types: Sequence[TensorType], out: int) -> int:
-    return out * types[1].concrete_shape[-1]
+@FWork.register("nn.dense")
+def _dense(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
+    return _product(out * types[1].concrete_shape[-1], out, types)
 
 
-@FMacs.register("nn.batch_matmul", "nn.matmul")
-def _matmul(call: Call, types: Sequence[TensorType], out: int) -> int:
+@FWork.register("nn.batch_matmul", "nn.matmul")
+def _matmul(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
     turned = bool(getattr(call.attrs, "transpose_a", False))
-    return out * types[0].concrete_shape[-2 if turned else -1]
+    shape = types[0].concrete_shape
+    terms = shape[-2 if turned else -1]
+    matrices = max(math.prod(shape[:-2]), math.prod(types[1].concrete_shape[:-2]))
+    return _product(out * terms, out, types, matrices)
 
 
-@FMacs.register("einsum")
-def _einsum(call: Call, types: Sequence[TensorType], out: int) -> int:
-    return math.prod(ty.num_elements for ty in types)
+@FWork.register("einsum")
+def _einsum(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
+    macs = math.prod(ty.num_elements for ty in types)
+    return OpWork(macs, 50 * macs, 8 * out)
 
 
-@FMacs.register("nn.max_pool2d", "nn.avg_pool2d")
-def _pool(call: Call, types: Sequence[TensorType], out: int) -> int:
-    return _WINDOW * out * math.prod(call.attrs.pool_size)  # type: ignore[union-attr]
+@FWork.register("nn.max_pool2d", "nn.avg_pool2d")
+def _pool(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
+    """Every tap of the window is a numpy operation, and two nodes that onnxruntime keeps alive.
+
+    onnxruntime's time grows with the square of the nodes that read one value.
+    """
+    taps = math.prod(call.attrs.pool_size)  # type: ignore[union-attr]
+    units = 4 * taps * out + taps * (9000 + 17 * taps)
+    return OpWork(0, units, taps * (16 * out + _TAP_BYTES))
 
 
-@FMacs.register("vision.non_max_suppression")
-def _boxes(call: Call, types: Sequence[TensorType], out: int) -> int:
-    return sum(ty.num_elements for ty in types) ** 2
+@FWork.register("vision.non_max_suppression")
+def _boxes(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
+    pairs = sum(ty.num_elements for ty in types) ** 2
+    return OpWork(0, _OTHER_UNITS * pairs, 8 * pairs)
 
 
-@FMacs.register("sort", "argsort", "topk")
-def _sort(call: Call, types: Sequence[TensorType], out: int) -> int:
-    return 64 * sum(ty.num_elements for ty in types)
+@FWork.register("repeat")
+def _repeated(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
+    """A Gather whose int64 indices are a constant of the integer ONNX, in several copies."""
+    return OpWork(0, 16 * out, 56 * out)
+
+
+@FWork.register("nn.pad")
+def _padded(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
+    return OpWork(0, 4 * out, 16 * out)
+
+
+@FWork.register("topk")
+def _sorted(call: Call, types: Sequence[TensorType], out: int) -> OpWork:
+    elements = sum(ty.num_elements for ty in types)
+    return OpWork(0, 64 * elements, 32 * elements)
 
 
 def declared_work(mod: IRModule, function: str = "main") -> Work:
@@ -155,17 +268,61 @@ def declared_work(mod: IRModule, function: str = "main") -> Work:
 
 def _of_function(name: str, fn: Function, done: dict[str, Work]) -> Work:
     total = Work()
-    for node in post_order(fn):
+    nodes = list(post_order(fn))
+    last_use = _last_uses(nodes, fn)
+    dying: dict[int, list[Expr]] = {}
+    for value, at in last_use.items():
+        dying.setdefault(at, []).append(value)
+    held: dict[Expr, int] = {node: node.data.nbytes for node in nodes if isinstance(node, Constant)}
+    held |= {param: _bytes(tensor_fields(param.checked_type)) for param in fn.params}
+    live = sum(held.values())
+    for at, node in enumerate(nodes):
+        inner = Work()
         if isinstance(node, Call):
             if isinstance(node.op, GlobalVar):
-                total = total.plus(done[node.op.name_hint])
+                inner = done[node.op.name_hint]
             elif isinstance(node.op, Op):
-                total = total.plus(_of_call(node, node.op))
+                inner = _of_call(node, node.op)
             elif not isinstance(node.op, Function):
                 raise _unbounded(f"@{name} calls a value")
+            held[node] = _bytes(tensor_fields(node.checked_type))
+            live += held[node]
         elif isinstance(node, _BRANCHES):
             raise _unbounded(f"@{name} holds a {type(node).__name__}")
+        total = total.plus(replace(inner, memory=live + inner.memory))
+        live -= sum(held.get(value, 0) for value in dying.get(at, ()))
     return total
+
+
+def _last_uses(nodes: Sequence[Expr], fn: Function) -> dict[Expr, int]:
+    """Where a call's result is read last; what a variable, a tuple or the result holds stays.
+
+    Constants and parameters stay as long as the function runs.
+    """
+    kept = {id(fn.body)}
+    last: dict[Expr, int] = {}
+    for at in range(len(nodes) - 1, -1, -1):
+        node = nodes[at]
+        until = at
+        if isinstance(node, Tuple | TupleGetItem):
+            until = last.get(node, len(nodes) if id(node) in kept else at)
+        elif not isinstance(node, Call):
+            until = len(nodes)
+        for operand in node.operands():
+            last[operand] = max(last.get(operand, at), until)
+    return {
+        node: at
+        for node, at in last.items()
+        if isinstance(node, Call) and at < len(nodes) and id(node) not in kept
+    }
+
+
+def _is_wide(dtype: str) -> bool:
+    return bits(dtype) > 32 or dtype.startswith("float")
+
+
+def _bytes(types: Sequence[TensorType]) -> int:
+    return sum(ty.num_elements * max(1, bits(ty.dtype) // 8) for ty in types)
 
 
 def _of_call(call: Call, op: Op) -> Work:
@@ -176,10 +333,19 @@ def _of_call(call: Call, op: Op) -> Work:
     constants = sum(arg.data.nbytes for arg in call.args if isinstance(arg, Constant))
     out = sum(ty.num_elements for ty in results)
     touched = max(out, *(ty.num_elements for ty in operands), 0)
-    rule = FMacs.get(op)
-    macs = touched if rule is None else max(touched, rule(call, operands, out))
-    size = constants + sum(ty.num_elements * max(1, bits(ty.dtype) // 8) for ty in results)
-    return Work(size, macs, 1, _CHARACTERS * constants + _STEP_CHARACTERS)
+    wide = _WIDE if any(_is_wide(ty.dtype) for ty in (*operands, *results)) else 1
+    units = touched * _UNITS_OF.get(op.name, _OTHER_UNITS) * wide
+    rule = FWork.get(op)
+    found = OpWork(0, units) if rule is None else rule(call, operands, out)
+    scratch = found.scratch + _SCRATCH * (out + sum(ty.num_elements for ty in operands))
+    return Work(
+        bytes=constants + _bytes(results),
+        macs=found.macs,
+        units=found.units,
+        memory=scratch,
+        steps=1,
+        c_text=_CHARACTERS * constants + _STEP_CHARACTERS,
+    )
 
 
 def _unbounded(what: str) -> ArtifactError:
@@ -187,6 +353,20 @@ def _unbounded(what: str) -> ArtifactError:
         f"how much work the module is cannot be told: {what}",
         fix="--allow-large runs it all the same, for as long as it takes",
     )
+
+
+def check_text(text_bytes: int) -> None:
+    """Refuse a text that would take longer to read than all else.
+
+    Raises:
+        ArtifactError: module.relay has more than MAX_TEXT_BYTES.
+    """
+    if text_bytes > MAX_TEXT_BYTES:
+        raise ArtifactError(
+            f"module.relay has {text_bytes} bytes, more than the {MAX_TEXT_BYTES} of any "
+            f"module of {MAX_STEPS} steps",
+            fix="--allow-large reads it all the same, if you trust where it comes from",
+        )
 
 
 def check_work(work: Work, samples: int, file_bytes: int) -> None:
@@ -197,14 +377,21 @@ def check_work(work: Work, samples: int, file_bytes: int) -> None:
         samples: stored in the file; more than USUAL_SAMPLES count in proportion.
         file_bytes: size of the file.
     Raises:
-        ArtifactError: more than MAX_MACS, MAX_STEPS, or 4 times the file and 1 GB of memory or C.
+        ArtifactError: more than MAX_MACS, MAX_STEPS or MAX_EXTRA_UNITS, or 4 times the file and
+            1 GB of bytes, memory or C.
     """
     share = (RUNS + max(samples, USUAL_SAMPLES)) / (RUNS + USUAL_SAMPLES)
     room = BYTES_PER_FILE_BYTE * file_bytes + MAX_EXTRA_BYTES
     limits = (
         ("bytes of results and constants", work.bytes, room),
+        ("bytes of memory with temporaries", work.memory, room),
         ("characters of C", work.c_text, room),
         ("multiplications", round(work.macs * share), MAX_MACS),
+        (
+            "units of work beside its multiplications",
+            round((work.units - HONEST_UNITS * work.macs) * share),
+            MAX_EXTRA_UNITS,
+        ),
         ("steps", round((work.steps + _RUN_STEPS) * share), MAX_STEPS + _RUN_STEPS),
     )
     for what, amount, most in limits:

@@ -28,7 +28,7 @@ from compiler.proof.derive import Proof, derive
 from compiler.proof.finding import Finding
 from compiler.proof.record import RecordState, compare_record, record_state
 from compiler.proof.replay import Comparison, differing_elements
-from compiler.proof.work import check_work, declared_work
+from compiler.proof.work import check_text, check_work, declared_work
 from compiler.runtime.archive import json_bytes, read_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.targets.c.toolchain import find_compiler
@@ -191,6 +191,8 @@ def _verify(
         raise ArtifactError(f"{path} cannot be read: {error.strerror}") from error
     try:
         members = read_archive(path)
+        if not allow_large:
+            check_text(len(members.get("module.relay", b"")))
         source = members.get("module.relay", b"").decode(errors="replace")
         module = load_qmod(path)
     except ArtifactHashError as error:

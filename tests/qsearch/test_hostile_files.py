@@ -85,6 +85,26 @@ FUNCTIONS = "".join(
 )
 SECOND = "Tensor[(1, 4), int64]"
 
+ROW = "  strided_slice({0}, begin=[0, 0], end=[1, 4], strides=[1, 1])"
+IMAGE = "  %0 = reshape(%q, newshape=[1, 1, 2, 2]);\n"
+CORNER = (
+    "  %8 = strided_slice({0}, begin=[0, 0, 0, 0], end=[1, 1, 2, 2]);\n"
+    "  reshape(%8, newshape=[1, 4])"
+)
+ZERO = '  %7 = cast(0, dtype="int8");\n'
+SPREAD = "(" + ", ".join(["%q"] * 4000) + ")"
+
+
+def cut(line: str, *before: str) -> str:
+    """The first row of what ``line`` makes of %q."""
+    return source("".join(before) + f"  %9 = {line};\n" + ROW.format("%9"))
+
+
+def corner(line: str) -> str:
+    """The first pixels of what ``line`` makes of the image %0."""
+    return source(IMAGE + f"  %9 = {line};\n" + CORNER.format("%9"))
+
+
 # Name → module text, exit code, a part of what is said.
 TEXTS: dict[str, tuple[str, int, str]] = {
     "a shift of 10^10": (source(WIDE + FIXED.format(10**10), result=SECOND), 1, "is no int32"),
@@ -133,8 +153,109 @@ TEXTS: dict[str, tuple[str, int, str]] = {
             "  strided_slice(%2, begin=[0, 0], end=[1, 4], strides=[1, 1])"
         ),
         2,
-        "multiplications, more than",
+        "bytes of memory",
     ),
+    "a tile of 400 MB, cut": (cut("tile(%q, reps=[1, 100000000])"), 2, "bytes of memory"),
+    "a repetition": (cut("repeat(%q, repeats=100000000, axis=1)"), 2, "bytes of memory"),
+    "a broadcast": (cut("broadcast_to(%q, shape=[100000000, 4])"), 2, "bytes of memory"),
+    "a padding": (
+        cut("nn.pad(%q, %7, pad_width=[[0, 0], [200000000, 200000000]])", ZERO),
+        2,
+        "bytes of memory",
+    ),
+    "a depth of one_hot": (
+        cut(
+            'reshape(one_hot(cast(%q, dtype="int32"), cast(1, dtype="int8"), cast(0, '
+            'dtype="int8"), depth=100000000, axis=-1, dtype="int8"), newshape=[4, 100000000])'
+        ),
+        2,
+        "bytes of memory",
+    ),
+    "an arange": (
+        cut(
+            'reshape(cast(arange(cast(0, dtype="int32"), cast(200000000, dtype="int32"), cast(1, '
+            'dtype="int32"), dtype="int32"), dtype="int8"), newshape=[1, 200000000])'
+        ),
+        2,
+        "cannot be told",
+    ),
+    "elements taken": (
+        cut(
+            'take(reshape(%q, newshape=[4]), cast(tile(%q, reps=[1, 25000000]), dtype="int32"), '
+            'axis=0, mode="clip")'
+        ),
+        2,
+        "bytes of memory",
+    ),
+    "an image resized": (
+        corner('image.resize2d(%0, size=[20000, 20000], method="nearest_neighbor")'),
+        2,
+        "bytes of memory",
+    ),
+    "an image scaled": (
+        corner("nn.upsampling(%0, scale_h=10000f, scale_w=10000f)"),
+        2,
+        "bytes of memory",
+    ),
+    "a wide sum": (
+        corner(
+            "nn.avg_pool2d(%0, pool_size=[9000, 9000], padding=[9001, 9001, 9001, 9001], "
+            "count_include_pad=True)"
+        ),
+        2,
+        "more than",
+    ),
+    "many wide windows": (
+        corner("nn.max_pool2d(%0, pool_size=[90, 90], padding=[90, 90, 90, 90])"),
+        2,
+        "units of work",
+    ),
+    "a product of 8 GMAC": (
+        cut(
+            'cast(nn.dense(%0, %0, out_dtype="int32"), dtype="int8")',
+            "  %0 = tile(%q, reps=[2000, 500]);\n",
+        ),
+        1,
+        "",
+    ),
+    "a product of int64": (
+        cut(
+            'cast(nn.dense(%1, %1, out_dtype="int64"), dtype="int8")',
+            '  %0 = tile(%q, reps=[1000, 250]);\n  %1 = cast(%0, dtype="int64");\n',
+        ),
+        2,
+        "units of work",
+    ),
+    "a kernel that is computed": (
+        source(
+            IMAGE + "  %1 = tile(%0, reps=[1, 1, 2500, 2500]);\n"
+            "  %2 = nn.conv2d(%1, %1, kernel_size=[5000, 5000], channels=1, "
+            'padding=[9, 9, 9, 9], out_dtype="int32");\n  %9 = cast(%2, dtype="int8");\n'
+            + CORNER.format("%9")
+        ),
+        2,
+        "more than",
+    ),
+    "a dilation": (
+        corner(
+            "nn.max_pool2d(%0, pool_size=[2, 2], dilation=[1000000000, 1000000000], "
+            "padding=[1000000000, 1000000000, 1000000000, 1000000000])"
+        ),
+        1,
+        "2^40 elements",
+    ),
+    "thousands of wide tuples": (
+        source(
+            f"  %0 = {SPREAD};\n"
+            + "".join(f"  %{i} = (%0,);\n" for i in range(1, 20_000))
+            + "  ("
+            + ", ".join(f"%{i}.0.0" for i in range(1, 4000))
+            + ").0"
+        ),
+        1,
+        "the types of all nodes hold more than",
+    ),
+    "12 MB of text": (source("  nn.relu(%q)" + " " * 12_000_000), 2, "module.relay has"),
     "a wide window": (
         source(
             "  %0 = reshape(%q, newshape=[1, 1, 2, 2]);\n"

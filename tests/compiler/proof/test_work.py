@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,14 @@ from compiler.errors import ArtifactError
 from compiler.ir.expr import Expr
 from compiler.ir.infer_type import infer_module
 from compiler.ir.parser import parse
-from compiler.proof.work import MAX_MACS, MAX_STEPS, Work, check_work, declared_work
+from compiler.proof.work import (
+    MAX_EXTRA_UNITS,
+    MAX_MACS,
+    MAX_STEPS,
+    Work,
+    check_work,
+    declared_work,
+)
 
 op = relay.op
 
@@ -33,11 +42,60 @@ def test_products_count_their_multiplications() -> None:
     assert work_of(op.nn.dense(y, weight(3, 7), out_dtype="int32"), y).macs == 5 * 3 * 7
 
 
-def test_windows_count_their_elements_and_other_operators_what_they_touch() -> None:
+def test_windows_and_other_operators_count_as_units() -> None:
     x = relay.var("x", (1, 1, 8, 8), "int8")
-    assert work_of(op.nn.max_pool2d(x, pool_size=(2, 4), strides=(2, 4)), x).macs == 16 * 4 * 2 * 8
-    assert work_of(op.nn.relu(x), x) == Work(bytes=64, macs=64, steps=1, c_text=2000)
-    assert work_of(op.sum(op.cast(x, dtype="int32")), x).macs == 64 + 64
+    pool = work_of(op.nn.max_pool2d(x, pool_size=(2, 4), strides=(2, 4)), x)
+    assert pool.macs == 0
+    assert pool.units > 4 * 8 * 8
+    relu = work_of(op.nn.relu(x), x)
+    assert (relu.bytes, relu.macs, relu.steps, relu.c_text) == (64, 0, 1, 2000)
+    assert work_of(op.cast(x, dtype="int64"), x).units == 2 * relu.units
+
+
+def test_a_large_window_costs_more_than_its_elements() -> None:
+    """Each of its elements is an operation of its own in the reference and in the integer ONNX."""
+    x = relay.var("x", (1, 1, 4, 4), "int8")
+    padding = (4500, 4500, 4500, 4500)
+    work = work_of(op.nn.avg_pool2d(x, pool_size=(9000, 9000), padding=padding), x)
+    assert work.bytes < 100
+    with pytest.raises(ArtifactError, match="bytes of memory"):
+        check_work(work, 4, 2000)
+    with pytest.raises(ArtifactError, match="units of work beside"):
+        check_work(replace(work, memory=0), 4, 2000)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_products_of_wide_integers_cost_more_than_of_bytes(dtype: str) -> None:
+    x = relay.var("x", (5, 700), dtype)
+    y = relay.const(np.ones((3, 700), dtype))
+    wide = work_of(op.nn.dense(x, y, out_dtype=dtype), x)
+    z = relay.var("z", (5, 700), "int8")
+    narrow = work_of(op.nn.dense(z, weight(3, 700), out_dtype="int32"), z)
+    assert wide.macs == narrow.macs
+    assert wide.units > 8 * narrow.units
+
+
+def test_memory_is_the_fullest_moment_and_counts_temporaries() -> None:
+    x = relay.var("x", (1000,), "int8")
+    value: Expr = x
+    for _ in range(3):
+        value = op.nn.relu(value)
+    short = work_of(value, x)
+    for _ in range(100):
+        value = op.nn.relu(value)
+    long = work_of(value, x)
+    assert long.memory == short.memory, "values are freed after their last use"
+    assert short.memory >= 3 * 1000 + 2 * 8 * 1000
+    assert long.bytes > 30 * short.bytes
+    held = [op.nn.relu(x) for _ in range(100)]
+    together = op.concatenate(relay.Tuple(held), axis=0)
+    assert work_of(together, x).memory > 100 * 1000
+
+
+def test_the_columns_of_a_convolution_are_memory() -> None:
+    x = relay.var("x", (1, 1, 128, 128), "int8")
+    call = op.nn.conv2d(x, weight(1, 1, 32, 32), out_dtype="int32")
+    assert work_of(call, x).memory > 4 * 97 * 97 * 32 * 32
 
 
 def test_a_constant_counts_at_every_use() -> None:
@@ -83,6 +141,8 @@ def test_what_has_no_bound_is_refused(body: str, told: str) -> None:
         (Work(bytes=(1 << 30) + 4001), "bytes of results"),
         (Work(c_text=(1 << 30) + 4001), "characters of C"),
         (Work(macs=MAX_MACS + 1), "multiplications"),
+        (Work(memory=(1 << 30) + 4001), "bytes of memory"),
+        (Work(units=MAX_EXTRA_UNITS + 1), "units of work beside"),
         (Work(steps=MAX_STEPS + 1), "steps"),
     ],
 )
@@ -93,7 +153,8 @@ def test_every_kind_of_work_has_its_limit(work: Work, told: str) -> None:
 
 
 def test_work_up_to_the_limits_is_accepted_and_more_samples_count() -> None:
-    most = Work((1 << 30) + 4000, MAX_MACS, MAX_STEPS, (1 << 30) + 4000)
+    room = (1 << 30) + 4000
+    most = Work(room, MAX_MACS, 2 * MAX_MACS, room, MAX_STEPS, room)
     check_work(most, 4, 1000)
     with pytest.raises(ArtifactError, match="multiplications"):
         check_work(most, 5, 1000)
