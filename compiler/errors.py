@@ -171,7 +171,7 @@ class ArtifactError(CompilerError):
 
 
 class ArtifactHashError(ArtifactError):
-    """A .qmod file whose members are not those that its manifest was written for."""
+    """A .qmod file whose members do not match its manifest."""
 
 
 class QuantizeError(CompilerError):

@@ -80,7 +80,7 @@ def shown_operands(node: Expr) -> tuple[Expr, ...]:
 
 
 def kernel_of(function: Function, attrs: Mapping[str, Any] | None = None) -> Kernel:
-    """What the box of a call of ``function`` shows; ``attrs`` are those it was fused with."""
+    """The rows of the box of a call of ``function``; ``attrs``: the attributes from fusion."""
     attrs = function.attrs if attrs is None else attrs
     units = list(zip(attrs.get("hdfg_stages", ()), attrs.get("hdfg_ops", ())))
     rows: list[str] = []

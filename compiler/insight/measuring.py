@@ -81,7 +81,7 @@ class PointSums:
 
 
 class OutputSums:
-    """The outputs of a module against those of the float model."""
+    """The outputs of a module compared with the outputs of the float model."""
 
     def __init__(self) -> None:
         self._ratio = Ratio()

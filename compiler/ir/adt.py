@@ -142,7 +142,7 @@ def pattern_vars(pattern: Pattern) -> tuple[Var, ...]:
 
 
 def binders_of(node: Expr) -> tuple[Var, ...]:
-    """Variables that ``node`` itself binds: params, the let variable, those of match patterns."""
+    """Variables that ``node`` itself binds: params, the let variable, match variables."""
     if isinstance(node, Function):
         return node.params
     if isinstance(node, Let):

@@ -1,4 +1,4 @@
-"""Relay text 0.0.5 to modules and expressions; comments, also those with types, are skipped.
+"""Reads Relay text 0.0.5 as modules and expressions; skips comments, type comments too.
 
 Raises ParseError with line, column, the line itself and a caret. Source: Relay v0.10, its parser.
 """

@@ -50,7 +50,7 @@ INDENT = "  "
 # Steps of the walk: open a node, bind what its scopes use from outside, render it, name it.
 OPEN, CAPTURE, RENDER, BIND = range(4)
 
-# Text of one node, as lines: those after the first carry their indentation already.
+# Text of one node, as lines: the lines after the first are already indented.
 Lines = list[str]
 ScopeRun = Generator["ScopeRun", Lines, Lines]
 Rendering = Generator[ScopeRun, Lines, Lines]
@@ -337,7 +337,7 @@ def _dataflow_operands(node: Expr) -> tuple[Expr, ...]:
 
 
 def _span_text(span: AnySpan | None) -> str:
-    """`` span=name:line:col``; those of anonymous text are left out."""
+    """`` span=name:line:col``; "" for a span of anonymous text."""
     spans = span.spans if isinstance(span, SequentialSpan) else (span,) if span else ()
     shown = [f"{s.source_name}:{s.line}:{s.column}" for s in spans if s.source_name != ANONYMOUS]
     if not shown:

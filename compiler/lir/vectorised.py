@@ -1,7 +1,7 @@
 """Scalar expressions evaluated on whole tiles of loops with numpy.
 
-A loop variable is an arange along its own axis, so every value has the rank of the loops and size 1
-along those it does not depend on: what is constant in a loop is computed once.
+A loop variable is an arange along its own axis. Every value has the rank of the loops, and size 1
+along the loops that it does not depend on: it is computed once for all iterations of such a loop.
 """
 
 from __future__ import annotations

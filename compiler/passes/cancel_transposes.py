@@ -48,7 +48,7 @@ def _transposes(fn: Function) -> int:
 
 
 class _Mover(OpaquePrimitives):
-    """Moves every transpose toward the results; ``axes`` holds those of transposes met or made."""
+    """Moves every transpose toward the results; ``axes`` has the axes of all transposes."""
 
     def __init__(self) -> None:
         super().__init__()

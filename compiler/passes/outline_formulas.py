@@ -130,7 +130,7 @@ class _Finder:
         return self.found[arg].words if number is None else (_text(number),)
 
     def outlined(self, root: Expr) -> set[Expr]:
-        """Calls to replace: those not only read by further formulas of the same source."""
+        """Calls to replace: the root, and calls with a reader that continues no such formula."""
         chosen: set[Expr] = set()
         for node, formula in self.found.items():
             readers = self.readers.get(node, [])
@@ -175,7 +175,7 @@ def _number(expr: Expr) -> float | None:
 
 
 def _words_of(call: Call) -> Callable[[list[Words]], Words] | None:
-    """How the formula of a call is made of those of its arguments; None for other operators."""
+    """Makes the formula of a call from its arguments' formulas; None for other operators."""
     name, attrs = _name(call), call.attrs
     if name in OPERATORS:
         return lambda parts: (*(word for part in parts for word in part), name)

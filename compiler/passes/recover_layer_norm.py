@@ -9,7 +9,7 @@
 The variance may be written out as a mean of squares; gamma, beta or both may be missing. One
 integer kernel can compute the whole with exact sums, where its steps one by one cannot.
 Fires for one axis and constants gamma and beta along it, and for several axes at the end, which
-are reshaped to one (group and instance norms); what follows those is left as it is.
+are reshaped to one (group and instance norms); operators behind such norms stay as they are.
 Not handled: axes in the middle, computed gamma or beta.
 """
 

@@ -32,7 +32,7 @@ from compiler.passes.opaque_primitives import OpaquePrimitives
 @register_pass("SimplifyExpr", opt_level=0, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class SimplifyExpr(FunctionPass):
-    """Remove operators that cancel out, merge those that are one.
+    """Remove operators that cancel out; merge operators that make one.
 
     Args:
         ops: names of the operators to look at, such as ("cast",); () looks at all.

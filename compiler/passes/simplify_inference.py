@@ -48,7 +48,7 @@ class _InferenceSimplifier(OpaquePrimitives):
 @register_pass("SimplifyInference", opt_level=0, required=("InferType",))
 @dataclass(frozen=True, slots=True)
 class SimplifyInference(FunctionPass):
-    """Rewrite what only matters in training; running it twice changes nothing more."""
+    """Rewrite operators of training as arithmetic; a second run changes nothing."""
 
     def run(self, fn: Function, mod: IRModule, ctx: PassContext) -> Function:
         """The simplified function, itself when there is nothing to simplify."""

@@ -21,8 +21,8 @@ class LayerChoice:
     """What differs at one layer.
 
     Attributes:
-        nbit_weight: bits of its weight; None for those of the QConfig.
-        nbit_input: bits of the values it reads; None for those of the QConfig.
+        nbit_weight: bits of its weight; None for the bits of the QConfig.
+        nbit_input: bits of the values that it reads; None for the bits of the QConfig.
         float: leave the layer in float.
     """
 

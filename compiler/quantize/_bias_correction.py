@@ -7,7 +7,7 @@ e = what a convolution with the error q(w) - w gives on the mean of %x, channel 
 calibration measured it on the float network. Works where the product's only reader adds a constant
 that is quantized; others are left alone.
 Source: Nagel et al., "Data-free quantization through weight equalization and bias correction",
-2019, section 4.2, with measured means in place of those of batch normalisation.
+2019, section 4.2, with measured means in place of the means of batch normalisation.
 """
 
 from __future__ import annotations

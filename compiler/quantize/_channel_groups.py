@@ -36,7 +36,7 @@ Factors = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bridge:
-    """A constant between the factors of an operator's data and those of its result.
+    """A constant between the factors of an operator's data and the factors of its result.
 
     Attributes:
         call: the operator.

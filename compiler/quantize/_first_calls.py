@@ -1,4 +1,4 @@
-"""The first operators of a model: those that read its inputs, or conversions of them.
+"""The first operators of a model: they read its inputs, or conversions of its inputs.
 
     before                                  after annotation
     %0 = image.resize2d(%x);                %0 = simulated_quantize(%x, …);

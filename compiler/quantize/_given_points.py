@@ -25,7 +25,7 @@ class GivenPoints:
 
     Attributes:
         count: quantize points on activations.
-        with_zero_point: those whose integers, counted from 0, need more than int8.
+        with_zero_point: points with integers that, counted from 0, need more than int8.
     """
 
     count: int

@@ -21,7 +21,7 @@ Batch = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Emitted:
-    """Output elements, and how many of them differ from those of the integer reference.
+    """The number of output elements, and how many differ from the integer reference.
 
     Attributes:
         elements: of all outputs over all batches.

@@ -57,7 +57,7 @@ def _definition(callee: Expr, mod: IRModule, bound: dict[Var, Expr]) -> object:
 
 
 def _walk(function: Function) -> list[Expr]:
-    """Nodes of a function without those inside its kernels."""
+    """Nodes of a function without the nodes inside its kernels."""
     inside = {
         node
         for kernel in post_order(function)

@@ -21,10 +21,10 @@ def to_onnx(mod: IRModule, function: str | Function = "main") -> onnx.ModelProto
     Args:
         mod: a typed module; simulated_quantize is written out as division, clip, round half away
             from zero, product.
-        function: a function of the module, or a typed function that may call those of the module.
+        function: a function of the module, or a typed function that may call such functions.
     Raises:
         OnnxExportError: an operator, layout or dtype without ONNX form; integer convolutions
-            (``grid.to_grid_onnx`` exports those).
+            (``grid.to_grid_onnx`` exports such modules).
     """
     flow = dataflow(mod, function) if isinstance(function, str) else flatten_function(function, mod)
     writer = GraphWriter(function if isinstance(function, str) else "main")

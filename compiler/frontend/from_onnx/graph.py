@@ -143,7 +143,7 @@ def _convert_nodes(graph: onnx.GraphProto, opsets: Mapping[str, int], values: Gr
 
 
 def _in_order(nodes: list[_Named]) -> list[_Named]:
-    """The nodes, each behind those whose outputs it reads; otherwise in the order of the file.
+    """The nodes, producers before consumers; otherwise in the order of the file.
 
     Raises:
         OnnxImportError: nodes read each other in a circle.

@@ -81,7 +81,7 @@ def _size(nodes: Sequence[onnx.NodeProto], sizes: dict[_Name, int]) -> int:
 
 
 def _all_nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Nodes and those of their subgraphs."""
+    """Nodes, with the nodes of their subgraphs."""
     stack = list(nodes)
     while stack:
         node = stack.pop()

@@ -145,14 +145,14 @@ def same_shape_operands(args: Sequence[Any], op: Op) -> Test:
 
 @conditions.register("scalar_const")
 def scalar_const(args: Sequence[Any], op: Op) -> Test:
-    """Some operand is constant, and those that are have one element."""
+    """Some operand is constant, and every constant operand has one element."""
     _exactly(0, args, "scalar_const")
     return lambda node: _all_constants(node, lambda shape, result: all(d == 1 for d in shape))
 
 
 @conditions.register("scalar_or_channel_const")
 def scalar_or_channel_const(args: Sequence[Any], op: Op) -> Test:
-    """Some operand is constant; those that are have one element, or one per channel of the result.
+    """Some operand is constant; every constant has one element, or one per channel of the result.
 
     The channel axis is that of ``channel_axis``.
     """

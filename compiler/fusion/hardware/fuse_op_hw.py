@@ -80,7 +80,7 @@ def _is_closed(function: Function) -> bool:
 
 
 def _scopes(function: Function) -> Iterator[Function]:
-    """Function literals inside ``function``, then itself; each after those inside it."""
+    """Function literals inside ``function``, inner before outer, then ``function``."""
     return (scope for scope in post_order(function, _literals) if isinstance(scope, Function))
 
 

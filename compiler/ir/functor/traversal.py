@@ -45,7 +45,7 @@ def expand_dataflow(
         expr: the root.
         check_visited: asked before a node is pushed and again when it is on top; may count.
         visit_leaf: called when all children of a node have been left.
-        expand_expr: children in push order; those of ``dataflow_children`` unless given.
+        expand_expr: children in push order; default ``dataflow_children``.
     """
     if check_visited(expr):
         return

@@ -43,7 +43,7 @@ def _frozen(value: Any) -> Any:
 
 
 def infer_call_lowered(types: Sequence[Any], attrs: CallLoweredAttrs) -> Type:
-    """The result type of the callee, whose parameters must be of the types of the tuple.
+    """The result type of the callee; the types of the tuple must be the types of its parameters.
 
     Raises:
         TypeInferenceError: the callee is no function, or takes other arguments.

@@ -78,7 +78,7 @@ def merge_pad_into_max_pool(call: Call, type_of: TypeOf) -> Expr | None:
 
 @FSimplifyExpr.register("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
 def merge_pad_into_avg_pool(call: Call, type_of: TypeOf) -> Expr | None:
-    """Zeros around the data that count as elements, as those of the pad did."""
+    """Zeros around the data that count as elements, like the zeros of the pad."""
     attrs: Any = call.attrs
     amounts = _spatial_padding(call.args[0], attrs.layout, 0.0)
     if amounts is None or attrs.ceil_mode or not _fits_window(call, amounts):

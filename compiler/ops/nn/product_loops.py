@@ -42,7 +42,7 @@ def matmul_loops(
         builder: of the function.
         shape: of the result.
         depth: products a sum.
-        left: an operand, and its indices from those of the result and k.
+        left: an operand, and its indices from the indices of the result and k.
         right: the other operand.
         dtype: of the result.
     """

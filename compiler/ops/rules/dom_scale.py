@@ -1,4 +1,4 @@
-"""DomScale, and FQDomScale: the scale of an operator's integer result, from those of its operands.
+"""DomScale, and FQDomScale: the scale of an operator's integer result, from the operands' scales.
 
 Calibration asks it to find the scale of the accumulator that a bias is added to.
 """

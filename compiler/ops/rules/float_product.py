@@ -91,7 +91,7 @@ def _in_order_of_error(levels: Ints) -> list[Ints]:
 def _near_ties(
     multiplier: Ints, shift: Ints, x_low: Ints, x_high: Ints, steps: Ints
 ) -> tuple[Ints, Ints]:
-    """(channels, levels k of ``steps``): those that a rounding to float32 might move."""
+    """(channels, levels k of ``steps``): the levels that rounding to float32 may move."""
     halves = steps - 0.5
     margin = _MARGIN if int(multiplier.max(initial=0)) > EXACT else _MARGIN / 2
     with np.errstate(divide="ignore"):

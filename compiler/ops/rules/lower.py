@@ -6,7 +6,7 @@ A rule says one of three things:
     reductions, convolutions, products   blocks emitted into temps, inputs read through their views
     library routines                     an Extern on materialised buffers
 
-LowerTE asks, through ``compiler.lowering.primitive``. The values are those of FNumpyCompute:
+LowerTE asks, through ``compiler.lowering.primitive``. The values equal the values of FNumpyCompute:
 integers bit for bit, floats up to the order of their sums.
 """
 

@@ -74,7 +74,7 @@ def saturated(array: Array, dtype: str) -> Array:
 
 
 def _shortest(dtype: str, x: Scalar) -> Scalar:
-    """The cast without those below it that keep all the bits it keeps."""
+    """The cast without inner casts that keep all bits that the outer cast keeps."""
     while (
         isinstance(x, Cast)
         and is_integer(dtype)

@@ -102,7 +102,7 @@ def reduce_words(
     Args:
         variable: what ``x`` stands for.
         number: makes the value of a number.
-        apply: makes the value of an operator from those of its arguments.
+        apply: computes the value of an operator from the values of its arguments.
     """
     stack: list[Any] = []
     for word in words(formula):

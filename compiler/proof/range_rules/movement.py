@@ -71,7 +71,7 @@ def resize(step: Step, ctx: RangeContext) -> Interval:
 
 @FRange.register("take", "gather", "gather_nd")
 def look_up(step: Step, ctx: RangeContext) -> Interval:
-    """Any element of the data; of a one-dimensional table, those between the extreme indices."""
+    """Any element of the data; in a one-dimensional table, elements between the extreme indices."""
     data, indices = step.args
     rank = len(step.result.type.shape)
     if step.name != "take" or data.data is None or data.data.ndim != 1 or not data.data.size:

@@ -30,7 +30,7 @@ def weighted_sum(positive: Array, negative: Array, on_positive: Bound, on_negati
 
     Args:
         positive: (G, O, K), sums of the weights above 0.
-        negative: the same of those below 0.
+        negative: the same of the values below 0.
         on_positive: (G, K), the bound that each positive weight meets.
         on_negative: (G, K), the bound that each negative weight meets.
     Returns:
@@ -50,7 +50,7 @@ def largest(weight: Array) -> int:
 
 
 def signed_sums(weight: Array) -> tuple[Array, Array]:
-    """Sums of the weights above 0, and of those below 0, over the last axis; never wrapped."""
+    """Sums of the positive and of the negative weights over the last axis; never wrapped."""
     fits = largest(weight) * max(weight.shape[-1], 1) < _INT64_ROOM
     wide = weight.astype(np.int64 if fits else object)
     return np.maximum(wide, 0).sum(axis=-1), np.minimum(wide, 0).sum(axis=-1)

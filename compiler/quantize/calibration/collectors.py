@@ -49,7 +49,7 @@ class PointMap:
 
 
 def _row(values: NDArray[Any]) -> NDArray[np.float32]:
-    """The values as one axis; those of an empty tensor are one zero."""
+    """The values as one axis; an empty tensor becomes one zero."""
     row = np.ascontiguousarray(values, np.float32).reshape(-1)
     return row if row.size else np.zeros(1, np.float32)
 

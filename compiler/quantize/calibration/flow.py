@@ -58,7 +58,7 @@ _SCALE_FIELDS: Final = (
 )
 """Fields beside ``calibration_fields()`` that decide the activation scales."""
 _VARIANTS: Final = 8
-"""Graph variants whose statistics are held; those of others are read again."""
+"""The number of graph variants with stored statistics; the others are measured again."""
 
 Arrays = Mapping[str, NDArray[Any]]
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class NoStore:
 
 
 class NoData:
-    """The batches of a caller who gave none."""
+    """Calibration data without batches."""
 
     def collect(self, measurement: Measurement) -> Sequence[Statistics]:
         """Refuse to measure.

@@ -38,7 +38,7 @@ _NEAR = 16.0
 
 
 def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[IRModule, PointMap]:
-    """Module whose main returns the tuple of distinct measured tensors, and who reads which.
+    """Module whose main returns the distinct measured tensors, and the tensor of each point.
 
     Args:
         annotated: result of QuantizeAnnotate.
@@ -118,6 +118,6 @@ def _read_by_softmax(nodes: Sequence[Expr], result: Expr) -> dict[Expr, int]:
 
 
 def _near_largest(scores: Expr, axis: int) -> Expr:
-    """Scores with those raised that softmax cannot tell from 0: no range is lost to them."""
+    """Scores, at least max - 16: softmax maps smaller scores to nearly 0."""
     largest = op_call("max", scores, axis=(axis,), keepdims=True)
     return op_call("maximum", scores, op_call("subtract", largest, scalar(_NEAR, "float32")))

@@ -71,7 +71,7 @@ def _decided_binary(node: Bin, ranges: ValueRanges) -> Scalar | None:
 def split_guards(
     block: Compute, expr: Scalar, bounded: Callable[[Affine], bool]
 ) -> tuple[Scalar, list[Condition]]:
-    """What a reduction adds, without the guards that loops can take over, and those guards.
+    """The addend of a reduction without the guards that become loop bounds, and these guards.
 
     Args:
         block: a reduction with sum, prod, max or min.

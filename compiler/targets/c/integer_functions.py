@@ -1,4 +1,4 @@
-"""C functions of integers, and those that floats have alike (min, max, abs, quotients)."""
+"""C functions of integers, and functions of integers and floats (min, max, abs, quotients)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ CACHE_VARIABLE = "QSEARCH_CACHE_DIR"
 """Environment variable that moves the cache folder."""
 
 EXACT_FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
-"""Fast code whose float results are those of the source read literally (no fused multiply-add)."""
+"""Fast code with the float results that the source defines (no fused multiply-add)."""
 
 _BUILD_TIMEOUT_S = 300.0
 

@@ -137,7 +137,7 @@ _Work = tuple[Plan, Scope, Expr, Block]
 
 
 def make_plan(function: Function) -> Plan:
-    """The plan of a global function, with those of the function literals inside.
+    """The plan of a global function, and a plan for each function literal inside.
 
     Raises:
         EvaluationError: a free variable, or a node that cannot be evaluated.

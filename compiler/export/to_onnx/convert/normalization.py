@@ -1,4 +1,4 @@
-"""Normalizations; those that ONNX lacks are written out."""
+"""Normalizations; a norm that ONNX lacks becomes several nodes."""
 
 from __future__ import annotations
 

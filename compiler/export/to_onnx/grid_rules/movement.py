@@ -1,4 +1,4 @@
-"""Operators that move integers without changing them, and those that pick some of them."""
+"""Operators that move integers, and operators that select integers."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _gathered(table: Array, index: str, step: Step, grid: GridEmitter) -> str:
 
 @FToGrid.register("lookup")
 def lookup(step: Step, grid: GridEmitter) -> Carried:
-    """Gather; bounds are those of the entries that can be reached."""
+    """Gather; the bounds are the bounds of the reachable entries."""
     source, table = grid.carried(step.args[0]), _constant_table(step, grid)
     lowest, highest = integer_range(step.args[0].type.dtype)
     whole = table[np.minimum(np.arange(highest - lowest + 1), table.size - 1)]

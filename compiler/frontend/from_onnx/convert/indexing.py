@@ -19,7 +19,7 @@ def _slice(
     axes: Sequence[int] | None,
     steps: Sequence[int] | None,
 ) -> Expr:
-    """Only the sliced axes get bounds; those of the others stay as they are."""
+    """Only the sliced axes get bounds; the other axes stay whole."""
     data = node.arg(0)
     rank = node.rank(data)
     axes = list(range(len(starts))) if axes is None else [node.axis(a, rank) for a in axes]

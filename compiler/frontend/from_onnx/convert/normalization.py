@@ -13,7 +13,7 @@ from compiler.ir.expr import Expr
 
 @from_onnx("BatchNormalization")
 def batch_normalization(node: OnnxNode) -> Expr | list[Expr]:
-    """By the stored statistics, or in training mode by those of the batch."""
+    """With the stored statistics, or in training mode with the statistics of the batch."""
     mean, variance = node.arg(3), node.arg(4)
     training = bool(node.attr("training_mode", 0))
     if training:
