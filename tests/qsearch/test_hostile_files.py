@@ -208,7 +208,7 @@ TEXTS: dict[str, tuple[str, int, str]] = {
     "many wide windows": (
         corner("nn.max_pool2d(%0, pool_size=[90, 90], padding=[90, 90, 90, 90])"),
         2,
-        "units of work",
+        "bytes of memory",
     ),
     "a product of 8 GMAC": (
         cut(
