@@ -173,8 +173,14 @@ class Calibration:
         mark: partitions and annotates.
 
     Example:
-        >>> calibration = Calibration(mod, batches)
-        >>> calibration.candidate(QConfig.recommended()).partitioned
+        >>> from compiler import relay
+        >>> from compiler.qtypes.qconfig import QConfig
+        >>> weight = relay.const(np.ones((4, 3, 1, 1), "float32"))
+        >>> conv = relay.op.nn.conv2d(relay.var("x", (1, 3, 8, 8)), weight)
+        >>> batches = [{"x": np.ones((1, 3, 8, 8), "float32")}]
+        >>> calibration = Calibration(relay.module(conv), batches)
+        >>> calibration.candidate(QConfig.recommended()).partitioned is not None
+        True
     """
 
     def __init__(
