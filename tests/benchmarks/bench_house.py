@@ -104,11 +104,14 @@ Measure = Callable[[], Bound]
 MEASURES: Final[dict[str, Measure]] = {}
 REACHED: Final = frozenset(
     {
+        "READMEs above 8 kB",
+        "files that cite a document that is not here",
         "files of qsearch and workers",
         "files of qsearch/ itself",
         "files of qsearch and workers above 450 lines",
         "files of qsearch and workers that run in a launch",
         "files of qsearch/search",
+        "functions whose docstring only names another",
         "heavy modules before the first line",
         "small modules with one reader",
         "words of the dialect in names",
@@ -318,6 +321,24 @@ def citations() -> Bound:
         if _CITATION.search(text):
             found.append(name)
     return Bound("files that cite a document that is not here", 0, tuple(found))
+
+
+@measure
+def readmes() -> Bound:
+    """READMEs above 8 kB."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z", "*README.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\0")
+    sizes = {name: (ROOT / name).stat().st_size for name in filter(None, tracked)}
+    return Bound(
+        "READMEs above 8 kB",
+        0,
+        tuple(f"{name} {size:,} bytes" for name, size in sizes.items() if size > 8 * 1024),
+    )
 
 
 # What a launch runs -------------------------------------------------------------------------------
