@@ -182,14 +182,19 @@ A5 = [
 
 
 def requantized(
-    values: Any, s_in: Any, s_out: float, trailing: int | None = None, **config: Any
+    values: Any,
+    s_in: Any,
+    s_out: float,
+    trailing: int | None = None,
+    bounds: tuple[float, float] = (-127.0, 127.0),
+    **config: Any,
 ) -> tuple[list[int], str]:
     rank = np.ndim(values)
 
     def make(x: Expr) -> Expr:
         value = integers(x, DomScale(as_scale(s_in), trailing), "int32", -(1 << 29), 1 << 29)
         out = DomScale(as_scale(s_out))
-        return requantize(value, out, -127.0, 127.0, rank, QConfig(**config)).data
+        return requantize(value, out, *bounds, rank, QConfig(**config)).data
 
     return on_int32(make, values)
 
@@ -216,6 +221,40 @@ def test_a_shift_to_the_right_by_more_than_a_word_gives_zero() -> None:
 def test_a_large_factor_saturates_instead_of_wrapping() -> None:
     found, _ = requantized([0, 1, -1, 5000, 1 << 28, -(1 << 28)], 3.0, 0.01)
     assert found == [0, 127, -127, 127, 127, -127]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [((0.0, 127.0), [0, 50, 100, 127, 127, 0]), ((-127.0, 0.0), [0, 0, 0, 0, 0, -100])],
+)
+def test_a_large_factor_saturates_at_the_farther_bound(
+    bounds: tuple[float, float], expected: list[int]
+) -> None:
+    found, _ = requantized([0, 1, 2, 3, 1 << 28, -2], 50.0, 1.0, bounds=bounds)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bounds", "dtype"),
+    [
+        (-100, 50, (-500.0, 500.0), "int32"),
+        (-50, 100, (-500.0, 500.0), "int32"),
+        (-100, 50, (-128.0, 500.0), "int8"),
+    ],
+)
+def test_narrow_integers_become_wide_where_the_result_is_wide(
+    low: int, high: int, bounds: tuple[float, float], dtype: str
+) -> None:
+    x = Var("x", TensorType((2,), "int8"))
+    value = integers(x, DomScale(as_scale(1.0)), "int8", low, high)
+    out = requantize(value, DomScale(as_scale(0.5)), *bounds, 1, QConfig())
+    (found,) = evaluate(
+        infer_module(IRModule.from_expr(Function((x,), out.data))), [np.array([low, high], np.int8)]
+    )
+    assert (out.dtype, str(found.dtype)) == (dtype, dtype)
+    assert found.tolist() == [max(2 * low, bounds[0]), 2 * high]
+    assert out.low <= found.min()
+    assert found.max() <= out.high
 
 
 VECTOR_SCALES = [
@@ -295,3 +334,16 @@ def test_scaling_up_saturates_where_it_could_overflow(ratio: float) -> None:
     # A clip in front of a fixed-point product stops at a multiple of the factor.
     assert found[3] >= (1 << 31) - 1 - factor
     assert found[4] == -found[3] or found[4] == -found[3] - 1
+
+
+def test_scaling_up_by_a_fixed_point_product_saturates_at_the_largest_multiple_that_fits() -> None:
+    factor = as_scale(1_000_000.5)
+
+    def make(x: Expr) -> Expr:
+        value = integers(x, DomScale(factor), "int32", -(1 << 20), 1 << 20)
+        limit = (1 << 31) - 1
+        return mul_and_div(value, factor, DomScale(as_scale(1.0)), limit, x, 1, QConfig()).data
+
+    found, _ = on_int32(make, [2, -2, 2000, 2147, 2148, -(1 << 20)])
+    most = 2_147_001_074
+    assert found == [2_000_001, -2_000_001, 2_000_001_000, most, most, -most + 1]

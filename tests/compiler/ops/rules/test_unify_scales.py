@@ -1,0 +1,98 @@
+"""unify_for_add: two operands at one scale, whose sum the accumulator holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import evaluate, relay
+from compiler.ir.expr import Call, Expr, Function, Tuple, Var
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.ty import TensorType
+from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.realize import QRealizeIntExpr, integers
+from compiler.ops.rules.unify_scales import unify_for_add
+from compiler.qtypes.errors import IntegerOverflowError
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.qtypes.qconfig import QConfig
+
+LIMIT = 2**31 - 1
+
+
+def operand(
+    shape: tuple[int, ...], scale: Any, low: int, high: int, trailing: int | None = None
+) -> QRealizeIntExpr:
+    data = Var("x", TensorType(shape, "int32"))
+    return integers(data, DomScale(as_scale(scale), trailing), "int32", low, high)
+
+
+def unified(
+    lhs: QRealizeIntExpr, rhs: QRealizeIntExpr, constant: Expr | None = None
+) -> tuple[QRealizeIntExpr, QRealizeIntExpr]:
+    """The operands of their sum; ``constant`` is the lhs of the annotated graph."""
+    x, y = (Var(n, _real(v)) for n, v in (("x", lhs), ("y", rhs)))
+    add = relay.op.add(constant or x, y)
+    ref_call = infer_module(IRModule.from_expr(Function((x, y), add)))["main"].body
+    assert isinstance(ref_call, Call)
+    return unify_for_add(ref_call, (lhs, rhs), QConfig())[0]
+
+
+def _real(value: QRealizeIntExpr) -> TensorType:
+    assert isinstance(value.data, Var)
+    assert isinstance(value.data.type_annotation, TensorType)
+    return TensorType(value.data.type_annotation.shape, "float32")
+
+
+def results(
+    sides: Sequence[QRealizeIntExpr], operands: Sequence[QRealizeIntExpr], values: Sequence[Any]
+) -> list[Any]:
+    """What the graphs of the sides compute of the operands' integers."""
+    params = tuple(value.data for value in operands)
+    body = Tuple(tuple(side.data for side in sides))
+    mod = infer_module(IRModule.from_expr(Function(params, body)))  # type: ignore[arg-type]
+    return [out.tolist() for out in evaluate(mod, [np.asarray(v, np.int32) for v in values])]
+
+
+def test_a_sum_that_may_overflow_at_one_scale_is_refused() -> None:
+    half = 2**30
+    unified(operand((2,), 1.0, -half, half), operand((2,), 1.0, 0, half - 1))
+    with pytest.raises(IntegerOverflowError, match=f"can reach {2**31}"):
+        unified(operand((2,), 1.0, -half, half), operand((2,), 1.0, 0, half))
+
+
+@pytest.mark.parametrize(("low", "high"), [(-(2**29), 2**29), (0, 2**29), (-(2**29), 0)])
+def test_the_scaled_side_is_saturated_where_the_sum_overflows_by_one(low: int, high: int) -> None:
+    fixed = 2**30 - 1
+    operands = operand((2,), 1.0, -fixed, fixed), operand((2,), 2.0, low, high)
+    sides = unified(*operands)
+    assert sides[0].bound == fixed
+    assert sides[1].bound == LIMIT - fixed
+    found = results(sides, operands, ([fixed, -fixed], [high, low]))
+    assert found == [[fixed, -fixed], [2 * high, 2 * low]]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_an_operand_without_the_channel_axis_is_scaled_per_channel(swapped: bool) -> None:
+    order = slice(None, None, -1 if swapped else 1)
+    operands = [operand((1, 2, 3), [0.3, 0.7], -127, 127, 1), operand((3,), 1.0, -127, 127)][order]
+    values = [np.ones((1, 2, 3), int), np.array([100, -100, 7])][order]
+    sides = unified(operands[0], operands[1])
+    assert [side.trailing for side in sides] == [1, 1]
+    per_channel, spread = results(sides, operands, values)[order]
+    assert per_channel == [[[1, 1, 1], [1, 1, 1]]]
+    assert spread == [[333, -333, 23], [143, -143, 10]]
+
+
+def test_an_empty_constant_is_bounded_by_0() -> None:
+    empty = relay.const(np.zeros((0,), np.float32))
+    scale, low, high = (relay.const(np.float32(v)) for v in (0.5, -127, 127))
+    quantize = relay.op.relay.op.annotation.simulated_quantize
+    constant = quantize(empty, scale, low, high, kind=QAnnotateKind.WEIGHT)
+    sides = unified(
+        operand((0,), 0.5, -127, 127), operand((0,), 0.5, -LIMIT, LIMIT), constant=constant
+    )
+    assert [(side.low, side.high) for side in sides] == [(0, 0), (-LIMIT, LIMIT)]
