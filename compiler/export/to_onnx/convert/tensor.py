@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from compiler.export.to_onnx.emitter import Emitter, FToOnnx
-from compiler.ir.dataflow import Step
-from compiler.ir.ty import is_float
+from compiler.ir.dataflow import Step, Value
+from compiler.ir.ty import is_float, is_integer
 
 # The largest float32 below one half: floor(|x| + this) is floor(|x| + 1/2) computed without
 # rounding error for every float32, where adding 0.5 itself would carry 0.49999997 up to 1.
@@ -132,6 +132,42 @@ def fits_int32(low: float, high: float) -> bool:
 
 @FToOnnx.register("clip")
 def clip(step: Step, e: Emitter) -> str:
+    """Clip; NaN, of which onnxruntime's Clip makes a bound, is kept where integers are made."""
+    name = _limited(step, e)
+    if not is_float(step.result.type.dtype) or not _becomes_integer(step.result):
+        return name
+    data = step.args[0]
+    if data.producer is not None and data.producer.name == "round":
+        # Rounding keeps NaN; ``_limited`` may have left the rounding itself out.
+        data = data.producer.args[0]
+    source = e.name(data)
+    return e.node("Where", [e.node("IsNaN", [source]), source, name])
+
+
+def _becomes_integer(value: Value) -> bool:
+    """True where a cast to an integer reads the value, elementwise steps between them."""
+    seen = {value}
+    stack = [value]
+    while stack:
+        for step in stack.pop().users:
+            if step.name == "cast" and is_integer(step.result.type.dtype):
+                return True
+            if step.name in _TOWARDS_INTEGERS and step.result not in seen:
+                seen.add(step.result)
+                stack.append(step.result)
+    return False
+
+
+_TOWARDS_INTEGERS = frozenset(
+    (
+        *("add", "subtract", "multiply", "clip", "cast", "copy", "reshape", "transpose"),
+        *("round", "round_even", "floor", "ceil", "trunc"),
+        *("annotation.cast_hint", "annotation.stop_fusion"),
+    )
+)
+
+
+def _limited(step: Step, e: Emitter) -> str:
     """Clip; an infinite bound is left out."""
     data = step.args[0]
     low, high = float(step.attrs.a_min), float(step.attrs.a_max)

@@ -52,7 +52,7 @@ def wrapped(carried: Carried, dtype: str, grid: GridEmitter) -> Carried:
 
 
 def _from_float(source: Value, dtype: str, grid: GridEmitter) -> Carried:
-    """Integers stay as they are; other floats are truncated and saturated."""
+    """Integers stay as they are; other floats are truncated and saturated; NaN becomes 0."""
     held = _integral_bounds(source)
     low, high = integer_range(dtype)
     if (
@@ -64,7 +64,8 @@ def _from_float(source: Value, dtype: str, grid: GridEmitter) -> Carried:
         name = grid.name(source)
         if source.type.dtype != "float32":
             name = grid.writer.cast(name, "float32")
-        return Carried(name, "float32", *held)
+        name = grid.node("Where", [grid.node("IsNaN", [name]), grid.float_constant(0), name])
+        return Carried(name, "float32", min(held[0], 0), max(held[1], 0))
     if dtype in ("int64", "uint64"):
         raise OnnxExportError(
             f"cast of {source.type.dtype} to {dtype} without a clip cannot be exported exactly",

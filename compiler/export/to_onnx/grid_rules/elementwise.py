@@ -16,6 +16,7 @@ from compiler.export.to_onnx.grid_emitter import (
 )
 from compiler.export.to_onnx.ordered import larger, smaller
 from compiler.ir.dataflow import Step
+from compiler.ir.ty import is_integer
 from compiler.ops.number_format import integer_range
 from compiler.ops.tensor.clip import integer_bound
 
@@ -157,7 +158,11 @@ def where(step: Step, grid: GridEmitter) -> Carried:
     """Where, both branches carried alike."""
     a, b = grid.carried(step.args[1]), grid.carried(step.args[2])
     low, high = min(a.low, b.low), max(a.high, b.high)
-    condition = grid.name(step.args[0])
+    given = step.args[0]
+    whole = is_integer(given.type.dtype)
+    condition = grid.native(given) if whole else grid.name(given)
+    if given.type.dtype != "bool":
+        condition = grid.writer.cast(condition, "bool")
     floats = max(a.magnitude, b.magnitude) < FLOAT_LIMIT
     pick: Callable[[Carried], str] = grid.as_float if floats else grid.as_int64
     name = grid.node("Where", [condition, pick(a), pick(b)])

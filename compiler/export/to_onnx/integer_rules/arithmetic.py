@@ -34,6 +34,8 @@ def plain(step: Step, e: IntegerEmitter) -> list[str]:
     for value in step.args:
         whole = is_integer(value.type.dtype)
         inner.bind(value, e.widened(value, work) if whole else e.name(value))
+    if step.name == "where" and step.args[0].type.dtype != "bool":
+        inner.bind(step.args[0], e.writer.cast(e.name(step.args[0]), "bool"))
     names = FToOnnx.require(step.op)(step, inner)
     names = [names] if isinstance(names, str) else names
     return [
