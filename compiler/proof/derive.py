@@ -21,8 +21,9 @@ from compiler.proof.dtypes import check_dtypes, count_values
 from compiler.proof.finding import Finding
 from compiler.proof.ranges import Intermediate, Ranges, ValueRange, analyse
 from compiler.proof.record import FORMAT, contents_of, conversion_record, value_record
-from compiler.proof.replay import Comparison, replay_core, replay_samples
+from compiler.proof.replay import Comparison, replay, replay_samples
 from compiler.proof.wiring import CORE, PREFIX, SUFFIX, check_wiring, passed_through
+from compiler.proof.work import declared_work
 from compiler.runtime.artifact import Sample
 
 # The forms that a product with a real scale takes on integers.
@@ -35,6 +36,7 @@ _RESCALING = (
     "lookup",
 )
 _SEED = 20
+_LARGE_MACS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +133,16 @@ def derive(mod: IRModule, samples: Sequence[Sample], compiled: bool = False) -> 
     Args:
         mod: typed; partitioned, or it is refuted for that.
         samples: inputs of main with the outputs that were recorded for them.
-        compiled: also test the C that export writes, unless the module is refuted already; needs a
-            C compiler.
+        compiled: also test the C that export writes; needs a C compiler.
+
+    A module that is refuted for its wiring or its ranges is not run.
     """
     proof = derive_static(mod)
-    if not proof.values:
+    if not proof.values or any(finding.check != "dtypes" for finding in proof.findings):
+        # Numbers that leave their dtype say nothing, whatever an executor makes of them.
         return proof
     bounds = [(low, high) for _, low, high in proof.inputs]
-    whole = not any(finding.check == "dtypes" for finding in proof.findings)
-    return _tested(proof, mod, bounds, samples, whole, compiled)
+    return _tested(proof, mod, bounds, samples, compiled)
 
 
 def derive_static(mod: IRModule) -> Proof:
@@ -200,18 +203,14 @@ def _tested(
     mod: IRModule,
     bounds: Sequence[tuple[int, int]],
     samples: Sequence[Sample],
-    whole: bool,
     compiled: bool,
 ) -> Proof:
     try:
-        proof = proof.with_comparison(replay_samples(mod, samples), "samples")
-        if not whole:
+        if proof.findings:
             # Floats need not agree to the last bit, so there is nothing to compare.
-            return proof
+            return proof.with_comparison(replay_samples(mod, samples), "samples")
         rng = np.random.default_rng(_SEED)
-        comparisons, findings = replay_core(
-            mod, bounds, samples, rng, compiled and not proof.findings
-        )
+        comparisons, findings = replay(mod, bounds, samples, rng, compiled, _is_large(mod))
     except CompilerError as error:
         return proof.with_findings(Finding("samples", "a stored sample", f"cannot be run: {error}"))
     return replace(
@@ -219,6 +218,14 @@ def _tested(
         comparisons=(*proof.comparisons, *comparisons),
         findings=(*proof.findings, *findings),
     )
+
+
+def _is_large(mod: IRModule) -> bool:
+    """True where a run takes so long that few have to do."""
+    try:
+        return declared_work(mod).macs > _LARGE_MACS
+    except CompilerError:
+        return True
 
 
 def _integer_scales(ranges: Ranges, holds: bool) -> Claim:

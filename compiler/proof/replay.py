@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import CodegenError, CompilerError, LoweringError
+from compiler.errors import CodegenError, CompilerError, LoweringError, OnnxExportError
+from compiler.ir.dataflow import dataflow
 from compiler.ir.expr import Var
 from compiler.ir.module import IRModule
+from compiler.ir.ty import is_float
+from compiler.ops.number_format import integer_range, storage_dtype
 from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX
 from compiler.runtime.artifact import Sample
@@ -19,6 +22,7 @@ from compiler.runtime.executor import Executor
 from compiler.runtime.executor import Inputs as AnyInputs
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.toolchain import EXACT_FLAGS
+from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 
@@ -26,6 +30,14 @@ Array = NDArray[Any]
 Inputs = dict[str, Array]
 
 RANDOM_RUNS = 4
+MAIN = "main"
+EXACT, GRID, IN_C = "integer ONNX", "ONNX on the grid", "generated C"
+_NO_FORM: dict[str, tuple[type[CompilerError], ...]] = {
+    EXACT: (),
+    GRID: (OnnxExportError,),
+    IN_C: (LoweringError, CodegenError),
+}
+"""Form → errors of a module that has no such form, which need not have one."""
 REPLAY_FLAGS = ("-O1", *EXACT_FLAGS[1:])
 """A dozen runs do not pay for the compiler's slowest optimisations."""
 
@@ -73,20 +85,6 @@ def _bits(array: Array, dtype: np.dtype[Any]) -> Array:
     return np.ascontiguousarray(array).view(dtype)
 
 
-def replay_samples(mod: IRModule, samples: Sequence[Sample]) -> Comparison:
-    """The stored outputs of the stored inputs, computed again by the reference.
-
-    Raises:
-        EvaluationError: a stored input does not fit the module.
-    """
-    executor = ReferenceExecutor(mod)
-    elements = differing = 0
-    for inputs, stored in samples:
-        compared, different = differing_elements(executor.run(inputs), stored)
-        elements, differing = elements + compared, differing + different
-    return Comparison("stored samples, computed again", len(samples), elements, differing)
-
-
 def compare_executors(
     what: str, ours: Executor, theirs: Executor, batches: Iterable[Mapping[str, Array]]
 ) -> Comparison:
@@ -98,47 +96,86 @@ def compare_executors(
     return Comparison(what, runs, elements, differing)
 
 
-def replay_core(
+def replay_samples(mod: IRModule, samples: Sequence[Sample]) -> Comparison:
+    """The stored outputs of the stored inputs, computed again by the reference.
+
+    Raises:
+        EvaluationError: a stored input does not fit the module.
+    """
+    return _compare_samples(ReferenceExecutor(mod), samples)
+
+
+def replay(
     mod: IRModule,
     ranges: Sequence[tuple[int, int]],
     samples: Sequence[Sample],
     rng: np.random.Generator,
     compiled: bool = False,
+    large: bool = False,
 ) -> tuple[tuple[Comparison, ...], tuple[Finding, ...]]:
-    """quantized_main on the reference and as exact integer ONNX: random, extreme, real inputs.
+    """main and quantized_main on the reference, and in every form that ships.
+
+    The forms are exact integer ONNX, ONNX on the grid where the module has that form, and C. main
+    runs on real, random and special inputs (``main_inputs``), quantized_main on random and extreme
+    integers within its bounds.
 
     Args:
-        mod: partitioned, typed.
+        mod: partitioned, typed, and not refuted.
         ranges: bounds of each parameter of quantized_main.
-        samples: real inputs of main.
+        samples: real inputs of main with the outputs stored for them.
         compiled: also as the C that export writes, if it has such a form; needs a C compiler.
+        large: run fewer inputs of each kind.
+    Raises:
+        EvaluationError: a stored input does not fit the module.
     """
-    others: dict[str, Callable[[], Executor]] = {"integer ONNX": lambda: IntegerExecutor(mod, CORE)}
-    if compiled:
-        others["generated C"] = lambda: CExecutor(mod, CORE, REPLAY_FLAGS)
+    reference = {name: _Remembering(ReferenceExecutor(mod, name)) for name in (MAIN, CORE)}
+    found = [_compare_samples(reference[MAIN], samples)]
+    findings = [*found[0].finding("samples")]
     params = mod[CORE].params
-    kinds = {
+    core = {
         "random integers": list(random_inputs(params, ranges, rng)),
         "extreme integers": list(extreme_inputs(params, ranges, rng)),
-        "real inputs": list(real_inputs(mod, samples)),
     }
-    ours = _Remembering(ReferenceExecutor(mod, CORE))
-    found: list[Comparison] = []
-    findings: list[Finding] = []
-    for name, make in others.items():
+    whole = {"real inputs": [inputs for inputs, _ in samples], **main_inputs(mod, ranges, rng)}
+    batches = {MAIN: whole, CORE: core}
+    for form, make in _forms(mod, compiled).items():
         try:
-            theirs = make()
-        except (LoweringError, CodegenError):
-            # No loops or no C for an operator says nothing against the integers.
-            continue
+            executors = make()
         except CompilerError as error:
-            findings.append(Finding("executors", f"@{CORE}", f"has no exact {name}: {error}"))
+            # No loops, no C or no grid for an operator says nothing against the integers.
+            if not isinstance(error, _NO_FORM[form]):
+                findings.append(Finding("executors", f"@{CORE}", f"has no exact {form}: {error}"))
             continue
-        for kind, batches in kinds.items():
-            what = f"@{CORE}, reference and {name}, {kind}"
-            found.append(compare_executors(what, ours, theirs, batches))
-    findings += [f for one in found for f in one.finding("executors")]
+        for name, theirs in executors.items():
+            for kind, inputs in batches[name].items():
+                what = f"@{name}, reference and {form}, {kind}"
+                # What is large is run on real inputs, and on the last, the mixed, of the others.
+                taken = inputs[-1:] if large and kind != "real inputs" else inputs
+                found.append(compare_executors(what, reference[name], theirs, taken))
+                findings += found[-1].finding("executors")
     return tuple(found), tuple(findings)
+
+
+def _forms(mod: IRModule, compiled: bool) -> dict[str, Callable[[], dict[str, Executor]]]:
+    """Form → what makes its executors of main and quantized_main."""
+
+    def in_c() -> dict[str, Executor]:
+        made = CExecutor(mod, MAIN, REPLAY_FLAGS)
+        return {MAIN: made, CORE: made.callee(CORE)}
+
+    forms: dict[str, Callable[[], dict[str, Executor]]] = {
+        EXACT: lambda: {name: IntegerExecutor(mod, name) for name in (MAIN, CORE)},
+        GRID: lambda: {name: GridExecutor(mod, name) for name in (MAIN, CORE)},
+    }
+    return {**forms, IN_C: in_c} if compiled else forms
+
+
+def _compare_samples(executor: Executor, samples: Sequence[Sample]) -> Comparison:
+    elements = differing = 0
+    for inputs, stored in samples:
+        compared, different = differing_elements(executor.run(inputs), stored)
+        elements, differing = elements + compared, differing + different
+    return Comparison("stored samples, computed again", len(samples), elements, differing)
 
 
 class _Remembering:
@@ -178,24 +215,102 @@ def extreme_inputs(
     yield filled(lambda low, high: low)
     yield filled(lambda low, high: high)
     yield filled(lambda low, high: min(max(0, low), high))
-    yield {
-        p.name_hint: np.where(np.indices(_shape(p)).sum(axis=0) % 2 == 0, low, high).astype(
-            _dtype(p)
+    for chosen in (lambda p: np.indices(_shape(p)).sum(axis=0) % 2 == 0, _tossed(rng)):
+        yield {
+            p.name_hint: np.where(chosen(p), *(np.asarray(end, _dtype(p)) for end in ends))
+            for p, ends in zip(params, ranges)
+        }
+
+
+def _tossed(rng: np.random.Generator) -> Callable[[Var], Array]:
+    return lambda param: rng.random(_shape(param)) < 0.5
+
+
+def main_inputs(
+    mod: IRModule, ranges: Sequence[tuple[int, int]], rng: np.random.Generator
+) -> dict[str, list[Inputs]]:
+    """Inputs of main by kind.
+
+    Random floats reach a little beyond the clips of quantize_inputs. Special ones are NaN, both
+    infinities, both zeros, denormals, the largest numbers, and the floats beside those that are
+    scaled to half a step, where rounding turns; all NaN, and all kinds in one tensor. Integers are
+    random, and the ends of their dtype.
+
+    Args:
+        ranges: bounds of each parameter of quantized_main.
+    """
+    scales = _scales(mod)
+    params = mod[MAIN].params
+    reach = max((max(abs(low), abs(high)) for low, high in ranges), default=1) + 2
+
+    def made(kind: str) -> Inputs:
+        return {
+            p.name_hint: _floats(kind, p, scale, reach, rng)
+            if is_float(_dtype(p))
+            else _drawn(rng, *_ends(p.tensor_type.dtype), p)
+            for p, scale in zip(params, scales)
+        }
+
+    kinds = {"random inputs": [made("random") for _ in range(2)]}
+    if any(is_float(_dtype(p)) for p in params):
+        kinds["ties of rounding"] = [made("ties")]
+        kinds["special floats"] = [made("nan"), made("special")]
+    if not all(is_float(_dtype(p)) for p in params):
+        whole = [p for p in params if not is_float(_dtype(p))]
+        others = made("random")
+        ends = [_ends(p.tensor_type.dtype) for p in whole]
+        kinds["extreme inputs"] = [{**others, **one} for one in extreme_inputs(whole, ends, rng)]
+    return kinds
+
+
+def _scales(mod: IRModule) -> list[Array]:
+    """What quantize_inputs multiplies each parameter of main by; 1 where it does not."""
+    found: list[Array] = []
+    for value in dataflow(mod, PREFIX).inputs:
+        factors = [
+            arg.data
+            for step in value.users
+            if step.name == "multiply"
+            for arg in step.args
+            if arg.data is not None and is_float(arg.type.dtype)
+        ]
+        usable = factors and np.isfinite(factors[0]).all() and (factors[0] != 0).all()
+        scale = np.asarray(factors[0] if usable else 1.0, np.float64)
+        fits = np.broadcast_shapes(scale.shape, value.type.concrete_shape)
+        found.append(scale if fits == value.type.concrete_shape else np.asarray(1.0))
+    return found
+
+
+def _floats(kind: str, param: Var, scale: Array, reach: int, rng: np.random.Generator) -> Array:
+    shape, dtype = _shape(param), np.dtype(_dtype(param))
+    with np.errstate(all="ignore"):
+        drawn = (rng.uniform(-reach, reach, shape) / scale).astype(dtype)
+        if kind == "random":
+            return drawn
+        if kind == "nan":
+            return np.full(shape, np.nan, dtype)
+        ties = ((rng.integers(-reach, reach, shape) + 0.5) / scale).astype(dtype)
+        beside = np.nextafter(ties, np.where(rng.random(shape) < 0.5, dtype.type(-np.inf), np.inf))
+        ties = np.where(rng.random(shape) < 1 / 3, ties, beside.astype(dtype))
+        if kind == "ties":
+            return ties
+        info = np.finfo(dtype)
+        least, most = info.smallest_subnormal, info.max
+        row = (
+            np.nan,
+            np.inf,
+            -np.inf,
+            -0.0,
+            0.0,
+            least,
+            -least,
+            info.tiny,
+            -info.tiny,
+            most,
+            -most,
         )
-        for p, (low, high) in zip(params, ranges)
-    }
-    yield {
-        p.name_hint: np.where(rng.random(_shape(p)) < 0.5, low, high).astype(_dtype(p))
-        for p, (low, high) in zip(params, ranges)
-    }
-
-
-def real_inputs(mod: IRModule, samples: Sequence[Sample]) -> Iterator[Inputs]:
-    """What quantize_inputs makes of the samples."""
-    convert = ReferenceExecutor(mod, PREFIX)
-    names = [p.name_hint for p in mod[CORE].params]
-    for inputs, _ in samples:
-        yield dict(zip(names, convert.run(inputs), strict=True))
+        special = rng.choice(np.array(row, dtype), shape)
+    return np.choose(rng.integers(3, size=shape), [special, ties, drawn]).astype(dtype)
 
 
 def _drawn(rng: np.random.Generator, low: int, high: int, param: Var) -> Array:
@@ -204,9 +319,14 @@ def _drawn(rng: np.random.Generator, low: int, high: int, param: Var) -> Array:
     return drawn.astype(_dtype(param))
 
 
+def _ends(dtype: str) -> tuple[int, int]:
+    return (0, 1) if dtype == "bool" else integer_range(dtype)
+
+
 def _shape(param: Var) -> tuple[int, ...]:
     return param.tensor_type.concrete_shape
 
 
 def _dtype(param: Var) -> str:
-    return param.tensor_type.dtype
+    """Of the array that holds it; 4 bits lie in 8."""
+    return str(storage_dtype(param.tensor_type.dtype))

@@ -1,6 +1,6 @@
 """``qsearch verify``: what a .qmod is shown to be, derived again from the file alone.
 
-hashes → types → dtypes → ranges → samples → executors → data → the writer's record → signature
+hashes → types → dtypes → ranges → samples → executors → lowered → data → record → signature
 
 Verdict, record and signature are three answers. Whatever fails in the module is a finding, and one
 finding refutes. A record or a signature that does not hold leaves the verdict as it is and makes
@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime
 
-from compiler.errors import ArtifactError, ArtifactHashError, TypeInferenceError
+from compiler.errors import ArtifactError, ArtifactHashError, CompilerError, TypeInferenceError
 from compiler.ir.module import IRModule
 from compiler.ir.printer import text
+from compiler.pipeline import lower
 from compiler.proof.derive import Proof, derive
 from compiler.proof.finding import Finding
 from compiler.proof.record import RecordState, compare_record, record_state
@@ -31,6 +32,7 @@ from compiler.proof.replay import Comparison, differing_elements
 from compiler.proof.work import check_text, check_work, declared_work
 from compiler.runtime.archive import json_bytes, read_archive
 from compiler.runtime.artifact import QModule, load_qmod
+from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError
@@ -206,6 +208,8 @@ def _verify(
     types = declared_types(source, module.module)
     proof = derive(module.module, module.samples, compiled=find_compiler() is not None)
     against = [*types, *proof.findings]
+    if module.lowered is not None and not against:
+        against.extend(check_lowered(module.module, module.lowered))
     differences = compare_record(module.proof, proof)
     record: RecordState = "disagrees" if differences else record_state(module.proof)
     if not module.samples and data is None:
@@ -257,6 +261,20 @@ def _unchanged_members(found: Verification) -> dict[str, bytes]:
     if hashlib.sha256(found.path.read_bytes()).hexdigest() != found.file_sha256:
         raise ArtifactError(f"{found.path} changed while it was verified", fix="verify it again")
     return read_archive(found.path)
+
+
+def check_lowered(module: IRModule, lowered: LoweredModule) -> tuple[Finding, ...]:
+    """Whether a lowered module that ships in a file is what lowering its module gives.
+
+    It is not run: equal text computes what the generated C of the module was seen to compute.
+    """
+    what = f"is not what lowering the module for target {lowered.target!r} gives"
+    try:
+        if lower(module, target=lowered.target).members() == lowered.members():
+            return ()
+    except CompilerError as error:
+        what = f"cannot be compared, because the module cannot be lowered: {error}"
+    return (Finding("lowered", "the lowered module", f"{what}; nothing is known of it"),)
 
 
 def declared_types(source: str, module: IRModule) -> tuple[Finding, ...]:

@@ -6,6 +6,7 @@ C form; ``compiler.lower(mod).run`` walks such modules and runs their kernels in
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import importlib
 import tempfile
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import EvaluationError
+from compiler.errors import CodegenError, EvaluationError
 from compiler.ir.expr import Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -52,15 +53,31 @@ class CExecutor:
     ) -> None:
         if mod[function].checked_type_or_none is None:
             mod = infer_module(mod)
+        self._mod = mod
         self._function = mod[function]
         self._package = c_package(lowered(mod), "module", function=function)
+        self._library = _library(self._package, flags)
         self._entry = self._package.entries[function]
-        self._call = _symbol(self._package, self._entry, flags)
+        self._call = _symbol(self._library, self._entry)
 
     @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the parameters, in order."""
         return tuple(p.name_hint for p in self._function.params)
+
+    def callee(self, function: str) -> CExecutor:
+        """A function that this one calls, in the same library.
+
+        Raises:
+            CodegenError: the library has no such function.
+        """
+        if function not in self._package.entries:
+            raise CodegenError(f"the C of @{self._entry.function} has no function @{function}")
+        found = copy.copy(self)
+        found._function = self._mod[function]
+        found._entry = self._package.entries[function]
+        found._call = _symbol(self._library, found._entry)
+        return found
 
     @property
     def package(self) -> CPackage:
@@ -107,11 +124,15 @@ def lowered(mod: IRModule) -> IRModule:
     return result
 
 
-def _symbol(package: CPackage, entry: Entry, flags: Sequence[str]) -> Any:
-    """The C function, from a library built of the package."""
+def _library(package: CPackage, flags: Sequence[str]) -> ctypes.CDLL:
+    """A library built of the package."""
     with tempfile.TemporaryDirectory(prefix="qsearch-c-") as folder:
         paths = package.write(Path(folder))
-        library = build_library(package.name, paths, ("-std=c99", *flags))
-    call = getattr(ctypes.CDLL(str(library)), entry.symbol)
+        return ctypes.CDLL(str(build_library(package.name, paths, ("-std=c99", *flags))))
+
+
+def _symbol(library: ctypes.CDLL, entry: Entry) -> Any:
+    """The C function of an entry."""
+    call = getattr(library, entry.symbol)
     call.restype = None
     return call

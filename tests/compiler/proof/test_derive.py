@@ -40,8 +40,8 @@ def test_a_module_of_the_flow_is_proved(integral: IRModule, samples: list[Sample
     assert all(claim.holds for claim in proof.claims)
     # Which forms there are depends on the rounding.
     assert re.search(r"\d+ (fixed_point_multiply|right_shift)", proof.claims[1].detail)
-    assert [test.differing for test in proof.comparisons] == [0, 0, 0, 0]
-    assert [test.runs for test in proof.comparisons] == [2, 4, 5, 2]
+    assert {test.differing for test in proof.comparisons} == {0}
+    assert [test.runs for test in proof.comparisons] == [2, *(2, 2, 1, 2, 4, 5) * 2]
     assert proof.inputs == (("x", -127, 127),)
     sums = [one.node.split()[1] for one in proof.intermediates if one.what == "the accumulator"]
     assert sums == ["nn.conv2d", "nn.conv2d", "nn.dense"]

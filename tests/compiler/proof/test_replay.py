@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+from compiler import relay
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call
+from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ir.parser import parse
+from compiler.ir.printer import text
+from compiler.ops.number_format import integer_range, storage_dtype
 from compiler.proof import replay
+from compiler.proof.derive import derive
 from compiler.proof.replay import (
     compare_executors,
     differing_elements,
     extreme_inputs,
+    main_inputs,
     random_inputs,
-    replay_core,
 )
+from compiler.proof.replay import replay as replay_module
 from compiler.runtime.artifact import Sample
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.reference.executor import ReferenceExecutor
@@ -39,27 +50,53 @@ def test_extremes_are_the_ends_of_each_parameter(integral: IRModule) -> None:
         assert (one["x"].min(), one["x"].max()) == (-3, 2)
 
 
-def test_the_reference_and_integer_onnx_agree_on_the_core(
+RANGES = [(-127, 127)]
+
+
+def replayed(mod: IRModule, samples: list[Sample], **how: bool):  # type: ignore[no-untyped-def]
+    return replay_module(mod, RANGES, samples, np.random.default_rng(0), **how)
+
+
+def test_main_and_core_run_in_every_onnx_form_that_ships(
     integral: IRModule, samples: list[Sample]
 ) -> None:
-    rng = np.random.default_rng(0)
-    comparisons, findings = replay_core(integral, [(-127, 127)], samples, rng)
+    comparisons, findings = replayed(integral, samples)
     assert findings == ()
-    assert [c.differing for c in comparisons] == [0, 0, 0]
+    assert {c.differing for c in comparisons} == {0}
     assert all(c.elements == 10 * c.runs for c in comparisons)
+    assert [c.runs for c in comparisons] == [2, *(2, 2, 1, 2, 4, 5) * 2]
+    assert {c.what for c in comparisons[1:]} == {
+        f"@{function}, reference and {form}, {kind}"
+        for form in ("integer ONNX", "ONNX on the grid")
+        for function, kind in [
+            ("main", "real inputs"),
+            ("main", "random inputs"),
+            ("main", "ties of rounding"),
+            ("main", "special floats"),
+            ("quantized_main", "random integers"),
+            ("quantized_main", "extreme integers"),
+        ]
+    }
+
+
+def test_a_large_module_runs_on_real_and_on_mixed_inputs_only(
+    integral: IRModule, samples: list[Sample]
+) -> None:
+    comparisons, findings = replayed(integral, samples, large=True)
+    assert findings == ()
+    assert [c.runs for c in comparisons] == [2, *(2, 1, 1, 1, 1, 1) * 2]
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
 def test_the_generated_c_is_compared_as_well(integral: IRModule, samples: list[Sample]) -> None:
-    rng = np.random.default_rng(0)
-    comparisons, findings = replay_core(integral, [(-127, 127)], samples, rng, compiled=True)
+    comparisons, findings = replayed(integral, samples, compiled=True)
     assert findings == ()
     in_c = [c for c in comparisons if "generated C" in c.what]
-    assert [(c.runs, c.differing) for c in in_c] == [(4, 0), (5, 0), (2, 0)]
+    assert [(c.runs, c.differing) for c in in_c] == [(n, 0) for n in (2, 2, 1, 2, 4, 5)]
 
 
 class Off(ReferenceExecutor):
-    """One element of the core's result is too large by one."""
+    """One element of the result is too large by one."""
 
     def run(self, inputs):  # type: ignore[no-untyped-def]
         (only,) = super().run(inputs)
@@ -68,14 +105,129 @@ class Off(ReferenceExecutor):
         return [only]
 
 
-def test_a_core_that_another_executor_computes_otherwise_is_a_finding(
+@pytest.mark.parametrize("form", ["IntegerExecutor", "GridExecutor"])
+def test_a_form_that_computes_otherwise_is_a_finding(
+    form: str, integral: IRModule, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, form, Off)
+    comparisons, findings = replayed(integral, samples)
+    wrong = [c for c in comparisons if c.differing]
+    # NaN + 1 is NaN; everything else differs in every run.
+    assert len(wrong) == 6
+    assert [(f.check, f.node) for f in findings] == [("executors", c.what) for c in wrong]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "clip(round(multiply(%x, 16f)), a_min=-127f, a_max=127f)",
+        "round(clip(multiply(%x, 16f), a_min=-127f, a_max=127f))",
+        "add(clip(round(multiply(%x, 16f)), a_min=-150f, a_max=100f), 23f)",
+        "clip(round_even(multiply(%x, 16f)), a_min=0f, a_max=127f)",
+        "add(round(multiply(%x, 16f)), 3f)",
+    ],
+)
+@pytest.mark.parametrize("given", ["float32", "float16"])
+def test_special_floats_become_the_same_integers_in_every_form(rows: str, given: str) -> None:
+    suffix = "" if given == "float32" else "16"
+    rows = re.sub(r"f([,)])", rf"f{suffix}\1", rows)
+    mod = infer_module(
+        parse(f"""#[version = "0.0.5"]
+def @quantize_inputs(%x: Tensor[(2, 50), {given}]) {{
+  (cast({rows}, dtype="int8"),)
+}}
+def @quantized_main(%q: Tensor[(2, 50), int8]) {{
+  cast(%q, dtype="int32")
+}}
+def @dequantize_outputs(%r: Tensor[(2, 50), int32]) {{
+  multiply(cast(%r, dtype="float32"), 0.5f)
+}}
+def @main(%x: Tensor[(2, 50), {given}]) {{
+  let %a = @quantize_inputs(%x);
+  let %b = @quantized_main(%a.0);
+  @dequantize_outputs(%b)
+}}
+""")
+    )
+    compiled = find_compiler() is not None and given == "float32"
+    found, findings = replay_module(
+        mod, [(-128, 127)], [], np.random.default_rng(1), compiled=compiled
+    )
+    assert findings == ()
+    assert sum("special floats" in one.what for one in found) == 2 + compiled
+
+
+def test_a_condition_that_is_an_integer_is_true_where_it_is_not_0_in_every_form() -> None:
+    mod = infer_module(
+        parse("""#[version = "0.0.5"]
+def @quantize_inputs(%x: Tensor[(2, 50), float32]) {
+  (cast(clip(round(%x), a_min=-2f, a_max=2f), dtype="int8"),)
+}
+def @quantized_main(%q: Tensor[(2, 50), int8]) {
+  where(%q, 7, cast(%q, dtype="int32"))
+}
+def @dequantize_outputs(%r: Tensor[(2, 50), int32]) {
+  cast(%r, dtype="float32")
+}
+def @main(%x: Tensor[(2, 50), float32]) {
+  let %a = @quantize_inputs(%x);
+  let %b = @quantized_main(%a.0);
+  @dequantize_outputs(%b)
+}
+""")
+    )
+    found, findings = replay_module(mod, [(-2, 2)], [], np.random.default_rng(1))
+    assert findings == ()
+    assert len(found) == 13
+
+
+@pytest.mark.parametrize("dtype", ["uint64", "int64", "int4", "uint4", "bool", "uint8"])
+def test_every_integer_dtype_has_random_and_extreme_inputs(dtype: str) -> None:
+    low, high = (0, 1) if dtype == "bool" else integer_range(dtype)
+    x = relay.var("x", (2, 3), dtype)
+    (param,) = infer_module(relay.module(relay.Function((x,), x)))["main"].params
+    rng = np.random.default_rng(0)
+    drawn = list(random_inputs([param], [(low, high)], rng))
+    ends = list(extreme_inputs([param], [(low, high)], rng))
+    assert {str(one["x"].dtype) for one in (*drawn, *ends)} == {str(storage_dtype(dtype))}
+    assert [sorted({int(v) for v in one["x"].reshape(-1)}) for one in ends[:4]] == [
+        [low],
+        [high],
+        [0],
+        [low, high],
+    ]
+
+
+def test_floats_beside_ties_are_among_the_inputs(integral: IRModule) -> None:
+    (scale,) = (
+        node.args[1].data
+        for node in post_order(integral["quantize_inputs"].body)
+        if isinstance(node, Call) and node.op.name == "multiply"
+    )
+    kinds = main_inputs(integral, RANGES, np.random.default_rng(0))
+    scaled = kinds["ties of rounding"][0]["x"].astype("float64") * float(scale)
+    distance = np.abs(scaled - np.floor(scaled) - 0.5)
+    assert distance.max() < 1e-4
+    assert distance.max() > 0
+    special = kinds["special floats"][-1]["x"]
+    assert np.isnan(special).any()
+    assert {-np.inf, np.inf, 0.0} <= set(special.reshape(-1).tolist())
+    assert (np.signbit(special) & (special == 0)).any()
+
+
+def test_a_module_whose_ranges_are_refuted_is_not_run(
     integral: IRModule, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "IntegerExecutor", Off)
-    rng = np.random.default_rng(0)
-    comparisons, findings = replay_core(integral, [(-127, 127)], samples, rng)
-    assert [c.differing for c in comparisons] == [c.runs for c in comparisons]
-    assert [(f.check, f.node) for f in findings] == [("executors", c.what) for c in comparisons]
+    tensors: dict[str, np.ndarray] = {}
+    source = text(integral, show_types=False, external_data=tensors)
+    edited = re.sub(
+        r"add\((%\d+), (meta\[[^)]*)\)", r"left_shift(add(\1, \2), 31)", source, count=1
+    )
+    assert edited != source
+    monkeypatch.setattr(ReferenceExecutor, "run", None)
+    proof = derive(infer_module(parse(edited, external_data=tensors)), samples)
+    assert {f.check for f in proof.findings} == {"ranges"}
+    assert proof.comparisons == ()
 
 
 def test_executors_that_disagree_are_a_finding(integral: IRModule) -> None:

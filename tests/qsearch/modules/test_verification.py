@@ -9,6 +9,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from compiler import relay
 from compiler.errors import ArtifactError
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.structural import structural_equal
-from compiler.pipeline import evaluate
+from compiler.pipeline import evaluate, lower
 from compiler.runtime.archive import MANIFEST, json_bytes, write_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.npy import npy_bytes
@@ -143,10 +144,26 @@ def test_what_compile_writes_is_proved(shipped: Path) -> None:
     assert found.record == "agrees"
     assert found.acceptable(require_record=True)
     tested = found.to_dict()["tested"]
-    # Stored samples; three kinds of inputs on each of the other executors.
-    executors = 1 if find_compiler() is None else 2
-    assert [row["differing"] for row in tested] == [0] * (1 + 3 * executors)
+    # Stored samples; four kinds of inputs of main, two of the core, on each of the other executors.
+    executors = 2 if find_compiler() is None else 3
+    assert [row["differing"] for row in tested] == [0] * (1 + 6 * executors)
     assert found.evaluation is None
+
+
+def test_a_lowered_module_must_be_what_lowering_gives(shipped: Path, tmp_path: Path) -> None:
+    found = load_qmod(shipped)
+    path = tmp_path / "m.qmod"
+    replace(found, lowered=lower(found.module)).save(path)
+    assert qsearch.verify(path).proved
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist() if name != MANIFEST}
+    name = next(n for n in sorted(members) if n.startswith("lir/") and b"|i1" in members[n])
+    array = np.load(io.BytesIO(members[name])).copy()
+    array.reshape(-1)[0] ^= 1
+    write_archive(path, {**members, name: npy_bytes(array)})
+    assert [f.check for f in qsearch.verify(path).findings] == ["lowered"]
+    write_archive(path, {**members, "lir.json": b'{"target": "fpga", "externals": []}'})
+    assert [f.check for f in qsearch.verify(path).findings] == ["lowered"]
 
 
 @pytest.mark.parametrize("name", CHANGES)
