@@ -122,7 +122,7 @@ def resolve_qconfig(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:
     if given.endswith(".json"):
         try:
             fields = json.loads(Path(given).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SettingsError(
                 f"the configuration {given} cannot be read: {error}",
                 where="qconfig",

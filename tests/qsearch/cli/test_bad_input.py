@@ -141,6 +141,13 @@ def test_an_unknown_qconfig_key_or_value(
     assert all(word in message for word in says), message
 
 
+def test_a_qconfig_of_many_brackets(refused: Refusal, tmp_path: Path) -> None:
+    given = tmp_path / "q.json"
+    given.write_text("[" * 100_000)
+    message = refused("doctor", "--model", "digits", "--qconfig", given)
+    assert "cannot be read" in message
+
+
 @pytest.mark.parametrize(
     "storage",
     [
