@@ -56,7 +56,7 @@ def shipped(data: Path, name: str, config: dict[str, Any], path: Path) -> Member
 
 def change(members: Members, rng: np.random.Generator) -> str:
     """Change one thing in place; what it was."""
-    kinds = (_element, _element, _exchange, _dtype, _word, _edge)
+    kinds = (_element, _element, _exchange, _dtype, change_word, change_edge)
     return kinds[rng.integers(len(kinds))](members, rng)
 
 
@@ -101,7 +101,7 @@ def _dtype(members: Members, rng: np.random.Generator) -> str:
     return f"dtype of {name} {array.dtype} to {dtype}"
 
 
-def _word(members: Members, rng: np.random.Generator) -> str:
+def change_word(members: Members, rng: np.random.Generator) -> str:
     """A number or a word of the text becomes another one of its kind."""
     source = members["module.relay"].decode()
     pattern = (r"(?<![\w.%@])-?\d+(?![\w.])", r"(?<=\")[a-z]+\d*(?=\")", r"[a-z_]+(?=\()")
@@ -113,7 +113,7 @@ def _word(members: Members, rng: np.random.Generator) -> str:
     return f"{here.group()!r} to {there.group()!r} in the text"
 
 
-def _edge(members: Members, rng: np.random.Generator) -> str:
+def change_edge(members: Members, rng: np.random.Generator) -> str:
     """An operand becomes another value."""
     source = members["module.relay"].decode()
     found = list(re.finditer(r"(?<=[(, ])%\d+(?=[,)])", source))

@@ -1,20 +1,25 @@
 """An evaluator of small partitioned modules in Python integers and fractions: the fuzzer's oracle.
 
-It shares no code with the reference, the range rules or numpy: floats are fractions that are
-rounded here, integers never wrap. ``Escape`` says which number left its dtype.
+It shares no code with the reference and the range rules: floats are fractions that are rounded
+here, integers are Python's and never wrap; numpy holds them as objects. ``Escape`` says which
+number left its dtype.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from math import ceil, floor, inf, isinf, isnan
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
 from compiler.ir.module import IRModule
 from compiler.ir.ty import bits, is_float
 
+Array = NDArray[Any]
 Real = Any
 """A Fraction, or one of the floats inf, -inf and nan."""
 _MANTISSA = {"float16": (11, 15), "float32": (24, 127), "float64": (53, 1023)}
@@ -24,15 +29,21 @@ class Escape(Exception):
     """An exact number lies outside the dtype that has to hold it."""
 
 
-class Tensor:
-    """(rows, columns) of exact numbers; ``computed`` says that dequantize_outputs made it."""
+class Unsupported(Exception):
+    """Something that is not computed here."""
 
-    def __init__(self, rows: list[list[Any]], dtype: str, computed: bool = False) -> None:
-        self.rows, self.dtype, self.computed = rows, dtype, computed
+
+class Tensor:
+    """Exact numbers, numpy holding Python objects; ``computed``: dequantize_outputs made it."""
+
+    def __init__(self, numbers: Any, dtype: str, computed: bool = False) -> None:
+        self.array, self.dtype, self.computed = np.array(numbers, object), dtype, computed
 
 
 def ends(dtype: str) -> tuple[int, int]:
     """Smallest and largest integer of a dtype."""
+    if dtype == "bool":
+        return 0, 1
     width = bits(dtype)
     return (0, 2**width - 1) if dtype[0] == "u" else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
@@ -142,36 +153,125 @@ class Evaluator:
 
 
 def constant(node: Constant) -> Tensor:
-    """A scalar, a row or a matrix."""
+    """Its elements as integers or fractions."""
     data, dtype = node.data, node.tensor_type.dtype
-    rows = data.reshape((-1, data.shape[-1]) if data.ndim else (1, 1)).tolist()
+    numbers = np.array(data.tolist(), object)
     if is_float(dtype):
-        rows = [[v if isinf(v) or isnan(v) else Fraction(v) for v in row] for row in rows]
-    return Tensor(rows, dtype)
+        numbers = _each(lambda v: v if isinf(v) or isnan(v) else Fraction(v), numbers)
+    return Tensor(numbers, dtype)
 
 
 def operator(node: Call, args: Sequence[Tensor]) -> Tensor:
-    """One operator, element by element or as a product."""
+    """One operator, element by element, window by window, or as a product.
+
+    Raises:
+        Unsupported: an operator, or an attribute of one, that is not computed here.
+    """
     name, attrs = node.op.name, node.attrs  # type: ignore[union-attr]
     dtype = node.tensor_type.dtype
-    if name == "nn.dense":
-        return Tensor([[_dot(row, w, dtype) for w in args[1].rows] for row in args[0].rows], dtype)
-    if name == "fixed_point_multiply_per_axis":
-        factors = list(zip(args[1].rows[0], args[2].rows[0]))
-        rows = [
-            [_scaled(x, m, e, dtype) for x, (m, e) in zip(row, factors)] for row in args[0].rows
-        ]
-        return Tensor(rows, dtype)
+    arrays = [arg.array for arg in args]
+    if name in _ON_TENSORS:
+        return Tensor(_ON_TENSORS[name](attrs, arrays, dtype), dtype)
     compute = _elementwise(name, attrs, args[0].dtype, dtype)
-    return Tensor(_broadcast(compute, [arg.rows for arg in args]), dtype)
+    return Tensor(_each(compute, *arrays), dtype)
 
 
-def _broadcast(compute: Callable[..., Any], tables: list[list[list[Any]]]) -> list[list[Any]]:
-    height, width = max(map(len, tables)), max(len(rows[0]) for rows in tables)
-    return [
-        [compute(*(t[y % len(t)][x % len(t[0])] for t in tables)) for x in range(width)]
-        for y in range(height)
-    ]
+def _each(compute: Callable[..., Any], *arrays: Array) -> Array:
+    """Element by element, shapes broadcast."""
+    with np.errstate(invalid="ignore"):  # comparing NaN
+        return np.asarray(np.frompyfunc(compute, len(arrays), 1)(*arrays), object)
+
+
+def _dense(attrs: Any, args: Sequence[Array], dtype: str) -> Array:
+    data, weight = args
+    out = np.empty((*data.shape[:-1], len(weight)), object)
+    for at in np.ndindex(*data.shape[:-1]):
+        out[at] = [_dot(data[at], w, dtype) for w in weight]
+    return out
+
+
+def _convolution(attrs: Any, args: Sequence[Array], dtype: str) -> Array:
+    data, weight = args
+    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NCHW", "OIHW", ""):
+        raise Unsupported("a layout other than NCHW")
+    per_group = len(weight) // attrs.groups
+    windows = list(_windows(data, weight.shape[2:], attrs, 0))
+    out = np.empty((len(data), len(weight), *_sizes(data, weight.shape[2:], attrs)), object)
+    for (n, y, x), window in windows:
+        for o, kernel in enumerate(weight):
+            first = o // per_group * len(kernel)
+            read = window[first : first + len(kernel)]
+            out[n, o, y, x] = _dot(read.reshape(-1), kernel.reshape(-1), dtype)
+    return out
+
+
+def _max_pool(attrs: Any, args: Sequence[Array], dtype: str) -> Array:
+    if attrs.layout != "NCHW" or attrs.ceil_mode:
+        raise Unsupported("a layout other than NCHW, or ceil_mode")
+    (data,) = args
+    out = np.empty((*data.shape[:2], *_sizes(data, attrs.pool_size, attrs)), object)
+    for (n, y, x), window in _windows(data, attrs.pool_size, attrs, ends(dtype)[0]):
+        out[n, :, y, x] = [max(channel.reshape(-1)) for channel in window]
+    return out
+
+
+def _sizes(data: Array, kernel: Sequence[int], attrs: Any) -> list[int]:
+    top, left, bottom, right = attrs.padding
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, attrs.dilation)]
+    padded = (data.shape[2] + top + bottom, data.shape[3] + left + right)
+    return [(size - r) // s + 1 for size, r, s in zip(padded, reach, attrs.strides)]
+
+
+def _windows(
+    data: Array, kernel: Sequence[int], attrs: Any, fill: int
+) -> Iterator[tuple[tuple[int, int, int], Array]]:
+    """((sample, row, column) of the result, the window (C, *kernel) it reads)."""
+    top, left, bottom, right = attrs.padding
+    size = (*data.shape[:2], data.shape[2] + top + bottom, data.shape[3] + left + right)
+    padded = np.full(size, fill, object)
+    padded[:, :, top : top + data.shape[2], left : left + data.shape[3]] = data
+    height, width = _sizes(data, kernel, attrs)
+    for n in range(len(data)):
+        for y in range(height):
+            for x in range(width):
+                rows = [y * attrs.strides[0] + k * attrs.dilation[0] for k in range(kernel[0])]
+                columns = [x * attrs.strides[1] + k * attrs.dilation[1] for k in range(kernel[1])]
+                yield (n, y, x), padded[n][:, rows][:, :, columns]
+
+
+def _mean(attrs: Any, args: Sequence[Array], dtype: str) -> Array:
+    """The mean of each channel, truncated; partial sums are taken in int64."""
+    (data,) = args
+    if attrs.layout != "NCHW":
+        raise Unsupported("a layout other than NCHW")
+    out = np.empty((*data.shape[:2], 1, 1), object)
+    for at in np.ndindex(*data.shape[:2]):
+        total = _sum([int(v) for v in data[at].reshape(-1)], "int64")
+        quotient = abs(total) // max(1, data[at].size)
+        out[(*at, 0, 0)] = quotient if total >= 0 else -quotient
+    return out
+
+
+def _flat(attrs: Any, args: Sequence[Array], dtype: str) -> Array:
+    return args[0].reshape(len(args[0]), -1)
+
+
+def _scaled_per_axis(attrs: Any, args: Sequence[Array], dtype: str) -> Array:
+    data, multipliers, shifts = args
+    shape = [1] * data.ndim
+    shape[attrs.axis] = -1
+    factors = (multipliers.reshape(shape), shifts.reshape(shape))
+    return _each(lambda x, m, e: _scaled(x, m, e, dtype), data, *factors)
+
+
+_ON_TENSORS: dict[str, Callable[[Any, Sequence[Array], str], Array]] = {
+    "nn.dense": _dense,
+    "nn.conv2d": _convolution,
+    "nn.max_pool2d": _max_pool,
+    "nn.global_avg_pool2d": _mean,
+    "nn.batch_flatten": _flat,
+    "fixed_point_multiply_per_axis": _scaled_per_axis,
+}
 
 
 def _elementwise(name: str, attrs: Any, source: str, dtype: str) -> Callable[..., Any]:
@@ -186,12 +286,22 @@ def _elementwise(name: str, attrs: Any, source: str, dtype: str) -> Callable[...
         return lambda a, n: _shift(name, a, n, dtype)
     if name == "fixed_point_multiply":
         return lambda a: _scaled(a, attrs.multiplier, attrs.shift, dtype)
-    if name == "round":
-        return _half_away
-    if name == "maximum":
-        return max
-    assert name == "cast", name
-    return lambda a: _cast(a, source, dtype)
+    if name == "cast":
+        return lambda a: _cast(a, source, dtype)
+    if name not in _PLAIN:
+        raise Unsupported(name)
+    return _PLAIN[name]
+
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "round": _half_away,
+    "maximum": max,
+    "annotation.stop_fusion": lambda a: a,
+    "copy": lambda a: a,
+    "nn.relu": lambda a: max(a, 0),
+    "greater_equal": lambda a, b: a >= b,
+    "where": lambda condition, a, b: a if condition else b,
+}
 
 
 def _clip(attrs: Any, dtype: str) -> Callable[[Any], Any]:
@@ -236,8 +346,12 @@ def _cast(a: Any, source: str, dtype: str) -> Any:
 
 
 def _dot(row: Sequence[int], weight: Sequence[int], dtype: str) -> int:
-    """The sum; partial sums in any order reach those of the terms of one sign."""
     terms = [held(a, dtype, "operand") * held(b, dtype, "weight") for a, b in zip(row, weight)]
+    return _sum(terms, dtype)
+
+
+def _sum(terms: Sequence[int], dtype: str) -> int:
+    """The sum; partial sums in any order reach those of the terms of one sign."""
     held(sum(t for t in terms if t > 0), dtype, "partial sum")
     held(sum(t for t in terms if t < 0), dtype, "partial sum")
     return held(sum(terms), dtype, "sum")

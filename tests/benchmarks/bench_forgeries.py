@@ -1,0 +1,507 @@
+"""Random hostile files of every kind that qsearch reads: no traceback, no endless work, no lie.
+
+    python -m tests.benchmarks.bench_forgeries [--count 10000] [--seed 0] [--kinds qmod onnx …]
+        [--json FILE] [--only KIND INDEX]
+
+qmod: members of shipped modules changed at the level of bytes, JSON, arrays, or text, every hash
+rewritten; half of them dressed as an attacker would: types, samples and record made to fit. ONNX:
+bytes and valid protobuf fields; what imports is diagnosed, quantized and verified. text: the IR of
+a module, parsed, typed and proved. data: .npz, .npy, preprocess, settings, qconfig, space and
+hardware files. Commands run as on the command line, in child processes with limits.
+
+Counted are exit codes, and three faults: a traceback or "unforeseen"; more than 10 CPU s beside
+the honest file, or 2 GB; a module that is proved while exact integers at the ends of its inputs
+leave a dtype or a stated bound. The command exits 1 where there is any. ``--only`` runs one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import qsearch
+from compiler.errors import CompilerError
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.parser import parse
+from compiler.ir.printer import text
+from compiler.proof.derive import derive, derive_static
+from compiler.proof.work import check_work, declared_work
+from compiler.runtime.archive import read_archive, write_archive
+from compiler.runtime.artifact import load_qmod, save_qmod
+from compiler.runtime.npy import array_of
+from compiler.targets.reference.executor import ReferenceExecutor
+from qsearch.cli.main import run
+from qsearch.config import resolve
+from qsearch.search.space_file import read_space
+from tests.benchmarks.bench_mutations import CONFIGS, change, change_edge, change_word
+from tests.benchmarks.hostile import (
+    change_message,
+    changed_array,
+    changed_bytes,
+    changed_json,
+    changed_npy,
+    changed_text,
+    pick,
+)
+from tests.benchmarks.machine import machine
+from tests.compiler.proof.exact_integers import Unsupported
+from tests.compiler.proof.forged import contradiction
+from tests.e2e.operator_cases import CASES
+
+MORE_CPU_S = 10
+MOST_BYTES = 2 << 30
+BATCH = 250
+Generator = np.random.Generator
+FAULTS = ("unforeseen", "over bounds", "falsely proved")
+
+
+@dataclass(slots=True)
+class Told:
+    """What one mutant came to: what was done with it, and faults."""
+
+    outcomes: list[str] = field(default_factory=list)
+    faults: list[tuple[str, str]] = field(default_factory=list)
+
+
+Kind = Callable[["Bases", Generator, Path, Told], None]
+KINDS: dict[str, Kind] = {}
+
+
+def kind(name: str) -> Callable[[Kind], Kind]:
+    """Register how one mutant of a kind is made and read."""
+
+    def add(function: Kind) -> Kind:
+        KINDS[name] = function
+        return function
+
+    return add
+
+
+# honest files -----------------------------------------------------------------------------------
+
+
+def _graph(
+    nodes: Sequence[Any], shape: Sequence[int], constants: dict[str, Any]
+) -> onnx.ModelProto:
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2])]
+    held = [numpy_helper.from_array(a.astype("float32"), n) for n, a in constants.items()]
+    graph = helper.make_graph(list(nodes), "base", given, made, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def perceptron() -> onnx.ModelProto:
+    """(1, 3) → 4 → 2: its input has few enough elements for all of their ends."""
+    rng, node = np.random.default_rng(3), helper.make_node
+    nodes = [
+        node("Gemm", ["x", "w1", "b1"], ["a"], transB=1),
+        node("Relu", ["a"], ["r"]),
+        node("Gemm", ["r", "w2", "b2"], ["y"], transB=1),
+    ]
+    shapes = {"w1": (4, 3), "b1": 4, "w2": (2, 4), "b2": 2}
+    return _graph(nodes, (1, 3), {n: rng.normal(0, 0.6, s) for n, s in shapes.items()})
+
+
+def convolutions() -> onnx.ModelProto:
+    """(1, 1, 4, 4): two convolutions, a residual, both poolings, a classifier."""
+    rng, node = np.random.default_rng(3), helper.make_node
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["a"], pads=[1, 1, 1, 1]),
+        node("Relu", ["a"], ["r"]),
+        node("MaxPool", ["r"], ["m"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["m", "w2"], ["c"], pads=[1, 1, 1, 1]),
+        node("Add", ["c", "m"], ["s"]),
+        node("GlobalAveragePool", ["s"], ["g"]),
+        node("Flatten", ["g"], ["f"]),
+        node("Gemm", ["f", "w3", "b3"], ["y"], transB=1),
+    ]
+    shapes = {"w1": (2, 1, 3, 3), "b1": 2, "w2": (2, 2, 3, 3), "w3": (2, 2), "b3": 2}
+    return _graph(nodes, (1, 1, 4, 4), {n: rng.normal(0, 0.6, s) for n, s in shapes.items()})
+
+
+PREPROCESS = "resize: 6\ncrop: 4\nchannel_order: GRAY\nmean: [120.5]\nstd: [60]\n"
+SETTINGS = {
+    ".yaml": "trials: 8\nseed: 3\nworkers: 2\nsampler: tpe\nmax_drop: 0.01\ncosts: [bytes, macs]\n",
+    ".toml": 'trials = 8\nseed = 3\nmax_drop = "1%"\ncosts = ["bytes"]\ndim = { N = 1 }\n',
+    ".json": '{"trials": 8, "seed": 3, "limits": {"bytes": 1000}, "timeout": 60}',
+}
+
+
+class Bases:
+    """The honest files, written below a folder, and what each costs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.qmods: list[dict[str, bytes]] = []
+        self.archives: list[bytes] = []
+        self.models = {"perceptron": perceptron(), "convolutions": convolutions()}
+        for name, model in self.models.items():
+            onnx.save(model, folder / f"{name}.onnx")
+            shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
+            batch = np.random.default_rng(4).normal(size=(8, *shape[1:])).astype("float32")
+            np.savez(folder / f"{name}.npz", x=batch, y=np.arange(8) % 2)
+            np.save(folder / f"{name}.npy", batch)
+            for number, config in enumerate(CONFIGS):
+                path = folder / f"{name}{number}.qmod"
+                data = folder / f"{name}.npz"
+                made = qsearch.quantize(folder / f"{name}.onnx", data, config)
+                made.save(path)
+                self.qmods.append(read_archive(path))
+                self.archives.append(path.read_bytes())
+        self.operators = {name: case.model() for name, case in CASES.items()}
+        self.words = tuple(
+            sorted({node.op_type for m in self.operators.values() for node in m.graph.node})
+        )
+        pictures = np.random.default_rng(5).integers(0, 256, (4, 8, 8, 1), "uint8")
+        np.savez(folder / "pictures.npz", x=pictures, y=np.arange(4) % 2)
+        self.config = json.loads(self.qmods[0]["qconfig.json"])
+        self.hardware = Path("compiler/fusion/hardware/descriptions/npu.toml").read_text()
+        space = folder / "space.yaml"
+        silent(["doctor", str(folder / "perceptron.onnx"), "--space-out", str(space)])
+        self.space = space.read_text()
+
+
+# running ----------------------------------------------------------------------------------------
+
+
+def silent(words: Sequence[str]) -> tuple[int, str]:
+    """Exit code and what a command says."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = run(list(words))
+    return code, said.getvalue()
+
+
+def command(told: Told, *words: str) -> int:
+    """A command's exit code, counted."""
+    code, said = silent(words)
+    told.outcomes.append(f"{words[0]} {code}")
+    if code not in (0, 1, 2) or "unforeseen" in said or "Traceback" in said:
+        told.faults.append(("unforeseen", f"{' '.join(words)}: {said[-400:]}"))
+    return code
+
+
+def judge(told: Told, mod: IRModule) -> None:
+    """Compare what is proved of a module with exact integers."""
+    try:
+        against = contradiction(mod, derive_static(mod))
+    except Unsupported:
+        told.outcomes.append("proved, no oracle")
+        return
+    told.outcomes.append("proved, checked")
+    if against is not None:
+        told.faults.append(("falsely proved", against))
+
+
+@kind("qmod")
+def qmod(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
+    """A changed .qmod through ``qsearch verify``."""
+    path = folder / "m.qmod"
+    which = int(rng.integers(len(bases.qmods)))
+    members = dict(bases.qmods[which])
+    level = rng.random()
+    if level < 0.05:
+        path.write_bytes(changed_bytes(bases.archives[which], rng))
+    else:
+        _change_member(members, rng, level)
+        if rng.random() < 0.4:
+            # What the first change broke has no second one at its level.
+            with contextlib.suppress(ValueError, SyntaxError, RecursionError):
+                _change_member(members, rng, level)
+        write_archive(path, {n: data for n, data in members.items() if n != "manifest.json"})
+        if level > 0.3 and rng.random() < 0.7:
+            _dress(path, rng)
+    if command(told, "verify", str(path), "-o", str(folder / "proof.json")) == 0:
+        judge(told, load_qmod(path).module)
+
+
+def _change_member(members: dict[str, bytes], rng: Generator, level: float) -> None:
+    names = sorted(name for name in members if name != "manifest.json")
+    if level < 0.15:
+        name = pick(rng, names)
+        members[name] = changed_bytes(members[name], rng)
+    elif level < 0.3:
+        name = pick(rng, [n for n in names if n.endswith(".json")])
+        members[name] = changed_json(members[name], rng)
+    elif level < 0.6:
+        name = pick(rng, [n for n in names if n.startswith("tensors/")])
+        members[name] = changed_npy(members[name], rng)
+    elif level < 0.8:
+        source = members["module.relay"].decode(errors="replace")
+        members["module.relay"] = changed_text(source, rng).encode(errors="replace")
+    else:
+        change(members, rng)
+
+
+def _dress(path: Path, rng: Generator) -> None:
+    """Types in the text, outputs of the samples and the record as the module has them now."""
+    with contextlib.suppress(CompilerError, ValueError, SyntaxError):
+        found = load_qmod(path)
+        check_work(declared_work(found.module), 4, path.stat().st_size)
+        executor = ReferenceExecutor(found.module)
+        samples = [(given, executor.run(given)) for given, _ in found.samples]
+        record = derive_static(found.module).to_dict() if rng.random() < 0.5 else None
+        save_qmod(path, found.module, qconfig=found.qconfig, samples=samples, proof=record)
+
+
+@kind("onnx")
+def onnx_file(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
+    """A changed ONNX file through doctor, compile and verify."""
+    path, out = folder / "m.onnx", folder / "m.qmod"
+    models = bases.models if rng.random() < 0.5 else bases.operators
+    model = onnx.ModelProto()
+    model.CopyFrom(models[pick(rng, sorted(models))])
+    if rng.random() < 0.35:
+        path.write_bytes(changed_bytes(model.SerializeToString(), rng))
+    else:
+        for _ in range(int(rng.integers(1, 3))):
+            change_message(model, rng, bases.words)
+        path.write_bytes(model.SerializeToString())
+    if command(told, "doctor", str(path)) != 0:
+        return
+    if command(told, "compile", str(path), "-q", "-o", str(out)) != 0:
+        return
+    if command(told, "verify", str(out), "-o", str(folder / "proof.json")) == 0:
+        judge(told, load_qmod(out).module)
+
+
+@kind("text")
+def ir_text(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
+    """Changed text of a module: parsed, typed, proved and tested."""
+    members = pick(rng, bases.qmods)
+    tensors = {
+        name.removeprefix("tensors/").removesuffix(".npy"): array_of(data, name)
+        for name, data in members.items()
+        if name.startswith("tensors/")
+    }
+    edited = dict(members)
+    if rng.random() < 0.5:
+        source = members["module.relay"].decode()
+        shown = text(parse(source, external_data=tensors), show_types=False)
+        edited["module.relay"] = shown.encode()
+    if rng.random() < 0.6:
+        for _ in range(int(rng.integers(1, 3))):
+            pick(rng, (change_word, change_word, change_edge))(edited, rng)
+        source = edited["module.relay"].decode()
+    else:
+        source = changed_text(edited["module.relay"].decode(), rng)
+    try:
+        mod = infer_module(parse(source, external_data=tensors))
+        check_work(declared_work(mod), 0, len(source))
+        proof = derive(mod, [])
+    except CompilerError as error:
+        told.outcomes.append(type(error).__name__)
+        return
+    told.outcomes.append("proved" if proof.holds else "refuted")
+    if proof.holds:
+        judge(told, mod)
+
+
+@kind("data")
+def data_file(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
+    """A changed data, preprocess, settings, qconfig, space or hardware file."""
+    base = bases.folder
+    name = pick(rng, sorted(bases.models))
+    model, module = str(base / f"{name}.onnx"), str(base / f"{name}0.qmod")
+    which = int(rng.integers(7))
+    if which <= 1:
+        suffix = (".npz", ".npy")[which]
+        path = folder / f"d{suffix}"
+        _change_data(base / f"{name}{suffix}", path, rng)
+        if rng.random() < 0.5:
+            command(told, "compile", model, "-q", "--calib", str(path), "-o", str(folder / "o"))
+        else:
+            command(told, pick(rng, ("run", "verify")), module, "--eval", str(path))
+    elif which == 2:
+        path = folder / "p.yaml"
+        path.write_bytes(changed_text(PREPROCESS, rng).encode(errors="replace"))
+        words = ("--eval", str(base / "pictures.npz"), "--preprocess", str(path))
+        command(told, "run", str(base / "convolutions0.qmod"), *words)
+    elif which == 3:
+        suffix = pick(rng, sorted(SETTINGS))
+        path = folder / f"s{suffix}"
+        path.write_bytes(changed_text(SETTINGS[suffix], rng).encode(errors="replace"))
+        _read(told, "settings", lambda: resolve({}, config_file=path, environment={}))
+    elif which == 4:
+        path = folder / "q.json"
+        path.write_bytes(changed_json(json.dumps(bases.config).encode(), rng))
+        if command(told, "doctor", model, "--qconfig", str(path)) == 0:
+            words = ("--qconfig", str(path), "-q", "-o", str(folder / "o.qmod"))
+            command(told, "compile", model, *words)
+    elif which == 5:
+        path = folder / "space.yaml"
+        path.write_bytes(changed_text(bases.space, rng).encode(errors="replace"))
+        _read(told, "space", lambda: read_space(path, ["Gemm_0", "Gemm_2"]))
+    else:
+        path = folder / "hw.toml"
+        path.write_bytes(changed_text(bases.hardware, rng).encode(errors="replace"))
+        words = ("--format", "commands", "--hw", str(path), "-o", str(folder / "c"))
+        command(told, "export", module, *words)
+
+
+def _read(told: Told, name: str, read: Callable[[], object]) -> None:
+    try:
+        read()
+        told.outcomes.append(f"{name} read")
+    except CompilerError:
+        told.outcomes.append(f"{name} refused")
+
+
+def _change_data(source: Path, path: Path, rng: Generator) -> None:
+    if rng.random() < 0.4:
+        path.write_bytes(changed_bytes(source.read_bytes(), rng))
+    elif source.suffix == ".npy":
+        path.write_bytes(changed_npy(source.read_bytes(), rng))
+    else:
+        with np.load(source) as held:
+            arrays = {name: held[name] for name in held.files}
+        key = pick(rng, sorted(arrays))
+        arrays[key] = changed_array(arrays[key], rng)
+        if rng.random() < 0.2:
+            arrays[str(pick(rng, ("x", "y", "z", "x/y", "é")))] = arrays.pop(key)
+        np.savez(path, **arrays)
+
+
+# limits -----------------------------------------------------------------------------------------
+
+
+def one(name: str, bases: Bases, seed: int, index: int, folder: Path) -> dict[str, Any]:
+    """Make and read one mutant, within limits."""
+    place = folder / f"{name}{index}"
+    place.mkdir(parents=True)
+    told = Told()
+    began = _cpu()
+    _forget_peak()
+    limit = int(time.process_time()) + 2 * MORE_CPU_S + 5
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+    try:
+        KINDS[name](bases, np.random.default_rng([seed, *name.encode(), index]), place, told)
+    except Exception:
+        told.faults.append(("unforeseen", traceback.format_exc()[-900:]))
+    taken, peak = _cpu() - began, _peak()
+    if taken > MORE_CPU_S or peak > MOST_BYTES:
+        told.faults.append(("over bounds", f"{taken:.1f} CPU s, {peak >> 20} MB"))
+    if not told.faults:
+        shutil.rmtree(place, ignore_errors=True)
+    return {
+        "index": index,
+        "outcomes": told.outcomes,
+        "faults": told.faults,
+        "cpu_s": taken,
+        "peak": peak,
+    }
+
+
+def _cpu() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> int:
+    """Most resident memory since ``_forget_peak``, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
+
+
+def batch(
+    name: str, bases: Bases, seed: int, indices: Sequence[int], folder: Path
+) -> list[dict[str, Any]]:
+    """Mutants in one child process; a child that is killed by a limit is followed by another."""
+    rows: list[dict[str, Any]] = []
+    while len(rows) < len(indices):
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(read)
+            resource.setrlimit(resource.RLIMIT_AS, (3 * MOST_BYTES, resource.RLIM_INFINITY))
+            with os.fdopen(write, "w", buffering=1) as stream:
+                for index in indices[len(rows) :]:
+                    stream.write(json.dumps(one(name, bases, seed, index, folder)) + "\n")
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as lines:
+            rows += [json.loads(line) for line in lines if line.endswith("\n")]
+        _, status = os.waitpid(child, 0)
+        if status:
+            row: dict[str, Any] = {"index": indices[len(rows)], "outcomes": ["killed"]}
+            code = os.waitstatus_to_exitcode(status)
+            row |= {"faults": [("over bounds", f"killed: {code}")], "cpu_s": 0.0, "peak": 0}
+            rows.append(row)
+    return rows
+
+
+def measure(name: str, bases: Bases, seed: int, count: int, folder: Path) -> dict[str, Any]:
+    """All mutants of one kind: counts and faults."""
+    rows: list[dict[str, Any]] = []
+    for first in range(0, count, BATCH):
+        indices = range(first, min(first + BATCH, count))
+        rows += batch(name, bases, seed, indices, folder)
+        for row in rows[-len(indices) :]:
+            for what, shown in row["faults"]:
+                print(f"{name} {row['index']}: {what}: {shown}", file=sys.stderr, flush=True)
+    outcomes = Counter(outcome for row in rows for outcome in row["outcomes"])
+    faults = Counter(what for row in rows for what, _ in row["faults"])
+    return {
+        "kind": name,
+        "mutants": len(rows),
+        **{what: faults[what] for what in FAULTS},
+        "cpu_s": round(sum(row["cpu_s"] for row in rows), 1),
+        "worst_cpu_s": round(max(row["cpu_s"] for row in rows), 2),
+        "worst_mb": max(row["peak"] for row in rows) >> 20,
+        "outcomes": dict(outcomes.most_common()),
+        "found": [(row["index"], *fault) for row in rows for fault in row["faults"]],
+    }
+
+
+def main() -> int:
+    """Print a row per kind; 1 where there is a fault."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=10_000, help="mutants in all (10000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", nargs=2, metavar=("KIND", "INDEX"), help="run one mutant again")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-forgeries-") as folder:
+        os.environ["QSEARCH_CACHE_DIR"] = str(Path(folder) / "cache")
+        bases = Bases(Path(folder))
+        if args.only:
+            kept = Path(tempfile.mkdtemp(prefix="forgery-"))
+            print(json.dumps(one(args.only[0], bases, args.seed, int(args.only[1]), kept)), kept)
+            return 0
+        rows = []
+        for name in args.kinds:
+            share = -(-args.count // len(args.kinds))
+            rows.append(measure(name, bases, args.seed, share, Path(folder)))
+            shown = {key: value for key, value in rows[-1].items() if key != "found"}
+            print(json.dumps(shown), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+    return 1 if any(row[what] for row in rows for what in FAULTS) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
