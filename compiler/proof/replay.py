@@ -38,6 +38,8 @@ _NO_FORM: dict[str, tuple[type[CompilerError], ...]] = {
     IN_C: (LoweringError, CodegenError),
 }
 """Form → errors of a module that has no such form, which need not have one."""
+_MOST_TIES = 1 << 24
+"""Beyond this float32 holds whole numbers only."""
 REPLAY_FLAGS = ("-O1", *EXACT_FLAGS[1:])
 """A dozen runs do not pay for the compiler's slowest optimisations."""
 
@@ -242,6 +244,7 @@ def main_inputs(
     scales = _scales(mod)
     params = mod[MAIN].params
     reach = max((max(abs(low), abs(high)) for low, high in ranges), default=1) + 2
+    reach = min(reach, _MOST_TIES)
 
     def made(kind: str) -> Inputs:
         return {

@@ -133,6 +133,8 @@ class GridEmitter(Emitter):
             OnnxExportError: the bounds leave the value's dtype, so that the reference could wrap.
         """
         low, high = integer_range(value.type.dtype)
+        # Nothing on the grid is wider than int64.
+        high = min(high, integer_range("int64")[1])
         if carried.low < low or carried.high > high:
             raise OnnxExportError(
                 f"{step.name if step else 'a value'} may reach [{carried.low}, {carried.high}], "

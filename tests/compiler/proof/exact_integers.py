@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
 from compiler.ir.module import IRModule
-from compiler.ir.ty import bits, is_float
+from compiler.ir.ty import TensorType, bits, is_float
 
 Array = NDArray[Any]
+MOST_ELEMENTS = 10_000
+"""Of one result; what is larger takes too long here."""
 Real = Any
 """A Fraction, or one of the floats inf, -inf and nan."""
 _MANTISSA = {"float16": (11, 15), "float32": (24, 127), "float64": (53, 1023)}
@@ -168,6 +170,10 @@ def operator(node: Call, args: Sequence[Tensor]) -> Tensor:
         Unsupported: an operator, or an attribute of one, that is not computed here.
     """
     name, attrs = node.op.name, node.attrs  # type: ignore[union-attr]
+    if not isinstance(node.checked_type, TensorType):
+        raise Unsupported(f"{name} has more than one result")
+    if node.checked_type.num_elements > MOST_ELEMENTS:
+        raise Unsupported(f"{name} has {node.checked_type.num_elements} elements")
     dtype = node.tensor_type.dtype
     arrays = [arg.array for arg in args]
     if name in _ON_TENSORS:
@@ -305,7 +311,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 
 
 def _clip(attrs: Any, dtype: str) -> Callable[[Any], Any]:
-    low, high = Fraction(attrs.a_min), Fraction(attrs.a_max)
+    low, high = (v if isinf(v) else Fraction(v) for v in (attrs.a_min, attrs.a_max))
     if is_float(dtype):
         bottom, top = rounded(low, dtype), rounded(high, dtype)
         return lambda a: a if isinstance(a, float) and isnan(a) else max(min(a, top), bottom)

@@ -181,6 +181,33 @@ def @main(%x: Tensor[(2, 50), float32]) {
     assert len(found) == 13
 
 
+@pytest.mark.parametrize(("dtype", "against"), [("int64", 0), ("uint64", 1)])
+def test_wide_integers_beside_floats_are_run(dtype: str, against: int) -> None:
+    """uint64 has no exact integer form, which is said; where it has one, nothing differs."""
+    mod = infer_module(
+        parse(f"""#[version = "0.0.5"]
+def @quantize_inputs(%x: Tensor[(2, 50), float32], %t: Tensor[(2, 50), {dtype}]) {{
+  (cast(clip(round(multiply(%x, 8f)), a_min=-9f, a_max=9f), dtype="int8"), %t)
+}}
+def @quantized_main(%q: Tensor[(2, 50), int8], %u: Tensor[(2, 50), {dtype}]) {{
+  (cast(%q, dtype="int32"), clip(%u, a_min=0f, a_max=7f))
+}}
+def @dequantize_outputs(%r: Tensor[(2, 50), int32], %s: Tensor[(2, 50), {dtype}]) {{
+  (cast(%r, dtype="float32"), %s)
+}}
+def @main(%x: Tensor[(2, 50), float32], %t: Tensor[(2, 50), {dtype}]) {{
+  let %a = @quantize_inputs(%x, %t);
+  let %b = @quantized_main(%a.0, %a.1);
+  @dequantize_outputs(%b.0, %b.1)
+}}
+""")
+    )
+    proof = derive(mod, [])
+    assert len(proof.findings) == against
+    assert all("has no exact" in finding.what for finding in proof.findings)
+    assert {one.differing for one in proof.comparisons} == {0}
+
+
 @pytest.mark.parametrize("dtype", ["uint64", "int64", "int4", "uint4", "bool", "uint8"])
 def test_every_integer_dtype_has_random_and_extreme_inputs(dtype: str) -> None:
     low, high = (0, 1) if dtype == "bool" else integer_range(dtype)
