@@ -15,7 +15,8 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.fixed_point import multiplier_and_shift, scaled, scaled_values
-from compiler.ops.rules.realize import integers
+from compiler.ops.rules.integer_calls import along_axis, maximum, minimum
+from compiler.ops.rules.realize import ChannelClip, integers, like
 from compiler.ops.rules.requantize import requantize, to_scalar
 from compiler.ops.rules.unify_scales import mul_and_div
 from compiler.quantize import QConfig
@@ -255,6 +256,31 @@ def test_narrow_integers_become_wide_where_the_result_is_wide(
     assert found.tolist() == [max(2 * low, bounds[0]), 2 * high]
     assert out.low <= found.min()
     assert found.max() <= out.high
+
+
+@pytest.mark.parametrize(("low", "high", "found"), [(0, 100, (0, 32)), (-100, 0, (-32, 0))])
+def test_requantized_integers_keep_their_sign(low: int, high: int, found: tuple[int, int]) -> None:
+    x = Var("x", TensorType((2,), "int32"))
+    value = integers(x, DomScale(as_scale(0.3)), "int32", low, high)
+    out = requantize(value, DomScale(as_scale(1.0)), -127.0, 127.0, 1, QConfig())
+    assert (out.low, out.high) == found
+
+
+@pytest.mark.parametrize(("bound", "absorbed"), [(1 << 20, True), ((1 << 31) - 1, False)])
+def test_a_clip_per_channel_is_absorbed_by_a_requantization_that_cannot_overflow(
+    bound: int, absorbed: bool
+) -> None:
+    ends = np.array([30, 10], np.int64)
+
+    def make(x: Expr) -> Expr:
+        source = integers(x, DomScale(as_scale([1.0, 3.0]), 1), "int32", -bound, bound)
+        held = maximum(minimum(x, along_axis(ends, 1, "int32")), along_axis(-ends, 1, "int32"))
+        value = like(source, held, channel_clip=ChannelClip(source, -ends, ends))
+        return requantize(value, DomScale(as_scale(1.0)), -127.0, 127.0, 2, QConfig()).data
+
+    found, shown = on_int32(make, [[29, -31], [9, -11]])
+    assert found == [29, -30, 27, -30]
+    assert ("minimum" not in shown) is absorbed
 
 
 VECTOR_SCALES = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -12,8 +14,10 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.collectors import HistogramCollector, PointMap, RangeCollector
 from compiler.quantize.calibration.kl_divergence import find_scale_by_kl
+from compiler.quantize.calibration.measurement import Measurement
 from compiler.quantize.calibration.modes import find_scale_by_percentile
 from compiler.quantize.calibration.mse import mse_threshold
+from compiler.quantize.calibration.order_statistics import KeyCounter
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats, percentile_rank
 
 INPUT, ACTIVATION = int(QAnnotateKind.INPUT), int(QAnnotateKind.ACTIVATION)
@@ -130,6 +134,32 @@ def test_flat_arrays_bring_back_the_same_statistics(tmp_path) -> None:
         back = CalibrationStats.from_arrays(dict(arrays))
     same_bits(stats, back)
     assert back.round == 2
+
+
+def test_arrays_whose_readers_lack_a_name_are_refused() -> None:
+    arrays = dict(collect(batches(1), [slice(0, 1)]).to_arrays())
+    arrays["reader_name"] = arrays["reader_name"][:-1]
+    with pytest.raises(ValueError, match="shorter"):
+        CalibrationStats.from_arrays(arrays)
+
+
+def test_arrays_without_products_are_no_statistics_of_that_step() -> None:
+    arrays = collect(batches(1), [slice(0, 1)]).to_arrays()
+    with pytest.raises(CalibrationError, match="no products of taps"):
+        Measurement("products", QConfig()).read(arrays)
+
+
+def test_counted_keys_take_memory_for_the_distinct_ones_only() -> None:
+    counter, times = KeyCounter(), np.ones(70_000, np.int64)
+    tracemalloc.start()
+    for start in range(40):
+        counter.add((np.arange(70_000) + start).astype(np.uint16), times.copy())
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 4_000_000  # the entries are 28 MB
+    counts = counter.result()
+    assert counts.keys.tolist() == list(range(1 << 16))
+    assert int(counts.counts.sum()) == 40 * 70_000
 
 
 def test_foreign_arrays_are_refused_by_name() -> None:

@@ -13,8 +13,10 @@ from compiler.ir.expr import Call, Expr
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.quantize import QConfig
+from compiler.quantize.calibration.modes import two_sided_range
 from compiler.quantize.calibration.mse import mse_ends, mse_threshold
-from compiler.quantize.calibration.stats import NUM_BINS
+from compiler.quantize.calibration.order_statistics import BucketCounts
+from compiler.quantize.calibration.stats import NUM_BINS, TensorStats
 from compiler.quantize.calibration.uneven_grid import Sidedness
 
 ASYMMETRIC = QConfig(activation_scheme="asymmetric")
@@ -104,3 +106,16 @@ def test_the_ends_by_mse_err_no_more_than_the_extremes_and_the_even_range(
     top = 2 ** (nbit - 1) - 1
     symmetric = np.clip(np.round(values / step), -top, top) * step
     assert found < np.square(symmetric - values).mean()
+
+
+@pytest.mark.parametrize(
+    ("minimum", "maximum", "ends"),
+    [(-2, 9, (-2, 4)), (-9, 2, (-4, 2)), (1, 9, (0, 4)), (-9, -1, (-4, 0)), (-9, 9, (-4, 4))],
+)
+def test_a_mode_with_one_threshold_is_cut_at_the_extremes(
+    minimum: float, maximum: float, ends: tuple[float, float]
+) -> None:
+    none = BucketCounts(np.zeros(0, np.uint16), np.zeros(0, np.int64))
+    stats = TensorStats("x", np.float32(minimum), np.float32(maximum), 2, none, {}, None)
+    config = QConfig(calibrate_mode="global_scale", global_scale=4.0)
+    assert two_sided_range(stats, config, 8) == ends

@@ -79,6 +79,20 @@ def test_operands_next_to_the_last_exact_ones_count_as_well(
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "rounding"),
+    [
+        (0.001159184379503131, "TONEAREST"),
+        (0.0005541341379284859, "TONEAREST_EVEN"),
+        (0.0033662093337625265, "UPWARD"),
+    ],
+)
+def test_differences_at_negative_operands_are_found(value: float, rounding: str) -> None:
+    operands = -100_000, -1, (-127, 127)
+    assert not is_same(np.float32(value), rounding, *operands)
+    assert not says_same(np.float32(value), TIES[rounding], *operands)
+
+
 def test_operands_that_float32_does_not_hold_are_refused() -> None:
     half = np.float32(0.3)
     assert says_same(half, "up", -10, 10, (-127, 127))
