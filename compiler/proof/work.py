@@ -46,8 +46,6 @@ USUAL_SAMPLES = 4
 """Samples that qsearch writes. Verifying runs as many more inputs, of its own, as RUNS."""
 RUNS = 40
 
-_KEPT_RUNS = 13
-"""Inputs of the core, and outputs of the reference, that are kept until they are compared."""
 _RUN_STEPS = 50
 """Steps that take as long as a run has to be begun and compared."""
 _MOST = 1 << 80
@@ -68,10 +66,10 @@ _UNITS = {
         "stack split strided_slice tile broadcast_to nn.pad one_hot max min argmax argmin "
         "prod cumsum nn.global_max_pool2d image.resize2d nn.upsampling nn.depth_to_space"
     ),
-    9: "sum mean nn.global_avg_pool2d transpose layout_transform sort argsort",
+    9: "sum mean nn.global_avg_pool2d transpose layout_transform",
     16: "where take gather",
     20: "fixed_point_multiply fixed_point_multiply_per_axis left_shift right_shift",
-    48: "lookup",
+    48: "lookup sort argsort",
     110: "nn.integer_softmax nn.integer_standardize",
     # Nothing is computed: a view, or a copy at most.
     1: "reshape squeeze expand_dims nn.batch_flatten copy annotation.stop_fusion",
