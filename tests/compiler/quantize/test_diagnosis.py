@@ -23,7 +23,7 @@ from compiler.quantize import (
     mark,
     prerequisite_optimize,
 )
-from compiler.quantize.diagnosis import onnx_nodes
+from compiler.quantize.diagnosis import notes_of, onnx_nodes
 from compiler.testing import models
 
 
@@ -54,6 +54,22 @@ def test_a_convolutional_network_is_integer_throughout() -> None:
     assert found.integer_count == len(found.operators) == 9
     assert found.causes() == []
     assert found.obstacles == ()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "says"),
+    [
+        ("symmetric", "which activation_scheme=unsigned uses"),
+        ("unsigned", "the others symmetric"),
+        ("asymmetric", "1 others may get a zero point"),
+    ],
+)
+def test_activations_are_counted_by_their_sign(scheme: str, says: str) -> None:
+    config = QConfig.recommended(activation_scheme=scheme)
+    annotated, _ = mark(prerequisite_optimize(*models.conv_chain(), 3), config)
+    (note,) = notes_of(annotated, config)
+    assert "2 of 3 narrow activations are never negative" in note
+    assert says in note
 
 
 def test_an_input_that_is_an_output_as_well_keeps_nothing_from_integers() -> None:

@@ -1,4 +1,4 @@
-"""What is said while workers start."""
+"""What is said while workers start, and results that never come."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from qsearch.errors import SearchFailedError
 from qsearch.progress import PlainProgress
-from qsearch.search.evaluations import await_workers
+from qsearch.search.evaluations import await_workers, gather
 from workers.pool.queued_pool import InlinePool
 
 
@@ -59,3 +60,18 @@ def test_workers_that_have_started_are_not_mentioned(ready: int) -> None:
 
 def test_whoever_stops_the_search_does_not_wait_for_workers() -> None:
     assert told([0], stopped=lambda: True)[0] == "starting workers: 0/4"
+
+
+class ForgetfulPool(InlinePool):
+    """It has nothing to do; the third question is one too many."""
+
+    asked = 0
+
+    def next_finished(self, timeout_s: float | None = None) -> None:
+        self.asked += 1
+        assert self.asked < 3
+
+
+def test_an_idle_pool_that_owes_results_ends_the_wait() -> None:
+    with pytest.raises(SearchFailedError, match="lost 2 requests"):
+        list(gather(ForgetfulPool(), ["a", "b"]))

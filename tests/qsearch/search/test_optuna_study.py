@@ -89,3 +89,10 @@ def test_times_are_those_of_the_store_even_where_the_clock_jumped_back() -> None
     assert jumped.duration.total_seconds() == 0.0
     never_run = replace(trial(0), started_at=None)
     assert frozen_trial(never_run, known, objective).datetime_start == datetime.fromtimestamp(100)
+
+
+@pytest.mark.parametrize(("limit", "excess"), [(4.5, 1.0), (18.0, -0.5)])
+def test_a_limit_that_a_trial_breaks_is_a_constraint(limit: float, excess: float) -> None:
+    objective = Objective("sqnr", max_size=limit)
+    frozen = frozen_trial(trial(0), distributions_of(SPACE), objective)
+    assert frozen.constraints == {"max_size": pytest.approx(excess)}
