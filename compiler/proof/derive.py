@@ -36,7 +36,8 @@ _RESCALING = (
     "lookup",
 )
 _SEED = 20
-_LARGE_MACS = 100_000_000
+_LARGE_UNITS = 50_000_000
+"""Of one run: about a second for all runs of a small module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ def _tested(
 def _is_large(mod: IRModule) -> bool:
     """True where a run takes so long that few have to do."""
     try:
-        return declared_work(mod).macs > _LARGE_MACS
+        return declared_work(mod).units > _LARGE_UNITS
     except CompilerError:
         return True
 

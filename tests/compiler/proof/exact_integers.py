@@ -174,6 +174,8 @@ def operator(node: Call, args: Sequence[Tensor]) -> Tensor:
         raise Unsupported(f"{name} has more than one result")
     if node.checked_type.num_elements > MOST_ELEMENTS:
         raise Unsupported(f"{name} has {node.checked_type.num_elements} elements")
+    if any(isinstance(arg, list) for arg in args):
+        raise Unsupported(f"{name} reads a tuple")
     dtype = node.tensor_type.dtype
     arrays = [arg.array for arg in args]
     if name in _ON_TENSORS:

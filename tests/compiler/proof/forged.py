@@ -23,7 +23,14 @@ from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.ty import is_float
 from compiler.proof.derive import Proof, derive_static
-from tests.compiler.proof.exact_integers import Escape, Evaluator, Tensor, ends
+from tests.compiler.proof.exact_integers import (
+    MOST_ELEMENTS,
+    Escape,
+    Evaluator,
+    Tensor,
+    Unsupported,
+    ends,
+)
 
 WIDTH = 3
 MOST_CORNERS = 64
@@ -250,6 +257,8 @@ def _corners(params: Sequence[Var], ends_of: Sequence[Sequence[Any]]) -> Iterato
     """Every element at one of its ends; of many elements all at one end, mixed, and at random."""
     shapes = [param.tensor_type.concrete_shape for param in params]
     sizes = [math.prod(shape) for shape in shapes]
+    if sum(sizes) > MOST_ELEMENTS:
+        raise Unsupported(f"inputs of {sum(sizes)} elements")
     rows: Iterable[Sequence[Any]]
     of_each = [ends for ends, size in zip(ends_of, sizes) for _ in range(size)]
     if math.prod(len(ends) for ends in of_each) <= MOST_CORNERS:
