@@ -56,3 +56,9 @@ def test_launch_leaves_the_loggers_of_the_caller_alone(tmp_path: Path) -> None:
     assert logging.getLogger("qsearch").handlers == before
     assert logging.getLogger("qsearch").propagate
     assert "trial 0 complete" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_a_search_without_a_model_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no model was given"):
+        qsearch.launch(None, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

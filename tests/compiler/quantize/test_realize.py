@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import assert_structural_equal, evaluate, text
+from compiler import assert_structural_equal, evaluate, relay, text
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Constant
+from compiler.ir.expr import Call, Constant, Expr
 from compiler.ir.module import IRModule
+from compiler.ir.op import get_op
+from compiler.ir.temp_expr import TempExpr
+from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.quantize import QConfig, QuantizeContext, quantize
 
 Graph = Callable[..., IRModule]
@@ -241,3 +244,21 @@ def test_an_add_with_one_float_side_runs_in_float(run: Any, folded: Any) -> None
         ("sigmoid", "float", "no_rule:QuantizeAnnotate"),
         ("add", "float", "stopped"),
     ]
+
+
+def test_a_rule_that_gives_a_float_expression_leaves_its_call_in_float() -> None:
+    rng = np.random.default_rng(0)
+    weight = relay.const(rng.normal(size=(4, 3, 3, 3)).astype("float32"))
+    conv = relay.op.nn.conv2d(relay.var("x", (1, 3, 8, 8)), weight, padding=1)
+    mod = relay.module(relay.op.nn.relu(conv))
+    relu = get_op("nn.relu")
+
+    def in_float(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr:
+        return relay.op.nn.relu(args[0].realize() if isinstance(args[0], TempExpr) else args[0])
+
+    config = QConfig.recommended(calibrate_mode="global_scale", partition_conversions="disabled")
+    context = QuantizeContext(config)
+    with FQRealizeRewrite.replaced(relu, in_float):
+        quantize(mod, context=context)
+    statuses = {record.op: record.status for record in context.report.calls}
+    assert statuses == {"nn.conv2d": "integer", "nn.relu": "float"}

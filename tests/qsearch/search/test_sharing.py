@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +207,32 @@ def test_a_clock_that_jumps_changes_nothing(sqlite_url: str) -> None:
     )
     clock.close()
     steady.close()
+
+
+class CountingPool(FakePool):
+    """Knows how many requests it held at most."""
+
+    most = 0
+
+    def submit(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
+        super().submit(tag, request, group, lost)
+        self.most = max(self.most, self.pending)
+
+
+def test_three_trials_wait_beside_the_one_that_a_worker_runs(sqlite_url: str) -> None:
+    repository = Repository(open_engine(sqlite_url))
+    pool = CountingPool(num_workers=1)
+    driver(repository, pool, sampler="random").run()
+    assert pool.most == 4
+    repository.close()
+
+
+@pytest.mark.postgres
+def test_a_driver_of_another_study_takes_no_trials_from_the_reserve(postgres_url: str) -> None:
+    repository = Repository(open_engine(postgres_url))
+    other = driver(repository, FakePool(), name="other")
+    repository.join(other.context.study_id, "elsewhere", "v1", 2)
+    pool = CountingPool(num_workers=1)
+    driver(repository, pool).run()
+    assert pool.most == 4
+    repository.close()
