@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from qsearch.errors import EXIT_INTERRUPTED
+from qsearch.process import EXIT_INTERRUPTED
 
 
 def main() -> None:

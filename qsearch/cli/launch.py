@@ -18,7 +18,7 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.options import Command, Decorator, option
-from qsearch.errors import EXIT_INTERRUPTED, EXIT_TARGET_MISSED
+from qsearch.process import EXIT_INTERRUPTED, EXIT_TARGET_MISSED
 from qsearch.settings import DASHBOARD_PORT, OUTPUT, Flag, MaxDrop, Settings
 
 _INTEGERS = "fully_integral"

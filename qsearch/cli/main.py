@@ -19,7 +19,7 @@ from click.shell_completion import get_completion_class, shell_complete
 
 from qsearch import ForeignPackageError, __version__, check_own_packages
 from qsearch.cli.options import Choice, Command, argument, unknown_option, with_hyphens
-from qsearch.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
+from qsearch.process import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_SEARCH_FAILED
 
 SEARCH: Final = "Search"
 MODELS: Final = "Models and modules"

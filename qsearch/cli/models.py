@@ -14,7 +14,7 @@ import click
 from qsearch.cli import options
 from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
 from qsearch.cli.output import print_coloured, table, write_text
-from qsearch.errors import EXIT_OK, EXIT_TARGET_MISSED
+from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.difference import NodeDifference

@@ -11,7 +11,7 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
-from qsearch.errors import EXIT_OK, EXIT_TARGET_MISSED
+from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.proof.finding import Finding

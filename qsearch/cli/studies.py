@@ -12,7 +12,7 @@ import click
 from qsearch.cli import options
 from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, argument, option
 from qsearch.cli.output import COUNTED, print_rows, table
-from qsearch.errors import EXIT_OK, EXIT_TARGET_MISSED
+from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.settings import POOLS
 
 _HASH_LETTERS: Final = 12

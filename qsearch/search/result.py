@@ -9,13 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qsearch.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_TARGET_MISSED,
-    NoModuleError,
-    SearchFailedError,
-)
+from qsearch.errors import NoModuleError, SearchFailedError
+from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, summary
 from qsearch.report.pareto import front_of, hypervolume_of
 from qsearch.run_folder import RunFolder

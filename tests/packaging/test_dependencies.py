@@ -31,12 +31,17 @@ def imports_of(package: str) -> dict[str, str]:
     return found
 
 
+def _of_users(extras: dict[str, list[str]]) -> list[str]:
+    """What extras bring that users ask for; those of developers are none."""
+    return [name for extra in extras if extra not in ("test", "dev") for name in extras[extra]]
+
+
 @pytest.mark.parametrize("package", OWN)
 def test_every_import_is_declared(package: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {
         name.split(">")[0].split("[")[0].strip().lower().replace("_", "-")
-        for name in project["dependencies"]
+        for name in (*project["dependencies"], *_of_users(project["optional-dependencies"]))
     }
     owners = packages_distributions()
     for module, where in imports_of(package).items():
