@@ -133,6 +133,13 @@ class Live:
         row: Any = None
         while channel.queues and not self._ended.is_set():
             with contextlib.suppress(StoreError):  # a database that restarts: ask again
+                # Before the events: who has heard of one knows the state before it, or a change.
+                found = await asyncio.to_thread(repository.find_study, study.study.name)
+                beats = await asyncio.to_thread(repository.drivers_of, study_id, running=True)
+                now = (found, len(beats))
+                if row is not None and now != row:
+                    _broadcast(channel, (None, "status", {}))
+                row = now
                 after = max(0, last - _OVERLAP)
                 events = await asyncio.to_thread(repository.events_of, study_id, after, REPLAYED)
                 if seen is None:
@@ -142,12 +149,6 @@ class Live:
                         _broadcast(channel, _message(event))
                 last = max([last, *(event.id for event in events)])
                 seen = {event.id for event in events if event.id > last - _OVERLAP}
-                found = await asyncio.to_thread(repository.find_study, study.study.name)
-                beats = await asyncio.to_thread(repository.drivers_of, study_id, running=True)
-                now = (found, len(beats))
-                if row is not None and now != row:
-                    _broadcast(channel, (None, "status", {}))
-                row = now
             await asyncio.sleep(self._poll_s)
 
 

@@ -12,12 +12,17 @@ import pytest
 from tests.qsearch.dashboard.stores import fill
 
 Message = tuple[str, int | None, Any]
+MOST_PINGS = 8
+"""Comments of a stream without a message, after which a test gives up."""
 
 
 def messages(stream: httpx.Response) -> Iterator[Message]:
     """Name, id and data of each event."""
     fields: dict[str, str] = {}
+    pings = 0
     for line in stream.iter_lines():
+        pings += line.startswith(":")
+        assert pings < MOST_PINGS, "the server tells nothing but that it lives"
         if line and not line.startswith(":"):
             name, _, value = line.partition(": ")
             fields[name] = value
