@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -229,7 +230,7 @@ def qmod(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
         _change_member(members, rng, level)
         if rng.random() < 0.4:
             # What the first change broke has no second one at its level.
-            with contextlib.suppress(ValueError, SyntaxError, RecursionError):
+            with contextlib.suppress(ValueError, SyntaxError, RecursionError, TokenError):
                 _change_member(members, rng, level)
         write_archive(path, {n: data for n, data in members.items() if n != "manifest.json"})
         if level > 0.3 and rng.random() < 0.7:

@@ -68,7 +68,8 @@ class Factor:
 
     def bounds(self, low: int, high: int) -> tuple[int, int]:
         """Smallest and largest result for low <= x <= high."""
-        return int(self.apply(low).min()), int(self.apply(high).max())
+        ends = self.apply(low), self.apply(high)  # a negative multiplier exchanges them
+        return int(min(end.min() for end in ends)), int(max(end.max() for end in ends))
 
     @property
     def odd_parts(self) -> Ints:
@@ -78,7 +79,7 @@ class Factor:
     @property
     def significant_bits(self) -> int:
         """Largest width of an odd part of a multiplier."""
-        return int(self.odd_parts.max(initial=0)).bit_length()
+        return int(np.abs(self.odd_parts).max(initial=0)).bit_length()
 
     @property
     def powers_of_two(self) -> Ints | None:

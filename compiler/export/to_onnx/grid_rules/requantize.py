@@ -73,7 +73,7 @@ def fixed_point_multiply_per_axis(step: Step, grid: GridEmitter) -> Carried:
 def _requantized(value: Value, factor: Factor, step: Step, grid: GridEmitter) -> Carried:
     """f(clamp(x)) as clamp(f(x)), which the next clip often makes unnecessary."""
     source = grid.carried(value)
-    if source.magnitude * int(factor.multiplier.max(initial=0)) >= 1 << 62:
+    if source.magnitude * int(np.abs(factor.multiplier).max(initial=0)) >= 1 << 62:
         raise grid.refuse(step, f"its product leaves 64 bits for operands up to {source.magnitude}")
     if source.clamp is None or source.clamp[0].carrier != "float32":
         limits = factor.bounds(source.low, source.high)

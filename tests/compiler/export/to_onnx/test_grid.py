@@ -144,6 +144,18 @@ def test_requantization_stays_in_the_blocked_layout(factor: float, limit: int) -
         assert not {"Round", "Floor"} & set(types)
 
 
+@pytest.mark.parametrize("signs", [(-1, -1), (1, -1)])
+def test_negative_multipliers_exchange_the_ends_of_the_bounds(signs: tuple[int, int]) -> None:
+    rng = np.random.default_rng(4)
+    x = relay.var("x", (1, 3, 8, 8))
+    total = op.cast(conv(quantized(x), rng, (2, 3, 3, 3)), dtype="int64")
+    pairs = [multiplier_and_shift(0.004), multiplier_and_shift(0.009)]
+    m = constant([sign * pair[0] for sign, pair in zip(signs, pairs, strict=True)])
+    e = constant([pair[1] for pair in pairs])
+    narrowed = narrow(op.fixed_point_multiply_per_axis(total, m, e, axis=1), -127)
+    assert_same_integers(module(x, dequantized(narrowed)), images(4, 1, 3, 8, 8))
+
+
 def test_a_dead_channel_does_not_cost_the_others_their_form() -> None:
     """Bounds are known per channel: one that hardly moves has few places where it steps."""
     rng = np.random.default_rng(1)
