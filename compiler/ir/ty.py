@@ -294,3 +294,8 @@ def tensor_fields(ty: Type) -> list[TensorType]:
         elif isinstance(top, TupleType):
             stack.extend(reversed(top.fields))
     return found
+
+
+def holds_float(ty: Type) -> bool:
+    """True when a tensor inside ``ty`` (tuples included) is floating point."""
+    return any(is_float(tensor.dtype) for tensor in tensor_fields(ty))

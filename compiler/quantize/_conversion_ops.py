@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function, Op
-from compiler.ir.ty import TensorType, Type, is_float, tensor_fields
+from compiler.ir.ty import TensorType, Type, is_float
 
 CONVERSION_OPS = frozenset(
     {
@@ -35,11 +35,6 @@ def is_conversion(expr: Expr) -> bool:
 def has_only_conversion_ops(func: Function) -> bool:
     """True when every call in the function is a conversion; let, tuples and constants are free."""
     return all(is_conversion(node) for node in post_order(func.body) if isinstance(node, Call))
-
-
-def holds_float(ty: Type) -> bool:
-    """True when a tensor inside ``ty`` (tuples included) is floating point."""
-    return any(is_float(tensor.dtype) for tensor in tensor_fields(ty))
 
 
 def is_integer_tensor(ty: Type) -> bool:

@@ -17,7 +17,8 @@ from typing import Any
 from compiler.ir.analysis import free_vars, post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Let, Op, Tuple, TupleGetItem, Var
 from compiler.ir.rebuild import substitute
-from compiler.quantize._conversion_ops import holds_float, is_conversion, is_integer_tensor
+from compiler.ir.ty import holds_float
+from compiler.quantize._conversion_ops import is_conversion, is_integer_tensor
 
 
 @dataclass(slots=True)

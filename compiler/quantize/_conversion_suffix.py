@@ -15,8 +15,7 @@ from collections.abc import Set
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, Var
 from compiler.ir.rebuild import substitute
-from compiler.ir.ty import TensorType, Type, tensor_fields
-from compiler.quantize._conversion_ops import holds_float
+from compiler.ir.ty import TensorType, Type, holds_float, tensor_fields
 
 
 def split_suffix(main: Function, quantized_dtypes: Set[str]) -> tuple[Function, Function]:

@@ -37,11 +37,11 @@ from compiler.ir.expr import (
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
-from compiler.ir.ty import TensorType, TupleType, bits, is_float, tensor_fields
+from compiler.ir.ty import TensorType, TupleType, bits, holds_float, is_float, tensor_fields
 from compiler.ops.rules.realize import WIDE_INPUT
 from compiler.qtypes.errors import ModuleShapeError
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._conversion_ops import holds_float, is_conversion
+from compiler.quantize._conversion_ops import is_conversion
 from compiler.quantize._conversion_prefix import split_prefix
 from compiler.quantize._conversion_suffix import split_suffix
 

@@ -16,13 +16,13 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Var, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.span import ONNX, AnySpan, SequentialSpan
+from compiler.ir.ty import holds_float
 from compiler.ops.annotation.attach_simulated_quantize import is_given, quantize_kind
 from compiler.ops.rules.never_negative import never_negative
 from compiler.ops.rules.zero_point import may_have_zero_point
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
 from compiler.qtypes.report import MARKER_OPS, OPERAND_FLOAT, CallRecord, float_calls
-from compiler.quantize._conversion_ops import holds_float
 from compiler.quantize._first_calls import converted_inputs
 from compiler.quantize.calibration.flow import Calibration, without_data
 from compiler.quantize.candidate import mark

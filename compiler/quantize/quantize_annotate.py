@@ -21,6 +21,7 @@ from compiler.ir.functor.forward_rewriter import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.temp_expr import TempExpr
+from compiler.ir.ty import holds_float
 from compiler.ops.annotation.attach_simulated_quantize import (
     as_input,
     attach_simulated_quantize,
@@ -38,7 +39,6 @@ from compiler.ops.rules.annotate import (
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.report import OPERAND_FLOAT, call_places
-from compiler.quantize._conversion_ops import holds_float
 from compiler.quantize._first_calls import first_calls
 from compiler.quantize._layers import choices_of
 from compiler.quantize._run_context import context_or_new

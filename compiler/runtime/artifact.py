@@ -37,7 +37,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
 from compiler.ir.ty import Any as AnyDim
-from compiler.ir.ty import TensorType, is_float, tensor_fields
+from compiler.ir.ty import TensorType, holds_float
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
 from compiler.runtime.executor import Executor, Inputs, ordered_inputs
@@ -179,8 +179,7 @@ class QModule:
         if not isinstance(core, Function):
             return False
         values = (node for node in post_order(core) if not isinstance(node, _NO_VALUES))
-        tensors = (tensor for node in values for tensor in tensor_fields(node.checked_type))
-        return not any(is_float(tensor.dtype) for tensor in tensors)
+        return not any(holds_float(node.checked_type) for node in values)
 
     def text(self, show_types: bool = True) -> str:
         """Relay text of the module."""

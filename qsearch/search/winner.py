@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from compiler.errors import NotFullyIntegralError
 from compiler.ir.analysis import post_order
 from compiler.ir.module import IRModule
-from compiler.ir.ty import TensorType, TupleType, Type
+from compiler.ir.ty import tensor_fields
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive_static
 from compiler.qtypes.qconfig import QConfig
@@ -121,27 +121,15 @@ def check_integers_only(module: IRModule) -> int:
         )
     seen = 0
     for node in post_order(names[MAIN].body):
-        for dtype in _dtypes(node.checked_type):
+        for tensor in tensor_fields(node.checked_type):
             seen += 1
-            if not dtype.startswith(("int", "uint", "bool")):
+            if not tensor.dtype.startswith(("int", "uint", "bool")):
                 raise NotFullyIntegralError(
-                    f"{MAIN} computes a {dtype}",
+                    f"{MAIN} computes a {tensor.dtype}",
                     where=str(node),
                     fix="allow float parts with --allow-float",
                 )
     return seen
-
-
-def _dtypes(ty: Type) -> list[str]:
-    found: list[str] = []
-    stack: list[Type] = [ty]
-    while stack:
-        one = stack.pop()
-        if isinstance(one, TensorType):
-            found.append(one.dtype)
-        elif isinstance(one, TupleType):
-            stack.extend(one.fields)
-    return found
 
 
 def check_winner(

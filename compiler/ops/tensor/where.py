@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, Op, describe
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type, is_float, tensor_fields
+from compiler.ir.ty import TensorType, Type, holds_float
 from compiler.ir.type_relation import result_rel
 from compiler.lir.scalars import Bin, Scalar, Select
 from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
@@ -96,7 +96,7 @@ def _is_whole(condition: Expr) -> bool:
         if node in seen or isinstance(node, Op):
             continue
         seen.add(node)
-        if any(is_float(ty.dtype) for ty in tensor_fields(node.checked_type)):
+        if holds_float(node.checked_type):
             return False
         stack.extend(node.operands())
     return True
