@@ -27,6 +27,12 @@ class Attrs:
     """
 
     type_key: ClassVar[str] = "Attrs"
+    """Name of the class in messages and hashes; a subclass need not give one."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "type_key" not in cls.__dict__:
+            cls.type_key = cls.__name__
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from compiler.errors import CompilerError, UnknownOpError, legal_names, nearest
 from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Op
-from compiler.ir.type_relation import TypeRelation
+from compiler.ir.type_relation import InferResult, TypeRelation, result_rel
 
 
 class OpPattern(IntEnum):
@@ -66,6 +66,35 @@ def register_op(
     op = Op(name, arg_names, count, attrs_type, rel, pattern, doc, frozenset(flags))
     _OPS[name] = op
     return op
+
+
+def define_op(
+    name: str,
+    *,
+    arg_names: tuple[str, ...],
+    pattern: OpPattern | None,
+    attrs_type: type[Attrs] | None = None,
+    flags: tuple[str, ...] = (),
+    doc: str = "",
+) -> Callable[[InferResult], Op]:
+    """Decorator of ``infer(argument types, attrs) -> result type``: the operator of that result.
+
+    Raises:
+        CompilerError: the name is taken.
+    """
+
+    def define(infer: InferResult) -> Op:
+        return register_op(
+            name,
+            arg_names=arg_names,
+            rel=result_rel(infer),
+            pattern=pattern,
+            attrs_type=attrs_type,
+            flags=flags,
+            doc=doc,
+        )
+
+    return define
 
 
 def get_op(name: str) -> Op:

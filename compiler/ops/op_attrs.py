@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +30,6 @@ class OpAttrs(Attrs):
     Raises:
         AttrError: a value of another kind; the message names record, field and value.
     """
-
-    type_key: ClassVar[str] = "OpAttrs"
 
     def __post_init__(self) -> None:
         cls: Any = type(self)

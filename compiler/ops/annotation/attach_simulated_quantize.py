@@ -7,7 +7,6 @@ constant has no statistics.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from compiler.errors import QuantizeError
 from compiler.ir.expr import Call, Constant, Expr, Op, Var, describe
@@ -28,7 +27,6 @@ class SimulatedQuantizeAttrs(OpAttrs):
     ``bits`` the precision where it is not the kind's own; a ``given`` point came with the model,
     scale and bounds included, and keeps them."""
 
-    type_key: ClassVar[str] = "SimulatedQuantizeAttrs"
     kind: int
     sign: bool = True
     rounding: str = "round"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
@@ -39,7 +39,6 @@ from compiler.qtypes.kind import QAnnotateKind
 class CastHintAttrs(OpAttrs):
     """The storage dtype the quantizer should choose."""
 
-    type_key: ClassVar[str] = "CastHintAttrs"
     dtype: str
 
 

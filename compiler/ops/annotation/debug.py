@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
@@ -17,7 +17,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class DebugAttrs(OpAttrs):
     """A word to recognise the place by."""
 
-    type_key: ClassVar[str] = "DebugAttrs"
     debug_info: str = ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from compiler.ir.adt import Constructor
 from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, Var
@@ -20,7 +20,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class OnDeviceAttrs(OpAttrs):
     """The device, and whether it binds the result, the body, or both."""
 
-    type_key: ClassVar[str] = "OnDeviceAttrs"
     virtual_device: VirtualDevice = UNCONSTRAINED
     constrain_result: bool = False
     constrain_body: bool = True

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError, legal_names
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.image.resampling import COORDINATES, ROUNDINGS, check_method, resample
@@ -28,7 +27,6 @@ OP = "image.resize2d"
 class Resize2DAttrs(OpAttrs):
     """Output (height, width) and how positions map; rounding "" prefers the lower neighbour."""
 
-    type_key: ClassVar[str] = "Resize2DAttrs"
     size: tuple[int, ...]
     layout: str = "NCHW"
     method: str = "linear"
@@ -41,7 +39,8 @@ class Resize2DAttrs(OpAttrs):
         object.__setattr__(self, "size", full_pair(self.type_key, "size", self.size))
 
 
-def resize2d_infer(types: Sequence[Any], attrs: Resize2DAttrs) -> Type:
+@define_op(OP, arg_names=("data",), attrs_type=Resize2DAttrs, pattern=OpPattern.INJECTIVE)
+def resize2d(types: Sequence[Any], attrs: Resize2DAttrs) -> Type:
     """The data's type with another height and width.
 
     Raises:
@@ -62,15 +61,6 @@ def resize2d_infer(types: Sequence[Any], attrs: Resize2DAttrs) -> Type:
         )
     n, c, _, _ = arrange(data.shape, axes)
     return TensorType(restore((n, c, *attrs.size), axes), data.dtype)
-
-
-resize2d = register_op(
-    OP,
-    arg_names=("data",),
-    attrs_type=Resize2DAttrs,
-    rel=result_rel(resize2d_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(resize2d)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.attrs import NO_ATTRS, Attrs, DictAttrs
 from compiler.ir.expr import Call, Expr, GlobalVar, Op, Tuple
-from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, register_op
+from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, define_op
 from compiler.ir.span import AnySpan
 from compiler.ir.ty import FuncType, TupleType, Type
-from compiler.ir.type_relation import result_rel
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +27,6 @@ class CallLoweredAttrs(Attrs):
     ``relay.reshape_only``.
     """
 
-    type_key: ClassVar[str] = "CallLoweredAttrs"
     metadata: DictAttrs = NO_ATTRS
 
     def __post_init__(self) -> None:
@@ -42,7 +40,15 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def infer_call_lowered(types: Sequence[Any], attrs: CallLoweredAttrs) -> Type:
+@define_op(
+    "call_lowered",
+    arg_names=("func", "args"),
+    attrs_type=CallLoweredAttrs,
+    pattern=OpPattern.OPAQUE,
+    flags=(NON_COMPUTATIONAL,),
+    doc="a call of a lowered function: call_lowered(@f, (args…), metadata={…})",
+)
+def call_lowered(types: Sequence[Any], attrs: CallLoweredAttrs) -> Type:
     """The result type of the callee; the types of the tuple must be the types of its parameters.
 
     Raises:
@@ -61,17 +67,6 @@ def infer_call_lowered(types: Sequence[Any], attrs: CallLoweredAttrs) -> Type:
             fix="give one argument of the right type for every parameter",
         )
     return callee.ret_type
-
-
-call_lowered = register_op(
-    "call_lowered",
-    arg_names=("func", "args"),
-    attrs_type=CallLoweredAttrs,
-    rel=result_rel(infer_call_lowered),
-    pattern=OpPattern.OPAQUE,
-    flags=(NON_COMPUTATIONAL,),
-    doc="a call of a lowered function: call_lowered(@f, (args…), metadata={…})",
-)
 
 
 class CallLoweredProps(NamedTuple):

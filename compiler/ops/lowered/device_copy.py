@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, register_op
@@ -20,7 +20,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class DeviceCopyAttrs(OpAttrs):
     """Where the value is, and where it shall be."""
 
-    type_key: ClassVar[str] = "DeviceCopyAttrs"
     src_virtual_device: VirtualDevice = UNCONSTRAINED
     dst_virtual_device: VirtualDevice = UNCONSTRAINED
 

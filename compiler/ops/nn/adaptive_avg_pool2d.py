@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Expr
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
@@ -53,12 +52,14 @@ OP = "nn.adaptive_avg_pool2d"
 class AdaptivePool2DAttrs(OpAttrs):
     """Output (height, width); one value stands for both, none keeps the size of the data."""
 
-    type_key: ClassVar[str] = "AdaptivePool2DAttrs"
     output_size: tuple[int, ...] = ()
     layout: str = "NCHW"
 
 
-def adaptive_avg_pool2d_infer(types: Sequence[Any], attrs: AdaptivePool2DAttrs) -> Type:
+@define_op(
+    OP, arg_names=("data",), attrs_type=AdaptivePool2DAttrs, pattern=OpPattern.OUT_ELEMWISE_FUSABLE
+)
+def adaptive_avg_pool2d(types: Sequence[Any], attrs: AdaptivePool2DAttrs) -> Type:
     """The data's type with another height and width.
 
     Raises:
@@ -80,15 +81,6 @@ def _sizes(attrs: AdaptivePool2DAttrs, h: Dim, w: Dim) -> tuple[Dim, Dim]:
     if len(size) > 2 or any(s < 1 for s in size):
         raise TypeInferenceError(f"{OP}: output_size {list(size)} is not one or two sizes")
     return (h, w) if not size else (size[0], size[-1])
-
-
-adaptive_avg_pool2d = register_op(
-    OP,
-    arg_names=("data",),
-    attrs_type=AdaptivePool2DAttrs,
-    rel=result_rel(adaptive_avg_pool2d_infer),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
 
 
 @FNumpyCompute.register(adaptive_avg_pool2d)

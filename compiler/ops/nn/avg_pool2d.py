@@ -7,7 +7,7 @@ number inside the padded input. Integers: the sum is exact, the division truncat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,6 @@ Array = NDArray[Any]
 class AvgPool2DAttrs(Pool2DAttrs):
     """Pool2DAttrs, and whether padding counts in the divisor."""
 
-    type_key: ClassVar[str] = "AvgPool2DAttrs"
     count_include_pad: bool = False
 
 

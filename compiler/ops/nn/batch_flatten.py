@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from compiler.ir.op import RESHAPE, OpPattern, register_op
+from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -22,22 +21,14 @@ from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.transform.row_major import reshape_lower
 
 
-def batch_flatten_infer(types: Sequence[Any], attrs: Any) -> Type:
+@define_op("nn.batch_flatten", arg_names=("data",), pattern=OpPattern.INJECTIVE, flags=(RESHAPE,))
+def batch_flatten(types: Sequence[Any], attrs: Any) -> Type:
     """Rank 2; an unknown inner size makes the product unknown."""
     data = tensor_of_rank("nn.batch_flatten", types, 0, "data", 1, at_least=True)
     inner = [d for d in data.shape[1:] if not isinstance(d, AnyDim)]
     known = len(inner) == len(data.shape) - 1
     size: Dim = math.prod(inner) if known else AnyDim()
     return TensorType((data.shape[0], size), data.dtype)
-
-
-batch_flatten = register_op(
-    "nn.batch_flatten",
-    arg_names=("data",),
-    rel=result_rel(batch_flatten_infer),
-    pattern=OpPattern.INJECTIVE,
-    flags=(RESHAPE,),
-)
 
 
 @FNumpyCompute.register(batch_flatten)

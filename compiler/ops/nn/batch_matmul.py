@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.index import imm
 from compiler.lir.scalars import Scalar
@@ -35,13 +34,15 @@ OP = "nn.batch_matmul"
 class BatchMatmulAttrs(OpAttrs):
     """Which sides are given transposed; Relay's default is y."""
 
-    type_key: ClassVar[str] = "BatchMatmulAttrs"
     out_dtype: str = ""
     transpose_a: bool = False
     transpose_b: bool = True
 
 
-def batch_matmul_infer(types: Sequence[Any], attrs: BatchMatmulAttrs) -> Type:
+@define_op(
+    OP, arg_names=("x", "y"), attrs_type=BatchMatmulAttrs, pattern=OpPattern.OUT_ELEMWISE_FUSABLE
+)
+def batch_matmul(types: Sequence[Any], attrs: BatchMatmulAttrs) -> Type:
     """(B, M, N); a batch of 1 serves every batch of the other side.
 
     Raises:
@@ -59,15 +60,6 @@ def batch_matmul_infer(types: Sequence[Any], attrs: BatchMatmulAttrs) -> Type:
             f"{OP}: x has {x.shape[0]} batches but y has {y.shape[0]}", where=f"x {x}, y {y}"
         ) from None
     return TensorType((*batch, m, n), product_dtype(OP, x, y, attrs.out_dtype))
-
-
-batch_matmul = register_op(
-    OP,
-    arg_names=("x", "y"),
-    attrs_type=BatchMatmulAttrs,
-    rel=result_rel(batch_matmul_infer),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
 
 
 @FNumpyCompute.register(batch_matmul)

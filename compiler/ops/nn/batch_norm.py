@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,6 @@ OP = "nn.batch_norm"
 class BatchNormAttrs(OpAttrs):
     """Channel axis, the constant added to the variance, and which of beta and gamma count."""
 
-    type_key: ClassVar[str] = "BatchNormAttrs"
     axis: int = 1
     epsilon: float = 1e-5
     center: bool = True

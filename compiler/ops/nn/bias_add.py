@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Expr
@@ -27,7 +27,6 @@ OP = "nn.bias_add"
 class BiasAddAttrs(OpAttrs):
     """The axis of the data the bias lies along."""
 
-    type_key: ClassVar[str] = "BiasAddAttrs"
     axis: int = 1
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Expr
@@ -59,7 +59,6 @@ OP = "nn.conv2d"
 class Conv2DAttrs(OpAttrs):
     """Sizes are (height, width) in elements; padding is kept as (top, left, bottom, right)."""
 
-    type_key: ClassVar[str] = "Conv2DAttrs"
     strides: tuple[int, ...] = (1, 1)
     padding: tuple[int, ...] = (0, 0, 0, 0)
     dilation: tuple[int, ...] = (1, 1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,6 @@ OP = "nn.conv2d_transpose"
 class Conv2DTransposeAttrs(Conv2DAttrs):
     """Those of nn.conv2d, and the (height, width) that the result has more than it needs."""
 
-    type_key: ClassVar[str] = "Conv2DTransposeAttrs"
     kernel_layout: str = "IOHW"
     output_padding: tuple[int, ...] = (0, 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
@@ -39,7 +39,6 @@ OP = "nn.dense"
 class DenseAttrs(OpAttrs):
     """Number of output features, and the dtype products are accumulated in ("": the data's)."""
 
-    type_key: ClassVar[str] = "DenseAttrs"
     units: int | None = None
     out_dtype: str = ""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
@@ -28,7 +27,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class SubPixelAttrs(OpAttrs):
     """Edge of a block in pixels; its place is the outer ("DCR") or inner ("CRD") channel index."""
 
-    type_key: ClassVar[str] = "SubPixelAttrs"
     block_size: int = 1
     layout: str = "NCHW"
     mode: str = "DCR"
@@ -59,30 +57,20 @@ def _infer(op: str, types: Sequence[Any], attrs: SubPixelAttrs, to_space: bool) 
     return TensorType(restore((n, c, h, w), axes), data.dtype)
 
 
-def depth_to_space_infer(types: Sequence[Any], attrs: SubPixelAttrs) -> Type:
+@define_op(
+    "nn.depth_to_space", arg_names=("data",), attrs_type=SubPixelAttrs, pattern=OpPattern.INJECTIVE
+)
+def depth_to_space(types: Sequence[Any], attrs: SubPixelAttrs) -> Type:
     """(N, C, H, W) to (N, C / b^2, H * b, W * b)."""
     return _infer("nn.depth_to_space", types, attrs, True)
 
 
-def space_to_depth_infer(types: Sequence[Any], attrs: SubPixelAttrs) -> Type:
+@define_op(
+    "nn.space_to_depth", arg_names=("data",), attrs_type=SubPixelAttrs, pattern=OpPattern.INJECTIVE
+)
+def space_to_depth(types: Sequence[Any], attrs: SubPixelAttrs) -> Type:
     """(N, C, H, W) to (N, C * b^2, H / b, W / b)."""
     return _infer("nn.space_to_depth", types, attrs, False)
-
-
-depth_to_space = register_op(
-    "nn.depth_to_space",
-    arg_names=("data",),
-    attrs_type=SubPixelAttrs,
-    rel=result_rel(depth_to_space_infer),
-    pattern=OpPattern.INJECTIVE,
-)
-space_to_depth = register_op(
-    "nn.space_to_depth",
-    arg_names=("data",),
-    attrs_type=SubPixelAttrs,
-    rel=result_rel(space_to_depth_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(depth_to_space)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.ir.expr import Call
-from compiler.ir.op import STATEFUL, OpPattern, register_op
+from compiler.ir.op import STATEFUL, OpPattern, define_op
 from compiler.ir.ty import TupleType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import literal
 from compiler.ops.arg_types import tensor
@@ -24,24 +23,20 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class DropoutAttrs(OpAttrs):
     """Fraction that training would drop; inference ignores it."""
 
-    type_key: ClassVar[str] = "DropoutAttrs"
     rate: float = 0.5
 
 
-def dropout_infer(types: Sequence[Any], attrs: DropoutAttrs) -> Type:
-    """A pair of the data's type."""
-    data = tensor("nn.dropout", types, 0, "data")
-    return TupleType((data, data))
-
-
-dropout = register_op(
+@define_op(
     "nn.dropout",
     arg_names=("data",),
     attrs_type=DropoutAttrs,
-    rel=result_rel(dropout_infer),
     pattern=OpPattern.OPAQUE,
     flags=(STATEFUL,),
 )
+def dropout(types: Sequence[Any], attrs: DropoutAttrs) -> Type:
+    """A pair of the data's type."""
+    data = tensor("nn.dropout", types, 0, "data")
+    return TupleType((data, data))
 
 
 @FNumpyCompute.register(dropout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
@@ -25,7 +25,6 @@ from compiler.ops.transform.row_major import reshaped
 class GroupNormAttrs(OpAttrs):
     """Number of groups, channel axis, epsilon, and which of beta and gamma count."""
 
-    type_key: ClassVar[str] = "GroupNormAttrs"
     num_groups: int
     axis: int = 1
     epsilon: float = 1e-5

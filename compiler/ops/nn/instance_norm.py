@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
@@ -21,7 +21,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class InstanceNormAttrs(OpAttrs):
     """Channel axis, the constant added to the variance, and which of beta and gamma count."""
 
-    type_key: ClassVar[str] = "InstanceNormAttrs"
     axis: int = 1
     epsilon: float = 1e-5
     center: bool = True

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
@@ -39,12 +38,14 @@ MAX_OUT_BITS = 20
 class IntegerSoftmaxAttrs(OpAttrs):
     """The axis whose values sum to 2^out_bits, up to rounding."""
 
-    type_key: ClassVar[str] = "IntegerSoftmaxAttrs"
     axis: int = -1
     out_bits: int = 15
 
 
-def integer_softmax_infer(types: Sequence[Any], attrs: IntegerSoftmaxAttrs) -> Type:
+@define_op(
+    OP, arg_names=("data", "table"), attrs_type=IntegerSoftmaxAttrs, pattern=OpPattern.OPAQUE
+)
+def integer_softmax(types: Sequence[Any], attrs: IntegerSoftmaxAttrs) -> Type:
     """The shape of the data, int32.
 
     Raises:
@@ -67,15 +68,6 @@ def integer_softmax_infer(types: Sequence[Any], attrs: IntegerSoftmaxAttrs) -> T
             f"{OP}: out_bits {attrs.out_bits} is not between 1 and {MAX_OUT_BITS}"
         )
     return TensorType(data.shape, "int32")
-
-
-integer_softmax = register_op(
-    OP,
-    arg_names=("data", "table"),
-    attrs_type=IntegerSoftmaxAttrs,
-    rel=result_rel(integer_softmax_infer),
-    pattern=OpPattern.OPAQUE,
-)
 
 
 @FNumpyCompute.register(integer_softmax)

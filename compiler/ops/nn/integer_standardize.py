@@ -15,16 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, literal
@@ -43,7 +42,6 @@ class IntegerStandardizeAttrs(OpAttrs):
     """``epsilon`` in units of N^2 data^2; bits behind the point of the root and of the result;
     whether the mean is taken away."""
 
-    type_key: ClassVar[str] = "IntegerStandardizeAttrs"
     axis: int = -1
     epsilon: int = 0
     root_bits: int = 0
@@ -51,7 +49,8 @@ class IntegerStandardizeAttrs(OpAttrs):
     centred: bool = True
 
 
-def integer_standardize_infer(types: Sequence[Any], attrs: IntegerStandardizeAttrs) -> Type:
+@define_op(OP, arg_names=("data",), attrs_type=IntegerStandardizeAttrs, pattern=OpPattern.OPAQUE)
+def integer_standardize(types: Sequence[Any], attrs: IntegerStandardizeAttrs) -> Type:
     """The shape of the data, int32.
 
     Raises:
@@ -71,15 +70,6 @@ def integer_standardize_infer(types: Sequence[Any], attrs: IntegerStandardizeAtt
             fix="epsilon must be >= 0, the others between 0 and 20",
         )
     return TensorType(data.shape, "int32")
-
-
-integer_standardize = register_op(
-    OP,
-    arg_names=("data",),
-    attrs_type=IntegerStandardizeAttrs,
-    rel=result_rel(integer_standardize_infer),
-    pattern=OpPattern.OPAQUE,
-)
 
 
 @intrinsics.register("isqrt")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import normalize_axes, tensor
@@ -27,12 +26,17 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class L2NormalizeAttrs(OpAttrs):
     """Smallest sum of squares, and the axes of the norm."""
 
-    type_key: ClassVar[str] = "L2NormalizeAttrs"
     eps: float
     axis: tuple[int, ...]
 
 
-def l2_normalize_infer(types: Sequence[Any], attrs: L2NormalizeAttrs) -> Type:
+@define_op(
+    "nn.l2_normalize",
+    arg_names=("data",),
+    attrs_type=L2NormalizeAttrs,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+def l2_normalize(types: Sequence[Any], attrs: L2NormalizeAttrs) -> Type:
     """Type of the data, floats.
 
     Raises:
@@ -45,15 +49,6 @@ def l2_normalize_infer(types: Sequence[Any], attrs: L2NormalizeAttrs) -> Type:
     if not is_float(data.dtype):
         raise TypeInferenceError(f"nn.l2_normalize: data is {data}, a float dtype is needed")
     return data
-
-
-l2_normalize = register_op(
-    "nn.l2_normalize",
-    arg_names=("data",),
-    attrs_type=L2NormalizeAttrs,
-    rel=result_rel(l2_normalize_infer),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
 
 
 @FNumpyCompute.register(l2_normalize)

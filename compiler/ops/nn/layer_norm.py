@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from compiler.qtypes.context import QuantizeContext
 class LayerNormAttrs(OpAttrs):
     """Normalised axis, the constant added to the variance, and which of beta and gamma count."""
 
-    type_key: ClassVar[str] = "LayerNormAttrs"
     axis: int = -1
     epsilon: float = 1e-5
     center: bool = True

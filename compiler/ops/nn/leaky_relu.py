@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from compiler.ops.tensor.number_rel import number_rel
 class LeakyReluAttrs(OpAttrs):
     """Slope below zero."""
 
-    type_key: ClassVar[str] = "LeakyReluAttrs"
     alpha: float = 0.25
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, literal
@@ -28,7 +27,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class LRNAttrs(OpAttrs):
     """Length of the neighbourhood in elements, its axis, and the constants of the formula."""
 
-    type_key: ClassVar[str] = "LRNAttrs"
     size: int = 5
     axis: int = 1
     bias: float = 2.0
@@ -36,7 +34,8 @@ class LRNAttrs(OpAttrs):
     beta: float = 0.75
 
 
-def lrn_infer(types: Sequence[Any], attrs: LRNAttrs) -> Type:
+@define_op("nn.lrn", arg_names=("data",), attrs_type=LRNAttrs, pattern=OpPattern.OPAQUE)
+def lrn(types: Sequence[Any], attrs: LRNAttrs) -> Type:
     """Type of the data, floats.
 
     Raises:
@@ -47,15 +46,6 @@ def lrn_infer(types: Sequence[Any], attrs: LRNAttrs) -> Type:
     if not is_float(data.dtype) or attrs.size < 1:
         raise TypeInferenceError(f"nn.lrn: data is {data}, size {attrs.size}; floats and 1 or more")
     return data
-
-
-lrn = register_op(
-    "nn.lrn",
-    arg_names=("data",),
-    attrs_type=LRNAttrs,
-    rel=result_rel(lrn_infer),
-    pattern=OpPattern.OPAQUE,
-)
 
 
 @FNumpyCompute.register(lrn)

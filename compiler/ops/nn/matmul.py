@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
@@ -32,7 +32,6 @@ OP = "nn.matmul"
 class MatmulAttrs(OpAttrs):
     """Which sides are given transposed."""
 
-    type_key: ClassVar[str] = "MatmulAttrs"
     units: int | None = None
     out_dtype: str = ""
     transpose_a: bool = False

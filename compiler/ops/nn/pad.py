@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar, Select, Un
@@ -27,7 +26,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class PadAttrs(OpAttrs):
     """(before, after) per axis, and the mode: "constant", "edge" or "reflect"."""
 
-    type_key: ClassVar[str] = "PadAttrs"
     pad_width: tuple[tuple[int, ...], ...]
     pad_mode: str = "constant"
 
@@ -36,7 +34,6 @@ class PadAttrs(OpAttrs):
 class MirrorPadAttrs(OpAttrs):
     """Mode "SYMMETRIC" repeats the edge, "REFLECT" does not; (before, after) per axis."""
 
-    type_key: ClassVar[str] = "MirrorPadAttrs"
     mode: str = "SYMMETRIC"
     pad_width: tuple[tuple[int, ...], ...] = ()
 
@@ -65,7 +62,10 @@ def _padded(op: str, data: TensorType, width: tuple[tuple[int, ...], ...], refle
     return TensorType(tuple(dims), data.dtype)
 
 
-def pad_infer(types: Sequence[Any], attrs: PadAttrs) -> Type:
+@define_op(
+    "nn.pad", arg_names=("data", "pad_value"), attrs_type=PadAttrs, pattern=OpPattern.INJECTIVE
+)
+def pad(types: Sequence[Any], attrs: PadAttrs) -> Type:
     """Every axis grows by its pair; negative values crop.
 
     Raises:
@@ -78,15 +78,6 @@ def pad_infer(types: Sequence[Any], attrs: PadAttrs) -> Type:
             f"nn.pad: pad_mode {attrs.pad_mode!r} is unknown", fix=f"legal: {', '.join(_MODES)}"
         )
     return _padded("nn.pad", data, attrs.pad_width, attrs.pad_mode == "reflect")
-
-
-pad = register_op(
-    "nn.pad",
-    arg_names=("data", "pad_value"),
-    attrs_type=PadAttrs,
-    rel=result_rel(pad_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(pad)
@@ -105,7 +96,10 @@ def pad_numpy(attrs: PadAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [np.pad(data[crop], width, mode="edge" if attrs.pad_mode == "edge" else "reflect")]
 
 
-def mirror_pad_infer(types: Sequence[Any], attrs: MirrorPadAttrs) -> Type:
+@define_op(
+    "nn.mirror_pad", arg_names=("data",), attrs_type=MirrorPadAttrs, pattern=OpPattern.INJECTIVE
+)
+def mirror_pad(types: Sequence[Any], attrs: MirrorPadAttrs) -> Type:
     """Every axis grows by its pair.
 
     Raises:
@@ -120,15 +114,6 @@ def mirror_pad_infer(types: Sequence[Any], attrs: MirrorPadAttrs) -> Type:
     if any(w < 0 for pair in attrs.pad_width for w in pair):
         raise TypeInferenceError("nn.mirror_pad: pad_width has a negative value")
     return _padded("nn.mirror_pad", data, attrs.pad_width, attrs.mode == "REFLECT")
-
-
-mirror_pad = register_op(
-    "nn.mirror_pad",
-    arg_names=("data",),
-    attrs_type=MirrorPadAttrs,
-    rel=result_rel(mirror_pad_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(mirror_pad)

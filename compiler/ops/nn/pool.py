@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,6 @@ Array = NDArray[Any]
 class Pool2DAttrs(OpAttrs):
     """Sizes are (height, width) in elements; padding is kept as (top, left, bottom, right)."""
 
-    type_key: ClassVar[str] = "Pool2DAttrs"
     pool_size: tuple[int, ...]
     strides: tuple[int, ...] = (1, 1)
     dilation: tuple[int, ...] = (1, 1)
@@ -53,7 +52,6 @@ class Pool2DAttrs(OpAttrs):
 class GlobalPool2DAttrs(OpAttrs):
     """Layout of the data."""
 
-    type_key: ClassVar[str] = "GlobalPool2DAttrs"
     layout: str = "NCHW"
 
 

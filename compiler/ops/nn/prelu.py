@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ OP = "nn.prelu"
 class PReluAttrs(OpAttrs):
     """The axis of the data alpha lies along."""
 
-    type_key: ClassVar[str] = "PReluAttrs"
     axis: int = 1
 
 

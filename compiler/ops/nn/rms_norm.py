@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Expr
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
@@ -39,12 +38,12 @@ OP = "nn.rms_norm"
 class RmsNormAttrs(OpAttrs):
     """Normalised axis, and the constant added to the mean square."""
 
-    type_key: ClassVar[str] = "RmsNormAttrs"
     axis: int = -1
     epsilon: float = 1e-5
 
 
-def rms_norm_infer(types: Sequence[Any], attrs: RmsNormAttrs) -> Type:
+@define_op(OP, arg_names=("data",), attrs_type=RmsNormAttrs, pattern=OpPattern.OUT_ELEMWISE_FUSABLE)
+def rms_norm(types: Sequence[Any], attrs: RmsNormAttrs) -> Type:
     """Type of the data, floats.
 
     Raises:
@@ -55,15 +54,6 @@ def rms_norm_infer(types: Sequence[Any], attrs: RmsNormAttrs) -> Type:
     if not is_float(data.dtype):
         raise TypeInferenceError(f"{OP}: data is {data}, a float dtype is needed")
     return data
-
-
-rms_norm = register_op(
-    OP,
-    arg_names=("data",),
-    attrs_type=RmsNormAttrs,
-    rel=result_rel(rms_norm_infer),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
 
 
 @FNumpyCompute.register(rms_norm)

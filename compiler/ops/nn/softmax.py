@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +47,6 @@ from compiler.qtypes.kind import QAnnotateKind
 class SoftmaxAttrs(OpAttrs):
     """The axis whose values sum to 1."""
 
-    type_key: ClassVar[str] = "SoftmaxAttrs"
     axis: int = -1
 
 

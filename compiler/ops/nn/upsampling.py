@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.image.resampling import check_method, resample
@@ -30,7 +29,6 @@ OP = "nn.upsampling"
 class UpSamplingAttrs(OpAttrs):
     """Factors, layout and method; ``align_corners`` keeps the corner pixels in place."""
 
-    type_key: ClassVar[str] = "UpSamplingAttrs"
     scale_h: float = 1.0
     scale_w: float = 1.0
     layout: str = "NCHW"
@@ -38,7 +36,8 @@ class UpSamplingAttrs(OpAttrs):
     align_corners: bool = False
 
 
-def upsampling_infer(types: Sequence[Any], attrs: UpSamplingAttrs) -> Type:
+@define_op(OP, arg_names=("data",), attrs_type=UpSamplingAttrs, pattern=OpPattern.INJECTIVE)
+def upsampling(types: Sequence[Any], attrs: UpSamplingAttrs) -> Type:
     """Sizes are rounded to the nearest int.
 
     Raises:
@@ -58,15 +57,6 @@ def upsampling_infer(types: Sequence[Any], attrs: UpSamplingAttrs) -> Type:
 
 def _scaled(size: Dim, scale: float) -> Dim:
     return size if isinstance(size, AnyDim) else round(size * scale)
-
-
-upsampling = register_op(
-    OP,
-    arg_names=("data",),
-    attrs_type=UpSamplingAttrs,
-    rel=result_rel(upsampling_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(upsampling)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +42,6 @@ from compiler.qtypes.context import QuantizeContext
 class ArgReduceAttrs(OpAttrs):
     """As ReduceAttrs; of equal elements the first counts, or the last if asked."""
 
-    type_key: ClassVar[str] = "ArgReduceAttrs"
     axis: Axes = None
     keepdims: bool = False
     exclude: bool = False

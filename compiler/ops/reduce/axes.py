@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.ty import TensorType, Type, is_float
@@ -19,7 +19,6 @@ Dim = TypeVar("Dim")
 class ReduceAttrs(OpAttrs):
     """Axes to reduce (None or empty: all), kept as size 1 or not; exclude: the others instead."""
 
-    type_key: ClassVar[str] = "ReduceAttrs"
     axis: Axes = None
     keepdims: bool = False
     exclude: bool = False

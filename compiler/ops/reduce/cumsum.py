@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.routines import externs
 from compiler.ops.arg_types import normalize_axis, tensor
@@ -30,13 +29,13 @@ from compiler.ops.transform.row_major import reshaped
 class ScanopAttrs(OpAttrs):
     """Axis (None: flat), dtype of the sums ("": the data's); exclusive leaves the element out."""
 
-    type_key: ClassVar[str] = "ScanopAttrs"
     axis: int | None = None
     dtype: str = ""
     exclusive: bool = False
 
 
-def cumsum_infer(types: Sequence[Any], attrs: ScanopAttrs) -> Type:
+@define_op("cumsum", arg_names=("data",), attrs_type=ScanopAttrs, pattern=OpPattern.OPAQUE)
+def cumsum(types: Sequence[Any], attrs: ScanopAttrs) -> Type:
     """Shape of the data, flat without an axis.
 
     Raises:
@@ -53,15 +52,6 @@ def cumsum_infer(types: Sequence[Any], attrs: ScanopAttrs) -> Type:
     for d in data.shape:
         total = AnyDim() if isinstance(total, AnyDim) or isinstance(d, AnyDim) else total * d
     return TensorType((total,), dtype)
-
-
-cumsum = register_op(
-    "cumsum",
-    arg_names=("data",),
-    attrs_type=ScanopAttrs,
-    rel=result_rel(cumsum_infer),
-    pattern=OpPattern.OPAQUE,
-)
 
 
 @FNumpyCompute.register(cumsum)

@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, is_float
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import same_dtype, tensor
@@ -33,14 +32,16 @@ from compiler.ops.tensor.broadcast import broadcast_shape
 class VarianceAttrs(OpAttrs):
     """As ReduceAttrs; ``unbiased`` divides by N - 1 instead of N."""
 
-    type_key: ClassVar[str] = "VarianceAttrs"
     axis: Axes = None
     keepdims: bool = False
     exclude: bool = False
     unbiased: bool = False
 
 
-def variance_infer(types: Sequence[Any], attrs: VarianceAttrs) -> Type:
+@define_op(
+    "variance", arg_names=("data", "mean"), attrs_type=VarianceAttrs, pattern=OpPattern.COMM_REDUCE
+)
+def variance(types: Sequence[Any], attrs: VarianceAttrs) -> Type:
     """The reduced shape of the data.
 
     Raises:
@@ -58,15 +59,6 @@ def variance_infer(types: Sequence[Any], attrs: VarianceAttrs) -> Type:
         )
     axes = reduced_axes("variance", len(data.shape), attrs.axis, attrs.exclude)
     return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
-
-
-variance = register_op(
-    "variance",
-    arg_names=("data", "mean"),
-    attrs_type=VarianceAttrs,
-    rel=result_rel(variance_infer),
-    pattern=OpPattern.COMM_REDUCE,
-)
 
 
 @FNumpyCompute.register(variance)

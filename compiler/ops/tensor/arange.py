@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import EvaluationError, TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar
 from compiler.ops.arg_types import tensor_of_rank
@@ -32,14 +31,17 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class ArangeAttrs(OpAttrs):
     """Known bounds, in the units of the values; dtype "" means that of the arguments."""
 
-    type_key: ClassVar[str] = "ArangeAttrs"
     start: float | None = None
     stop: float | None = None
     step: float | None = None
     dtype: str = ""
 
 
-def arange_infer(types: Sequence[Any], attrs: ArangeAttrs) -> Type:
+_NAMES = ("start", "stop", "step")
+
+
+@define_op("arange", arg_names=_NAMES, attrs_type=ArangeAttrs, pattern=OpPattern.OPAQUE)
+def arange(types: Sequence[Any], attrs: ArangeAttrs) -> Type:
     """A vector.
 
     Raises:
@@ -52,17 +54,6 @@ def arange_infer(types: Sequence[Any], attrs: ArangeAttrs) -> Type:
     if attrs.start is not None and attrs.stop is not None and attrs.step is not None:
         length = max(0, math.ceil((attrs.stop - attrs.start) / attrs.step))
     return TensorType((length,), attrs.dtype or scalars[0].dtype)
-
-
-_NAMES = ("start", "stop", "step")
-
-arange = register_op(
-    "arange",
-    arg_names=_NAMES,
-    attrs_type=ArangeAttrs,
-    rel=result_rel(arange_infer),
-    pattern=OpPattern.OPAQUE,
-)
 
 
 @FNumpyCompute.register(arange)

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op, register_op
 from compiler.ir.ty import Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.scalars import Un
 from compiler.ops.arg_types import integer_tensor
 from compiler.ops.rules.lower import FLower, binary, elementwise
@@ -80,13 +79,10 @@ for _name, _function in _FUNCTIONS.items():
     _register(_name, _function)
 
 
-def _not_infer(types: Sequence[Any], attrs: Any) -> Type:
+@define_op("bitwise_not", arg_names=("data",), pattern=OpPattern.ELEMWISE)
+def bitwise_not(types: Sequence[Any], attrs: Any) -> Type:
+    """Type of data, which holds integers."""
     return integer_tensor("bitwise_not", types, 0, "data")
-
-
-bitwise_not = register_op(
-    "bitwise_not", arg_names=("data",), rel=result_rel(_not_infer), pattern=OpPattern.ELEMWISE
-)
 
 
 @FNumpyCompute.register(bitwise_not)

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, is_integer
-from compiler.ir.type_relation import result_rel
 from compiler.lir.index import imm, plus
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Cast, Scalar
@@ -30,11 +29,11 @@ Array = NDArray[Any]
 class CastAttrs(OpAttrs):
     """The dtype of the result."""
 
-    type_key: ClassVar[str] = "CastAttrs"
     dtype: str
 
 
-def cast_infer(types: Sequence[Any], attrs: CastAttrs) -> Type:
+@define_op("cast", arg_names=("data",), attrs_type=CastAttrs, pattern=OpPattern.ELEMWISE)
+def cast(types: Sequence[Any], attrs: CastAttrs) -> Type:
     """Shape of the data, dtype of the attribute.
 
     Raises:
@@ -43,15 +42,6 @@ def cast_infer(types: Sequence[Any], attrs: CastAttrs) -> Type:
     if attrs.dtype in ("", "void"):
         raise TypeInferenceError(f"cast: dtype {attrs.dtype!r} is no dtype of a tensor")
     return TensorType(tensor("cast", types, 0, "data").shape, attrs.dtype)
-
-
-cast = register_op(
-    "cast",
-    arg_names=("data",),
-    attrs_type=CastAttrs,
-    rel=result_rel(cast_infer),
-    pattern=OpPattern.ELEMWISE,
-)
 
 
 @FNumpyCompute.register(cast)

@@ -6,7 +6,7 @@ On integers the bounds are truncated toward zero and saturated to the dtype.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from compiler.qtypes.context import QuantizeContext
 class ClipAttrs(OpAttrs):
     """Bounds in the units of the data."""
 
-    type_key: ClassVar[str] = "ClipAttrs"
     a_min: float
     a_max: float
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import merge_dim, same_dtype, tensor_tuple
@@ -27,7 +26,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class EinsumAttrs(OpAttrs):
     """One letter per axis; without "->" the letters that occur once are kept, in order."""
 
-    type_key: ClassVar[str] = "EinsumAttrs"
     equation: str
 
 
@@ -44,7 +42,8 @@ def _terms(equation: str) -> tuple[list[str], str]:
     return terms, output
 
 
-def einsum_infer(types: Sequence[Any], attrs: EinsumAttrs) -> Type:
+@define_op("einsum", arg_names=("data",), attrs_type=EinsumAttrs, pattern=OpPattern.INJECTIVE)
+def einsum(types: Sequence[Any], attrs: EinsumAttrs) -> Type:
     """One size per letter.
 
     Raises:
@@ -64,15 +63,6 @@ def einsum_infer(types: Sequence[Any], attrs: EinsumAttrs) -> Type:
                 "einsum", sizes.get(letter, size), size, f"size of {letter!r}"
             )
     return TensorType(tuple(sizes[c] for c in output), fields[0].dtype)
-
-
-einsum = register_op(
-    "einsum",
-    arg_names=("data",),
-    attrs_type=EinsumAttrs,
-    rel=result_rel(einsum_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(einsum)

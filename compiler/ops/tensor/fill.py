@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
@@ -27,7 +27,6 @@ from compiler.ops.tensor.number_rel import number_rel
 class InitOpAttrs(OpAttrs):
     """Shape and dtype of a filled tensor; dtype "" means float32 (full: that of the fill value)."""
 
-    type_key: ClassVar[str] = "InitOpAttrs"
     shape: tuple[int, ...]
     dtype: str = ""
 
@@ -71,19 +70,11 @@ _constant_like("zeros_like", 0)
 _constant_like("ones_like", 1)
 
 
-def full_infer(types: Sequence[Any], attrs: InitOpAttrs) -> Type:
+@define_op("full", arg_names=("fill_value",), attrs_type=InitOpAttrs, pattern=OpPattern.ELEMWISE)
+def full(types: Sequence[Any], attrs: InitOpAttrs) -> Type:
     """The fill value is a scalar tensor."""
     value = tensor_of_rank("full", types, 0, "fill_value", 0)
     return TensorType(_checked_shape("full", attrs.shape), attrs.dtype or value.dtype)
-
-
-full = register_op(
-    "full",
-    arg_names=("fill_value",),
-    attrs_type=InitOpAttrs,
-    rel=result_rel(full_infer),
-    pattern=OpPattern.ELEMWISE,
-)
 
 
 @FNumpyCompute.register(full)

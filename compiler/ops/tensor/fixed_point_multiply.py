@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op, register_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import Reporter, is_known, result_rel
+from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import IntImm, Intrin, Scalar
@@ -37,7 +37,6 @@ POWER_OF_TWO = 1 << 30
 class FixedPointMultiplyAttrs(OpAttrs):
     """The factor is multiplier * 2^(shift - 31)."""
 
-    type_key: ClassVar[str] = "FixedPointMultiplyAttrs"
     multiplier: int
     shift: int
 
@@ -46,11 +45,16 @@ class FixedPointMultiplyAttrs(OpAttrs):
 class FixedPointMultiplyPerAxisAttrs(OpAttrs):
     """The axis of the data along which multipliers and shifts vary."""
 
-    type_key: ClassVar[str] = "FixedPointMultiplyPerAxisAttrs"
     axis: int = 1
 
 
-def fixed_point_infer(types: Sequence[Any], attrs: FixedPointMultiplyAttrs) -> Type:
+@define_op(
+    "fixed_point_multiply",
+    arg_names=("data",),
+    attrs_type=FixedPointMultiplyAttrs,
+    pattern=OpPattern.ELEMWISE,
+)
+def fixed_point_multiply(types: Sequence[Any], attrs: FixedPointMultiplyAttrs) -> Type:
     """Type of the data, an integer tensor.
 
     Raises:
@@ -63,15 +67,6 @@ def fixed_point_infer(types: Sequence[Any], attrs: FixedPointMultiplyAttrs) -> T
             f"fixed_point_multiply: multiplier {attrs.multiplier} is outside [0, 2^31)"
         )
     return integer_tensor("fixed_point_multiply", types, 0, "data")
-
-
-fixed_point_multiply = register_op(
-    "fixed_point_multiply",
-    arg_names=("data",),
-    attrs_type=FixedPointMultiplyAttrs,
-    rel=result_rel(fixed_point_infer),
-    pattern=OpPattern.ELEMWISE,
-)
 
 
 @FNumpyCompute.register(fixed_point_multiply)

@@ -13,9 +13,8 @@ import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Cast, Scalar
@@ -28,7 +27,8 @@ OP = "lookup"
 INDEX_DTYPES = ("int8", "uint8", "int16", "uint16")
 
 
-def lookup_infer(types: Sequence[Any], attrs: Any) -> Type:
+@define_op(OP, arg_names=("data", "table"), pattern=OpPattern.ELEMWISE)
+def lookup(types: Sequence[Any], attrs: Any) -> Type:
     """The shape of the data, the dtype of the table.
 
     Raises:
@@ -43,14 +43,6 @@ def lookup_infer(types: Sequence[Any], attrs: Any) -> Type:
     if table.shape[0] == 0:
         raise TypeInferenceError(f"{OP}: argument 1 (table) is {table}, it needs an entry")
     return TensorType(data.shape, table.dtype)
-
-
-lookup = register_op(
-    OP,
-    arg_names=("data", "table"),
-    rel=result_rel(lookup_infer),
-    pattern=OpPattern.ELEMWISE,
-)
 
 
 @FNumpyCompute.register(lookup)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import literal
 from compiler.ops.arg_types import check_integer_dtype, tensor
@@ -26,7 +25,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class ShapeOfAttrs(OpAttrs):
     """Integer dtype of the result."""
 
-    type_key: ClassVar[str] = "ShapeOfAttrs"
     dtype: str = "int32"
 
 
@@ -34,23 +32,14 @@ class ShapeOfAttrs(OpAttrs):
 class NdarraySizeAttrs(OpAttrs):
     """Integer dtype of the result."""
 
-    type_key: ClassVar[str] = "NdarraySizeAttrs"
     dtype: str = "int32"
 
 
-def shape_of_infer(types: Sequence[Any], attrs: ShapeOfAttrs) -> Type:
+@define_op("shape_of", arg_names=("data",), attrs_type=ShapeOfAttrs, pattern=OpPattern.OPAQUE)
+def shape_of(types: Sequence[Any], attrs: ShapeOfAttrs) -> Type:
     """One element per axis."""
     rank = len(tensor("shape_of", types, 0, "data").shape)
     return TensorType((rank,), check_integer_dtype("shape_of", attrs.dtype))
-
-
-shape_of = register_op(
-    "shape_of",
-    arg_names=("data",),
-    attrs_type=ShapeOfAttrs,
-    rel=result_rel(shape_of_infer),
-    pattern=OpPattern.OPAQUE,
-)
 
 
 @FNumpyCompute.register(shape_of)
@@ -59,19 +48,13 @@ def shape_of_numpy(attrs: ShapeOfAttrs, args: Arrays, out_type: Type) -> list[An
     return [np.array(args[0].shape, storage_dtype(attrs.dtype))]
 
 
-def ndarray_size_infer(types: Sequence[Any], attrs: NdarraySizeAttrs) -> Type:
+@define_op(
+    "ndarray_size", arg_names=("data",), attrs_type=NdarraySizeAttrs, pattern=OpPattern.OPAQUE
+)
+def ndarray_size(types: Sequence[Any], attrs: NdarraySizeAttrs) -> Type:
     """A scalar."""
     tensor("ndarray_size", types, 0, "data")
     return TensorType((), check_integer_dtype("ndarray_size", attrs.dtype))
-
-
-ndarray_size = register_op(
-    "ndarray_size",
-    arg_names=("data",),
-    attrs_type=NdarraySizeAttrs,
-    rel=result_rel(ndarray_size_infer),
-    pattern=OpPattern.OPAQUE,
-)
 
 
 @FNumpyCompute.register(ndarray_size)

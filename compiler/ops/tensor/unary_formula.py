@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import AttrError, TypeInferenceError
 from compiler.ir.expr import Call, Expr
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
-from compiler.ir.type_relation import result_rel
 from compiler.lir.scalars import Cast, Scalar, literal
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import tensor
@@ -57,11 +56,13 @@ _WIDE = (1 << 15) - 1
 class UnaryFormulaAttrs(OpAttrs):
     """The function, such as "x x sigmoid multiply"."""
 
-    type_key: ClassVar[str] = "UnaryFormulaAttrs"
     formula: str
 
 
-def unary_formula_infer(types: Sequence[Any], attrs: UnaryFormulaAttrs) -> Type:
+@define_op(
+    "unary_formula", arg_names=("data",), attrs_type=UnaryFormulaAttrs, pattern=OpPattern.ELEMWISE
+)
+def unary_formula(types: Sequence[Any], attrs: UnaryFormulaAttrs) -> Type:
     """The type of the data.
 
     Raises:
@@ -75,15 +76,6 @@ def unary_formula_infer(types: Sequence[Any], attrs: UnaryFormulaAttrs) -> Type:
     except AttrError as error:
         raise TypeInferenceError(f"unary_formula: {error.what}") from None
     return data
-
-
-unary_formula = register_op(
-    "unary_formula",
-    arg_names=("data",),
-    attrs_type=UnaryFormulaAttrs,
-    rel=result_rel(unary_formula_infer),
-    pattern=OpPattern.ELEMWISE,
-)
 
 
 @FNumpyCompute.register(unary_formula)

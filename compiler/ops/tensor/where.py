@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, Op, describe
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, holds_float
-from compiler.ir.type_relation import result_rel
 from compiler.lir.scalars import Bin, Scalar, Select
 from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
 from compiler.ops.arg_types import same_dtype, tensor
@@ -31,7 +30,8 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 
 
-def where_infer(types: Sequence[Any], attrs: Any) -> Type:
+@define_op("where", arg_names=("condition", "x", "y"), pattern=OpPattern.BROADCAST)
+def where(types: Sequence[Any], attrs: Any) -> Type:
     """Broadcast shape of the three, dtype of x and y; any dtype may be the condition (not zero)."""
     condition = tensor("where", types, 0, "condition")
     x = tensor("where", types, 1, "x")
@@ -39,14 +39,6 @@ def where_infer(types: Sequence[Any], attrs: Any) -> Type:
     dtype = same_dtype("where", x, y)
     branches = broadcast_shape("where", x.shape, y.shape)
     return TensorType(broadcast_shape("where", condition.shape, branches), dtype)
-
-
-where = register_op(
-    "where",
-    arg_names=("condition", "x", "y"),
-    rel=result_rel(where_infer),
-    pattern=OpPattern.BROADCAST,
-)
 
 
 @FNumpyCompute.register(where)

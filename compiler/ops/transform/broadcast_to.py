@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Shape, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import shape_text, tensor
 from compiler.ops.op_attrs import OpAttrs
@@ -25,7 +24,6 @@ from compiler.ops.tensor.broadcast import broadcast_shape
 class BroadcastToAttrs(OpAttrs):
     """The shape of the result."""
 
-    type_key: ClassVar[str] = "BroadcastToAttrs"
     shape: tuple[int, ...]
 
 
@@ -37,7 +35,10 @@ def _repeated(op: str, data: TensorType, shape: Shape) -> Type:
     return TensorType(shape, data.dtype)
 
 
-def broadcast_to_infer(types: Sequence[Any], attrs: BroadcastToAttrs) -> Type:
+@define_op(
+    "broadcast_to", arg_names=("data",), attrs_type=BroadcastToAttrs, pattern=OpPattern.BROADCAST
+)
+def broadcast_to(types: Sequence[Any], attrs: BroadcastToAttrs) -> Type:
     """The named shape.
 
     Raises:
@@ -48,26 +49,12 @@ def broadcast_to_infer(types: Sequence[Any], attrs: BroadcastToAttrs) -> Type:
     return _repeated("broadcast_to", tensor("broadcast_to", types, 0, "data"), attrs.shape)
 
 
-def broadcast_to_like_infer(types: Sequence[Any], attrs: Any) -> Type:
+@define_op("broadcast_to_like", arg_names=("data", "like"), pattern=OpPattern.BROADCAST)
+def broadcast_to_like(types: Sequence[Any], attrs: Any) -> Type:
     """The shape of argument 1."""
     data = tensor("broadcast_to_like", types, 0, "data")
     like = tensor("broadcast_to_like", types, 1, "like")
     return _repeated("broadcast_to_like", data, like.shape)
-
-
-broadcast_to = register_op(
-    "broadcast_to",
-    arg_names=("data",),
-    attrs_type=BroadcastToAttrs,
-    rel=result_rel(broadcast_to_infer),
-    pattern=OpPattern.BROADCAST,
-)
-broadcast_to_like = register_op(
-    "broadcast_to_like",
-    arg_names=("data", "like"),
-    rel=result_rel(broadcast_to_like_infer),
-    pattern=OpPattern.BROADCAST,
-)
 
 
 @FNumpyCompute.register(broadcast_to)

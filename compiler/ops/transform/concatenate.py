@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Expr, Tuple, describe
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.index import imm, plus
 from compiler.lir.scalars import Bin, Scalar, Select, literal
@@ -43,11 +42,11 @@ OP = "concatenate"
 class ConcatenateAttrs(OpAttrs):
     """The axis that grows."""
 
-    type_key: ClassVar[str] = "ConcatenateAttrs"
     axis: int = 0
 
 
-def concatenate_infer(types: Sequence[Any], attrs: ConcatenateAttrs) -> Type:
+@define_op(OP, arg_names=("data",), attrs_type=ConcatenateAttrs, pattern=OpPattern.INJECTIVE)
+def concatenate(types: Sequence[Any], attrs: ConcatenateAttrs) -> Type:
     """Sizes along the axis add up; all else must agree.
 
     Raises:
@@ -71,15 +70,6 @@ def concatenate_infer(types: Sequence[Any], attrs: ConcatenateAttrs) -> Type:
     known = [d for d in total if not isinstance(d, AnyDim)]
     dims[axis] = sum(known) if len(known) == len(total) else AnyDim()
     return TensorType(tuple(dims), first.dtype)
-
-
-concatenate = register_op(
-    OP,
-    arg_names=("data",),
-    attrs_type=ConcatenateAttrs,
-    rel=result_rel(concatenate_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(concatenate)

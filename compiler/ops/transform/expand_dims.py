@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import AttrError
-from compiler.ir.op import RESHAPE, OpPattern, register_op
+from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower
@@ -21,7 +20,6 @@ from compiler.ops.transform.row_major import reshape_lower
 class ExpandDimsAttrs(OpAttrs):
     """Where and how many; a negative axis counts from behind the last axis of the data."""
 
-    type_key: ClassVar[str] = "ExpandDimsAttrs"
     axis: int
     num_newaxis: int = 1
 
@@ -36,20 +34,17 @@ def _expanded(shape: tuple[Any, ...], attrs: ExpandDimsAttrs) -> tuple[Any, ...]
     return (*shape[:at], *(1 for _ in range(attrs.num_newaxis)), *shape[at:])
 
 
-def expand_dims_infer(types: Sequence[Any], attrs: ExpandDimsAttrs) -> Type:
-    """The shape with ones inserted."""
-    data = tensor("expand_dims", types, 0, "data")
-    return TensorType(_expanded(data.shape, attrs), data.dtype)
-
-
-expand_dims = register_op(
+@define_op(
     "expand_dims",
     arg_names=("data",),
     attrs_type=ExpandDimsAttrs,
-    rel=result_rel(expand_dims_infer),
     pattern=OpPattern.BROADCAST,
     flags=(RESHAPE,),
 )
+def expand_dims(types: Sequence[Any], attrs: ExpandDimsAttrs) -> Type:
+    """The shape with ones inserted."""
+    data = tensor("expand_dims", types, 0, "data")
+    return TensorType(_expanded(data.shape, attrs), data.dtype)
 
 
 @FNumpyCompute.register(expand_dims)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import integer_tensor, normalize_axis, tensor
@@ -26,11 +25,13 @@ from compiler.ops.transform.take import kept_inside, position
 class GatherAttrs(OpAttrs):
     """The axis the indices count along."""
 
-    type_key: ClassVar[str] = "GatherAttrs"
     axis: int
 
 
-def gather_infer(types: Sequence[Any], attrs: GatherAttrs) -> Type:
+@define_op(
+    "gather", arg_names=("data", "indices"), attrs_type=GatherAttrs, pattern=OpPattern.INJECTIVE
+)
+def gather(types: Sequence[Any], attrs: GatherAttrs) -> Type:
     """Shape of the indices; on the other axes it may not exceed the data.
 
     Raises:
@@ -45,15 +46,6 @@ def gather_infer(types: Sequence[Any], attrs: GatherAttrs) -> Type:
         if k != axis and isinstance(d, int) and isinstance(i, int) and i > d:
             raise TypeInferenceError(f"gather: indices {indices} reach beyond data {data}")
     return TensorType(indices.shape, data.dtype)
-
-
-gather = register_op(
-    "gather",
-    arg_names=("data", "indices"),
-    attrs_type=GatherAttrs,
-    rel=result_rel(gather_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(gather)

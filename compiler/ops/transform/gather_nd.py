@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.index import imm
 from compiler.lir.scalars import Scalar
@@ -30,12 +29,17 @@ from compiler.ops.transform.take import kept_inside, position
 class GatherNDAttrs(OpAttrs):
     """Leading axes shared by data and indices, and the length of a tuple when it is not static."""
 
-    type_key: ClassVar[str] = "GatherNDAttrs"
     batch_dims: int = 0
     index_rank: int | None = None
 
 
-def gather_nd_infer(types: Sequence[Any], attrs: GatherNDAttrs) -> Type:
+@define_op(
+    "gather_nd",
+    arg_names=("data", "indices"),
+    attrs_type=GatherNDAttrs,
+    pattern=OpPattern.INJECTIVE,
+)
+def gather_nd(types: Sequence[Any], attrs: GatherNDAttrs) -> Type:
     """indices[1:] + data[batch_dims + M:].
 
     Raises:
@@ -56,15 +60,6 @@ def gather_nd_infer(types: Sequence[Any], attrs: GatherNDAttrs) -> Type:
     for k in range(batch):
         merge_dim("gather_nd", data.shape[k], indices.shape[k + 1], f"size of batch axis {k}")
     return TensorType((*indices.shape[1:], *data.shape[batch + length :]), data.dtype)
-
-
-gather_nd = register_op(
-    "gather_nd",
-    arg_names=("data", "indices"),
-    attrs_type=GatherNDAttrs,
-    rel=result_rel(gather_nd_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(gather_nd)

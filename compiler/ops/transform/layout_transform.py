@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import tensor
 from compiler.ops.nn.window import axes_of
@@ -25,12 +24,12 @@ OP = "layout_transform"
 class LayoutTransformAttrs(OpAttrs):
     """One letter per axis; both layouts have the same letters."""
 
-    type_key: ClassVar[str] = "LayoutTransformAttrs"
     src_layout: str
     dst_layout: str
 
 
-def layout_transform_infer(types: Sequence[Any], attrs: LayoutTransformAttrs) -> Type:
+@define_op(OP, arg_names=("data",), attrs_type=LayoutTransformAttrs, pattern=OpPattern.INJECTIVE)
+def layout_transform(types: Sequence[Any], attrs: LayoutTransformAttrs) -> Type:
     """The permuted shape.
 
     Raises:
@@ -41,15 +40,6 @@ def layout_transform_infer(types: Sequence[Any], attrs: LayoutTransformAttrs) ->
     if len(axes) != len(data.shape) or len(set(attrs.src_layout)) != len(axes):
         raise TypeInferenceError(f"{OP}: {attrs.src_layout!r} does not name the axes of {data}")
     return TensorType(tuple(data.shape[a] for a in axes), data.dtype)
-
-
-layout_transform = register_op(
-    OP,
-    arg_names=("data",),
-    attrs_type=LayoutTransformAttrs,
-    rel=result_rel(layout_transform_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(layout_transform)

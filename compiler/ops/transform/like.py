@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import normalize_axes, static, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.rules.lower import FLower, moved
@@ -22,11 +21,11 @@ from compiler.ops.transform.row_major import reshape_lower
 class SliceLikeAttrs(OpAttrs):
     """Axes that are cut; none named means all."""
 
-    type_key: ClassVar[str] = "SliceLikeAttrs"
     axes: Axes = None
 
 
-def reshape_like_infer(types: Sequence[Any], attrs: Any) -> Type:
+@define_op("reshape_like", arg_names=("data", "like"), pattern=OpPattern.INJECTIVE)
+def reshape_like(types: Sequence[Any], attrs: Any) -> Type:
     """Shape of argument 1, dtype of argument 0.
 
     Raises:
@@ -47,7 +46,10 @@ def _cut_axes(rank: int, axes: Axes) -> tuple[int, ...]:
     return normalize_axes("slice_like", named, rank, "axes") or tuple(range(rank))
 
 
-def slice_like_infer(types: Sequence[Any], attrs: SliceLikeAttrs) -> Type:
+@define_op(
+    "slice_like", arg_names=("data", "like"), attrs_type=SliceLikeAttrs, pattern=OpPattern.INJECTIVE
+)
+def slice_like(types: Sequence[Any], attrs: SliceLikeAttrs) -> Type:
     """The leading elements of each cut axis, as many as the other tensor has.
 
     Raises:
@@ -64,21 +66,6 @@ def slice_like_infer(types: Sequence[Any], attrs: SliceLikeAttrs) -> Type:
             raise TypeInferenceError(f"slice_like: axis {axis} of {data} is shorter than {wanted}")
         dims[axis] = wanted
     return TensorType(tuple(dims), data.dtype)
-
-
-reshape_like = register_op(
-    "reshape_like",
-    arg_names=("data", "like"),
-    rel=result_rel(reshape_like_infer),
-    pattern=OpPattern.INJECTIVE,
-)
-slice_like = register_op(
-    "slice_like",
-    arg_names=("data", "like"),
-    attrs_type=SliceLikeAttrs,
-    rel=result_rel(slice_like_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(reshape_like)

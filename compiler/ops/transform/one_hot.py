@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, Select
 from compiler.ops.arg_types import integer_tensor, normalize_axis, same_dtype, tensor_of_rank
@@ -26,13 +25,18 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class OneHotAttrs(OpAttrs):
     """Length and place of the new axis; dtype "" means that of the values."""
 
-    type_key: ClassVar[str] = "OneHotAttrs"
     depth: int
     axis: int = -1
     dtype: str = ""
 
 
-def one_hot_infer(types: Sequence[Any], attrs: OneHotAttrs) -> Type:
+@define_op(
+    "one_hot",
+    arg_names=("indices", "on_value", "off_value"),
+    attrs_type=OneHotAttrs,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+)
+def one_hot(types: Sequence[Any], attrs: OneHotAttrs) -> Type:
     """The indices' shape with the depth inserted.
 
     Raises:
@@ -46,15 +50,6 @@ def one_hot_infer(types: Sequence[Any], attrs: OneHotAttrs) -> Type:
     axis = normalize_axis("one_hot", attrs.axis, len(indices.shape) + 1)
     shape = (*indices.shape[:axis], attrs.depth, *indices.shape[axis:])
     return TensorType(shape, attrs.dtype or dtype)
-
-
-one_hot = register_op(
-    "one_hot",
-    arg_names=("indices", "on_value", "off_value"),
-    attrs_type=OneHotAttrs,
-    rel=result_rel(one_hot_infer),
-    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-)
 
 
 @FNumpyCompute.register(one_hot)

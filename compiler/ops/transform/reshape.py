@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.op import RESHAPE, OpPattern, register_op
+from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, Shape, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import shape_text, static, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
@@ -33,7 +32,6 @@ from compiler.ops.transform.row_major import reshape_lower
 class ReshapeAttrs(OpAttrs):
     """The new shape with Relay's special values; ``allowzero`` makes 0 a size."""
 
-    type_key: ClassVar[str] = "ReshapeAttrs"
     newshape: tuple[int, ...]
     allowzero: bool = False
 
@@ -127,20 +125,17 @@ def _error(source: Shape, newshape: tuple[int, ...], problem: str) -> TypeInfere
     )
 
 
-def reshape_infer(types: Sequence[Any], attrs: ReshapeAttrs) -> Type:
-    """The type of the result, with 0, -1, -2, -3 and -4 of ``newshape`` resolved."""
-    data = tensor("reshape", types, 0, "data")
-    return TensorType(new_shape(data.shape, attrs.newshape, attrs.allowzero), data.dtype)
-
-
-reshape = register_op(
+@define_op(
     "reshape",
     arg_names=("data",),
     attrs_type=ReshapeAttrs,
-    rel=result_rel(reshape_infer),
     pattern=OpPattern.INJECTIVE,
     flags=(RESHAPE,),
 )
+def reshape(types: Sequence[Any], attrs: ReshapeAttrs) -> Type:
+    """The type of the result, with 0, -1, -2, -3 and -4 of ``newshape`` resolved."""
+    data = tensor("reshape", types, 0, "data")
+    return TensorType(new_shape(data.shape, attrs.newshape, attrs.allowzero), data.dtype)
 
 
 @FNumpyCompute.register(reshape)

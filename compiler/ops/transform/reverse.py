@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import normalize_axis, tensor
@@ -24,24 +23,15 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class ReverseAttrs(OpAttrs):
     """The axis that is turned around."""
 
-    type_key: ClassVar[str] = "ReverseAttrs"
     axis: int
 
 
-def reverse_infer(types: Sequence[Any], attrs: ReverseAttrs) -> Type:
+@define_op("reverse", arg_names=("data",), attrs_type=ReverseAttrs, pattern=OpPattern.INJECTIVE)
+def reverse(types: Sequence[Any], attrs: ReverseAttrs) -> Type:
     """Type of the data."""
     data = tensor("reverse", types, 0, "data")
     normalize_axis("reverse", attrs.axis, len(data.shape))
     return data
-
-
-reverse = register_op(
-    "reverse",
-    arg_names=("data",),
-    attrs_type=ReverseAttrs,
-    rel=result_rel(reverse_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(reverse)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError, legal_names
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
-from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import integer_tensor, normalize_axis, same_dtype, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, library_routine
@@ -36,7 +35,6 @@ _MODES = ("update", *_COMBINE)
 class ScatterElementsAttrs(OpAttrs):
     """The axis the indices count along, and the reduction."""
 
-    type_key: ClassVar[str] = "ScatterElementsAttrs"
     axis: int = 0
     reduction: str = "update"
 
@@ -45,7 +43,6 @@ class ScatterElementsAttrs(OpAttrs):
 class ScatterNDAttrs(OpAttrs):
     """The reduction."""
 
-    type_key: ClassVar[str] = "ScatterNDAttrs"
     mode: str = "update"
 
 
@@ -54,7 +51,13 @@ def _check_mode(op: str, mode: str) -> None:
         raise TypeInferenceError(f"{op}: mode {mode!r} is unknown", fix=legal_names(mode, _MODES))
 
 
-def scatter_elements_infer(types: Sequence[Any], attrs: ScatterElementsAttrs) -> Type:
+@define_op(
+    "scatter_elements",
+    arg_names=("data", "indices", "updates"),
+    attrs_type=ScatterElementsAttrs,
+    pattern=OpPattern.OPAQUE,
+)
+def scatter_elements(types: Sequence[Any], attrs: ScatterElementsAttrs) -> Type:
     """Type of the data; indices and updates have one shape, of the data's rank.
 
     Raises:
@@ -77,7 +80,13 @@ def scatter_elements_infer(types: Sequence[Any], attrs: ScatterElementsAttrs) ->
     return data
 
 
-def scatter_nd_infer(types: Sequence[Any], attrs: ScatterNDAttrs) -> Type:
+@define_op(
+    "scatter_nd",
+    arg_names=("data", "indices", "updates"),
+    attrs_type=ScatterNDAttrs,
+    pattern=OpPattern.OPAQUE,
+)
+def scatter_nd(types: Sequence[Any], attrs: ScatterNDAttrs) -> Type:
     """Type of the data; index tuples run along axis 0 of the indices (M, …).
 
     Raises:
@@ -97,22 +106,6 @@ def scatter_nd_infer(types: Sequence[Any], attrs: ScatterNDAttrs) -> Type:
             f"{op}: updates {updates} do not fit indices {indices} into data {data}"
         )
     return data
-
-
-scatter_elements = register_op(
-    "scatter_elements",
-    arg_names=("data", "indices", "updates"),
-    attrs_type=ScatterElementsAttrs,
-    rel=result_rel(scatter_elements_infer),
-    pattern=OpPattern.OPAQUE,
-)
-scatter_nd = register_op(
-    "scatter_nd",
-    arg_names=("data", "indices", "updates"),
-    attrs_type=ScatterNDAttrs,
-    rel=result_rel(scatter_nd_infer),
-    pattern=OpPattern.OPAQUE,
-)
 
 
 def _write(out: NDArray[Any], index: tuple[Any, ...], updates: NDArray[Any], mode: str) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, TupleType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import check_integer_dtype, normalize_axis, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs
@@ -24,7 +23,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class ArgsortAttrs(OpAttrs):
     """Axis, direction and (argsort) the dtype of positions."""
 
-    type_key: ClassVar[str] = "ArgsortAttrs"
     axis: int = -1
     is_ascend: bool = True
     dtype: str = "int32"
@@ -34,7 +32,6 @@ class ArgsortAttrs(OpAttrs):
 class TopKAttrs(OpAttrs):
     """How many (below 1: all), and whether "both", "values" or "indices" are returned."""
 
-    type_key: ClassVar[str] = "TopKAttrs"
     k: int = 1
     axis: int = -1
     ret_type: str = "both"
@@ -42,21 +39,24 @@ class TopKAttrs(OpAttrs):
     dtype: str = "int32"
 
 
-def sort_infer(types: Sequence[Any], attrs: ArgsortAttrs) -> Type:
+@define_op("sort", arg_names=("data",), attrs_type=ArgsortAttrs, pattern=OpPattern.OPAQUE)
+def sort(types: Sequence[Any], attrs: ArgsortAttrs) -> Type:
     """Type of the data."""
     data = tensor("sort", types, 0, "data")
     normalize_axis("sort", attrs.axis, len(data.shape))
     return data
 
 
-def argsort_infer(types: Sequence[Any], attrs: ArgsortAttrs) -> Type:
+@define_op("argsort", arg_names=("data",), attrs_type=ArgsortAttrs, pattern=OpPattern.OPAQUE)
+def argsort(types: Sequence[Any], attrs: ArgsortAttrs) -> Type:
     """Shape of the data, dtype of the positions."""
     data = tensor("argsort", types, 0, "data")
     normalize_axis("argsort", attrs.axis, len(data.shape))
     return TensorType(data.shape, check_integer_dtype("argsort", attrs.dtype))
 
 
-def topk_infer(types: Sequence[Any], attrs: TopKAttrs) -> Type:
+@define_op("topk", arg_names=("data",), attrs_type=TopKAttrs, pattern=OpPattern.OPAQUE)
+def topk(types: Sequence[Any], attrs: TopKAttrs) -> Type:
     """Values and positions, or one of them.
 
     Raises:
@@ -80,29 +80,6 @@ def topk_infer(types: Sequence[Any], attrs: TopKAttrs) -> Type:
             f"topk: ret_type {attrs.ret_type!r} is unknown", fix="both, values or indices"
         )
     return values if attrs.ret_type == "values" else indices
-
-
-sort = register_op(
-    "sort",
-    arg_names=("data",),
-    attrs_type=ArgsortAttrs,
-    rel=result_rel(sort_infer),
-    pattern=OpPattern.OPAQUE,
-)
-argsort = register_op(
-    "argsort",
-    arg_names=("data",),
-    attrs_type=ArgsortAttrs,
-    rel=result_rel(argsort_infer),
-    pattern=OpPattern.OPAQUE,
-)
-topk = register_op(
-    "topk",
-    arg_names=("data",),
-    attrs_type=TopKAttrs,
-    rel=result_rel(topk_infer),
-    pattern=OpPattern.OPAQUE,
-)
 
 
 def ordering(data: NDArray[Any], axis: int, ascending: bool) -> NDArray[np.int64]:

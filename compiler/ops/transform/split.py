@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, TupleType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
@@ -28,7 +27,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class SplitAttrs(OpAttrs):
     """A number of equal sections, or ascending cut points, along ``axis``."""
 
-    type_key: ClassVar[str] = "SplitAttrs"
     indices_or_sections: int | tuple[int, ...]
     axis: int = 0
 
@@ -48,7 +46,8 @@ def _sizes(size: Dim, where: int | tuple[int, ...]) -> list[Dim]:
     return sizes
 
 
-def split_infer(types: Sequence[Any], attrs: SplitAttrs) -> Type:
+@define_op("split", arg_names=("data",), attrs_type=SplitAttrs, pattern=OpPattern.INJECTIVE)
+def split(types: Sequence[Any], attrs: SplitAttrs) -> Type:
     """A tuple with one tensor per piece.
 
     Raises:
@@ -62,15 +61,6 @@ def split_infer(types: Sequence[Any], attrs: SplitAttrs) -> Type:
             for size in _sizes(data.shape[axis], attrs.indices_or_sections)
         )
     )
-
-
-split = register_op(
-    "split",
-    arg_names=("data",),
-    attrs_type=SplitAttrs,
-    rel=result_rel(split_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(split)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.op import RESHAPE, OpPattern, register_op
+from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Shape, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.rules.lower import FLower
@@ -21,7 +20,6 @@ from compiler.ops.transform.row_major import reshape_lower
 class SqueezeAttrs(OpAttrs):
     """The axes to drop, each of size 1; None means every axis of size 1."""
 
-    type_key: ClassVar[str] = "SqueezeAttrs"
     axis: Axes = None
 
 
@@ -41,21 +39,18 @@ def squeezed_axes(shape: Shape, axis: Axes) -> tuple[int, ...]:
     return axes
 
 
-def squeeze_infer(types: Sequence[Any], attrs: SqueezeAttrs) -> Type:
+@define_op(
+    "squeeze",
+    arg_names=("data",),
+    attrs_type=SqueezeAttrs,
+    pattern=OpPattern.INJECTIVE,
+    flags=(RESHAPE,),
+)
+def squeeze(types: Sequence[Any], attrs: SqueezeAttrs) -> Type:
     """The shape without the dropped axes."""
     data = tensor("squeeze", types, 0, "data")
     dropped = squeezed_axes(data.shape, attrs.axis)
     return TensorType(tuple(d for k, d in enumerate(data.shape) if k not in dropped), data.dtype)
-
-
-squeeze = register_op(
-    "squeeze",
-    arg_names=("data",),
-    attrs_type=SqueezeAttrs,
-    rel=result_rel(squeeze_infer),
-    pattern=OpPattern.INJECTIVE,
-    flags=(RESHAPE,),
-)
 
 
 @FNumpyCompute.register(squeeze)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import merge_dim, normalize_axis, same_dtype, tensor_tuple
 from compiler.ops.op_attrs import OpAttrs
@@ -29,11 +28,11 @@ from compiler.ops.transform.row_major import reshaped
 class StackAttrs(OpAttrs):
     """Where the new axis stands in the result."""
 
-    type_key: ClassVar[str] = "StackAttrs"
     axis: int = 0
 
 
-def stack_infer(types: Sequence[Any], attrs: StackAttrs) -> Type:
+@define_op("stack", arg_names=("data",), attrs_type=StackAttrs, pattern=OpPattern.INJECTIVE)
+def stack(types: Sequence[Any], attrs: StackAttrs) -> Type:
     """The common shape with the number of fields inserted.
 
     Raises:
@@ -49,15 +48,6 @@ def stack_infer(types: Sequence[Any], attrs: StackAttrs) -> Type:
             dims[k] = merge_dim("stack", dims[k], field.shape[k], f"size of axis {k}")
     axis = normalize_axis("stack", attrs.axis, len(dims) + 1)
     return TensorType((*dims[:axis], len(fields), *dims[axis:]), fields[0].dtype)
-
-
-stack = register_op(
-    "stack",
-    arg_names=("data",),
-    attrs_type=StackAttrs,
-    rel=result_rel(stack_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(stack)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, Shape, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import normalize_axes, tensor
@@ -37,7 +36,6 @@ OP = "strided_slice"
 class StridedSliceAttrs(OpAttrs):
     """One value per sliced axis; a single stride serves all axes."""
 
-    type_key: ClassVar[str] = "StridedSliceAttrs"
     begin: tuple[int, ...]
     end: tuple[int, ...]
     strides: tuple[int, ...] = (1,)
@@ -83,7 +81,8 @@ def _stop(end: int, stride: int, size: Dim) -> int | None:
     return end
 
 
-def strided_slice_infer(types: Sequence[Any], attrs: StridedSliceAttrs) -> Type:
+@define_op(OP, arg_names=("data",), attrs_type=StridedSliceAttrs, pattern=OpPattern.INJECTIVE)
+def strided_slice(types: Sequence[Any], attrs: StridedSliceAttrs) -> Type:
     """The sliced shape; an unknown sliced dimension stays unknown."""
     data = tensor(OP, types, 0, "data")
     dims = list(data.shape)
@@ -92,15 +91,6 @@ def strided_slice_infer(types: Sequence[Any], attrs: StridedSliceAttrs) -> Type:
         if not isinstance(size, AnyDim):
             dims[axis] = len(range(*slice(begin, end, stride).indices(size)))
     return TensorType(tuple(dims), data.dtype)
-
-
-strided_slice = register_op(
-    OP,
-    arg_names=("data",),
-    attrs_type=StridedSliceAttrs,
-    rel=result_rel(strided_slice_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(strided_slice)

@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
@@ -33,13 +32,13 @@ from compiler.ops.transform.row_major import reshaped
 class TakeAttrs(OpAttrs):
     """Axis (None: flat), leading axes shared with the indices, and what indices outside mean."""
 
-    type_key: ClassVar[str] = "TakeAttrs"
     axis: int | None = None
     batch_dims: int = 0
     mode: str = "clip"
 
 
-def take_infer(types: Sequence[Any], attrs: TakeAttrs) -> Type:
+@define_op("take", arg_names=("data", "indices"), attrs_type=TakeAttrs, pattern=OpPattern.INJECTIVE)
+def take(types: Sequence[Any], attrs: TakeAttrs) -> Type:
     """data[:axis] + indices[batch_dims:] + data[axis+1:].
 
     Raises:
@@ -61,15 +60,6 @@ def take_infer(types: Sequence[Any], attrs: TakeAttrs) -> Type:
         merge_dim("take", data.shape[k], indices.shape[k], f"size of batch axis {k}")
     shape = (*data.shape[:axis], *indices.shape[batch:], *data.shape[axis + 1 :])
     return TensorType(shape, data.dtype)
-
-
-take = register_op(
-    "take",
-    arg_names=("data", "indices"),
-    attrs_type=TakeAttrs,
-    rel=result_rel(take_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 def kept_inside(indices: NDArray[Any], size: int, mode: str) -> NDArray[Any]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
@@ -29,7 +28,6 @@ from compiler.ops.transform.row_major import reshaped
 class TileAttrs(OpAttrs):
     """Repetitions per axis, aligned from the right."""
 
-    type_key: ClassVar[str] = "TileAttrs"
     reps: tuple[int, ...]
 
 
@@ -37,7 +35,6 @@ class TileAttrs(OpAttrs):
 class RepeatAttrs(OpAttrs):
     """How often each element stands in a row along ``axis`` (None: of the flat tensor)."""
 
-    type_key: ClassVar[str] = "RepeatAttrs"
     repeats: int
     axis: int | None = None
 
@@ -46,7 +43,8 @@ def _times(size: Dim, count: int) -> Dim:
     return size if isinstance(size, AnyDim) else size * count
 
 
-def tile_infer(types: Sequence[Any], attrs: TileAttrs) -> Type:
+@define_op("tile", arg_names=("data",), attrs_type=TileAttrs, pattern=OpPattern.BROADCAST)
+def tile(types: Sequence[Any], attrs: TileAttrs) -> Type:
     """Missing axes and repetitions count as 1.
 
     Raises:
@@ -61,7 +59,8 @@ def tile_infer(types: Sequence[Any], attrs: TileAttrs) -> Type:
     return TensorType(tuple(_times(d, r) for d, r in zip(shape, reps)), data.dtype)
 
 
-def repeat_infer(types: Sequence[Any], attrs: RepeatAttrs) -> Type:
+@define_op("repeat", arg_names=("data",), attrs_type=RepeatAttrs, pattern=OpPattern.BROADCAST)
+def repeat(types: Sequence[Any], attrs: RepeatAttrs) -> Type:
     """The axis grows by the factor.
 
     Raises:
@@ -79,22 +78,6 @@ def repeat_infer(types: Sequence[Any], attrs: RepeatAttrs) -> Type:
     dims = list(data.shape)
     dims[axis] = _times(dims[axis], attrs.repeats)
     return TensorType(tuple(dims), data.dtype)
-
-
-tile = register_op(
-    "tile",
-    arg_names=("data",),
-    attrs_type=TileAttrs,
-    rel=result_rel(tile_infer),
-    pattern=OpPattern.BROADCAST,
-)
-repeat = register_op(
-    "repeat",
-    arg_names=("data",),
-    attrs_type=RepeatAttrs,
-    rel=result_rel(repeat_infer),
-    pattern=OpPattern.BROADCAST,
-)
 
 
 @FNumpyCompute.register(tile)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import OpAttrs
@@ -28,7 +27,6 @@ from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 class TransposeAttrs(OpAttrs):
     """The permutation; None reverses the axes."""
 
-    type_key: ClassVar[str] = "TransposeAttrs"
     axes: tuple[int, ...] | None = None
 
 
@@ -49,20 +47,12 @@ def permutation(axes: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
     return found
 
 
-def transpose_infer(types: Sequence[Any], attrs: TransposeAttrs) -> Type:
+@define_op("transpose", arg_names=("data",), attrs_type=TransposeAttrs, pattern=OpPattern.INJECTIVE)
+def transpose(types: Sequence[Any], attrs: TransposeAttrs) -> Type:
     """The permuted shape."""
     data = tensor("transpose", types, 0, "data")
     axes = permutation(attrs.axes, len(data.shape))
     return TensorType(tuple(data.shape[a] for a in axes), data.dtype)
-
-
-transpose = register_op(
-    "transpose",
-    arg_names=("data",),
-    attrs_type=TransposeAttrs,
-    rel=result_rel(transpose_infer),
-    pattern=OpPattern.INJECTIVE,
-)
 
 
 @FNumpyCompute.register(transpose)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from compiler.ir.expr import Call
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
-from compiler.ir.type_relation import result_rel
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
@@ -25,24 +24,15 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 class TriluAttrs(OpAttrs):
     """True keeps what is on and above diagonal k, False what is on and below it."""
 
-    type_key: ClassVar[str] = "TriluAttrs"
     upper: bool = True
 
 
-def trilu_infer(types: Sequence[Any], attrs: TriluAttrs) -> Type:
+@define_op("trilu", arg_names=("data", "k"), attrs_type=TriluAttrs, pattern=OpPattern.ELEMWISE)
+def trilu(types: Sequence[Any], attrs: TriluAttrs) -> Type:
     """Type of the data; k is an integer scalar."""
     integer_tensor("trilu", types, 1, "k")
     tensor_of_rank("trilu", types, 1, "k", 0)
     return tensor_of_rank("trilu", types, 0, "data", 2, at_least=True)
-
-
-trilu = register_op(
-    "trilu",
-    arg_names=("data", "k"),
-    attrs_type=TriluAttrs,
-    rel=result_rel(trilu_infer),
-    pattern=OpPattern.ELEMWISE,
-)
 
 
 @FNumpyCompute.register(trilu)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.op import OpPattern, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, TupleType, Type, is_float
-from compiler.ir.type_relation import result_rel
 from compiler.ops.arg_types import integer_tensor, same_dtype, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, library_routine
@@ -30,7 +29,6 @@ Array = NDArray[Any]
 class GetValidCountsAttrs(OpAttrs):
     """Columns of class id (-1: none) and score."""
 
-    type_key: ClassVar[str] = "GetValidCountsAttrs"
     id_index: int = 0
     score_index: int = 1
 
@@ -39,7 +37,6 @@ class GetValidCountsAttrs(OpAttrs):
 class NonMaximumSuppressionAttrs(OpAttrs):
     """Whether classes suppress each other, how many boxes count, columns, form of result."""
 
-    type_key: ClassVar[str] = "NonMaximumSuppressionAttrs"
     force_suppress: bool = False
     top_k: int = -1
     coord_start: int = 2
@@ -65,7 +62,13 @@ def _check_score(op: str, column: int) -> None:
         raise TypeInferenceError(f"{op}: scores and coordinates need a column, not {column}")
 
 
-def get_valid_counts_infer(types: Sequence[Any], attrs: GetValidCountsAttrs) -> Type:
+@define_op(
+    "vision.get_valid_counts",
+    arg_names=("data", "score_threshold"),
+    attrs_type=GetValidCountsAttrs,
+    pattern=OpPattern.OPAQUE,
+)
+def get_valid_counts(types: Sequence[Any], attrs: GetValidCountsAttrs) -> Type:
     """(count (B,), boxes (B, N, E), positions (B, N)); counts and positions are int32."""
     op = "vision.get_valid_counts"
     data = _boxes(op, types, attrs.id_index, attrs.score_index)
@@ -75,7 +78,13 @@ def get_valid_counts_infer(types: Sequence[Any], attrs: GetValidCountsAttrs) -> 
     return TupleType((TensorType((batch,), "int32"), data, TensorType((batch, count), "int32")))
 
 
-def non_max_suppression_infer(types: Sequence[Any], attrs: NonMaximumSuppressionAttrs) -> Type:
+@define_op(
+    "vision.non_max_suppression",
+    arg_names=("data", "valid_count", "indices", "max_output_size", "iou_threshold"),
+    attrs_type=NonMaximumSuppressionAttrs,
+    pattern=OpPattern.OPAQUE,
+)
+def non_max_suppression(types: Sequence[Any], attrs: NonMaximumSuppressionAttrs) -> Type:
     """Boxes of the data's type, or (positions (B, N), count (B, 1)) of int32."""
     op = "vision.non_max_suppression"
     data = _boxes(op, types, attrs.id_index, attrs.score_index, attrs.coord_start + 3)
@@ -90,22 +99,6 @@ def non_max_suppression_infer(types: Sequence[Any], attrs: NonMaximumSuppression
         return data
     batch, count = data.shape[:2]
     return TupleType((TensorType((batch, count), "int32"), TensorType((batch, 1), "int32")))
-
-
-get_valid_counts = register_op(
-    "vision.get_valid_counts",
-    arg_names=("data", "score_threshold"),
-    attrs_type=GetValidCountsAttrs,
-    rel=result_rel(get_valid_counts_infer),
-    pattern=OpPattern.OPAQUE,
-)
-non_max_suppression = register_op(
-    "vision.non_max_suppression",
-    arg_names=("data", "valid_count", "indices", "max_output_size", "iou_threshold"),
-    attrs_type=NonMaximumSuppressionAttrs,
-    rel=result_rel(non_max_suppression_infer),
-    pattern=OpPattern.OPAQUE,
-)
 
 
 @FNumpyCompute.register(get_valid_counts)
