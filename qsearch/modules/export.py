@@ -178,10 +178,9 @@ def export_integer_onnx(module: QModule, to: ExportTarget) -> ExportedFiles:
 @export_formats.register("grid")
 def export_grid(module: QModule, to: ExportTarget) -> ExportedFiles:
     """The same integers carried in float32 tensors, fast on onnxruntime."""
-    from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+    from compiler.export.to_onnx.grid import to_grid_onnx
 
-    facts = {"run_with_disabled_optimizers": list(GRID_DISABLED_OPTIMIZERS)}
-    return _onnx("grid", to_grid_onnx(module.module), to, facts)
+    return _onnx("grid", to_grid_onnx(module.module), to)
 
 
 @export_formats.register("float")

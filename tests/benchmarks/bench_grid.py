@@ -28,7 +28,7 @@ import onnxruntime
 
 from compiler import quantize
 from compiler.export.to_onnx.float_model import to_onnx
-from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.pipeline import evaluate
 from compiler.targets.ort import narrow_kernels
@@ -81,11 +81,9 @@ def measure(path: Path) -> dict[str, Any]:
     begin = time.process_time()
     model = to_grid_onnx(candidate.partitioned, narrow_kernels=narrow_kernels.are_exact())
     exported = time.process_time()
-    grid = OrtExecutor(model, disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
+    grid = OrtExecutor(model)
     ready = time.process_time()
-    wide = OrtExecutor(
-        to_grid_onnx(candidate.partitioned), disabled_optimizers=GRID_DISABLED_OPTIMIZERS
-    )
+    wide = OrtExecutor(to_grid_onnx(candidate.partitioned))
     simulated = OrtExecutor(to_onnx(candidate.simulated))
     plain = OrtExecutor(onnx.load(path))
     differing = sum(

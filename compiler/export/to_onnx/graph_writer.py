@@ -55,6 +55,7 @@ class GraphWriter:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._output_sources: dict[str, str] = {}
+        self._op_types: dict[str, str] = {}
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}
         self._small: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -115,7 +116,12 @@ class GraphWriter:
             if value == []:
                 node.attribute.append(onnx.AttributeProto(name=key, type=onnx.AttributeProto.INTS))
         self._nodes.append(node)
+        self._op_types.update(dict.fromkeys(names, op_type))
         return names
+
+    def op_type(self, name: str) -> str | None:
+        """Kind of the node that computes a tensor; None of inputs and constants."""
+        return self._op_types.get(name)
 
     def cast(self, source: str, dtype: str) -> str:
         """Cast to one of our dtypes."""

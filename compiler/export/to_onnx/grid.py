@@ -32,17 +32,14 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
 from compiler.ops.number_format import integer_range
 
-GRID_DISABLED_OPTIMIZERS = ("ConvMulFusion", "MatMulScaleFusion")
-"""Optimizers of onnxruntime that would move a scale into weights or products and round there."""
-
 
 def to_grid_onnx(
     mod: IRModule, function: str = "main", narrow_kernels: bool = False
 ) -> onnx.ModelProto:
     """Export a realised module, partitioned or not, onto the integer grid.
 
-    Run the result with ``disabled_optimizers=GRID_DISABLED_OPTIMIZERS``. Graph inputs and outputs
-    have the dtypes of the function's own.
+    onnxruntime gives the module's integers with the session options it has by default. Graph inputs
+    and outputs have the dtypes of the function's own.
 
     Args:
         mod: a typed module after QuantizeRealize.

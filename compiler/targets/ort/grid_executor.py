@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.ir.module import IRModule
 from compiler.runtime.executor import Inputs, ordered_inputs
 from compiler.targets.ort import narrow_kernels
@@ -27,9 +27,7 @@ class GridExecutor:
     def __init__(self, mod: IRModule, function: str = "main", threads: int = 1) -> None:
         self._names = tuple(p.name_hint for p in mod[function].params)
         self._session = OrtExecutor(
-            to_grid_onnx(mod, function, narrow_kernels.are_exact()),
-            threads=threads,
-            disabled_optimizers=GRID_DISABLED_OPTIMIZERS,
+            to_grid_onnx(mod, function, narrow_kernels.are_exact()), threads=threads
         )
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,6 @@ class OrtExecutor:
     Args:
         model: ModelProto or its bytes.
         threads: threads within one operator; 1 makes CPU time comparable.
-        disabled_optimizers: names of graph optimizers to leave out, such as "ConvMulFusion".
         optimize: False runs the graph exactly as written, for comparison.
     Raises:
         CodegenError: onnxruntime refuses the model.
@@ -52,7 +50,6 @@ class OrtExecutor:
         self,
         model: onnx.ModelProto | bytes,
         threads: int = 1,
-        disabled_optimizers: Sequence[str] = (),
         optimize: bool = True,
     ) -> None:
         options = onnxruntime.SessionOptions()
@@ -68,7 +65,6 @@ class OrtExecutor:
                 data,
                 options,
                 providers=["CPUExecutionProvider"],
-                disabled_optimizers=list(disabled_optimizers),
             )
         except ORT_ERRORS as error:
             raise CodegenError(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from compiler import evaluate
-from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.ir.module import IRModule
 from compiler.proof.derive import derive_static
 from compiler.quantize import (
@@ -46,7 +46,7 @@ def assert_same_integers(module: IRModule | None, data: Iterable[Batch], far: fl
     assert [str(finding) for finding in derive_static(module).findings] == []
     others: list[Executor] = [
         IntegerExecutor(module),
-        OrtExecutor(to_grid_onnx(module), disabled_optimizers=GRID_DISABLED_OPTIMIZERS),
+        OrtExecutor(to_grid_onnx(module)),
     ]
     for batch in data:
         for reach in (1.0, far):

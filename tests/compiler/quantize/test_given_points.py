@@ -20,7 +20,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import qsearch.models
 from compiler import evaluate
-from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Constant, is_op_call
@@ -114,7 +114,7 @@ def test_their_integers_scales_and_answers_are_kept(theirs: onnx.ModelProto) -> 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(theirs.SerializeToString(), options)
-    grid = OrtExecutor(to_grid_onnx(module), disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
+    grid = OrtExecutor(to_grid_onnx(module))
     exact = IntegerExecutor(module)
     images = pixels("dev")[: 4 * BATCH]
     found, wanted = [], []

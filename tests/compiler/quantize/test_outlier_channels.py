@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.module import IRModule
 from compiler.quantize import (
@@ -45,7 +45,7 @@ def logits(mod: IRModule, config: QConfig, calib: Rows, dev: Rows) -> NDArray[An
     candidate = calibrated(mod, config, calib, channels)
     assert candidate.partitioned is not None
     grid = to_grid_onnx(candidate.partitioned)
-    executor = OrtExecutor(grid, disabled_optimizers=GRID_DISABLED_OPTIMIZERS)
+    executor = OrtExecutor(grid)
     return np.concatenate([executor.run(row)[0] for row in dev])
 
 

@@ -54,7 +54,6 @@ def test_onnx_forms_give_the_bits_of_the_module(
     session = onnxruntime.InferenceSession(
         model.SerializeToString(),
         providers=["CPUExecutionProvider"],
-        disabled_optimizers=found.get("run_with_disabled_optimizers"),
     )
     module = load_qmod(digits)
     for inputs, outputs in module.samples:

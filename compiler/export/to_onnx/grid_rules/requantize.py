@@ -47,6 +47,7 @@ from compiler.ops.tensor.clip import integer_bound
 
 DOUBLE_BITS = 53
 _FAR = 1 << 30
+_TAKES_UP_FACTORS = ("Conv", "Gemm", "MatMul")
 
 
 @FToGrid.register("fixed_point_multiply")
@@ -146,10 +147,22 @@ def _operand_bounds(source: Carried, factor: Factor) -> tuple[Bound, Bound]:
 
 
 def _float_product(source: Carried, form: FloatForm, grid: GridEmitter) -> str:
-    name = grid.node("Mul", [source.name, grid.float_constant(form.factor)])
+    name = grid.node("Mul", [_unmoved(source, grid), grid.float_constant(form.factor)])
     if form.addend is not None:
         name = grid.node("Add", [name, grid.float_constant(form.addend)])
     return grid.node("Floor" if form.floor else "Round", [name])
+
+
+def _unmoved(source: Carried, grid: GridEmitter) -> str:
+    """The tensor, behind a Clip that binds nothing where a product computes it.
+
+    onnxruntime's ConvMulFusion and MatMulScaleFusion would move the factor that follows into the
+    product and round there. They do not look past a Clip, which becomes part of the convolution.
+    """
+    if grid.writer.op_type(source.name) not in _TAKES_UP_FACTORS:
+        return source.name
+    bounds = [grid.float_constant(bound) for bound in (source.low, source.high)]
+    return grid.node("Clip", [source.name, *bounds])
 
 
 def _next_clip(step: Step, low: int, high: int) -> tuple[int, int]:
@@ -250,6 +263,7 @@ def shifted_right(
     name = source.name
     if np.any(addend):
         name = grid.node("Add", [name, grid.float_constant(addend)])
+    # Powers of two may go anywhere: they round nothing.
     scaled = grid.node("Mul", [name, grid.float_constant(scale)])
     return Carried(grid.node(rounding, [scaled]), "float32", low, high)
 

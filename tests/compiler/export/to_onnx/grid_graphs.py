@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from compiler import relay
-from compiler.export.to_onnx.grid import GRID_DISABLED_OPTIMIZERS, to_grid_onnx
+from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
@@ -96,7 +96,6 @@ def grid(
     """The exported function in onnxruntime; ``kernels``: with its 8 bit kernels."""
     return OrtExecutor(
         to_grid_onnx(mod, function, kernels),
-        disabled_optimizers=GRID_DISABLED_OPTIMIZERS,
         optimize=optimize,
     )
 
