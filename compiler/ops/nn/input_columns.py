@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Call
 from compiler.ops.nn.window import axes_of, pad_spatial, tap
-from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
+from compiler.ops.rules.input_columns import FQInputColumns, InputColumns, Window
 
 Array = NDArray[Any]
 
@@ -60,7 +60,9 @@ def conv2d_columns(call: Call) -> InputColumns | None:
         return np.asarray(plain.transpose(np.argsort(kernel_axes)))
 
     repeated = np.repeat(channels, height * width, axis=1)
-    return InputColumns(data_axes[1], repeated, columns, rows, weight)
+    window = Window(attrs.padding, (height, width), attrs.strides, attrs.dilation, size)
+    depthwise = (tuple(data_axes), window) if inputs == 1 else None
+    return InputColumns(data_axes[1], repeated, columns, rows, weight, depthwise)
 
 
 @FQInputColumns.register("nn.dense")

@@ -22,6 +22,23 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """What a depthwise convolution reads of every channel of data in layout NCHW.
+
+    Attributes:
+        padding: zeros on top, left, bottom, right.
+        size, strides, dilation: of the window, (rows, columns).
+        out: positions, (rows, columns).
+    """
+
+    padding: tuple[int, int, int, int]
+    size: tuple[int, int]
+    strides: tuple[int, int]
+    dilation: tuple[int, int]
+    out: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class InputColumns:
     """One weighted operator, its data being operand 0 and its weight operand 1.
 
@@ -32,6 +49,8 @@ class InputColumns:
             the piece, taps, positions): all positions of all groups, some at a time.
         rows: ``rows(weight)``: (groups, outputs of a group, taps), a view or copy.
         weight: ``weight(rows)``: the inverse of ``rows``.
+        depthwise: axes of the data that are N, C, H, W, and the window, where each group reads one
+            channel; None elsewhere.
     """
 
     data_axis: int
@@ -39,6 +58,7 @@ class InputColumns:
     columns: Callable[[Array], Iterator[tuple[int, NDArray[np.float64]]]]
     rows: Callable[[Array], Array]
     weight: Callable[[Array], Array]
+    depthwise: tuple[tuple[int, ...], Window] | None = None
 
 
 FQInputColumns: OpRule[Callable[[Call], InputColumns | None]] = OpRule(

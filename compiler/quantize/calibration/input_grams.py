@@ -11,9 +11,10 @@ MAX_TAPS, as if what one block reads had nothing to do with another.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +23,21 @@ from compiler.errors import CalibrationError
 from compiler.ir.expr import Expr, Function, Tuple
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ops.rules.input_columns import FQInputColumns, InputColumns
+from compiler.ops.rules.input_columns import FQInputColumns, InputColumns, Window
 from compiler.qtypes.channel_ranges import ChannelRanges, Fits, InputGram
+from compiler.quantize.calibration.kernels.protocol import Kernels, choose_kernels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
+
+T = TypeVar("T")
 
 MAX_TAPS: Final = 1536
 """Taps of one block: 18 MB of products."""
 
 _STEPS: Final = 1 << 15
+
+_POSITIONS: Final = 512
+"""Columns that are multiplied at a time, or more: large products of few columns cost memory traffic
+and no arithmetic."""
 
 
 def blocks_of(taps: int) -> int:
@@ -113,9 +121,13 @@ class GramCollector:
     Args:
         mod: result of ``prerequisite_optimize``.
         ranges: of the data of each weighted operator over all of the dataset.
+        kernels: implementation; None chooses.
     """
 
-    def __init__(self, mod: IRModule, ranges: Iterable[ChannelRanges]) -> None:
+    def __init__(
+        self, mod: IRModule, ranges: Iterable[ChannelRanges], kernels: Kernels | None = None
+    ) -> None:
+        self._kernels = kernels or choose_kernels()
         main: Function = mod["main"]
         self._rules = column_rules(main)
         places: dict[Expr, int] = {}
@@ -131,6 +143,7 @@ class GramCollector:
             self._products.append(np.zeros((groups, taps, taps), np.int64))
             self._sums.append(np.zeros((groups, taps), np.int64))
         self._counts = np.zeros(len(self._rules), np.int64)
+        self._held: dict[tuple[int, int], list[NDArray[np.float64]]] = {}
 
     def update(self, outputs: list[NDArray[Any]]) -> None:
         """Add one run.
@@ -141,31 +154,50 @@ class GramCollector:
         for index, rule in enumerate(self._rules):
             if rule is None:
                 continue
-            steps = self._steps(index, rule, outputs[self._place[index]])
-            groups, taps = _blocked(rule)
-            blocks = groups // rule.channels.shape[0]
-            for first, piece in rule.columns(steps):
-                count, _, positions = piece.shape
-                cut = piece.reshape(count * blocks, taps, positions)
-                some = slice(first * blocks, (first + count) * blocks)
-                # Whole numbers below 2^53: exact in any order.
-                self._products[index][some] += (cut @ cut.transpose(0, 2, 1)).astype(np.int64)
-                self._sums[index][some] += cut.sum(axis=2).astype(np.int64)
-                self._counts[index] += positions if first == 0 else 0
+            data = np.asarray(outputs[self._place[index]], np.float32)
+            if rule.depthwise is not None:
+                self._add_windows(index, data, *rule.depthwise)
+            else:
+                self._add_columns(index, data, rule)
 
-    def _steps(self, index: int, rule: InputColumns, data: NDArray[Any]) -> NDArray[np.float64]:
-        shape = [1] * data.ndim
-        shape[rule.data_axis] = -1
-        steps = np.rint(data / self._units[index].reshape(shape))
-        if not np.abs(steps).max(initial=0) <= _STEPS:
-            raise CalibrationError(
-                "the data of a weighted operator leave the range that was measured",
-                fix="measure channel ranges over the same data first",
-            )
-        return np.asarray(steps, np.float64)
+    def _add_windows(
+        self, index: int, data: NDArray[np.float32], axes: tuple[int, ...], window: Window
+    ) -> None:
+        plain = np.ascontiguousarray(data.transpose(axes))
+        found = self._kernels.window_products(plain, self._units[index], _STEPS, window)
+        products, sums = _within(found)
+        self._products[index] += products.reshape(self._products[index].shape)
+        self._sums[index] += sums.reshape(self._sums[index].shape)
+        self._counts[index] += len(data) * window.out[0] * window.out[1]
+
+    def _add_columns(self, index: int, data: NDArray[np.float32], rule: InputColumns) -> None:
+        axis = rule.data_axis
+        shape = (math.prod(data.shape[:axis]), data.shape[axis], math.prod(data.shape[axis + 1 :]))
+        rows = np.ascontiguousarray(data).reshape(shape)
+        steps = _within(self._kernels.steps(rows, self._units[index], _STEPS)).reshape(data.shape)
+        groups, taps = _blocked(rule)
+        blocks = groups // rule.channels.shape[0]
+        for first, piece in rule.columns(steps):
+            count, _, positions = piece.shape
+            held = self._held.setdefault((index, first * blocks), [])
+            held.append(piece.reshape(count * blocks, taps, positions))
+            self._counts[index] += positions if first == 0 else 0
+            if sum(cut.shape[2] for cut in held) >= _POSITIONS:
+                self._multiply(index, first * blocks)
+
+    def _multiply(self, index: int, first: int) -> None:
+        """Add the products of the columns that are held."""
+        held = self._held.pop((index, first))
+        cut = held[0] if len(held) == 1 else np.concatenate(held, axis=2)
+        some = slice(first, first + len(cut))
+        # Whole numbers below 2^53: exact in any order.
+        self._products[index][some] += (cut @ cut.transpose(0, 2, 1)).astype(np.int64)
+        self._sums[index][some] += cut.sum(axis=2).astype(np.int64)
 
     def result(self) -> InputGrams:
         """The products so far."""
+        for index, first in list(self._held):
+            self._multiply(index, first)
         products = tuple(p.copy() for p in self._products)
         return InputGrams(products, tuple(s.copy() for s in self._sums), self._counts.copy())
 
@@ -173,6 +205,20 @@ class GramCollector:
 def units_of(ranges: ChannelRanges) -> NDArray[np.float64]:
     """The step of every channel, float64 and > 0."""
     return np.where(ranges.largest > 0, ranges.largest, 1.0) / _STEPS
+
+
+def _within(found: T | None) -> T:
+    """What a kernel found.
+
+    Raises:
+        CalibrationError: nothing, since a value is beyond the limit.
+    """
+    if found is None:
+        raise CalibrationError(
+            "the data of a weighted operator leave the range that was measured",
+            fix="measure channel ranges over the same data first",
+        )
+    return found
 
 
 def _blocked(rule: InputColumns) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
+from compiler.ops.rules.input_columns import Window
 from compiler.quantize.calibration.kernels.numpy_kernels import log_series
 from compiler.quantize.calibration.kernels.protocol import (
     UPPER_COUNTERS,
@@ -129,3 +130,68 @@ def test_logarithm_is_within_two_units_of_the_library() -> None:
 def test_unknown_kernels_are_refused_with_the_legal_names() -> None:
     with pytest.raises(CodegenError, match="unknown kernels 'cuda'"):
         choose_kernels("cuda")  # type: ignore[arg-type]
+
+
+LIMIT = float(1 << 15)
+
+
+def test_steps_are_quotients_rounded_half_to_even(kernels: Kernels) -> None:
+    rng = np.random.default_rng(11)
+    for shape in ((3, 5, 41), (7, 12, 1)):
+        values = rng.integers(-400, 400, shape).astype(np.float32) / 2
+        units = rng.choice([0.5, 1.0, 0.3, 1e-2], shape[1])
+        found = kernels.steps(values, units, LIMIT)
+        np.testing.assert_array_equal(found, np.rint(values.astype(np.float64) / units[:, None]))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -2.0])
+def test_steps_beyond_the_limit_are_no_steps(kernels: Kernels, wrong: float) -> None:
+    values = np.ones((1, 9, 36), np.float32)
+    units = np.full(9, 1 / LIMIT)
+    window = Window((1, 1, 1, 1), (3, 3), (1, 1), (1, 1), (6, 6))
+    images = values.reshape(1, 9, 6, 6)
+    assert kernels.steps(values, units, LIMIT) is not None
+    assert kernels.window_products(images, units, LIMIT, window) is not None
+    values[0, 8, 35] = wrong
+    assert kernels.steps(values, units, LIMIT) is None
+    assert kernels.window_products(images, units, LIMIT, window) is None
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "padding", "window", "strides", "dilation"),
+    [
+        (8, (9, 7), (1, 1, 1, 1), (3, 3), (1, 1), (1, 1)),
+        (11, (12, 13), (1, 2, 2, 1), (5, 5), (2, 2), (1, 1)),
+        (3, (10, 9), (0, 1, 2, 0), (3, 2), (2, 3), (1, 1)),
+        (17, (14, 15), (2, 2, 2, 2), (3, 3), (1, 2), (2, 2)),
+        (1, (6, 11), (0, 0, 0, 0), (1, 4), (3, 1), (1, 3)),
+        (9, (5, 5), (2, 2, 2, 2), (5, 5), (1, 1), (1, 1)),
+        (8, (7, 1), (0, 0, 0, 0), (7, 1), (1, 1), (1, 1)),
+    ],
+)
+def test_products_of_windows_are_those_of_their_columns(
+    kernels: Kernels,
+    channels: int,
+    size: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    window: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+) -> None:
+    rng = np.random.default_rng(channels)
+    values = rng.uniform(-1, 1, (2, channels, *size)).astype(np.float32)
+    values[0, 0, 0, 0] = -1.0
+    units = rng.uniform(1, 3, channels) / LIMIT
+    top, left, bottom, right = padding
+    wide = np.pad(values, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, window, strict=True)]
+    out = tuple((w - r) // s + 1 for w, r, s in zip(wide.shape[2:], reach, strides, strict=True))
+    steps = np.rint(wide.astype(np.float64) / units[:, None, None]).astype(np.int64)
+    views = np.lib.stride_tricks.sliding_window_view(steps, reach, (2, 3))
+    taken = views[:, :, :: strides[0], :: strides[1], :: dilation[0], :: dilation[1]]
+    columns = taken.reshape(2, channels, out[0] * out[1], window[0] * window[1])
+    asked = Window(padding, window, strides, dilation, (out[0], out[1]))
+    found = kernels.window_products(values, units, LIMIT, asked)
+    assert found is not None
+    np.testing.assert_array_equal(found[0], np.einsum("ncpk,ncpl->ckl", columns, columns))
+    np.testing.assert_array_equal(found[1], columns.sum((0, 2)))

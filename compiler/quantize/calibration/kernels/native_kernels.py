@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
+from compiler.ops.rules.input_columns import Window
 from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes
 from compiler.targets.c.toolchain import build_library
 
 _SOURCE = Path(__file__).with_name("calibrate.c")
-_LANES = 4  # LANES and TEAM of calibrate.c
+_LANES = 4  # LANES, TEAM and GROUP of calibrate.c
 _TEAM = 8
+_GROUP = 8
 
 
 def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
@@ -43,6 +45,8 @@ class NativeKernels:
         self._collect_low = library.qs_collect_low
         self._collect_low.restype = ctypes.c_int64
         self._divergences = library.qs_divergences_float32
+        self._steps = library.qs_steps
+        self._window_products = library.qs_window_products
         for function in (self._count_ranges, self._histogram, self._divergences):
             function.restype = None
         self._lock = threading.Lock()
@@ -126,3 +130,44 @@ class NativeKernels:
             _pointer(out),
         )
         return out
+
+    def steps(
+        self, values: NDArray[np.float32], units: NDArray[np.float64], limit: float
+    ) -> NDArray[np.float64] | None:
+        out = np.empty(values.shape, np.float64)
+        fits = self._steps(
+            _pointer(values),
+            *(ctypes.c_int64(size) for size in values.shape),
+            _pointer(units),
+            ctypes.c_double(limit),
+            _pointer(out),
+        )
+        return out if fits else None
+
+    def window_products(
+        self, values: NDArray[np.float32], units: NDArray[np.float64], limit: float, window: Window
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        images, channels, height, width = values.shape
+        rows, columns = window.size
+        top, left, bottom, right = window.padding
+        padded = (height + top + bottom, width + left + right)
+        shape = (height, width, top, left, *padded, *window.size, *window.strides)
+        numbers = (ctypes.c_int32 * 14)(*shape, *window.dilation, *window.out)
+        vectors = padded[0] * (padded[1] + columns * (columns + 1)) + rows
+        scratch = np.empty(_GROUP * vectors, np.float64)
+        products = np.zeros((channels, rows * columns, rows * columns), np.int64)
+        sums = np.zeros((channels, rows * columns), np.int64)
+        for image in range(images):
+            fits = self._window_products(
+                _pointer(values[image]),
+                ctypes.c_int32(channels),
+                _pointer(units),
+                ctypes.c_double(limit),
+                numbers,
+                _pointer(scratch),
+                _pointer(products),
+                _pointer(sums),
+            )
+            if not fits:
+                return None
+        return products, sums

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
+from compiler.ops.rules.input_columns import Window
 
 _log = logging.getLogger("compiler.quantize.calibrate")
 
@@ -27,7 +28,7 @@ KernelChoice = Literal["auto", "c", "numpy"]
 
 
 class Kernels(Protocol):
-    """Every implementation gives the same bits. Arrays are 1-D and contiguous."""
+    """Every implementation gives the same bits. Arrays are contiguous, 1-D unless told."""
 
     name: str
 
@@ -66,6 +67,21 @@ class Kernels(Protocol):
         """Float32 divergence of each KL candidate; ``kl_divergence.py`` lists the steps.
 
         ``prefix`` and ``filled`` are the exclusive prefix sums of ``hist`` and of ``hist != 0``.
+        """
+
+    def steps(
+        self, values: NDArray[np.float32], units: NDArray[np.float64], limit: float
+    ) -> NDArray[np.float64] | None:
+        """``values`` (outer, channels, inner) in whole steps of the unit of their channel, rounded
+        half to even; None where one is beyond ``limit`` or not a number.
+        """
+
+    def window_products(
+        self, values: NDArray[np.float32], units: NDArray[np.float64], limit: float, window: Window
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Products (channels, taps, taps) and sums (channels, taps) of what the taps of a window
+        read of ``values`` (images, channels, height, width) over all its positions, in whole steps
+        as of ``steps``; None where it gives None.
         """
 
 
