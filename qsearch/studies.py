@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qsearch import run_folder
-from qsearch.errors import SearchFailedError, SettingsError
+from qsearch.errors import NoModuleError, SettingsError
 from qsearch.report.build import trial_details
 from qsearch.report.listing import (
     TrialFilter,
@@ -89,18 +89,18 @@ def best(
     """The winner of a study: scores, parameters, whole configuration, module.
 
     Raises:
-        SearchFailedError: no trial was completed.
+        NoModuleError: no trial was completed.
     """
     address = _address(folder, storage, study)
     with opened(address) as (repository, named):
         objective = Objective.of(named.spec)
         winner = objective.best(repository.trials_of(named.id, states=["complete"]))
         if winner is None:
-            raise SearchFailedError(
-                f"no trial of study {named.name!r} was completed",
-                where=address.url,
-                fix="see `qsearch trials` for each one's reason",
-            )
+            from qsearch.search.result import nothing_found  # imports what builds modules
+
+            trials = repository.trials_of(named.id)
+            found = nothing_found(trials, f"study {named.name!r} in {address.url}", named.stopped)
+            raise NoModuleError(found.what, where=found.where, fix=found.fix)
         module = RunFolder(address.folder).module if address.folder is not None else None
         written = module is not None and module.is_file()
         return {

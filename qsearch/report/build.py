@@ -34,6 +34,11 @@ class Costs:
     worker_peak_rss_bytes: int
 
     @property
+    def prepared_s(self) -> float:
+        """Seconds of this run beside those of its trials."""
+        return self.wall_s - self.trials_wall_s
+
+    @property
     def trials_per_min(self) -> float:
         """Trials of this run by the minutes they took; 0 if it ran none."""
         return 60 * self.trials_here / self.trials_wall_s if self.trials_wall_s > 0 else 0.0

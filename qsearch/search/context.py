@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,10 @@ class Stopwatch:
     def cpu_s(self) -> float:
         """CPU seconds of all threads."""
         return time.process_time() - self._cpu
+
+
+TIMEOUT: Final = "timeout"
+"""Why a search ended: its time was over."""
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.errors import SearchFailedError, StoreError
 from qsearch.progress import TRIALS
-from qsearch.search.context import Budget, Control, StudyContext
+from qsearch.search.context import TIMEOUT, Budget, Control, StudyContext
 from qsearch.search.evaluations import Evaluations, await_workers
 from qsearch.search.evaluator import failed
 from qsearch.search.stages import StageBook
@@ -119,7 +119,6 @@ class LeaseWatch:
 
 
 SPACE_EXHAUSTED: Final = "space exhausted"
-TIMEOUT: Final = "timeout"
 OUT_OF_PATIENCE: Final = "nothing better"
 STOPPED: Final = "stopped on request"
 _POLL_S: Final = 1.0

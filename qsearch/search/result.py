@@ -14,8 +14,14 @@ from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, summary
 from qsearch.report.pareto import front_of, hypervolume_of
 from qsearch.run_folder import RunFolder
-from qsearch.search.context import StudyContext
-from qsearch.search.objectives import Objective, accuracy_of, keeps_accuracy, own_scores
+from qsearch.search.context import TIMEOUT, StudyContext
+from qsearch.search.objectives import (
+    Objective,
+    accuracy_of,
+    keeps_accuracy,
+    option_of,
+    own_scores,
+)
 from qsearch.search.optuna_study import replica
 from qsearch.search.space import Params, Space
 from qsearch.search.study import PreparedStudy
@@ -119,8 +125,7 @@ class SearchResult:
             lines.append(f"module    {s['module']}")
         lines.extend(f"note      {warning}" for warning in self.warnings)
         if self.exit_code == 1:
-            limits = " and ".join(self.objective.limits)
-            lines.append(f"target    missed: no trial stayed within {limits}")
+            lines.append(f"target    missed: {self._missed()}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -137,12 +142,26 @@ class SearchResult:
         told = [m for m in costs if m.name not in _ALWAYS_TOLD]
         return "".join(f", {m.option} {_told(m, score)}" for m in told)
 
+    def _missed(self) -> str:
+        """The limits that no trial kept, what the best one has instead, and what to do."""
+        score = self._best().outcome.score or {}
+        name, value = accuracy_of(score)
+        before = float((self.summary["baseline"] or {}).get(name) or 0.0)
+        parts = [f"{name} {value:.2%} (float {before:.2%})"]
+        parts += [
+            f"{option_of(limit)} exceeded by {amount:.0%}"
+            for limit, amount in self.objective.violations(score).items()
+            if amount > 0 and limit != "max_drop"
+        ]
+        return (
+            f"no trial stayed within {' and '.join(self.objective.limits)}\n"
+            f"          the best has {', '.join(parts)}; more --trials or a looser limit may help"
+        )
+
     def _best(self) -> Trial:
         best = self.objective.best(self.trials)
         if best is None:
-            raise SearchFailedError(
-                "no trial was completed", where=str(self.folder), fix="see report.json for why"
-            )
+            raise nothing_found(self.trials, str(self.folder))
         return best
 
 
@@ -229,8 +248,10 @@ def finish(
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
     write_atomically(folder.report, text.encode())
     if best is None and not interrupted:
-        repository.set_study_state(study.id, "failed", "no trial was completed")
-        raise _nothing_found(trials, folder)
+        error = nothing_found(trials, str(folder.report), study.stopped, costs.prepared_s)
+        if any(trial.finished for trial in trials):
+            repository.set_study_state(study.id, "failed", error.what)
+        raise error
     code = EXIT_INTERRUPTED if interrupted else EXIT_OK if kept and fits else EXIT_TARGET_MISSED
     return SearchResult(
         summary=short,
@@ -243,13 +264,79 @@ def finish(
     )
 
 
-def _nothing_found(trials: Sequence[Trial], folder: RunFolder) -> SearchFailedError:
-    reasons = {t.outcome.failure.what for t in trials if t.outcome.failure is not None}
-    states = sorted({t.state for t in trials})
-    kind = SearchFailedError if "failed" in states else NoModuleError
+_CAUSES: Final[Mapping[str, tuple[str, str]]] = {
+    "collapsed": (
+        "lost nearly all accuracy",
+        "check the data first: `qsearch launch … --dry-run` compares calibration with evaluation "
+        "data and scores the float model; then more --trials, or --space with more bits",
+    ),
+    "float": ("keep operators in float", "--allow-float admits them"),
+    "lost": (
+        "lost their workers",
+        "give each worker more memory: fewer --workers, or a smaller evaluation set; a trial that "
+        "only takes long needs a larger --trial-timeout",
+    ),
+    "worse": ("were stopped as worse than an earlier trial", "--prune 0 stops none early"),
+    "failed": ("ended with an error", "`qsearch trials` gives the error of each"),
+}
+"""Why a trial gives no module: the words for it, and what helps where the trial does not say."""
+
+
+def _cause(trial: Trial) -> str:
+    if trial.outcome.collapsed:
+        return "collapsed"
+    if trial.state == "failed":
+        return "lost" if trial.lost_workers else "failed"
+    return {"infeasible": "float", "pruned": "worse"}[trial.state]
+
+
+def nothing_found(
+    trials: Sequence[Trial], where: str, stopped: str | None = None, prepared_s: float = 0.0
+) -> SearchFailedError:
+    """The error of a study without a complete trial: each cause with its own words and fix.
+
+    Args:
+        trials: of the study; none is complete.
+        where: folder or address of the study.
+        stopped: why the search ended early.
+        prepared_s: seconds that passed before the first trial.
+    """
+    ended = [trial for trial in trials if trial.finished]
+    if not ended:
+        return _no_trial_ended(where, stopped, prepared_s)
+    by_cause: dict[str, list[Trial]] = {}
+    for trial in ended:
+        by_cause.setdefault(_cause(trial), []).append(trial)
+    told, places, fixes = [], [], []
+    for cause, group in sorted(by_cause.items(), key=lambda item: -len(item[1])):
+        words, fix = _CAUSES[cause]
+        told.append(f"{len(group)} {words}")
+        failures = [trial.outcome.failure for trial in group if trial.outcome.failure is not None]
+        first = failures[0] if failures else None
+        if cause == "collapsed":
+            places.append(f"trial {group[0].number} scored {_scores(group[0].outcome.score)}")
+        elif first is not None:
+            places.append(f"{first.what}: {first.where}" if first.where else first.what)
+        fixes.append(first.fix if first is not None and first.fix and cause != "lost" else fix)
+    kind = SearchFailedError if {"failed", "lost"} & set(by_cause) else NoModuleError
     return kind(
-        f"none of {len(trials)} trials was completed ({', '.join(states)})",
-        where="; ".join(sorted(reasons)[:3]) or str(folder.report),
-        fix="see `qsearch trials` for each one's reason; --allow-float admits modules with "
-        "float parts",
+        f"none of {len(ended)} trials gave a module: {', '.join(told)}",
+        where="; ".join(places) or where,
+        fix="; ".join(dict.fromkeys(fixes)),
+    )
+
+
+def _no_trial_ended(where: str, stopped: str | None, prepared_s: float) -> SearchFailedError:
+    if stopped == TIMEOUT:
+        return NoModuleError(
+            f"the time was over before a trial ended: calibration and baseline took "
+            f"{prepared_s:.0f} s",
+            where="--timeout",
+            fix="the same command with a larger --timeout goes on from here, and calibrates "
+            "nothing again; or give fewer calibration samples",
+        )
+    return NoModuleError(
+        f"no trial has ended{f' ({stopped})' if stopped else ''}",
+        where=where,
+        fix="run the same `qsearch launch` command again: it goes on from here",
     )

@@ -21,8 +21,15 @@ from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline
 from qsearch.search.calibration import MEASUREMENTS, KeptStatistics, PooledData
-from qsearch.search.context import Budget, Control, Stopwatch, StudyArtifacts, StudyContext
-from qsearch.search.driver import STOPPED, TIMEOUT, Driver
+from qsearch.search.context import (
+    TIMEOUT,
+    Budget,
+    Control,
+    Stopwatch,
+    StudyArtifacts,
+    StudyContext,
+)
+from qsearch.search.driver import STOPPED, Driver
 from qsearch.search.evaluations import Evaluations
 from qsearch.search.evaluator import (
     EVALUATOR_OF_FLAG,
