@@ -93,11 +93,9 @@ import compiler.ops.tensor.fill
 import compiler.ops.tensor.fixed_point_multiply
 import compiler.ops.tensor.formula
 import compiler.ops.tensor.integer_division
-import compiler.ops.tensor.larger_or_smaller
 import compiler.ops.tensor.logical
 import compiler.ops.tensor.lookup
-import compiler.ops.tensor.maximum
-import compiler.ops.tensor.minimum
+import compiler.ops.tensor.maximum_minimum
 import compiler.ops.tensor.multiply
 import compiler.ops.tensor.negated_integers
 import compiler.ops.tensor.neutral_operands

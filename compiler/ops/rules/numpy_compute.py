@@ -17,3 +17,8 @@ NumpyCompute = Callable[[Any, Arrays, Type], list[np.ndarray[Any, Any]]]
 one result per tensor of ``out_type``, of exactly that dtype."""
 
 FNumpyCompute: OpRule[NumpyCompute] = OpRule("FNumpyCompute", asked_by="the reference evaluator")
+
+
+def of_arrays(function: Callable[..., Any]) -> NumpyCompute:
+    """The rule of an operator without attributes: one result, of the arrays alone."""
+    return lambda attrs, args, out_type: [function(*args)]

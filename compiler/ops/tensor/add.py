@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from compiler.ir.expr import Call, Constant, Expr, describe
-from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
 from compiler.ops.annotation.attach_simulated_quantize import (
     attach_simulated_quantize,
     quantize_kind,
@@ -23,9 +19,7 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale
 from compiler.ops.rules.integer_calls import add as add_call
-from compiler.ops.rules.lower import FLower, binary
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
     QPartitionExpr,
@@ -43,23 +37,12 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
-from compiler.ops.tensor.broadcast import broadcast_rel
+from compiler.ops.tensor.broadcast import binary_op
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
 
-add = register_op(
-    "add",
-    arg_names=("lhs", "rhs"),
-    rel=broadcast_rel("add"),
-    pattern=OpPattern.BROADCAST,
-)
-
-
-@FNumpyCompute.register(add)
-def add_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-    """Sum in the operands' dtype."""
-    return [np.add(args[0], args[1])]
+add = binary_op("add", np.add, "+")
 
 
 @FQPartitionRewrite.register(add)
@@ -168,5 +151,4 @@ def add_scale(call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig)
 FQZeroPoint.register(add)(always(ZeroPoint.FOLDS))
 
 
-FLower.register(add)(binary("+"))
 FNeverNegative.register(add)(all_positive)

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
-from compiler.ir.op import OpPattern, define_op, register_op
+from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
 from compiler.lir.scalars import Un
 from compiler.ops.arg_types import integer_tensor
-from compiler.ops.rules.lower import FLower, binary, elementwise
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.tensor.broadcast import broadcast_rel
+from compiler.ops.rules.lower import FLower, elementwise
+from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
+from compiler.ops.tensor.broadcast import binary_op
 
 
 def checked_shift(amount: NDArray[Any]) -> NDArray[Any]:
@@ -44,39 +44,14 @@ def _left_shift(lhs: NDArray[Any], rhs: NDArray[Any]) -> Any:
     return np.left_shift(lhs, checked_shift(rhs))
 
 
-_FUNCTIONS = {
-    "right_shift": _right_shift,
-    "left_shift": _left_shift,
-    "bitwise_and": np.bitwise_and,
-    "bitwise_or": np.bitwise_or,
-    "bitwise_xor": np.bitwise_xor,
-}
-_SYMBOLS = {
-    "right_shift": ">>",
-    "left_shift": "<<",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-}
-
-
-def _register(name: str, function: Any) -> None:
-    op = register_op(
-        name,
-        arg_names=("lhs", "rhs"),
-        rel=broadcast_rel(name, numbers="integer"),
-        pattern=OpPattern.BROADCAST,
-    )
-
-    @FNumpyCompute.register(op)
-    def compute(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-        return [function(args[0], args[1])]
-
-    FLower.register(op)(binary(_SYMBOLS[name]))
-
-
-for _name, _function in _FUNCTIONS.items():
-    _register(_name, _function)
+for _name, _function, _symbol in (
+    ("right_shift", _right_shift, ">>"),
+    ("left_shift", _left_shift, "<<"),
+    ("bitwise_and", np.bitwise_and, "&"),
+    ("bitwise_or", np.bitwise_or, "|"),
+    ("bitwise_xor", np.bitwise_xor, "^"),
+):
+    binary_op(_name, _function, _symbol, numbers="integer")
 
 
 @define_op("bitwise_not", arg_names=("data",), pattern=OpPattern.ELEMWISE)
@@ -85,10 +60,5 @@ def bitwise_not(types: Sequence[Any], attrs: Any) -> Type:
     return integer_tensor("bitwise_not", types, 0, "data")
 
 
-@FNumpyCompute.register(bitwise_not)
-def bitwise_not_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-    """Complement of every bit."""
-    return [np.bitwise_not(args[0])]
-
-
+FNumpyCompute.register(bitwise_not)(of_arrays(np.bitwise_not))
 FLower.register(bitwise_not)(elementwise(lambda attrs, x: Un("not", x)))

@@ -1,15 +1,19 @@
-"""The broadcast relation (align shapes from the right; a 1 or an unknown dimension gives way)."""
+"""Binary elementwise operators: shapes align from the right; a 1 or an unknown size gives way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any as AnyValue
 
 from compiler.errors import TypeInferenceError
+from compiler.ir.expr import Op
+from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any, Dim, Shape, TensorType, Type, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.ops.arg_types import same_dtype, shape_text, tensor
+from compiler.ops.rules.lower import FLower, LowerRule, binary
+from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 
 
 def broadcast_shape(op: str, a: Shape, b: Shape) -> Shape:
@@ -71,3 +75,27 @@ def check_numbers(op: str, dtype: str, numbers: str) -> None:
         raise TypeInferenceError(
             f"{op}: operands are {dtype}, {numbers} is needed", fix="insert a cast"
         )
+
+
+def binary_op(
+    name: str,
+    compute: Callable[..., AnyValue],
+    lower: str | LowerRule,
+    *,
+    dtype: str | None = None,
+    numbers: str = "number",
+) -> Op:
+    """Register an operator of ``lhs`` and ``rhs``: its type, what it computes and its loops.
+
+    Args:
+        name: of the operator.
+        compute: of two numpy arrays.
+        lower: an operation of ``compiler.lir.scalars.BINARY``, or the rule of FLower.
+        dtype: as in ``broadcast_rel``.
+        numbers: as in ``broadcast_rel``.
+    """
+    rel = broadcast_rel(name, dtype, numbers)
+    op = register_op(name, arg_names=("lhs", "rhs"), rel=rel, pattern=OpPattern.BROADCAST)
+    FNumpyCompute.register(op)(of_arrays(compute))
+    FLower.register(op)(binary(lower) if isinstance(lower, str) else lower)
+    return op

@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Intrin, Scalar, Select
-from compiler.ops.rules.lower import FLower, binary, elementwise, like_first
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.tensor.broadcast import broadcast_rel
+from compiler.ops.rules.lower import elementwise, like_first
+from compiler.ops.tensor.broadcast import binary_op
 
 Array = NDArray[Any]
 
@@ -30,30 +27,6 @@ def truncated_quotient(lhs: Array, rhs: Array) -> Array:
 
 def _trunc_divide(lhs: Array, rhs: Array) -> Any:
     return np.trunc(lhs / rhs) if lhs.dtype.kind == "f" else truncated_quotient(lhs, rhs)
-
-
-_FUNCTIONS = {
-    "floor_divide": np.floor_divide,
-    "floor_mod": np.mod,
-    # Relay's mod is C's: the sign of the dividend.
-    "mod": np.fmod,
-    "trunc_divide": _trunc_divide,
-    "trunc_mod": np.fmod,
-}
-
-
-def _register(name: str, function: Any) -> None:
-    op = register_op(
-        name, arg_names=("lhs", "rhs"), rel=broadcast_rel(name), pattern=OpPattern.BROADCAST
-    )
-
-    @FNumpyCompute.register(op)
-    def compute(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-        return [function(args[0], args[1])]
-
-
-for _name, _function in _FUNCTIONS.items():
-    _register(_name, _function)
 
 
 intrinsics.register("truncdiv")(truncated_quotient)
@@ -74,7 +47,9 @@ def _remainder(attrs: Any, a: Scalar, b: Scalar) -> Scalar:
     return Select(Bin("==", b, zero), zero, rest)
 
 
-FLower.register("floor_divide")(binary("floordiv"))
-FLower.register("floor_mod")(binary("floormod"))
-FLower.register("trunc_divide")(elementwise(_truncated))
-FLower.register("mod", "trunc_mod")(elementwise(_remainder, reads=3))
+binary_op("floor_divide", np.floor_divide, "floordiv")
+binary_op("floor_mod", np.mod, "floormod")
+binary_op("trunc_divide", _trunc_divide, elementwise(_truncated))
+# Relay's mod is C's: the sign of the dividend.
+binary_op("mod", np.fmod, elementwise(_remainder, reads=3))
+binary_op("trunc_mod", np.fmod, elementwise(_remainder, reads=3))

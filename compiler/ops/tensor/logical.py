@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,13 @@ from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.scalars import Bin, BoolImm, Scalar, Un
 from compiler.ops.arg_types import tensor
-from compiler.ops.rules.lower import FLower, binary, elementwise, like_first
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.tensor.broadcast import broadcast_rel, check_numbers
+from compiler.ops.rules.lower import FLower, LowerRule, elementwise, like_first
+from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
+from compiler.ops.tensor.broadcast import binary_op, check_numbers
 
-_BINARY = {
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-    "logical_xor": np.logical_xor,
-}
-_QUESTIONS = {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}
+binary_op("logical_and", np.logical_and, "and", numbers="bool")
+binary_op("logical_or", np.logical_or, "or", numbers="bool")
+binary_op("logical_xor", np.logical_xor, "xor", numbers="bool")
 
 
 def _question_rel(op: str) -> TypeRelation:
@@ -34,31 +31,10 @@ def _question_rel(op: str) -> TypeRelation:
     return result_rel(infer)
 
 
-def _register_binary(name: str, function: Any) -> None:
-    op = register_op(
-        name,
-        arg_names=("lhs", "rhs"),
-        rel=broadcast_rel(name, numbers="bool"),
-        pattern=OpPattern.BROADCAST,
-    )
-
-    @FNumpyCompute.register(op)
-    def compute(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-        return [function(args[0], args[1])]
-
-
-def _register_question(name: str, function: Any) -> None:
+def _question(name: str, function: Callable[..., Any], lower: LowerRule) -> None:
     op = register_op(name, arg_names=("data",), rel=_question_rel(name), pattern=OpPattern.ELEMWISE)
-
-    @FNumpyCompute.register(op)
-    def compute(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-        return [function(args[0])]
-
-
-for _name, _function in _BINARY.items():
-    _register_binary(_name, _function)
-for _name, _ask in {**_QUESTIONS, "logical_not": np.logical_not}.items():
-    _register_question(_name, _ask)
+    FNumpyCompute.register(op)(of_arrays(function))
+    FLower.register(op)(lower)
 
 
 def _is_nan(attrs: Any, x: Scalar) -> Scalar:
@@ -77,10 +53,7 @@ def _is_finite(attrs: Any, x: Scalar) -> Scalar:
     return Bin("<", Un("abs", x), like_first(np.inf, x))
 
 
-FLower.register("logical_and")(binary("and"))
-FLower.register("logical_or")(binary("or"))
-FLower.register("logical_xor")(binary("xor"))
-FLower.register("logical_not")(elementwise(lambda attrs, x: Un("not", x)))
-FLower.register("isnan")(elementwise(_is_nan, reads=2))
-FLower.register("isinf")(elementwise(_is_infinite))
-FLower.register("isfinite")(elementwise(_is_finite))
+_question("logical_not", np.logical_not, elementwise(lambda attrs, x: Un("not", x)))
+_question("isnan", np.isnan, elementwise(_is_nan, reads=2))
+_question("isinf", np.isinf, elementwise(_is_infinite))
+_question("isfinite", np.isfinite, elementwise(_is_finite))

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from compiler.ir.expr import Call, Expr
-from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
 from compiler.ops.nn.matmul_like import annotate_both_sides
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, product_scale
-from compiler.ops.rules.lower import FLower, binary
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
     QPartitionExpr,
@@ -30,7 +24,7 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
-from compiler.ops.tensor.broadcast import broadcast_rel
+from compiler.ops.tensor.broadcast import binary_op
 from compiler.ops.tensor.scale_change import (
     annotate_scale_change,
     changed_scale,
@@ -39,18 +33,7 @@ from compiler.ops.tensor.scale_change import (
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 
-multiply = register_op(
-    "multiply",
-    arg_names=("lhs", "rhs"),
-    rel=broadcast_rel("multiply"),
-    pattern=OpPattern.BROADCAST,
-)
-
-
-@FNumpyCompute.register(multiply)
-def multiply_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-    """Product in the operands' dtype."""
-    return [np.multiply(args[0], args[1])]
+multiply = binary_op("multiply", np.multiply, "*")
 
 
 @FQPartitionRewrite.register(multiply)
@@ -100,5 +83,4 @@ def multiply_scale(
 FQZeroPoint.register(multiply)(always(ZeroPoint.CENTRES))
 
 
-FLower.register(multiply)(binary("*"))
 FNeverNegative.register(multiply)(all_positive)

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from compiler.ir.expr import Call, Expr
-from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
-from compiler.ops.rules.lower import FLower, binary
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.add import add_annotate
-from compiler.ops.tensor.broadcast import broadcast_rel
+from compiler.ops.tensor.broadcast import binary_op
 from compiler.qtypes.context import QuantizeContext
 
-subtract = register_op(
-    "subtract",
-    arg_names=("lhs", "rhs"),
-    rel=broadcast_rel("subtract"),
-    pattern=OpPattern.BROADCAST,
-)
-
-
-@FNumpyCompute.register(subtract)
-def subtract_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-    """Difference in the operands' dtype."""
-    return [np.subtract(args[0], args[1])]
+subtract = binary_op("subtract", np.subtract, "-")
 
 
 FQAnnotateRewrite.register(subtract)(with_tables(add_annotate))
@@ -51,6 +34,3 @@ def subtract_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContex
 
 
 FQZeroPoint.register(subtract)(always(ZeroPoint.TAKES))
-
-
-FLower.register(subtract)(binary("-"))

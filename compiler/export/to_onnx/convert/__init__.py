@@ -1,5 +1,7 @@
 """Export rules, one file per namespace; importing this package fills the table FToOnnx."""
 
+# ruff: noqa: F401  (imported so that they register)
+
 from compiler.export.to_onnx.convert import (
     annotation,
     formula,
@@ -11,15 +13,3 @@ from compiler.export.to_onnx.convert import (
     tensor,
     transform,
 )
-
-__all__ = [
-    "annotation",
-    "formula",
-    "indexing",
-    "nn",
-    "normalization",
-    "pool",
-    "reduce",
-    "tensor",
-    "transform",
-]

@@ -1,5 +1,7 @@
 """Exact integer forms, by what they compute; importing this fills the table FToInteger."""
 
+# ruff: noqa: F401  (imported so that they register)
+
 from compiler.export.to_onnx.integer_rules import (
     arithmetic,
     cast,
@@ -9,5 +11,3 @@ from compiler.export.to_onnx.integer_rules import (
     product,
     table,
 )
-
-__all__ = ["arithmetic", "cast", "fixed_point", "movement", "pool", "product", "table"]

@@ -1,5 +1,7 @@
 """Converters of ONNX nodes, one file per family; importing this package fills the table."""
 
+# ruff: noqa: F401  (imported so that they register)
+
 from compiler.frontend.from_onnx.convert import (
     activation,
     before_opset_7,
@@ -19,23 +21,3 @@ from compiler.frontend.from_onnx.convert import (
     transform,
     trigonometry,
 )
-
-__all__ = [
-    "activation",
-    "before_opset_7",
-    "conv",
-    "einsum",
-    "indexing",
-    "integer",
-    "matmul",
-    "normalization",
-    "pool",
-    "quant",
-    "reduce",
-    "resize",
-    "scatter",
-    "tensor",
-    "thresholds",
-    "transform",
-    "trigonometry",
-]

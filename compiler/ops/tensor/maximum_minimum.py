@@ -1,6 +1,11 @@
-"""Integer rules of maximum and minimum: both sides at one scale, with ``integer_tables``."""
+"""maximum, minimum: the larger or the smaller of lhs and rhs, broadcast; a NaN wins.
+
+On integers, with ``integer_tables``: both sides at one scale.
+"""
 
 from __future__ import annotations
+
+import numpy as np
 
 from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
@@ -10,9 +15,10 @@ from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.add import add_annotate
+from compiler.ops.tensor.broadcast import binary_op
 from compiler.qtypes.context import QuantizeContext
 
-OPS = ("maximum", "minimum")
+OPS = (binary_op("maximum", np.maximum, "max"), binary_op("minimum", np.minimum, "min"))
 
 FQAnnotateRewrite.register(*OPS)(with_tables(add_annotate))
 
