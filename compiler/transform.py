@@ -31,6 +31,7 @@ from compiler.lowering.lower_te import LowerTE
 from compiler.passes.cancel_transposes import CancelTransposes
 from compiler.passes.canonicalize_cast import CanonicalizeCast
 from compiler.passes.canonicalize_ops import CanonicalizeOps
+from compiler.passes.convert_layout import ConvertLayout
 from compiler.passes.dead_code_elimination import DeadCodeElimination
 from compiler.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from compiler.passes.eta_expand import EtaExpand
@@ -59,6 +60,7 @@ __all__ = [
     "CancelTransposes",
     "CanonicalizeCast",
     "CanonicalizeOps",
+    "ConvertLayout",
     "CorrectRounding",
     "DeadCodeElimination",
     "DumpDir",

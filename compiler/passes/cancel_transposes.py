@@ -15,7 +15,7 @@ Not handled: a transpose in front of pooling, padding, reductions or concatenate
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,9 @@ import numpy as np
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Op, call_op, is_op_call
 from compiler.ir.module import IRModule
-from compiler.ir.op import OpPattern
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
 from compiler.ir.ty import TensorType
+from compiler.ops.rules.layout import treats_axes_alike
 from compiler.passes.opaque_primitives import OpaquePrimitives
 
 Axes = tuple[int, ...]
@@ -57,7 +57,7 @@ class _Mover(OpaquePrimitives):
     def rewrite_call(self, pre: Call, post: Call) -> Expr:
         if is_op_call(post, "transpose"):
             return self._merged(post, _axes_of(pre))
-        if not _is_elementwise(post.op):
+        if not treats_axes_alike(post.op):
             return post
         ty = pre.checked_type
         found = {self.axes[arg] for arg in post.args if arg in self.axes}
@@ -115,14 +115,3 @@ def _axes_of(call: Call) -> Axes:
     rank = len(call.tensor_type.shape)
     axes: Sequence[int] = attrs.axes if attrs.axes is not None else range(rank - 1, -1, -1)
     return tuple(a % rank for a in axes)
-
-
-def _is_elementwise(op: Expr) -> bool:
-    """True for operators that treat all axes alike: no attribute of theirs names one."""
-    if not isinstance(op, Op):
-        return False
-    # What else an elementwise operator reads (a table, a diagonal) lies along no axis of the data.
-    if op.pattern != OpPattern.BROADCAST and (op.pattern, op.num_inputs) != (OpPattern.ELEMWISE, 1):
-        return False
-    names = [f.name for f in fields(op.attrs_type)] if op.attrs_type is not None else []
-    return not any(word in name for name in names for word in ("axis", "axes", "shape", "reps"))

@@ -80,6 +80,12 @@ class _Engine(MixedModeMutator):
             return self.trigger(new)
         return new
 
+    def visit_function(self, function: Function, *args: Any) -> Expr:
+        """A fused kernel is opaque."""
+        if function.has_nonzero_attr("Primitive"):
+            return function
+        return super().visit_function(function, *args)
+
     def visit_tuple(self, tup: Tuple, *args: Any) -> Expr:
         return rebuild_tuple(tup, tuple([self.temp(f) for f in tup.fields]))
 

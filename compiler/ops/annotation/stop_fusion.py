@@ -10,6 +10,7 @@ from compiler.ir.type_relation import identity_rel
 from compiler.ops.pass_through import annotate_pass_through, realize_keeping_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.layout import FConvertLayout, data_layout
 from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -35,3 +36,4 @@ FQZeroPoint.register(stop_fusion)(always(ZeroPoint.KEEPS))
 
 FLower.register(stop_fusion)(same_value)
 FNeverNegative.register(stop_fusion)(first_positive)
+FConvertLayout.register(stop_fusion)(data_layout)

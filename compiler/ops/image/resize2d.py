@@ -17,6 +17,7 @@ from compiler.ops.image.resampling_loops import resample_loops
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, full_pair, restore
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -94,3 +95,6 @@ def resize2d_lower(
         attrs.cubic_alpha,
     )
     return [resized]
+
+
+FConvertLayout.register(resize2d)(image_layout)

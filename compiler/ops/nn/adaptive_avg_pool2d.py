@@ -38,6 +38,7 @@ from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale
+from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -223,3 +224,6 @@ def adaptive_avg_pool2d_lower(
     zero = literal(0, acc)
     pooled = b.reduce_into(shape, axes, axes, "sum", zero, raxes, body, dtype=data.dtype, post=post)
     return [pooled]
+
+
+FConvertLayout.register(adaptive_avg_pool2d)(image_layout)

@@ -36,6 +36,7 @@ from compiler.ops.nn.window import pad_spatial
 from compiler.ops.reduce.reduction_loops import exact_sum_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
+from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -165,3 +166,4 @@ def avg_pool2d_lower(
 
 
 FNeverNegative.register(avg_pool2d)(all_positive)
+FConvertLayout.register(avg_pool2d)(image_layout)

@@ -13,6 +13,7 @@ from compiler.ops.arg_types import tensor_of_rank
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -46,3 +47,4 @@ FQZeroPoint.register(batch_flatten)(always(ZeroPoint.KEEPS))
 
 FLower.register(batch_flatten)(reshape_lower)
 FNeverNegative.register(batch_flatten)(first_positive)
+FConvertLayout.register(batch_flatten)(reshape_layout)

@@ -17,6 +17,7 @@ from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call
 from compiler.ops.rules.canonicalize import FCanonicalize
+from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -88,3 +89,6 @@ def bias_add_lower(
     attrs: Any = call.attrs
     axis = attrs.axis % len(data.shape)
     return [TensorView.of(data.shape, lambda at: Bin("+", data.at(at), bias.at((at[axis],))))]
+
+
+FConvertLayout.register(bias_add)(axis_layout)

@@ -7,14 +7,14 @@ With groups G, output channel o reads the C/G input channels of its group. Integ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
-from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
+from compiler.ir.ty import Dim, IncompleteType, TensorType, Type, holds_float
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.ops.arg_types import merge_dim, tensor_of_rank
@@ -38,6 +38,7 @@ from compiler.ops.nn.window import (
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
+from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, image_fields, is_natural
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
@@ -202,3 +203,22 @@ def conv2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) 
     out = out_types[0]
     shape = (out.concrete_shape, out.dtype)
     return [convolution_loops(b, inputs[0], inputs[1], layouts, geometry, attrs.groups, shape)]
+
+
+@FConvertLayout.register(conv2d, "nn.conv2d_transpose")
+def convolution_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """Integers go to IMAGE_LAYOUT; what one sum reads lies side by side in the kernel, too.
+
+    A depthwise kernel has one row of channels a tap instead.
+    """
+    attrs = Conv2DAttrs.of(call)
+    if holds_float(call.checked_type):
+        return None
+    data, out, changed = image_fields(attrs, "data_layout", orders[0])
+    if is_natural(orders[0]) and not changed:
+        return None
+    depthwise = call.args[1].tensor_type.shape[attrs.kernel_layout.index("I")] == 1
+    wanted = "HWOI" if attrs.groups > 1 and depthwise else "OHWI"
+    weight = tuple(attrs.kernel_layout.index(letter) for letter in wanted)
+    fields: dict[str, Any] = {**changed, "kernel_layout": wanted}
+    return Relaid((data, weight), out, replace(attrs, **fields))

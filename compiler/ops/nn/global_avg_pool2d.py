@@ -28,6 +28,7 @@ from compiler.ops.nn.pool import (
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.integer_calls import border
+from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -111,3 +112,4 @@ def global_avg_pool2d_lower(
 
 
 FNeverNegative.register(global_avg_pool2d)(all_positive)
+FConvertLayout.register(global_avg_pool2d)(image_layout)

@@ -16,6 +16,7 @@ from compiler.ops.nn.pool import (
     to_nchw,
 )
 from compiler.ops.reduce.reduction_loops import lowest
+from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -43,3 +44,6 @@ def global_max_pool2d_lower(
     (data,) = inputs
     attrs = GlobalPool2DAttrs.of(call)
     return [global_pool_loops(b, data, attrs.layout, "max", lowest(data.dtype))]
+
+
+FConvertLayout.register(global_max_pool2d)(image_layout)

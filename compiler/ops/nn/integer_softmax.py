@@ -26,6 +26,7 @@ from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import lowest, reduce_axes
+from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.lookup import INDEX_DTYPES
@@ -122,3 +123,6 @@ def integer_softmax_lower(
         return Cast("int32", Bin("floordiv", Bin("+", scaled, whole), divisor))
 
     return [TensorView.of(data.shape, rounded)]
+
+
+FConvertLayout.register(integer_softmax)(axis_layout)

@@ -30,6 +30,7 @@ from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, literal
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import reduce_axes
+from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -149,3 +150,6 @@ def integer_standardize_lower(
         return Cast("int32", Bin("floordiv", half_up, Bin("<<", divisor, one)))
 
     return [TensorView.of(data.shape, rounded)]
+
+
+FConvertLayout.register(integer_standardize)(axis_layout)

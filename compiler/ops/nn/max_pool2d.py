@@ -25,6 +25,7 @@ from compiler.ops.pass_through import annotate_max_pool, partition_pass_through,
 from compiler.ops.reduce.reduction_loops import lowest
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
+from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -74,3 +75,4 @@ def max_pool2d_lower(
 
 
 FNeverNegative.register(max_pool2d)(first_positive)
+FConvertLayout.register(max_pool2d)(image_layout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar, Select, Un
 from compiler.ops.arg_types import same_dtype, tensor, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -195,3 +196,14 @@ def mirror_pad_lower(
     if not attrs.pad_width:
         return list(inputs)
     return [_padded_view(inputs[0], attrs.pad_width, _MIRROR_MODES[attrs.mode], None)]
+
+
+@FConvertLayout.register("nn.pad", "nn.mirror_pad")
+def pad_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """The pairs follow the axes of the data."""
+    order = orders[0]
+    attrs: Any = call.attrs
+    if is_natural(order):
+        return None
+    moved = replace(attrs, pad_width=tuple(attrs.pad_width[axis] for axis in order))
+    return Relaid((order, *(None,) * (len(call.args) - 1)), order, moved)

@@ -17,6 +17,7 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Scalar, Select
 from compiler.ops.arg_types import normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -80,3 +81,6 @@ def prelu_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -
         return Select(Bin(">", x, like_first(0, x)), x, below)
 
     return [TensorView.of(data.shape, at)]
+
+
+FConvertLayout.register(prelu)(axis_layout)

@@ -19,6 +19,7 @@ from compiler.ops.image.resampling_loops import resample_loops
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.layout import FConvertLayout, image_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -80,3 +81,6 @@ def upsampling_lower(
     rounding = "round" if attrs.align_corners else "floor"
     size = (shape["H"], shape["W"])
     return [resample_loops(b, inputs[0], attrs.layout, size, attrs.method, coordinates, rounding)]
+
+
+FConvertLayout.register(upsampling)(image_layout)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.ty import TensorType, Type, is_float
+from compiler.ir.expr import Call
+from compiler.ir.ty import TensorType, Type, holds_float, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
+from compiler.ops.rules.layout import Order, Relaid, is_natural
 
 Dim = TypeVar("Dim")
 
@@ -67,3 +69,19 @@ def reduce_rel(
         return TensorType(reduced_shape(data.shape, axes, attrs.keepdims), data.dtype)
 
     return result_rel(infer)
+
+
+def reduction_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """Sums of integers do not depend on the order of their terms; those of floats may."""
+    attrs, order = ReduceAttrs.of(call), orders[0]
+    if is_natural(order) or holds_float(call.args[0].checked_type):
+        return None
+    axes = reduced_axes("reduction", len(order), attrs.axis, attrs.exclude)
+    if not axes:
+        return None
+    out = order
+    if not attrs.keepdims:
+        left = [axis for axis in range(len(order)) if axis not in axes]
+        out = tuple(left.index(axis) for axis in order if axis not in axes)
+    moved = tuple(sorted(order.index(axis) for axis in axes))
+    return Relaid((order,), out, replace(attrs, axis=moved, exclude=False))

@@ -11,8 +11,9 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.nodes import Combiner
-from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
+from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
 from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
+from compiler.ops.rules.layout import FConvertLayout
 from compiler.ops.rules.lower import FLower, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -51,3 +52,4 @@ def _extremum(combiner: Combiner) -> LowerRule:
 
 FLower.register("max")(_extremum("max"))
 FLower.register("min")(_extremum("min"))
+FConvertLayout.register("max", "min")(reduction_layout)

@@ -18,11 +18,12 @@ from compiler.ops.nn.average_pool import (
     realize_average_pool,
 )
 from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
-from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
+from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
 from compiler.ops.reduce.reduction_loops import reduce_axes
 from compiler.ops.reduce.sum import annotate_sum_of_narrow
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
+from compiler.ops.rules.layout import FConvertLayout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -87,3 +88,4 @@ def mean_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
 
 
 FNeverNegative.register(mean)(all_positive)
+FConvertLayout.register(mean)(reduction_layout)

@@ -12,7 +12,7 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Cast, literal
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.nn.normalize import working
-from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
+from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
 from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
@@ -22,6 +22,7 @@ from compiler.ops.rules.annotate import (
 )
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
+from compiler.ops.rules.layout import FConvertLayout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -133,3 +134,4 @@ def sum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> 
 
 
 FNeverNegative.register(sum_)(all_positive)
+FConvertLayout.register(sum_)(reduction_layout)

@@ -26,6 +26,7 @@ from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import IntImm, Intrin, Scalar
 from compiler.ops.arg_types import integer_tensor, normalize_axis
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -197,3 +198,6 @@ def fixed_point_multiply_per_axis_lower(
         return Intrin("fixed_point_multiply", args)
 
     return [TensorView.of(data.shape, at)]
+
+
+FConvertLayout.register(fixed_point_multiply_per_axis)(axis_layout)

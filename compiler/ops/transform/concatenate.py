@@ -26,6 +26,7 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
+from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -158,3 +159,4 @@ def concatenate_lower(
 
 
 FNeverNegative.register(concatenate)(all_positive)
+FConvertLayout.register(concatenate)(axis_layout)

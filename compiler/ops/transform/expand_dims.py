@@ -11,6 +11,7 @@ from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.row_major import reshape_lower
@@ -54,3 +55,4 @@ def expand_dims_numpy(attrs: ExpandDimsAttrs, args: Arrays, out_type: Type) -> l
 
 
 FLower.register(expand_dims)(reshape_lower)
+FConvertLayout.register(expand_dims)(reshape_layout)

@@ -14,6 +14,7 @@ from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import tensor
 from compiler.ops.nn.window import axes_of
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, permutation_layout
 from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -54,3 +55,11 @@ def layout_transform_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
     """Every axis of the data is read at the index of its letter."""
     attrs = LayoutTransformAttrs.of(call)
     return [at[attrs.dst_layout.index(letter)] for letter in attrs.src_layout]
+
+
+@FConvertLayout.register(layout_transform)
+def layout_transform_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """Data that lie in an order of their own stay where they are."""
+    attrs = LayoutTransformAttrs.of(call)
+    axes = axes_of(OP, attrs.src_layout, attrs.dst_layout, "src_layout")
+    return permutation_layout(orders[0], axes)

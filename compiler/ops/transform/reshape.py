@@ -20,6 +20,7 @@ from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -153,3 +154,4 @@ FQZeroPoint.register(reshape)(always(ZeroPoint.KEEPS))
 
 FLower.register(reshape)(reshape_lower)
 FNeverNegative.register(reshape)(first_positive)
+FConvertLayout.register(reshape)(reshape_layout)

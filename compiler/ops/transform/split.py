@@ -19,6 +19,7 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
+from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
@@ -90,3 +91,6 @@ def _piece(data: TensorView, axis: int, start: int, shape: tuple[int, ...]) -> T
         return data.at(found)
 
     return TensorView.of(shape, at)
+
+
+FConvertLayout.register(split)(axis_layout)

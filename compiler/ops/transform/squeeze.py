@@ -11,6 +11,7 @@ from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Shape, TensorType, Type
 from compiler.ops.arg_types import normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
+from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.row_major import reshape_lower
@@ -60,3 +61,4 @@ def squeeze_numpy(attrs: SqueezeAttrs, args: Arrays, out_type: Type) -> list[Any
 
 
 FLower.register(squeeze)(reshape_lower)
+FConvertLayout.register(squeeze)(reshape_layout)

@@ -8,7 +8,7 @@ the values belong to the leading axes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.errors import TypeInferenceError
@@ -23,6 +23,7 @@ from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
 from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -123,3 +124,14 @@ def strided_slice_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
 
 
 FNeverNegative.register(strided_slice)(first_positive)
+
+
+@FConvertLayout.register(strided_slice)
+def strided_slice_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """The axes follow the data."""
+    order, attrs = orders[0], StridedSliceAttrs.of(call)
+    if is_natural(order):
+        return None
+    named = range(len(attrs.begin)) if attrs.axes is None else attrs.axes
+    axes = tuple(order.index(axis % len(order)) for axis in named)
+    return Relaid((order,), order, replace(attrs, axes=axes))

@@ -16,6 +16,7 @@ from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, permutation_layout
 from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -77,3 +78,10 @@ def transpose_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
 
 
 FNeverNegative.register(transpose)(first_positive)
+
+
+@FConvertLayout.register(transpose)
+def transpose_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """Data that lie in an order of their own stay where they are."""
+    axes = permutation(TransposeAttrs.of(call).axes, len(orders[0]))
+    return permutation_layout(orders[0], axes)

@@ -1,0 +1,230 @@
+"""The question of ConvertLayout: what becomes of an operator on operands in another order.
+
+An *order* names, for each axis of a tensor as it lies in memory, the axis of the tensor in the
+graph: (0, 2, 3, 1) is an NCHW tensor that lies as NHWC. A rule answers with the orders in which the
+operator wants its operands, the order of its result and its new attributes.
+Source: Relay v0.10 FInferCorrectLayout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import Any
+
+from compiler.ir.attrs import Attrs
+from compiler.ir.expr import Call, Constant, Expr, Op
+from compiler.ir.op import OpPattern, OpRule
+from compiler.ir.ty import TensorType, holds_float, tensor_fields
+
+Order = tuple[int, ...]
+
+IMAGE_LAYOUT = "NHWC"
+"""The layout that convolutions and pools want: the channels of a pixel lie side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relaid:
+    """A call on operands in other orders.
+
+    Attributes:
+        args: the order that each argument is wanted in, of each field where it is a tuple; None
+            takes the argument as the graph has it.
+        out: the order of the result, of each field where it is a tuple.
+        attrs: of the new call.
+        op: of the new call; None keeps the operator.
+        vanishes: the call only permutes axes: its first argument stands for it.
+    """
+
+    args: tuple[Order | None, ...]
+    out: Order
+    attrs: Attrs | None = None
+    op: Op | None = None
+    vanishes: bool = False
+
+
+LayoutRule = Callable[[Call, Sequence[Order]], Relaid | None]
+"""``rule(call, orders)``: ``call`` is typed and has static shapes, ``orders`` are those in which
+its arguments lie; for a tuple, the first order that is not natural. None: the operator takes its
+operands as the graph has them."""
+
+FConvertLayout: OpRule[LayoutRule] = OpRule("FConvertLayout", asked_by="ConvertLayout")
+
+
+def natural(rank: int) -> Order:
+    """The order of the graph itself."""
+    return tuple(range(rank))
+
+
+def is_natural(order: Order) -> bool:
+    """True for the order of the graph itself."""
+    return order == natural(len(order))
+
+
+def layout_rule(op: Expr) -> LayoutRule | None:
+    """The rule of an operator; operators that treat all axes alike need none of their own."""
+    rule = FConvertLayout.get(op)
+    return elementwise_layout if rule is None and treats_axes_alike(op) else rule
+
+
+def treats_axes_alike(op: Expr) -> bool:
+    """True for elementwise and broadcast operators with no attribute that names an axis."""
+    if not isinstance(op, Op):
+        return False
+    # What else an elementwise operator reads (a table, a diagonal) lies along no axis of the data.
+    if op.pattern != OpPattern.BROADCAST and (op.pattern, op.num_inputs) != (OpPattern.ELEMWISE, 1):
+        return False
+    names = [f.name for f in fields(op.attrs_type)] if op.attrs_type is not None else []
+    return not any(word in name for name in names for word in ("axis", "axes", "shape", "reps"))
+
+
+def elementwise_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """All operands in the order of the largest one that is computed; they broadcast as before."""
+    shape = call.tensor_type.concrete_shape
+    found: Order | None = None
+    largest = -1
+    for arg, order in zip(call.args, orders):
+        size = arg.tensor_type.num_elements
+        if isinstance(arg, Constant) or len(order) != len(shape) or size < largest:
+            continue
+        if size > largest or (found is not None and is_natural(found)):
+            found, largest = order, size
+    if found is None or is_natural(found):
+        return None
+    return Relaid((found,) * len(call.args), found, call.attrs)
+
+
+def data_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """The first operand moves; what else the operator reads (a table) does not depend on axes."""
+    if is_natural(orders[0]):
+        return None
+    return Relaid((orders[0], *(None,) * (len(call.args) - 1)), orders[0], call.attrs)
+
+
+def axis_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """For an operator of one ``axis``: the attribute follows the axis of the data."""
+    attrs: Any = call.attrs
+    order = orders[0]
+    if is_natural(order) or attrs.axis is None or len(order) != _rank(call.args[0]):
+        return None
+    moved = replace(attrs, axis=order.index(attrs.axis % len(order)))
+    return Relaid((order, *(None,) * (len(call.args) - 1)), order, moved)
+
+
+def integer_axis_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """``axis_layout`` where sums along the axis are exact: of integers."""
+    return None if _holds_float(call) else axis_layout(call, orders)
+
+
+def image_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """For image operators with ``layout`` and perhaps ``out_layout``: integers go to IMAGE_LAYOUT.
+
+    Floats stay: the order of their sums could change.
+    """
+    if _holds_float(call):
+        return None
+    attrs: Any = call.attrs
+    order, out, changed = image_fields(attrs, "layout", orders[0])
+    if is_natural(orders[0]) and not changed:
+        return None
+    return Relaid((order, *(None,) * (len(call.args) - 1)), out, replace(attrs, **changed))
+
+
+def image_fields(attrs: Any, name: str, order: Order) -> tuple[Order, Order, dict[str, str]]:
+    """Orders of data and result in IMAGE_LAYOUT, and the attributes that change.
+
+    Args:
+        attrs: of the operator.
+        name: of the attribute with the layout of the data.
+        order: in which the data lie.
+    """
+    layout: str = getattr(attrs, name)
+    out_layout: str = getattr(attrs, "out_layout", "") or layout
+    wanted = tuple(layout.index(letter) for letter in IMAGE_LAYOUT)
+    out = tuple(out_layout.index(letter) for letter in IMAGE_LAYOUT)
+    changed = {name: IMAGE_LAYOUT} if layout != IMAGE_LAYOUT else {}
+    if out_layout != layout:
+        changed["out_layout"] = ""
+    return wanted, out, changed
+
+
+def permutation_layout(order: Order, axes: Order) -> Relaid | None:
+    """For an operator whose axis k is axis ``axes[k]`` of data in an order of their own."""
+    if is_natural(order):
+        return None
+    return Relaid((order,), tuple(axes.index(axis) for axis in order), vanishes=True)
+
+
+def reshape_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
+    """For operators that only reshape: axes that are split or joined must lie side by side."""
+    order = orders[0]
+    old, new = call.args[0].tensor_type.concrete_shape, call.tensor_type.concrete_shape
+    if is_natural(order):
+        return None
+    out = _reshaped_order(old, order, new)
+    if out is None:
+        return None
+    reshape = Op.get("reshape")
+    assert reshape.attrs_type is not None
+    attrs = reshape.attrs_type.make(newshape=tuple(new[axis] for axis in out))
+    return Relaid((order,), out, attrs, reshape)
+
+
+def _reshaped_order(old: Sequence[int], order: Order, new: Sequence[int]) -> Order | None:
+    """The order of the result when memory in ``order`` is left as it is; None where there is none.
+
+    Axes of size 1 count for nothing.
+    """
+    if 0 in old:
+        return None
+    group_of = {axes[0]: (axes, made) for axes, made in _matched(old, new) if axes}
+    lying = [axis for axis in order if old[axis] != 1]
+    found: list[int] = []
+    at = 0
+    while at < len(lying):
+        axes, made = group_of.get(lying[at], ((), ()))
+        if not axes or tuple(lying[at : at + len(axes)]) != axes:
+            return None
+        found += made
+        at += len(axes)
+    if found == sorted(found):
+        return natural(len(new))
+    for axis in range(len(new) - 1, -1, -1):
+        if new[axis] == 1:
+            behind = [found.index(k) for k in range(axis + 1, len(new)) if k in found][:1]
+            found.insert(behind[0] if behind else len(found), axis)
+    return tuple(found)
+
+
+def _matched(
+    old: Sequence[int], new: Sequence[int]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The smallest runs of axes with as many elements before and after a reshape."""
+    left = [axis for axis, size in enumerate(old) if size != 1]
+    right = [axis for axis, size in enumerate(new) if size != 1]
+    groups = []
+    i = j = 0
+    while i < len(left):
+        first_i, first_j = i, j
+        i, j = i + 1, j + 1
+        before, after = old[left[first_i]], new[right[first_j]]
+        while before != after:
+            if before < after:
+                before *= old[left[i]]
+                i += 1
+            else:
+                after *= new[right[j]]
+                j += 1
+        groups.append((tuple(left[first_i:i]), tuple(right[first_j:j])))
+    assert prod(old) == prod(new)
+    return groups
+
+
+def _holds_float(call: Call) -> bool:
+    return holds_float(call.checked_type) or holds_float(call.args[0].checked_type)
+
+
+def _rank(arg: Expr) -> int:
+    ty = arg.checked_type
+    return len(ty.shape if isinstance(ty, TensorType) else tensor_fields(ty)[0].shape)
