@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from qsearch.modules.analysis import doctor, insight
     from qsearch.modules.export import export
     from qsearch.modules.quantization import load, quantize, run_module
+    from qsearch.modules.trial_module import write_trial
     from qsearch.modules.verification import verify
     from qsearch.modules.views import diff, draw, show_hardware, show_text
     from qsearch.search.launch import launch, launch_async
@@ -50,6 +51,7 @@ __all__ = [
     "trial",
     "trials",
     "verify",
+    "write_trial",
 ]
 _PUBLISHED: Final = {
     "data": ("Dataset",),
@@ -57,6 +59,7 @@ _PUBLISHED: Final = {
     "modules.export": ("export",),
     "modules.quantization": ("load", "quantize", "run_module"),
     "signing": ("keygen",),
+    "modules.trial_module": ("write_trial",),
     "modules.verification": ("verify",),
     "modules.views": ("diff", "draw", "show_hardware", "show_text"),
     "search.launch": ("launch", "launch_async"),

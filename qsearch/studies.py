@@ -29,7 +29,7 @@ from qsearch.run_folder import RunFolder, StudyAddress
 from qsearch.search.objectives import Objective, accuracies_in
 from qsearch.search.space import Space
 from qsearch.store.engine import migrate, schema_version
-from qsearch.store.records import CommandKind, Study
+from qsearch.store.records import CommandKind, Study, Trial
 from qsearch.store.repository import Repository
 
 PathLike = str | os.PathLike[str]
@@ -84,17 +84,25 @@ def trials(
 
 
 def best(
-    folder: PathLike | None, *, storage: str | None = None, study: str | None = None
+    folder: PathLike | None,
+    *,
+    storage: str | None = None,
+    study: str | None = None,
+    number: int | None = None,
 ) -> dict[str, Any]:
     """The winner of a study: scores, parameters, whole configuration, module.
 
+    Args:
+        number: of the trial that is meant instead.
     Raises:
         NoModuleError: no trial was completed.
+        SettingsError: there is no trial of that number.
     """
     address = _address(folder, storage, study)
     with opened(address) as (repository, named):
         objective = Objective.of(named.spec)
-        winner = objective.best(repository.trials_of(named.id, states=["complete"]))
+        best_one = objective.best(repository.trials_of(named.id, states=["complete"]))
+        winner = best_one if number is None else trial_of(repository, named, number)
         if winner is None:
             from qsearch.search.result import nothing_found  # imports what builds modules
 
@@ -102,7 +110,8 @@ def best(
             found = nothing_found(trials, f"study {named.name!r} in {address.url}", named.stopped)
             raise NoModuleError(found.what, where=found.where, fix=found.fix)
         module = RunFolder(address.folder).module if address.folder is not None else None
-        written = module is not None and module.is_file()
+        is_best = best_one is not None and winner.number == best_one.number
+        written = module is not None and is_best and module.is_file()
         return {
             "study": named.name,
             **trial_details(winner),
@@ -118,14 +127,7 @@ def trial(
 ) -> dict[str, Any]:
     """All that is known of one trial: its row, configuration, failure, shards and logs."""
     with opened(_address(folder, storage, study)) as (repository, found_study):
-        found = repository.trials_by_number(found_study.id, [number])
-        if not found:
-            raise SettingsError(
-                f"study {found_study.name!r} has no trial {number}",
-                where="--trial",
-                fix="see `qsearch trials`",
-            )
-        (one,) = found
+        one = trial_of(repository, found_study, number)
         failure = one.outcome.failure
         return {
             **trial_details(one),
@@ -146,6 +148,22 @@ def trial(
                 for entry in repository.logs_of(found_study.id, number)
             ],
         }
+
+
+def trial_of(repository: Repository, study: Study, number: int) -> Trial:
+    """The trial of a number.
+
+    Raises:
+        SettingsError: the study has no such trial.
+    """
+    found = repository.trials_by_number(study.id, [number])
+    if not found:
+        raise SettingsError(
+            f"study {study.name!r} has no trial {number}",
+            where="--trial",
+            fix="see `qsearch trials`",
+        )
+    return found[0]
 
 
 def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[dict[str, Any]]:

@@ -37,10 +37,11 @@ from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
 from compiler.ir.ty import Any as AnyDim
-from compiler.ir.ty import TensorType, holds_float
+from compiler.ir.ty import TensorType, holds_float, tensor_fields
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
 from compiler.runtime.executor import Executor, Inputs, ordered_inputs
+from compiler.runtime.interface import Interface
 from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
 from compiler.text_output import html_table
@@ -101,6 +102,13 @@ class QModule:
         return {p.name_hint: p.tensor_type for p in self.main.params}
 
     @property
+    def interface(self) -> Interface | None:
+        """Inputs and outputs of the model it was made from; None where they are not known."""
+        count = len(tensor_fields(self.main.func_type.ret_type))
+        names = [param.name_hint for param in self.main.params]
+        return Interface.of(self.provenance, names, count)
+
+    @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs, in order."""
         return tuple(self.input_types)
@@ -109,9 +117,10 @@ class QModule:
         """Run on a batch.
 
         Args:
-            inputs: an array per input, by name or in order. Where the leading axis is longer than
-                the module's, the samples are run one after the other and the outputs joined along
-                their first axis.
+            inputs: an array per input, by name or in order. An input that the model had in float16
+                or float64 may come so; then the outputs have the model's dtypes as well. Where the
+                leading axis is longer than the module's, the samples are run one after the other
+                and the outputs joined along their first axis.
             executor: "auto", the grid where onnxruntime is there and ``quantized_main`` holds
                 integers only that the grid computes exactly, else the reference; the bits are the
                 same. "reference", the exact integers on numpy; "grid", the same on onnxruntime;
@@ -123,6 +132,15 @@ class QModule:
         run = self._executor(executor)
         names = [param.name_hint for param in self.main.params]
         arrays = [np.asarray(value) for value in ordered_inputs(names, inputs)]
+        interface = self.interface
+        if interface is None:
+            return self._run(run, arrays)
+        arrays, own = interface.taken(names, arrays)
+        outputs = self._run(run, arrays)
+        return interface.given(outputs) if own else outputs
+
+    def _run(self, run: Executor, arrays: list[Array]) -> list[Array]:
+        """As often as the batch needs it."""
         pieces = self._pieces(arrays)
         if pieces == 1:
             return run.run(arrays)

@@ -108,24 +108,43 @@ def _least(word: str) -> tuple[str, float]:
 
 @click.command(cls=Command)
 @options.study
+@option("--trial", metavar="N", type=options.AtLeast(0), help="this trial, not the best one")
 @option("--qconfig", help="print its configuration alone, as `compile` takes it", panel=OUTPUT)
+@option(
+    "-o", "--out", metavar="FILE", help="also write its module as a .qmod: t.qmod", panel=OUTPUT
+)
 @option("--json", "as_json", help="one JSON object", panel=OUTPUT)
 @options.verbosity
 def best_command(
-    folder: str | None, storage: str | None, study: str | None, qconfig: bool, as_json: bool
+    folder: str | None,
+    storage: str | None,
+    study: str | None,
+    trial: int | None,
+    qconfig: bool,
+    out: str | None,
+    as_json: bool,
 ) -> int:
-    """Print the winner of a study: its scores, parameters and module."""
+    """Print the winner of a study, or another trial: its scores, parameters and module."""
     from qsearch import studies as stored
     from qsearch.search.objectives import accuracies_in
 
-    found = stored.best(**options.found_study(folder, storage, study))
+    where = options.found_study(folder, storage, study)
+    found = stored.best(**where, number=trial)
+    if out is not None:
+        from qsearch.modules.trial_module import write_trial
+
+        write_trial(
+            where["folder"], found["number"], out, storage=where["storage"], study=where["study"]
+        )
+        found["module"] = out
     if qconfig:
         print(json.dumps(found["qconfig"], indent=1))
     elif as_json:
         print(json.dumps(found))
     else:
         params = ", ".join(f"{name}={value}" for name, value in found["params"].items())
-        print(f"study      {found['study']}\nbest       trial {found['number']}")
+        role = "best" if trial is None else "chosen"
+        print(f"study      {found['study']}\n{role:<10} trial {found['number']}")
         for name, value in accuracies_in(found).items():
             if value is not None:
                 print(f"{name:<10} {value:.4f}{_interval(found['intervals'].get(name))}")

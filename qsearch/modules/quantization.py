@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from compiler.runtime.artifact import QModule, load_qmod
+from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model
@@ -99,6 +101,7 @@ def quantize(
                 "module_sha256": ModuleBlob.pack(module).sha256,
                 "calib_sha256": data.sha256,
                 "seed": int(seed),
+                INTERFACE: declared_interface(source.path).to_dict(),
                 "code_version": code_version(),
             },
             samples=samples_of(shipped, data, inputs),

@@ -8,14 +8,17 @@ wherever a kill, Ctrl-C or a timeout ended the last one.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CompilerError
+from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
+from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.errors import StoreError
 from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
@@ -310,6 +313,9 @@ class Session:
     def _keep_float_module(self) -> None:
         blob = self._prepared.blob
         self._artifacts.keep(FLOAT_MODULE, blob.sha256, blob.data)
+        source = self._prepared.source
+        interface = json.dumps(declared_interface(source.path).to_dict()).encode()
+        self._artifacts.keep(INTERFACE, source.sha256, interface)
 
     def _keep_inputs(self) -> None:
         prepared = self._prepared

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import NotFullyIntegralError
+from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.ir.analysis import post_order
 from compiler.ir.module import IRModule
 from compiler.ir.ty import tensor_fields
@@ -25,6 +26,7 @@ from compiler.proof.derive import derive_static
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from compiler.runtime.artifact import QModule, Sample
+from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.data import PreparedData
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
@@ -212,18 +214,11 @@ def write_winner(
         outputs_sha256: over its outputs on the evaluation data; None where they were not computed.
         signer: signs the file before it gets its name; None writes no signature.
     """
+    interface = declared_interface(prepared.source.path)
     made = QModule(
         module,
         qconfig,
-        provenance={
-            "model_sha256": prepared.source.sha256,
-            "module_sha256": prepared.blob.sha256,
-            "calib_sha256": prepared.calib.sha256,
-            "eval_sha256": prepared.evaluation.sha256,
-            "outputs_sha256": outputs_sha256,
-            "seed": prepared.spec["seed"],
-            "code_version": code_version(),
-        },
+        provenance_of(prepared.spec, interface.to_dict(), outputs_sha256),
         samples=samples_of(module, prepared.calib, prepared.inputs),
         proof=recorded_proof(module),
     )
@@ -234,6 +229,26 @@ def write_winner(
     partial.replace(folder.module)
     text = json.dumps(qconfig.to_dict(), indent=1, sort_keys=True) + "\n"
     write_atomically(folder.qconfig, text.encode())
+
+
+def provenance_of(
+    spec: Mapping[str, Any], interface: Mapping[str, Any] | None, outputs_sha256: str | None
+) -> dict[str, Any]:
+    """What a module of a study says of where it comes from.
+
+    Args:
+        spec: of the study.
+        interface: of the model, as plain values.
+        outputs_sha256: as of ``write_winner``.
+    """
+    named = ("model_sha256", "module_sha256", "calib_sha256", "eval_sha256")
+    return {
+        **{name: spec[name] for name in named},
+        "outputs_sha256": outputs_sha256,
+        "seed": spec["seed"],
+        "code_version": code_version(),
+        **({} if interface is None else {INTERFACE: dict(interface)}),
+    }
 
 
 def recorded_proof(module: IRModule) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from compiler.frontend.from_onnx.model_file import read_model
+from compiler.runtime.interface import Interface, Port
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,23 @@ def declared_inputs(source: str | os.PathLike[str] | bytes) -> tuple[DeclaredInp
     graph = read_model(source).graph
     weights = {tensor.name for tensor in graph.initializer}
     return tuple(_declared(entry) for entry in graph.input if entry.name not in weights)
+
+
+def declared_interface(source: str | os.PathLike[str] | bytes) -> Interface:
+    """Inputs that are not initializers, and outputs, in the order of the file.
+
+    Raises:
+        OnnxImportError: the file cannot be read as ONNX.
+    """
+    graph = read_model(source).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [_declared(entry) for entry in graph.input if entry.name not in weights]
+    outputs = [_declared(entry) for entry in graph.output]
+    taken, given = (
+        tuple(Port(d.name, d.dtype or "float32", d.dims) for d in ports)
+        for ports in (inputs, outputs)
+    )
+    return Interface(taken, given)
 
 
 def _declared(entry: onnx.ValueInfoProto) -> DeclaredInput:

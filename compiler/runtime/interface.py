@@ -1,0 +1,97 @@
+"""What a model promises its callers: names, order, dtypes and sizes of inputs and outputs.
+
+A module computes in float32, for one sample; the model that it was made from may take float16 and
+any number of samples. The ``provenance`` of a .qmod keeps the model's side under ``interface``, and
+``QModule.run`` and the exporters give it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+KEY = "interface"
+_COMPUTED = "float32"
+_CONVERTED = ("float16", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output of the model.
+
+    Attributes:
+        name: as the file has it.
+        dtype: element type.
+        dims: per axis a size, the name of a dimension, or "?" for one without a name.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """Inputs and outputs of the model, in order."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            kind: [
+                {"name": port.name, "dtype": port.dtype, "dims": list(port.dims)} for port in ports
+            ]
+            for kind, ports in (("inputs", self.inputs), ("outputs", self.outputs))
+        }
+
+    @staticmethod
+    def of(provenance: Mapping[str, Any], inputs: Sequence[str], outputs: int) -> Interface | None:
+        """What a module's provenance says; None where it does not, or says it of another module.
+
+        Args:
+            provenance: of a .qmod; nothing in it is trusted.
+            inputs: names of the module's parameters.
+            outputs: how many results it has.
+        """
+        try:
+            found = provenance[KEY]
+            taken, given = (tuple(_port(p) for p in found[kind]) for kind in ("inputs", "outputs"))
+        except (KeyError, TypeError, ValueError):
+            return None
+        names = {port.name for port in taken}
+        fits = names.issuperset(inputs) and len(names) == len(taken) and len(given) == outputs
+        return Interface(taken, given) if fits else None
+
+    def taken(self, names: Sequence[str], arrays: Sequence[Array]) -> tuple[list[Array], bool]:
+        """The inputs in float32, and whether any came in the model's own float16 or float64."""
+        dtypes = {port.name: port.dtype for port in self.inputs}
+        own = [
+            str(array.dtype) in _CONVERTED and str(array.dtype) == dtypes.get(name)
+            for name, array in zip(names, arrays, strict=True)
+        ]
+        made = [a.astype(_COMPUTED) if other else a for a, other in zip(arrays, own, strict=True)]
+        return made, any(own)
+
+    def given(self, arrays: Sequence[Array]) -> list[Array]:
+        """float32 results in the model's own dtypes."""
+        return [
+            array.astype(port.dtype)
+            if str(array.dtype) == _COMPUTED and port.dtype in _CONVERTED
+            else array
+            for array, port in zip(arrays, self.outputs, strict=True)
+        ]
+
+
+def _port(found: Mapping[str, Any]) -> Port:
+    name, dims = found["name"], tuple(found["dims"])
+    if not (isinstance(name, str) and all(isinstance(dim, (int, str)) for dim in dims)):
+        raise ValueError(f"not an input or output: {found!r}")
+    return Port(name, str(np.dtype(found["dtype"])), dims)

@@ -1,0 +1,181 @@
+"""The module of any trial of a stored study, built again from what the study kept.
+
+Float module, statistics and ranges are artefacts, and a build is deterministic: the module has the
+bits that were scored, whoever was the winner.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from compiler.errors import NotFullyIntegralError
+from compiler.ir.blob import ModuleBlob
+from compiler.pipeline import evaluate
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Calibration
+from compiler.quantize.calibration.flow import NoData, Storable
+from compiler.runtime.artifact import QModule
+from compiler.runtime.interface import KEY as INTERFACE
+from qsearch.errors import RunFolderError, SettingsError, StoreError
+from qsearch.report.listing import opened
+from qsearch.run_folder import RunFolder, StudyAddress
+from qsearch.search.calibration import stored_key
+from qsearch.search.context import StudyArtifacts
+from qsearch.search.session import FLOAT_MODULE
+from qsearch.search.space import Space
+from qsearch.search.winner import (
+    INPUTS,
+    SAMPLES,
+    build_winner,
+    provenance_of,
+    recorded_proof,
+    runs_of,
+)
+from qsearch.store.artifacts import ArtifactStore
+from qsearch.store.records import Study, Trial
+from qsearch.studies import find_study, trial_of
+
+PathLike = str | os.PathLike[str]
+
+_NO_MODULE: Final = {
+    "pruned": "it was stopped early as worse than the best, so its score is not known",
+    "failed": "it failed",
+    "waiting": "it has not begun",
+    "running": "it is still running",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Statistics and ranges as a study kept them; implements ``StatisticsStore``, without saving.
+
+    Args:
+        artifacts: of the study.
+        key: as of ``search.calibration.KeptStatistics``.
+    """
+
+    artifacts: StudyArtifacts
+    key: Mapping[str, Any]
+
+    def load(self, kind: str, fields: Mapping[str, Any]) -> Mapping[str, NDArray[Any]] | None:
+        """What was kept under these fields."""
+        return self.artifacts.arrays(kind, stored_key(self.key, kind, fields))
+
+    def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:
+        """Nothing: a reader changes no study."""
+
+
+def write_trial(
+    folder: PathLike | None,
+    number: int,
+    out: PathLike,
+    *,
+    storage: str | None = None,
+    study: str | None = None,
+) -> QModule:
+    """Write the module of a trial as a .qmod; the module that was written.
+
+    It has the bits that the trial was scored with; that of the winner has those of ``best.qmod``.
+
+    Args:
+        folder: run folder, or a folder of run folders.
+        number: of the trial.
+        out: the file.
+    Raises:
+        SettingsError: there is no such trial, or it was pruned, failed or did not end.
+        StoreError: the files of the study are not on this machine.
+        NotFullyIntegralError: the configuration leaves float in a module that may hold none.
+        RunFolderError: the file cannot be written.
+    """
+    made = _trial_module(find_study(folder, storage=storage, study=study), number)
+    path = Path(out)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made.save(path)
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} cannot be written: {error.strerror}", where="-o", fix="name another file"
+        ) from error
+    return made
+
+
+def _trial_module(address: StudyAddress, number: int) -> QModule:
+    with opened(address) as (repository, study):
+        trial = trial_of(repository, study, number)
+        _refuse_without_score(study, trial)
+        if address.folder is None:
+            raise StoreError(
+                "the files of the study lie in its run folder, which was not named",
+                where=address.url,
+                fix="give the run folder: qsearch best DIR --trial N -o FILE",
+            )
+        files = ArtifactStore(RunFolder(address.folder).artifacts)
+        return _built(study, trial, StudyArtifacts(repository, study.id, files))
+
+
+def _refuse_without_score(study: Study, trial: Trial) -> None:
+    if trial.state == "complete":
+        return
+    why = _NO_MODULE.get(trial.state, f"it is {trial.state}")
+    failure = trial.outcome.failure
+    if trial.state == "failed" and failure is not None:
+        why = f"{why}: {failure.what}"
+    raise SettingsError(
+        f"trial {trial.number} of study {study.name!r} has no module: {why}",
+        where="--trial",
+        fix="choose a complete one: qsearch trials --state complete; or `qsearch compile` "
+        "with its configuration",
+    )
+
+
+def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
+    spec, qconfig = study.spec, QConfig.from_dict(trial.qconfig)
+    start = QConfig.from_dict(spec["start"])
+    key = {
+        "module": spec["module_sha256"],
+        "calib": spec["calib_sha256"],
+        "code": study.code_version,
+        "percentiles": list(spec["percentiles"]),
+    }
+    module = ModuleBlob(_bytes(artifacts, FLOAT_MODULE)).unpack()
+    calibration = Calibration(
+        module,
+        NoData(),
+        percentiles=tuple(spec["percentiles"]),
+        grams=Space.from_dict(spec["space"]).asks_for_grams or start.needs_grams,
+        store=_Kept(artifacts, key),
+    )
+    try:
+        shipped, _ = build_winner(calibration, qconfig)
+    except NotFullyIntegralError as error:
+        error.add_note(f"trial {trial.number} was scored with float parts; it has no module")
+        raise
+    names = [param.name_hint for param in module["main"].params]
+    kept = artifacts.arrays(INPUTS, spec["calib_sha256"]) or {}
+    samples = [(run, evaluate(shipped, run)) for run in runs_of(kept, names)[:SAMPLES]]
+    interfaces = artifacts.repository.artifacts_of(artifacts.study_id, INTERFACE)
+    interface = json.loads(_bytes(artifacts, INTERFACE)) if interfaces else None
+    provenance = provenance_of(spec, interface, trial.outcome.outputs_sha256)
+    return QModule(shipped, qconfig, provenance, samples, recorded_proof(shipped))
+
+
+def _bytes(artifacts: StudyArtifacts, kind: str) -> bytes:
+    """The one artefact of a kind.
+
+    Raises:
+        StoreError: it is not on this machine.
+    """
+    for row in artifacts.repository.artifacts_of(artifacts.study_id, kind):
+        return artifacts.files.get(row.sha256)
+    raise StoreError(
+        f"the study kept no {kind.replace('_', ' ')}",
+        where="artifacts",
+        fix="run the same `qsearch launch` again; it goes on where it stopped",
+    )
