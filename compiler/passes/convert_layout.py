@@ -92,8 +92,9 @@ class _Relayout:
         if found.vanishes:
             laid = self._laid(args[0], ref_call.checked_type, found.out, ref_call.span)
             # Where only axes of size 1 are out of order, what follows need not know of them.
-            natural_memory = isinstance(laid, _Laid) and is_op_call(laid.plain, "reshape")
-            return laid.plain if natural_memory else laid
+            if isinstance(laid, _Laid) and is_op_call(laid.plain, "reshape"):
+                return laid.plain
+            return laid
         new = Call(found.op or ref_call.op, tuple(args), found.attrs, span=ref_call.span)
         made = ref_call.checked_type
         if not isinstance(made, TupleType):

@@ -1,4 +1,12 @@
-"""Constants as C arrays: each content once, however many functions read it."""
+"""Constants as C arrays: each content once, however many functions read it.
+
+Large arrays of bytes, the weights, are written as strings: a compiler reads one string far faster
+than a number an element. They lie one behind another in ``constant_bytes``.
+
+    static const union { char rows[2][2048]; int8_t i8[4096]; uint8_t u8[4096]; } constant_bytes =
+    { {"\\1\\377\\16…", "…"} };
+    kernel((constant_bytes.i8 + 128), …);
+"""
 
 from __future__ import annotations
 
@@ -7,12 +15,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.targets.c.c_types import C_TYPES, c_type, int_literal
+from compiler.targets.c.c_types import C_TYPES, c_type, int_literal, suffix
 from compiler.targets.c.names import Names
 
 Array = NDArray[Any]
 
 _WIDTH = 100
+_SMALLEST_STRING = 256
+"""Bytes of an array that is written as a string."""
+_ROW = 2048
+"""Bytes of a row of strings; C99 promises strings of 4095 characters."""
+_PIECE = 64
+"""Bytes a line."""
+_BYTES = "constant_bytes"
+_ALIGNMENT = 16
+
+_ESCAPES = [
+    # A digit is escaped, so that no escape before it takes it in; so are \\ " and ? (trigraphs).
+    chr(byte) if 32 <= byte < 127 and byte not in b'"\\?01234567' else f"\\{byte:o}"
+    for byte in range(256)
+]
 
 
 class ConstantPool:
@@ -26,20 +48,38 @@ class ConstantPool:
         self._names = names if names is not None else Names()
         self._held: dict[tuple[str, bytes], str] = {}
         self._arrays: list[tuple[str, Array]] = []
+        self._bytes = bytearray()
+        self._name = ""
 
     def name_of(self, array: Array, wanted: str) -> str:
         """C name of an array with this content; ``wanted`` when it is new."""
         content = np.ascontiguousarray(array)
         key = str(content.dtype), content.tobytes()
         if key not in self._held:
-            self._held[key] = self._names.fresh(wanted)
-            self._arrays.append((self._held[key], content))
+            if (
+                content.dtype.kind in "iu"
+                and content.itemsize == 1
+                and content.size >= _SMALLEST_STRING
+            ):
+                self._held[key] = self._place(content)
+            else:
+                self._held[key] = self._names.fresh(wanted)
+                self._arrays.append((self._held[key], content))
         return self._held[key]
+
+    def _place(self, array: Array) -> str:
+        """C expression of the first element of an array among the strings."""
+        if not self._name:
+            self._name = self._names.fresh(_BYTES)
+        data = array.tobytes()
+        at = len(self._bytes)
+        self._bytes += data + bytes(-len(data) % _ALIGNMENT)
+        return f"({self._name}.{suffix(str(array.dtype))} + {at})"
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(array.nbytes for _, array in self._arrays)
+        return len(self._bytes) + sum(array.nbytes for _, array in self._arrays)
 
     @property
     def uses_math_macros(self) -> bool:
@@ -48,8 +88,29 @@ class ConstantPool:
         return any(not np.isfinite(array).all() for array in floats)
 
     def definitions(self) -> list[str]:
-        """``static const`` definitions, in the order the arrays were asked for."""
-        return [array_text(name, array) for name, array in self._arrays]
+        """``static const`` definitions: the bytes, then arrays in the order they were asked for."""
+        strings = [bytes_text(self._name, bytes(self._bytes))] if self._bytes else []
+        return [*strings, *(array_text(name, array) for name, array in self._arrays)]
+
+
+def bytes_text(name: str, data: bytes) -> str:
+    """``static const union {…} name``: bytes as strings, read as int8 or uint8."""
+    rows = -(-len(data) // _ROW)
+    size = rows * _ROW
+    lines = []
+    for start in range(0, len(data), _ROW):
+        row = data[start : start + _ROW]
+        for at in range(0, len(row), _PIECE):
+            lines.append('"' + "".join([_ESCAPES[byte] for byte in row[at : at + _PIECE]]) + '"')
+        lines[-1] += ","
+    lines[-1] = lines[-1].rstrip(",")
+    return (
+        # Rows have no room for the zero behind a string, which C allows.
+        "#if defined(__GNUC__) && __GNUC__ >= 15\n"
+        '#pragma GCC diagnostic ignored "-Wunterminated-string-initialization"\n#endif\n'
+        f"static const union {{\n    char rows[{rows}][{_ROW}];\n    int8_t i8[{size}];\n"
+        f"    uint8_t u8[{size}];\n}} {name} = {{ {{\n" + "\n".join(lines) + "\n} };\n"
+    )
 
 
 def array_text(name: str, array: Array) -> str:

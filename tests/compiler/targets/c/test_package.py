@@ -197,3 +197,15 @@ def test_an_infinite_constant_and_sample_are_written_as_such(
     wanted = np.array([np.inf, np.inf, 3.0], "float32")
     made = c_package(lower(mod).mod, "net", ([given], [wanted]))
     assert exit_code(made, cc, ("-O1",)) == 0
+
+
+def test_every_byte_survives_as_text() -> None:
+    """Tables of bytes are strings in C: escapes, digits behind escapes, quotes, rows that end."""
+    every = np.arange(256, dtype=np.uint8).view(np.int8)
+    tables = (every, every[::-1].copy(), np.tile(every[40:60], 300))
+    x = relay.var("x", (256,), "int8")
+    mod = relay.module(relay.Tuple([relay.op.lookup(x, relay.const(t)) for t in tables]))
+    executor = CExecutor(mod)
+    assert executor.package.constant_bytes == sum(-(-t.size // 16) * 16 for t in tables)
+    for made, table in zip(executor.run([every]), tables, strict=True):
+        np.testing.assert_array_equal(made, table[every.astype(np.int64) + 128])
