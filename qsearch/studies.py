@@ -21,6 +21,7 @@ from qsearch.report.listing import (
     opened,
     rows_of_studies,
     study_row,
+    trial_of,
     trial_rows,
     with_all_columns,
 )
@@ -29,7 +30,7 @@ from qsearch.run_folder import RunFolder, StudyAddress
 from qsearch.search.objectives import Objective, accuracies_in
 from qsearch.search.space import Space
 from qsearch.store.engine import migrate, schema_version
-from qsearch.store.records import CommandKind, Study, Trial
+from qsearch.store.records import CommandKind, Study
 from qsearch.store.repository import Repository
 
 PathLike = str | os.PathLike[str]
@@ -148,22 +149,6 @@ def trial(
                 for entry in repository.logs_of(found_study.id, number)
             ],
         }
-
-
-def trial_of(repository: Repository, study: Study, number: int) -> Trial:
-    """The trial of a number.
-
-    Raises:
-        SettingsError: the study has no such trial.
-    """
-    found = repository.trials_by_number(study.id, [number])
-    if not found:
-        raise SettingsError(
-            f"study {study.name!r} has no trial {number}",
-            where="--trial",
-            fix="see `qsearch trials`",
-        )
-    return found[0]
 
 
 def compare(studies: Sequence[PathLike], *, storage: str | None = None) -> list[dict[str, Any]]:

@@ -24,8 +24,8 @@ from compiler.quantize.calibration.flow import NoData, Storable
 from compiler.runtime.artifact import QModule
 from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.errors import RunFolderError, SettingsError, StoreError
-from qsearch.report.listing import opened
-from qsearch.run_folder import RunFolder, StudyAddress
+from qsearch.report.listing import opened, trial_of
+from qsearch.run_folder import RunFolder, StudyAddress, find_study
 from qsearch.search.calibration import stored_key
 from qsearch.search.context import StudyArtifacts
 from qsearch.search.session import FLOAT_MODULE
@@ -40,7 +40,6 @@ from qsearch.search.winner import (
 )
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import Study, Trial
-from qsearch.studies import find_study, trial_of
 
 PathLike = str | os.PathLike[str]
 
@@ -94,7 +93,8 @@ def write_trial(
         NotFullyIntegralError: the configuration leaves float in a module that may hold none.
         RunFolderError: the file cannot be written.
     """
-    made = _trial_module(find_study(folder, storage=storage, study=study), number)
+    run = None if folder is None else Path(folder)
+    made = _trial_module(find_study(run, storage, study), number)
     path = Path(out)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from qsearch.report.build import trial_row
 from qsearch.run_folder import StudyAddress
 from qsearch.search.objectives import Objective
 from qsearch.store.engine import open_engine, open_reader
-from qsearch.store.records import Study, TrialState
+from qsearch.store.records import Study, Trial, TrialState
 from qsearch.store.repository import Repository
 
 log = logging.getLogger("qsearch.report.listing")
@@ -185,3 +185,19 @@ def opened(address: StudyAddress, *, writing: bool = False) -> Iterator[tuple[Re
         yield repository, only_study(repository) if name is None else repository.study(name)
     finally:
         repository.close()
+
+
+def trial_of(repository: Repository, study: Study, number: int) -> Trial:
+    """The trial of a number.
+
+    Raises:
+        SettingsError: the study has no such trial.
+    """
+    found = repository.trials_by_number(study.id, [number])
+    if not found:
+        raise SettingsError(
+            f"study {study.name!r} has no trial {number}",
+            where="--trial",
+            fix="see `qsearch trials`",
+        )
+    return found[0]
