@@ -64,7 +64,7 @@ def measurements(found: Shared, study: Snapshot, trial: Trial) -> Measurements:
         "code": study.study.code_version,
         "percentiles": spec.get("percentiles"),
     }
-    variant, scales = stored_keys(key, qconfig)
+    variant, scales, channels = stored_keys(key, qconfig)
 
     def any_of(kind: str) -> Path | None:
         return next(iter(files.get(kind, {}).values()), None)
@@ -74,7 +74,7 @@ def measurements(found: Shared, study: Snapshot, trial: Trial) -> Measurements:
         module=any_of(FLOAT_MODULE),
         statistics=files.get(STATISTICS, {}).get(variant),
         scales=files.get(SCALES, {}).get(scales),
-        channels=any_of(CHANNELS),
+        channels=files.get(CHANNELS, {}).get(channels),
         inputs=any_of(INPUTS),
     )
 

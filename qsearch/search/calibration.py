@@ -21,6 +21,7 @@ from compiler.quantize.calibration.flow import (
     SCALES,
     STATISTICS,
     Storable,
+    channel_fields,
     scale_fields,
     statistics_fields,
 )
@@ -60,7 +61,9 @@ class PooledData:
             LostWorkerError, CompilerError: a worker could not measure.
         """
         if measurement.step == "channels":
-            self._begin("calibration of channels", 1 + measurement.grams)
+            self._begin("calibration of channels", 1)
+        elif measurement.step == "products":
+            self._begin("calibration of products", 1)
         elif measurement.step == "ranges":
             self._begin("calibration", 2)
         merged, channels = measurement.merged, measurement.channels
@@ -154,9 +157,10 @@ def stored_key(key: Mapping[str, Any], kind: str, fields: Mapping[str, Any]) -> 
     return content_hash({**fields, "variant": content_hash({**key, "variant": fields["variant"]})})
 
 
-def stored_keys(key: Mapping[str, Any], qconfig: QConfig) -> tuple[str, str]:
-    """Keys of the statistics and of the scales of a configuration."""
+def stored_keys(key: Mapping[str, Any], qconfig: QConfig) -> tuple[str, str, str]:
+    """Keys of the statistics, of the scales and of the channel statistics of a configuration."""
     return (
         stored_key(key, STATISTICS, statistics_fields(qconfig)),
         stored_key(key, SCALES, scale_fields(qconfig)),
+        stored_key(key, CHANNELS, channel_fields(qconfig.needs_grams)),
     )

@@ -40,7 +40,7 @@ class Evaluator:
         metrics: names of ``workers.metrics.registry``.
         reference: outputs of the float model for ``samples``, or the pool's handle of them.
         score_of: merged metric sums → score.
-        channels: the pool's handle of channel statistics, for configurations that need them.
+        channels: gives the pool's handle of the channel statistics that a configuration needs.
         parts: requests of one trial, that idle workers may share; see ``workers.batching``.
         hardware: description whose cost is part of the score, see EvaluationRequest.
         latency: time candidates as C, see EvaluationRequest.
@@ -54,7 +54,7 @@ class Evaluator:
     metrics: tuple[str, ...]
     reference: Any
     score_of: ScoreOf
-    channels: Any = None
+    channels: Callable[[QConfig], Any] | None = None
     parts: int = 1
     hardware: tuple[str, str] | None = None
     latency: bool = False
@@ -85,8 +85,9 @@ class Evaluator:
         return split(request, self.parts)
 
     def channels_of(self, qconfig: Mapping[str, Any]) -> Any:
-        """The handle where the configuration needs it, else None."""
-        return self.channels if QConfig.from_dict(qconfig).needs_channels else None
+        """The handle of channel statistics where the configuration needs them, else None."""
+        asked = QConfig.from_dict(qconfig)
+        return self.channels(asked) if self.channels and asked.needs_channels else None
 
     def outcome(
         self, trial: Trial, result: EvaluationResult, seconds: float, stopped: str | None = None

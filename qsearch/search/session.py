@@ -205,7 +205,6 @@ class Session:
             prepared.module,
             self._calib_data,
             percentiles=percentiles,
-            grams=prepared.space.asks_for_grams or prepared.start.needs_grams,
             store=KeptStatistics(self._artifacts, key, self._calib_data),
         )
 
@@ -220,10 +219,8 @@ class Session:
             metrics=metric_names(prepared.has_labels, prepared.metric),
             reference=self._context.pool.put(reference),
             score_of=score_of,
-            channels=(
-                self._calib_data.channels_handle(self._calibration.channels(prepared.start))
-                if prepared.space.asks_for_channels or prepared.start.needs_channels
-                else None
+            channels=lambda qconfig: self._calib_data.channels_handle(
+                self._calibration.channels(qconfig)
             ),
             parts=self._parts(reference),
             hardware=prepared.hardware,

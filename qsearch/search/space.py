@@ -75,18 +75,6 @@ class Space:
                 )
             known.add(parameter.name)
 
-    @property
-    def asks_for_channels(self) -> bool:
-        """True where some point needs channel statistics."""
-        names = ("smooth_alpha", "bias_correction")
-        return self.asks_for_grams or any(p.name in names for p in self.parameters)
-
-    @property
-    def asks_for_grams(self) -> bool:
-        """True where some point needs products of what weights read."""
-        rounding = [p.choices for p in self.parameters if p.name == "weight_rounding"]
-        return any("adaptive" in choices for choices in rounding)
-
     def suggest(self, trial: Trial) -> Params:
         """Ask the sampler behind ``trial`` for a point of the space."""
         params: Params = {}

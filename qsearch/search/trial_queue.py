@@ -61,7 +61,7 @@ class TrialQueue:
         self.tell()
         for batch in range(self._told, self._next_batch):
             self.sampler.add_pending(self.trials.batch(batch))
-        self._variants = {content_hash(self.sampler.start.calibration_fields())}
+        self._variants = {measured_variant(self.sampler.start)}
 
     def tell(self) -> None:
         """Tell the sampler the batches that ended, in order."""
@@ -110,14 +110,12 @@ class TrialQueue:
         return self.trials.note_all(new)
 
     def scales_for(self, qconfig: QConfig) -> tuple[float, ...] | None:
-        """Scales; where that is the first of a graph variant, calibration was in between.
+        """Scales; where that is the first of what is measured, calibration was in between.
 
         Raises:
             CompilerError: there are none.
         """
-        if qconfig.calibrate_mode == "global_scale":
-            return self.scales.scales_for(qconfig)
-        variant = content_hash(qconfig.calibration_fields())
+        variant = measured_variant(qconfig)
         try:
             return self.scales.scales_for(qconfig)
         finally:
@@ -179,3 +177,10 @@ class TrialQueue:
                 decides.pop(name, None)
             decides["activation_scales"] = list(scales)
         return content_hash({**self.work_key, "qconfig": decides})
+
+
+def measured_variant(qconfig: QConfig) -> str:
+    """Equal for configurations whose statistics are the same."""
+    ranges = qconfig.calibrate_mode != "global_scale"
+    graph = qconfig.calibration_fields() if ranges else None
+    return content_hash([graph, qconfig.needs_channels, qconfig.needs_grams])

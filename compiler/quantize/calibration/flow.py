@@ -38,6 +38,7 @@ from compiler.quantize.calibration.measurement import (
     Ranges,
     Statistics,
     merged_channels,
+    merged_products,
     merged_points,
 )
 from compiler.quantize.calibration.stats import CalibrationStats
@@ -149,6 +150,11 @@ def statistics_fields(qconfig: QConfig) -> dict[str, Any]:
     return {"variant": qconfig.calibration_fields()}
 
 
+def channel_fields(grams: bool) -> dict[str, Any]:
+    """Plain fields of channel statistics, with the products of taps or without."""
+    return {"variant": CHANNELS, "grams": grams}
+
+
 def scale_fields(qconfig: QConfig) -> dict[str, Any]:
     """Plain fields that decide the activation scales."""
     values = qconfig.to_dict()
@@ -167,8 +173,6 @@ class Calibration:
             enough for calibrate_mode "global_scale".
         percentiles: fractions that configurations may ask for; None measures the one that is asked
             for.
-        grams: channel statistics hold products of taps for every configuration; otherwise for
-            those that need them.
         store: keeps statistics and scales.
         mark: partitions and annotates.
 
@@ -189,13 +193,11 @@ class Calibration:
         data: CalibrationData | Iterable[Batch] | None = None,
         *,
         percentiles: Sequence[float] | None = None,
-        grams: bool = False,
         store: StatisticsStore | None = None,
         mark: Mark = mark,
     ) -> None:
         self._mod = mod
         self._percentiles = None if percentiles is None else tuple(percentiles)
-        self._grams = grams
         self._store = NoStore() if store is None else store
         self._marks = mark
         self._marked: tuple[QConfig, IRModule, QuantizeContext] | None = None
@@ -205,6 +207,7 @@ class Calibration:
         elif data is not None:
             self._data = LocalData(mod, data, mark=self._mark)
         self._channels: ChannelStats | None = None
+        self._products: ChannelStats | None = None
         self._stats: dict[str, CalibrationStats] = {}
         self._scales: dict[str, CalibratedScales] = {}
 
@@ -216,18 +219,27 @@ class Calibration:
         Raises:
             CalibrationError: there are no data, they do not fit, or no layer has a weight.
         """
-        grams = self._grams or qconfig.needs_grams
         known = self._channels
-        if known is None or (grams and known.grams is None):
-            fields = {"variant": CHANNELS, "grams": grams}
-            arrays = self._store.load(CHANNELS, fields)
-            if arrays is not None:
-                known = ChannelStats.from_arrays(arrays)
-            else:
-                known = merged_channels(self._data, qconfig, grams)
-                self._store.save(CHANNELS, fields, known)
-            self._channels = known
-        return known
+        if known is None:
+            known = self._channels = self._stored_channels(
+                False, lambda: merged_channels(self._data, qconfig)
+            )
+        if not qconfig.needs_grams:
+            return known
+        if self._products is None:
+            self._products = self._stored_channels(
+                True, lambda: merged_products(self._data, qconfig, known)
+            )
+        return self._products
+
+    def _stored_channels(self, grams: bool, measure: Callable[[], ChannelStats]) -> ChannelStats:
+        fields = channel_fields(grams)
+        arrays = self._store.load(CHANNELS, fields)
+        if arrays is not None:
+            return ChannelStats.from_arrays(arrays)
+        found = measure()
+        self._store.save(CHANNELS, fields, found)
+        return found
 
     def channels_for(self, qconfig: QConfig) -> ChannelStats | None:
         """``channels`` where the configuration needs them, else None; raises alike."""
@@ -262,9 +274,12 @@ class Calibration:
         """Range S of every measured point, and ends behind them, as ``activation_scales`` gives
         them; None for calibrate_mode "global_scale", which needs no data.
 
+        What the configuration needs of the channels is measured here, too.
+
         Raises:
             CalibrationError: as for ``stats_for``, or the statistics give no scale.
         """
+        self.channels_for(qconfig)
         if qconfig.calibrate_mode == "global_scale":
             return None
         return self._calibrated(qconfig).scales

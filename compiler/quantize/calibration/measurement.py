@@ -67,7 +67,6 @@ class Measurement:
         ranges: of the first calibration; the network that they quantize is then measured
             (``calibrate_passes`` 2). None measures the float network.
         merged: for "histograms": the merged statistics of "ranges".
-        grams: for "channels": a reading of the products follows.
     """
 
     step: Step
@@ -76,7 +75,6 @@ class Measurement:
     channels: ChannelStats | None = None
     ranges: Ranges | None = None
     merged: CalibrationStats | None = None
-    grams: bool = False
 
     def read(self, arrays: Mapping[str, NDArray[Any]]) -> Statistics:
         """The statistics of this step from the arrays that their ``to_arrays`` made.
@@ -256,14 +254,17 @@ class LocalData:
         return self._profile
 
 
-def merged_channels(data: CalibrationData, qconfig: QConfig, grams: bool) -> ChannelStats:
-    """Channels of all shards, then, if asked for, products of taps over their ranges."""
-    reading = Measurement("channels", qconfig, grams=grams)
-    shards = (one for one in data.collect(reading) if isinstance(one, ChannelStats))
-    channels = reduce(ChannelStats.merge, shards)
-    if not grams:
-        return channels
-    parts = data.collect(replace(reading, step="products", channels=channels))
+def merged_channels(data: CalibrationData, qconfig: QConfig) -> ChannelStats:
+    """Channels of all shards."""
+    shards = data.collect(Measurement("channels", qconfig))
+    return reduce(ChannelStats.merge, (one for one in shards if isinstance(one, ChannelStats)))
+
+
+def merged_products(
+    data: CalibrationData, qconfig: QConfig, channels: ChannelStats
+) -> ChannelStats:
+    """``channels`` with the products of taps over their ranges, of all shards."""
+    parts = data.collect(Measurement("products", qconfig, channels=channels))
     products = reduce(InputGrams.merge, (one for one in parts if isinstance(one, InputGrams)))
     return replace(channels, grams=products)
 
@@ -299,7 +300,9 @@ def channel_stats(
             module has no weighted operator.
         TypeError: the dataset is an iterator, which can be read only once.
     """
-    return merged_channels(LocalData(mod, dataset, executor), QConfig(), grams)
+    data = LocalData(mod, dataset, executor)
+    channels = merged_channels(data, QConfig())
+    return merged_products(data, QConfig(), channels) if grams else channels
 
 
 def calibration_stats(

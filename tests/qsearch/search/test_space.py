@@ -42,7 +42,6 @@ def test_the_points_of_the_default_space_are_different_configurations(
     points = list(default_space(weighted=weighted).points())
     hashes = {config_hash(to_qconfig(point, START).to_dict()) for point in points}
     assert len(points) == len(hashes) == count
-    assert default_space(weighted=weighted).asks_for_channels == weighted
     assert all(point["partition_conversions"] == "fully_integral" for point in points)
 
 
