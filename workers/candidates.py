@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from compiler.errors import NotFullyIntegralError, QuantizeError
 from compiler.ir.blob import ModuleBlob
@@ -12,7 +15,8 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, ChannelStats, build_candidate
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.conversions import CORE, PREFIX, SUFFIX, check_fully_integral
-from compiler.runtime.executor import Executor
+from compiler.runtime.artifact import AUTO, QModule, load_qmod
+from compiler.runtime.executor import Executor, Inputs
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.messages import EvaluationRequest
@@ -47,6 +51,23 @@ class Runnable:
     module: IRModule | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Shipped:
+    """A module file, run by one of its executors; implements ``runtime.executor.Executor``."""
+
+    module: QModule
+    executor: str
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        return self.module.input_names
+
+    def run(self, inputs: Inputs) -> list[NDArray[Any]]:
+        """See ``QModule.run``."""
+        return self.module.run(inputs, self.executor)
+
+
 class Builder:
     """Makes runnables in one process; the last modules and candidates stay in memory.
 
@@ -70,8 +91,10 @@ class Builder:
         blob_key = self._values.key(request.blob)
         settings = "" if request.evaluator == "float" else repr(sorted(request.qconfig.items()))
         channels_key = "" if request.channels is None else self._values.key(request.channels)
+        module_key = "" if request.module is None else self._values.key(request.module)
         key = (
             blob_key,
+            module_key,
             settings,
             request.activation_scales,
             request.evaluator,
@@ -91,6 +114,12 @@ class Builder:
 
     def _make(self, request: EvaluationRequest, blob_key: str) -> Runnable:
         clock = CpuClock()
+        if request.module is not None:
+            shipped = Shipped(
+                load_qmod(self._values.value(request.module)),
+                "reference" if request.evaluator == "reference" else AUTO,
+            )
+            return Runnable(input_specs(shipped.module.module), shipped, None, (), clock.seconds)
         mod = self._modules.get(
             blob_key, lambda: ModuleBlob(self._values.value(request.blob)).unpack()
         )

@@ -131,6 +131,8 @@ class EvaluationRequest:
         hardware: text of a hardware description and the name of its file, as ``parse_hdfg`` takes
             them, where the candidate's cost on that accelerator is wanted.
         latency: time the candidate as C; of an evaluation in parts, the first part does.
+        module: bytes of a .qmod, or their handle, to run in place of the candidate: by the
+            evaluator "reference", or else by the fastest executor that is exact (``QModule.run``).
     """
 
     blob: bytes | Handle
@@ -148,6 +150,7 @@ class EvaluationRequest:
     part: tuple[int, int] = (0, 1)
     hardware: tuple[str, str] | None = None
     latency: bool = False
+    module: bytes | Handle | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Members are stored, not compressed (deflate differs between zlib versions), sort
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -62,22 +63,22 @@ def json_bytes(value: Any) -> bytes:
 
 
 def read_archive(
-    path: str | os.PathLike[str], max_bytes: int = MAX_TOTAL_BYTES
+    path: str | os.PathLike[str] | bytes, max_bytes: int = MAX_TOTAL_BYTES
 ) -> dict[str, bytes]:
     """Members of an archive whose hashes all hold, without the manifest.
 
     Args:
-        path: the file.
+        path: the file, or its content.
         max_bytes: bound on the unpacked size, checked before anything is unpacked and while.
     Raises:
         ArtifactError: missing, damaged, of another kind or version, or too large.
         ArtifactHashError: a member was changed, added or taken away.
     """
-    file = Path(path)
-    if not file.is_file():
+    file = Path("module.qmod") if isinstance(path, bytes) else Path(path)
+    if not isinstance(path, bytes) and not file.is_file():
         raise ArtifactError(f"there is no file {file}", fix="check the path")
     try:
-        with zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(io.BytesIO(path) if isinstance(path, bytes) else file) as archive:
             members = _read_members(archive, file, max_bytes)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
         raise ArtifactError(

@@ -276,13 +276,14 @@ def save_qmod(
     write_archive(path, members)
 
 
-def load_qmod(path: str | os.PathLike[str]) -> QModule:
-    """Read a file written by ``save_qmod``.
+def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
+    """Read a file written by ``save_qmod``, or its content.
 
     Raises:
         ArtifactError: the file is missing, damaged, changed, or no .qmod of this version.
     """
     members = read_archive(path)
+    path = "module.qmod" if isinstance(path, bytes) else path
     for name in ("module.relay", "qconfig.json", "provenance.json"):
         if name not in members:
             raise ArtifactError(f"{path} lacks {name!r}", fix="write it anew")

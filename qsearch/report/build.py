@@ -40,8 +40,8 @@ class Costs:
 
     @property
     def trials_per_min(self) -> float:
-        """Trials of this run by the minutes they took; 0 if it ran none."""
-        return 60 * self.trials_here / self.trials_wall_s if self.trials_wall_s > 0 else 0.0
+        """Trials of this run by the minutes of the whole command."""
+        return 60 * self.trials_here / self.wall_s if self.wall_s > 0 else 0.0
 
 
 def summary(
@@ -147,10 +147,13 @@ def full_report(
             "worker_peak_rss_mb": round(costs.worker_peak_rss_bytes / 2**20, 1),
         },
         "definitions": {
-            "equal_outputs": "fraction of evaluation samples all of whose outputs, computed by "
-            "the exact integer reference, equal those of the evaluator bit for bit",
-            "wall_s, cpu_s, trials_per_min": "of the last run of the command; cpu_s is the "
-            "driver's and what the workers report",
+            "equal_outputs": "fraction of evaluation samples all of whose outputs, computed from "
+            "the written file, equal those of the evaluator bit for bit",
+            "reference_samples, reference_equal": "of so many of these samples, spread over all, "
+            "the fraction whose outputs the exact integer reference computes bit for bit; for all "
+            "other inputs the proof shows it (`qsearch verify`)",
+            "wall_s, cpu_s, trials_per_min": "of the last run of the command, from its beginning "
+            "to its end; cpu_s is the driver's and what the workers report",
             "intervals": "95 %, were the samples drawn anew: Wilson's for accuracies, the delta "
             "method's for SQNR and for metrics of one's own; of a pruned trial on the samples it "
             "was stopped after, which are spread over all of them at equal distances",

@@ -117,10 +117,16 @@ class SearchResult:
             )
             lines.append(f"front     {values}  (trial {one['trial']}, {one['stage']})")
         if s["emitted"]:
-            equal = s["emitted"]["equal_outputs"]
+            emitted = s["emitted"]
             lines.append(
-                f"emitted   {_scores(s['emitted'])}, outputs equal to the evaluator's {equal:.1%}"
+                f"emitted   {_scores(emitted)}, outputs equal to the evaluator's "
+                f"{emitted['equal_outputs']:.1%}"
             )
+            if "reference_samples" in emitted:  # not in studies of earlier versions
+                lines.append(
+                    f"          and to the exact reference's {emitted['reference_equal']:.1%}, "
+                    f"run on {emitted['reference_samples']} of the samples"
+                )
         if s["module"]:
             lines.append(f"module    {s['module']}")
         lines.extend(f"note      {warning}" for warning in self.warnings)

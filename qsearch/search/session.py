@@ -1,6 +1,6 @@
 """One run of one study, from the study's row to the written winner.
 
-    calibration → baseline → trials → final check → best.qmod, qconfig.json, report.json
+    calibration → baseline → trials → best.qmod, qconfig.json → final check → report.json
 
 Each step leaves what it made in the store or among the artefacts, so the same command goes on
 wherever a kill, Ctrl-C or a timeout ended the last one.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CompilerError
@@ -87,14 +86,6 @@ _DECIDES = (
 """Parts of the spec that always decide scores."""
 
 
-@dataclass(slots=True)
-class _Spent:
-    """What parts of this run took: seconds of the trials, CPU seconds of workers beside them."""
-
-    trials_wall_s: float = 0.0
-    worker_cpu_s: float = 0.0
-
-
 class Session:
     """Drives one run.
 
@@ -138,7 +129,9 @@ class Session:
         self._baseline = Baseline(context, self._artifacts, blob, prepared.evaluation, metrics)
         self._stages = StageBook(context.repository, context.study_id)
         self._driver: Driver | None = None
-        self._spent = _Spent()
+        self._worker_cpu_s = self._trials_wall_s = 0.0
+        self._written: tuple[str, str | None] | None = None
+        self._float_ops: tuple[str, ...] = ()
 
     def run(self) -> SearchResult:
         """Search until the budget ends, then check and write the winner.
@@ -184,7 +177,7 @@ class Session:
         try:
             stopped = self._driver.run()
         finally:
-            self._spent.trials_wall_s = time.monotonic() - begin
+            self._trials_wall_s = time.monotonic() - begin
         self._check_winner(evaluator)
         for stage in STAGES:
             self._stages.end(stage)
@@ -260,7 +253,7 @@ class Session:
         )
         self._stages.begin(SENSITIVITY, len(layers.elements))
         damage = measured.damages()
-        self._spent.worker_cpu_s += measured.cpu_s
+        self._worker_cpu_s += measured.cpu_s
         self._stages.end(SENSITIVITY, {"layers": len(damage), "cpu_s": round(measured.cpu_s, 3)})
         return LayerPlan(layers, damage, self._prepared.objective.max_size)
 
@@ -321,24 +314,38 @@ class Session:
             self._artifacts.keep(INPUTS, prepared.calib.sha256, inputs)
 
     def _check_winner(self, evaluator: Evaluator) -> None:
-        """Run the winner by the exact integers, unless this very winner was checked before."""
+        """Write the winner and run the file, unless this very winner was checked before."""
         best = self._prepared.objective.best(
             self._context.repository.trials_of(self._context.study_id)
         )
         if best is None or self._checked(best) is not None:
             return
+        self._control.check()
+        self._write(best, best.outcome.outputs_sha256)
         emitted = check_winner(
             self._context,
             evaluator,
             self._baseline.outputs(),
             best,
             self._calibration.scales_for(QConfig.from_dict(best.qconfig)),
+            self._folder.module.read_bytes(),
+            batch_size(self._prepared.inputs),
         )
-        self._spent.worker_cpu_s += emitted.cpu_s
+        self._worker_cpu_s += emitted.cpu_s
         self._context.repository.save_emitted(
             self._context.study_id,
             {**emitted.report(), "config_hash": best.config_hash, "code": code_version()},
         )
+
+    def _write(self, best: Trial, outputs_sha256: str | None) -> None:
+        """Write the module of a trial, unless this run has written the same file."""
+        key = best.config_hash, outputs_sha256
+        if self._written == key:
+            return
+        qconfig = QConfig.from_dict(best.qconfig)
+        module, self._float_ops = build_winner(self._calibration, qconfig)
+        write_winner(self._folder, module, qconfig, self._prepared, outputs_sha256, self._signer)
+        self._written = key
 
     def _checked(self, best: Trial) -> dict[str, Any] | None:
         """What the final check of this winner by this code found, if it took place."""
@@ -353,12 +360,10 @@ class Session:
         best = self._prepared.objective.best(trials)
         winner = Winner()
         if best is not None:
-            qconfig = QConfig.from_dict(best.qconfig)
-            module, float_ops = build_winner(self._calibration, qconfig)
             emitted = self._checked(best)
-            winner = Winner(float_ops, self._calibration.clipping_of(qconfig), emitted)
-            digest = None if emitted is None else emitted.get("outputs_sha256")
-            write_winner(self._folder, module, qconfig, self._prepared, digest, self._signer)
+            self._write(best, None if emitted is None else emitted.get("outputs_sha256"))
+            clipped = self._calibration.clipping_of(QConfig.from_dict(best.qconfig))
+            winner = Winner(self._float_ops, clipped, emitted)
         self._context.progress.close()
         costs = self._costs(trials)
         return finish(
@@ -371,14 +376,14 @@ class Session:
         cpu_s = self._watch.cpu_s
         if self._prepared.settings.pool != "inline":  # there our own clock holds the work already
             cpu_s += self._calib_data.worker_cpu_s + self._baseline.cpu_s
-            cpu_s += self._spent.worker_cpu_s
+            cpu_s += self._worker_cpu_s
             cpu_s += driver.worker_cpu_s if driver is not None else 0.0
         return Costs(
             wall_s=self._watch.wall_s,
             cpu_s=cpu_s,
             calibration_cpu_s=sum(a.cpu_s for a in kept if a.kind in MEASUREMENTS),
             trials_here=driver.finished_here if driver is not None else 0,
-            trials_wall_s=self._spent.trials_wall_s,
+            trials_wall_s=self._trials_wall_s,
             worker_peak_rss_bytes=max((t.outcome.peak_rss_bytes or 0 for t in trials), default=0),
         )
 

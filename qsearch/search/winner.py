@@ -1,4 +1,4 @@
-"""The end of a search: the winner is built again, run by the exact integers, and written.
+"""The end of a search: the winner is built again, written, and the file is run.
 
 ``best.qmod`` and ``qconfig.json`` are the same bytes for the same search. The first calibration
 inputs are stored as well, so that any trial can be examined later.
@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -40,7 +40,7 @@ from qsearch.store.records import Trial
 from workers.batching import batch_size, model_batches
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
-from workers.messages import EvaluationRequest, EvaluatorName, Range
+from workers.messages import EvaluationRequest, Range
 from workers.process import code_version
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("qsearch.search.winner")
 
 MAIN: Final = "quantized_main"
+REFERENCE_SAMPLES: Final = 8
+"""Samples of the final check that the exact reference runs too, or those of one run if more."""
 SAMPLES: Final = 4
 """Inputs that a module file holds with their outputs."""
 INPUTS: Final = "inputs"
@@ -74,17 +76,21 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What the written module scores, run by the exact integer reference.
+    """What the written module scores, run as users run it.
 
     Attributes:
         score: as for trials.
         equal_outputs: fraction of samples all of whose outputs equal the evaluator's, bit for bit.
-        outputs_sha256: over these outputs; `qsearch verify --eval` computes it again.
+        reference_samples: samples that the exact reference ran as well, spread over all.
+        reference_equal: fraction of these all of whose outputs equal the reference's.
+        outputs_sha256: over the outputs; `qsearch verify --eval` computes it again.
         cpu_s: what the check cost.
     """
 
     score: Mapping[str, float | None]
     equal_outputs: float
+    reference_samples: int
+    reference_equal: float
     outputs_sha256: str
     cpu_s: float
 
@@ -93,6 +99,8 @@ class Emitted:
         return {
             **self.score,
             "equal_outputs": self.equal_outputs,
+            "reference_samples": self.reference_samples,
+            "reference_equal": self.reference_equal,
             "outputs_sha256": self.outputs_sha256,
         }
 
@@ -140,46 +148,67 @@ def check_winner(
     reference: Sequence[NDArray[Any]],
     best: Trial,
     scales: tuple[float, ...] | None,
+    module: bytes,
+    run_samples: int = 1,
 ) -> Emitted:
-    """Score the winner by the exact reference and compare its outputs with the evaluator's.
+    """Score the written module and compare its outputs with the evaluator's and the reference's.
 
-    The evaluator runs again only where the hash of its outputs says that some of them differ.
+    All samples are run by the executor that ``QModule.run`` chooses, and ``REFERENCE_SAMPLES`` of
+    them, spread over all, by the exact reference too. The evaluator runs again only where the hash
+    of its outputs says that some of them differ.
 
     Args:
         reference: outputs of the float model for all samples.
+        module: content of the written file.
+        run_samples: samples of one run of the model.
     """
+    pool, progress, samples = context.pool, context.progress, evaluator.samples
+    name = evaluator.name_for(best.qconfig)
+    whole = EvaluationRequest(
+        blob=evaluator.blob,
+        qconfig=dict(best.qconfig),
+        activation_scales=scales,
+        evaluator=name,
+        dataset=evaluator.dataset,
+        samples=samples,
+        metrics=evaluator.metrics,
+        return_outputs=True,
+        channels=evaluator.channels_of(best.qconfig),
+    )
+    shipped = replace(whole, module=pool.put(module))
 
-    pool, progress = context.pool, context.progress
-
-    def run(name: EvaluatorName) -> SplitEvaluation:
-        progress.phase(f"check, {name}", len(evaluator.samples))
+    def run(request: EvaluationRequest, parts: Sequence[Range], what: str) -> SplitEvaluation:
+        progress.phase(f"check, {what}", sum(map(len, parts)))
         requests = [
-            EvaluationRequest(
-                blob=evaluator.blob,
-                qconfig=dict(best.qconfig),
-                activation_scales=scales,
-                evaluator=name,
-                dataset=evaluator.dataset,
+            replace(
+                request,
                 samples=part,
-                metrics=evaluator.metrics,
                 reference=tuple(out[part.start : part.stop] for out in reference),
-                return_outputs=True,
-                channels=evaluator.channels_of(best.qconfig),
             )
-            for part in shards(evaluator.samples)
+            for part in parts
         ]
-        return evaluate_split(pool, requests, progress, f"final {name}")
+        return evaluate_split(pool, requests, progress, f"final {what}")
 
     await_workers(pool, progress)
-    name = evaluator.name_for(best.qconfig)
-    exact = run("reference")
-    equal, cpu_s = 1.0, exact.cpu_s
-    digest = outputs_sha256(exact.outputs)
+    found = run(shipped, shards(samples), "module")
+    places = samples.split(max(REFERENCE_SAMPLES // run_samples, 1))
+    spread = [Range(p.start, min(p.start + run_samples, p.stop)) for p in places]
+    exact = run(replace(shipped, evaluator="reference"), spread, "reference")
+    rows = [row - samples.start for part in spread for row in range(part.start, part.stop)]
+    equal, cpu_s = 1.0, found.cpu_s + exact.cpu_s
+    digest = outputs_sha256(found.outputs)
     if digest != best.outcome.outputs_sha256:
-        scored = run(name)
-        equal = equal_fraction(exact.outputs, scored.outputs)
+        scored = run(whole, shards(samples), name)
+        equal = equal_fraction(found.outputs, scored.outputs)
         cpu_s += scored.cpu_s
-    return Emitted(score_of(exact.sums), equal, digest, cpu_s)
+    return Emitted(
+        score_of(found.sums),
+        equal,
+        len(rows),
+        equal_fraction(exact.outputs, [out[rows] for out in found.outputs]),
+        digest,
+        cpu_s,
+    )
 
 
 def outputs_sha256(outputs: Sequence[NDArray[Any]]) -> str:

@@ -38,8 +38,8 @@ from compiler.quantize.calibration.measurement import (
     Ranges,
     Statistics,
     merged_channels,
-    merged_products,
     merged_points,
+    merged_products,
 )
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.quantize.candidate import Candidate, build_candidate, mark

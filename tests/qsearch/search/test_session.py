@@ -42,7 +42,8 @@ class RecordingPool(InlinePool):
             self.asked[request.step] += 1
         elif isinstance(request, EvaluationRequest):
             first = group is not None and request.part[0] == 0
-            self.asked[request.evaluator + (" trial" if first else "")] += group is None or first
+            kind = " trial" if first else " file" if request.module is not None else ""
+            self.asked[request.evaluator + kind] += group is None or first
         super().submit(tag, request, group, lost)
 
 
@@ -111,8 +112,9 @@ def test_a_winner_that_was_checked_is_not_checked_again(
     options = {"pool": "inline", "out": tmp_path / "run", "trials": 2}
     first = qsearch.launch("digits", **options)
     again = qsearch.launch("digits", **options)
-    assert pools[0].asked["reference"] == 20
-    assert pools[0].asked["grid"] == 0, "equal hashes need no second look"
+    assert (pools[0].asked["grid file"], pools[0].asked["reference file"]) == (20, 8)
+    twice = pools[0].asked["grid"] + pools[0].asked["reference"]
+    assert twice == 0, "equal hashes need no second look"
     assert sum(pools[1].asked.values()) == 0
     assert again.summary["emitted"] == first.summary["emitted"]
     assert again.best_module().text() == first.best_module().text()
@@ -129,7 +131,8 @@ def test_the_emitted_score_is_that_of_the_exact_integers(tmp_path: Path) -> None
     assert (emitted["top1"], emitted["agreement"]) == (best["top1"], best["agreement"])
     # Sums of shards are added in another order than those of one request.
     assert emitted["sqnr_db"] == pytest.approx(best["sqnr_db"], rel=1e-12)
-    assert emitted["equal_outputs"] == 1.0
+    assert emitted["equal_outputs"] == emitted["reference_equal"] == 1.0
+    assert emitted["reference_samples"] == 8
 
 
 def test_a_search_that_breaks_is_no_longer_running_and_goes_on_later(tmp_path: Path) -> None:
