@@ -26,6 +26,8 @@ from workers.messages import DatasetRef, Range
 
 SYNTHETIC_SAMPLES: Final = 64
 _SCAN: Final = 64
+_RANGED: Final = 32
+"""Samples whose ranges are compared; images are decoded for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class PreparedData:
         has_labels: whether top-1 can be scored.
         sha256: over the samples as stored, and over how images become inputs.
         described: for reports: a path, or that it is synthetic.
+        ranges: least and greatest value of each float input, in a few samples spread over all.
     """
 
     ref: DatasetRef
@@ -45,6 +48,7 @@ class PreparedData:
     has_labels: bool
     sha256: str
     described: str
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def samples(self) -> Range:
@@ -71,6 +75,7 @@ def prepare_data(
     preprocess: Mapping[str, Any] | None = None,
     objects_folder: Path | None = None,
     seed: int = 0,
+    classes: int | None = None,
 ) -> PreparedData:
     """Open data, check that it fits the model's inputs, and hash it.
 
@@ -81,6 +86,7 @@ def prepare_data(
         preprocess: how an image becomes the input.
         objects_folder: where Python objects are written; needed for them only.
         seed: of synthetic inputs.
+        classes: labels lie below it; None where they may be anything.
     Raises:
         DataError, DatasetError: missing, empty, not finite, or not what the model takes.
     """
@@ -89,7 +95,7 @@ def prepare_data(
         ref = DatasetRef("synthetic", options)
         described = f"synthetic ({SYNTHETIC_SAMPLES} samples, seed {seed})"
         dataset = open_dataset(ref, inputs)
-        return _checked(dataset, ref, content_hash(options), described)
+        return _checked(dataset, ref, content_hash(options), described, ())
     if isinstance(given, str | os.PathLike):
         path = Path(given)
         described = str(given)
@@ -105,10 +111,12 @@ def prepare_data(
         ref = DatasetRef("image_folder", options, contents.sha256)
         dataset = open_dataset(ref, inputs, contents)  # it checks the fields of preprocess
         sha256 = contents.combined(content_hash(preprocess).encode())
-        return _checked(dataset, ref, sha256, described)
+        check_labels(dataset, classes, described)
+        return _checked(dataset, ref, sha256, described, inputs)
     ref = DatasetRef("npz", {"path": str(path.absolute())}, contents.sha256)
     dataset = open_dataset(ref, inputs, contents)
-    data = _checked(dataset, ref, contents.sha256, described)
+    check_labels(dataset, classes, described)
+    data = _checked(dataset, ref, contents.sha256, described, inputs)
     for start in range(0, data.count, _SCAN):
         dataset.batch(Range(start, min(start + _SCAN, data.count)))  # refuses what is not finite
     return data
@@ -133,8 +141,61 @@ def read_preprocess(path: str | None) -> dict[str, Any] | None:
     return None if path is None else read_config_file(path)
 
 
-def _checked(dataset: OpenDataset, ref: DatasetRef, sha256: str, described: str) -> PreparedData:
-    return PreparedData(ref, len(dataset), dataset.has_labels, sha256, described)
+def _checked(
+    dataset: OpenDataset,
+    ref: DatasetRef,
+    sha256: str,
+    described: str,
+    inputs: Sequence[InputSpec],
+) -> PreparedData:
+    count = len(dataset)
+    spread = sorted({place * count // _RANGED for place in range(_RANGED)})
+    ranges: dict[str, tuple[float, float]] = {}
+    names = [spec.name for spec in inputs if spec.dtype.startswith("float")]
+    for place in spread if names else ():
+        batch = dataset.batch(Range(place, place + 1))
+        for name in names:
+            values = batch.inputs[name]
+            low, high = ranges.get(name, (np.inf, -np.inf))
+            ranges[name] = (min(low, float(values.min())), max(high, float(values.max())))
+    return PreparedData(ref, count, dataset.has_labels, sha256, described, ranges)
+
+
+def check_labels(dataset: OpenDataset, classes: int | None, where: str) -> None:
+    """Refuse labels that are no class of the model, naming the first.
+
+    Raises:
+        DataError: there is one.
+    """
+    if classes is None or not dataset.has_labels:
+        return
+    least, most = classes, -1
+    wrong: tuple[int, int] | None = None
+    for start in range(0, len(dataset), _SCAN):
+        labels = dataset.labels(Range(start, min(start + _SCAN, len(dataset))))
+        if labels is None or not labels.size:
+            continue
+        least, most = min(least, int(labels.min())), max(most, int(labels.max()))
+        outside = (labels < 0) | (labels >= classes)
+        if wrong is None and outside.any():
+            place = tuple(int(index[0]) for index in np.nonzero(outside))
+            wrong = (start + place[0], int(labels[place]))
+    if wrong is None:
+        return
+    fix = f"labels go from 0 to {classes - 1}; is it the data of another model?"
+    if (least, most) == (1, classes):
+        fix = "labels count from 1 here and from 0 in the model: subtract 1 from all of them"
+    elif classes == 1:
+        fix = (
+            "a model with one output has no classes: give --eval without labels, or --metric "
+            "module:name, a metric of your own"
+        )
+    raise DataError(
+        f"sample {wrong[0]} has the label {wrong[1]}, and the model has {classes} classes "
+        f"(0 to {classes - 1})",
+        where=f"{where}: labels from {least} to {most}",
+        fix=fix,
+    )
 
 
 # Python objects become an .npz in the run folder ------------------------------------------------

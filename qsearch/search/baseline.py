@@ -1,7 +1,14 @@
-"""The float model's outputs and score: what every candidate is compared with, once per study."""
+"""The float model's outputs and score: what every candidate is compared with, once per study.
+
+A score is looked at before anything is compared with it: is it better than guessing, and would the
+model score more on the same samples with another preparation or other labels? Source of the test of
+two answers to the same samples: McNemar, "Note on the sampling error of the difference between
+correlated proportions or percentages", Psychometrika 1947 (here exact: binomial).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,13 +16,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.module import IRModule
+from compiler.ir.ty import tensor_fields
 from qsearch.data import PreparedData
 from qsearch.progress import Progress
+from qsearch.report.build import wilson
 from qsearch.search.context import StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, gather
 from qsearch.search.evaluator import baseline_score
-from workers.messages import EvaluationRequest, EvaluationResult, Range
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import open_dataset
+from workers.datasets.variant import VARIANTS, channel_axis, fitting_variants
+from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Range
 from workers.metrics.registry import merge_sums
+from workers.metrics.top_k import answers
 from workers.pool.protocol import WorkerPool
 
 OUTPUTS: Final = "baseline_outputs"
@@ -72,6 +86,25 @@ def _joined(results: Sequence[EvaluationResult]) -> Iterator[NDArray[Any]]:
         yield np.concatenate(parts)
 
 
+def float_requests(
+    blob: Any, dataset: DatasetRef, samples: Range, metrics: tuple[str, ...] = ()
+) -> list[EvaluationRequest]:
+    """Requests for the outputs of the float model, shard by shard."""
+    return [
+        EvaluationRequest(
+            blob=blob,
+            qconfig={},
+            activation_scales=None,
+            evaluator="float",
+            dataset=dataset,
+            samples=part,
+            metrics=metrics,
+            return_outputs=True,
+        )
+        for part in shards(samples)
+    ]
+
+
 def outputs_to_arrays(outputs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Outputs as named arrays, for the artefact store."""
     return {f"output_{index:04d}": array for index, array in enumerate(outputs)}
@@ -118,22 +151,244 @@ class Baseline:
         pool, progress = self.context.pool, self.context.progress
         await_workers(pool, progress)
         progress.phase("baseline", self.data.count)
-        requests = [
-            EvaluationRequest(
-                blob=self.blob,
-                qconfig={},
-                activation_scales=None,
-                evaluator="float",
-                dataset=self.data.ref,
-                samples=part,
-                metrics=self.metrics,
-                return_outputs=True,
-            )
-            for part in shards(self.data.samples)
-        ]
+        requests = float_requests(self.blob, self.data.ref, self.data.samples, self.metrics)
         found = evaluate_split(pool, requests, progress, "baseline")
         self.cpu_s += found.cpu_s
         self.context.repository.save_baseline(self.context.study_id, baseline_score(found.sums))
         outputs = outputs_to_arrays(found.outputs)
         self.artifacts.keep(OUTPUTS, self.data.sha256, outputs, found.cpu_s)
         return found.outputs
+
+
+# Is the score of the float model plausible? -------------------------------------------------------
+
+EXAMINED: Final = 256
+"""Samples, at most, on which other preparations and labels are tried."""
+_FIRST: Final = 64
+"""Samples after which a preparation that is worse is given up."""
+_SIGNIFICANT: Final = 0.01
+_FEWEST: Final = 16
+_WIDE: Final = 0.05
+"""Half an interval of 95 % that is worth a word."""
+
+_FEW_SAMPLES: Final = 16
+_OTHER_SCALE: Final = 3.0
+"""How many times wider the values of one of two data sets are that are not scaled alike."""
+
+
+def doubtful_data(calib: PreparedData, evaluation: PreparedData) -> tuple[str, ...]:
+    """What the data show before the model runs: scales that differ, few samples."""
+    found = []
+    if not calib.synthetic and calib.count < _FEW_SAMPLES:
+        found.append(
+            f"{calib.count} calibration samples: the ranges will not fit other inputs; give a "
+            "hundred"
+        )
+    for name, ours in {} if calib is evaluation else calib.ranges.items():
+        theirs = evaluation.ranges.get(name, ours)
+        spans = sorted(high - low for low, high in (ours, theirs))
+        signs = sorted(low / max(high, 1e-30) for low, high in (ours, theirs))
+        other_sign = signs[0] < -0.3 and signs[1] >= 0
+        if spans[1] > _OTHER_SCALE * spans[0] or (other_sign and calib.count >= _FEW_SAMPLES):
+            told = " and ".join(
+                f"{low:.4g} to {high:.4g} in the {data} data"
+                for data, (low, high) in (("calibration", ours), ("evaluation", theirs))
+            )
+            found.append(f"{name!r} has values from {told}: prepare both alike, as in training")
+    return tuple(found)
+
+
+def classes_of(module: IRModule) -> int | None:
+    """How many classes the first output tells apart; None where it holds no scores of classes."""
+    (output, *_) = tensor_fields(module["main"].body.checked_type)
+    if len(output.shape) < 2 or not output.dtype.startswith("float"):
+        return None
+    size = output.shape[1 if len(output.shape) >= 4 else -1]
+    return int(size) if isinstance(size, int) else None
+
+
+Answers = NDArray[np.int64]
+Right = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Plausibility:
+    """What the float model's answers say about the data.
+
+    Attributes:
+        summary: top-1, its interval and the number of samples.
+        warnings: likely mistakes, each with its figures, in sentences.
+    """
+
+    summary: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Examination:
+    """Compares the float model's answers with those to other preparations and to other labels.
+
+    Args:
+        pool: its workers run the float model; idle.
+        progress: what the user sees.
+        blob: the float module, or the pool's handle of it.
+        data: evaluation data.
+        inputs: the model's inputs.
+        classes: how many the model tells apart.
+    """
+
+    pool: WorkerPool
+    progress: Progress
+    blob: Any
+    data: PreparedData
+    inputs: Sequence[InputSpec]
+    classes: int | None
+
+    def examine(self, outputs: Sequence[NDArray[Any]] | None = None) -> Plausibility | None:
+        """What is found; None where there is no single label per sample.
+
+        Args:
+            outputs: of the float model for all samples; without them it runs on some.
+        """
+        if not self.data.has_labels or self.classes is None:
+            return None
+        rng = np.random.default_rng(0)
+        chosen = [int(place) for place in rng.permutation(self.data.count)[:EXAMINED]]
+        dataset = open_dataset(self.data.ref, self.inputs)
+        rows = [dataset.labels(Range(place, place + 1)) for place in chosen]
+        labels = np.concatenate([row for row in rows if row is not None])
+        if labels.ndim != 1:
+            return None
+        if outputs is None:
+            given = self._answers("as_given", chosen)
+        else:
+            given = answers(outputs[0][chosen])
+        if given.shape != labels.shape:
+            return None
+        right = given == labels
+        count = len(chosen)
+        share = float(right.mean())
+        low, high = wilson(share, count)
+        summary = f"top1 {share:.1%} on {count} samples (95 %: {low:.1%} to {high:.1%})"
+        better = [*self._other_labels(given, labels), *self._other_inputs(chosen, labels, right)]
+        chance = 1 / self.classes
+        found = [
+            _told(other, words, fix, right)
+            for words, fix, other in better
+            if _binomial_tail(int(other.sum()), count, chance) < _SIGNIFICANT
+        ]
+        told = [text for _, text in sorted(found, reverse=True) if text][:1]
+        if not told and count >= _FEWEST:
+            told = self._like_guessing(given, labels, share)
+        if (high - low) / 2 > _WIDE and count == self.data.count:
+            told.append(
+                f"few evaluation samples: {summary}; smaller differences than that are chance"
+            )
+        return Plausibility(summary, tuple(told))
+
+    def _other_labels(self, given: Answers, labels: Answers) -> Iterator[tuple[str, str, Right]]:
+        assert self.classes is not None
+        minus = "the labels seem to count from 1: subtract 1"
+        yield "with 1 subtracted from the labels", minus, given == labels - 1
+        plus = "the labels seem to leave out class 0 of the model: add 1"
+        yield "with 1 added to the labels", plus, given == labels + 1
+        if self.classes > 10:
+            order = np.asarray(sorted(range(self.classes), key=str))
+            fix = "the classes seem to be in the order of their names as text (0, 1, 10, 11 …)"
+            yield "with classes sorted as text", fix, given == order[labels]
+
+    def _other_inputs(
+        self, chosen: list[int], labels: Answers, right: Right
+    ) -> Iterator[tuple[str, str, Right]]:
+        images = [spec for spec in self.inputs if channel_axis(spec) is not None]
+        if len(images) != 1 or images[0].name not in self.data.ranges:
+            return
+        low, high = self.data.ranges[images[0].name]
+        fix = f"values lie from {low:.4g} to {high:.4g}; prepare the data as in training "
+        fix += "(mean, std and channel_order of --preprocess, or the arrays themselves)"
+        for name in fitting_variants(images[0], low, high):
+            found = self._answers(name, chosen[:_FIRST]) == labels[:_FIRST]
+            if _better_by_chance(right[:_FIRST], found) < _SIGNIFICANT:
+                continue  # what is given is better
+            rest = chosen[_FIRST:]
+            if rest:
+                found = np.concatenate([found, self._answers(name, rest) == labels[_FIRST:]])
+            yield f"{VARIANTS[name].words}", fix, found
+
+    def _like_guessing(self, given: Answers, labels: Answers, share: float) -> list[str]:
+        assert self.classes is not None
+        count = len(labels)
+        told = f"the float model scores top1 {share:.1%} on {count} samples"
+        if len(np.unique(given)) == 1 < len(np.unique(labels)):
+            return [
+                f"{told}: it gives the answer {given[0]} for every sample; check how the inputs "
+                "are prepared"
+            ]
+        if _binomial_tail(int((given == labels).sum()), count, 1 / self.classes) <= _SIGNIFICANT:
+            return []
+        told += f", no better than guessing among {self.classes} classes"
+        matched = _matched_classes(given, labels, self.classes)
+        if matched is not None:
+            return [
+                f"{told}; with the classes in another order it scores {matched:.1%}: the labels "
+                "count the classes in another order than the model"
+            ]
+        return [
+            f"{told}: labels that belong to other samples, or inputs that are not prepared as in "
+            "training (layout, mean and std); every trial is compared with this score"
+        ]
+
+    def _answers(self, variant: str, chosen: Sequence[int]) -> Answers:
+        options = {
+            "of": {"kind": self.data.ref.kind, "options": dict(self.data.ref.options)},
+            "samples": list(chosen),
+            "variant": variant,
+        }
+        requests = float_requests(self.blob, DatasetRef("variant", options), Range(0, len(chosen)))
+        found = evaluate_split(self.pool, requests, self.progress, f"float {variant} {chosen[0]}")
+        return answers(found.outputs[0])
+
+
+def _told(other: Right, words: str, fix: str, right: Right) -> tuple[float, str]:
+    """Share of right answers and the sentence; no sentence where it is not clearly better."""
+    p = _better_by_chance(other, right)
+    share = float(other.mean())
+    if p >= _SIGNIFICANT or share <= right.mean():
+        return share, ""
+    return share, (
+        f"the float model scores top1 {right.mean():.1%} on {len(right)} samples, and {share:.1%} "
+        f"on the same samples {words} (McNemar's test, p = {p:.1g}): {fix}"
+    )
+
+
+def _better_by_chance(one: Right, other: Right) -> float:
+    """Two-sided p-value of McNemar's exact test where ``one`` has more right answers, else 1."""
+    gained, lost = int((one & ~other).sum()), int((other & ~one).sum())
+    if gained <= lost:
+        return 1.0
+    return min(1.0, 2 * _binomial_tail(gained, gained + lost, 0.5))
+
+
+def _binomial_tail(least: int, count: int, p: float) -> float:
+    """Probability of at least so many successes."""
+    terms = (math.comb(count, k) * p**k * (1 - p) ** (count - k) for k in range(least, count + 1))
+    return math.fsum(terms)
+
+
+def _matched_classes(given: Answers, labels: Answers, classes: int) -> float | None:
+    """Share of right answers once classes are renamed, where that is no chance.
+
+    The names are chosen on one half of the samples and tried on the other.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    half = len(labels) // 2
+    if classes > half:
+        return None
+    counts = np.zeros((classes, classes), np.int64)
+    np.add.at(counts, (labels[:half], given[:half]), 1)
+    renamed = linear_sum_assignment(counts, maximize=True)[1]
+    right = int((renamed[labels[half:]] == given[half:]).sum())
+    rest = len(labels) - half
+    chance = _binomial_tail(right, rest, 1 / classes)
+    return right / rest if chance < _SIGNIFICANT / 10 else None

@@ -26,7 +26,7 @@ from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import RunFolder
 from qsearch.search.context import Callback, Control, Stopwatch, StudyContext
 from qsearch.search.result import SearchResult
-from qsearch.search.session import Session
+from qsearch.search.session import Session, examination
 from qsearch.search.study import PreparedStudy, open_study, prepare_study, study_name
 from qsearch.settings import Settings
 from qsearch.signing import private_key
@@ -206,12 +206,16 @@ def plan(resolved: Resolved) -> dict[str, Any]:
     folder = run_folder(settings, source)
     prepared = prepare_study(settings, source)
     size = prepared.space.size(settings.trials + 1)
+    with contextlib.closing(open_pool("inline", 1)) as pool:
+        found = examination(prepared, pool, pool.put(prepared.blob.data)).examine()
+    warnings = (*prepared.warnings, *(() if found is None else found.warnings))
     return {
         "model": f"{source.name} (sha256 {source.sha256[:12]})",
         "inputs": ", ".join(map(str, prepared.inputs)),
         "calibration": f"{prepared.calib.described}: {prepared.calib.count} samples",
         "evaluation": f"{prepared.evaluation.described}: {prepared.evaluation.count} samples"
         + (", labels" if prepared.has_labels else ""),
+        "float model": "not run: no label per sample" if found is None else found.summary,
         "metric": prepared.metric,
         "hardware": prepared.hardware[1] if prepared.hardware is not None else "none",
         "evaluator": settings.evaluator,
@@ -223,7 +227,7 @@ def plan(resolved: Resolved) -> dict[str, Any]:
         "study": study_name(settings, folder),
         "storage": masked(parse_url(storage_url(settings, folder))),
         "run folder": str(folder.path),
-        "warnings": "; ".join(prepared.warnings) or "none",
+        "warnings": "; ".join(warnings) or "none",
     }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CompilerError
@@ -19,9 +20,10 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.errors import StoreError
+from qsearch.progress import SilentProgress
 from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
-from qsearch.search.baseline import Baseline
+from qsearch.search.baseline import Baseline, Examination, classes_of
 from qsearch.search.calibration import MEASUREMENTS, KeptStatistics, PooledData
 from qsearch.search.context import (
     TIMEOUT,
@@ -64,6 +66,7 @@ from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import StudyState, Trial
 from workers.batching import batch_size
 from workers.errors import BrokenRunError
+from workers.pool.protocol import WorkerPool
 from workers.process import code_version
 
 if TYPE_CHECKING:
@@ -71,6 +74,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("qsearch.search.session")
 
+EXAMINED = "examined"
+"""Kind of the event that holds what is doubtful about the float model's score."""
+_FIRST_EVENTS = 20
 FLOAT_MODULE = "float_module"
 INTERRUPTED = "interrupted"
 _HASHED_BYTES = 64 << 20
@@ -170,7 +176,9 @@ class Session:
 
     def _search(self) -> None:
         scales = self._calibration.scales_for(self._prepared.start)
-        evaluator = self._make_evaluator(self._baseline.outputs())
+        outputs = self._baseline.outputs()
+        self._doubt(outputs)
+        evaluator = self._make_evaluator(outputs)
         plan = self._plan_layers(evaluator, scales)
         self._driver = self._make_driver(evaluator, plan)
         begin = time.monotonic()
@@ -184,6 +192,23 @@ class Session:
         state: StudyState = "stopped" if stopped in (TIMEOUT, STOPPED) else "complete"
         self._context.repository.set_study_state(self._context.study_id, state, stopped)
         self._context.repository.add_event(self._context.study_id, state, data={"stopped": stopped})
+
+    def _doubt(self, outputs: tuple[Any, ...]) -> None:
+        """Warn of a float model whose score is not plausible; once, and of what was found then."""
+        prepared, rows = self._prepared, self._context.repository
+        events = rows.events_of(self._context.study_id, limit=_FIRST_EVENTS)
+        known = [event.data or {} for event in events if event.kind == EXAMINED]
+        if known:
+            warnings = tuple(known[0]["warnings"])
+        else:
+            found = examination(prepared, self._context.pool, self._baseline.blob).examine(outputs)
+            warnings = () if found is None else found.warnings
+            rows.add_event(self._context.study_id, EXAMINED, data={"warnings": list(warnings)})
+            if found is not None:
+                self._context.progress.message(f"float model: {found.summary}")
+        for warning in warnings:
+            self._context.progress.message(f"warning: {warning}")
+        self._prepared = replace(prepared, warnings=(*prepared.warnings, *warnings))
 
     def _make_calibration(self) -> Calibration:
         prepared = self._prepared
@@ -386,6 +411,13 @@ class Session:
             trials_wall_s=self._trials_wall_s,
             worker_peak_rss_bytes=max((t.outcome.peak_rss_bytes or 0 for t in trials), default=0),
         )
+
+
+def examination(prepared: PreparedStudy, pool: WorkerPool, blob: Any) -> Examination:
+    """Of the float model on the evaluation data; of nothing where labels are the user's own."""
+    classes = None if is_import_path(prepared.metric) else classes_of(prepared.module)
+    silent = SilentProgress()
+    return Examination(pool, silent, blob, prepared.evaluation, prepared.inputs, classes)
 
 
 def work_key(prepared: PreparedStudy) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from qsearch.model_file import ModelSource
 from qsearch.own_code import run_own_passes
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
+from qsearch.search.baseline import classes_of, doubtful_data
 from qsearch.search.evaluator import COLLAPSE_AFTER, EVALUATOR_OF_FLAG
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import Objective, weighs_accuracy
@@ -144,7 +145,10 @@ def prepare_study(
     calib_data = prepare_data(calib_given, inputs, name="calib", **options)
     eval_data = calib_data
     if eval_given is not None:
-        eval_data = prepare_data(eval_given, inputs, name="eval", **options)
+        # What a metric of the user calls labels may be anything.
+        own = settings.metric is not None and is_import_path(settings.metric)
+        classes = None if own else classes_of(module)
+        eval_data = prepare_data(eval_given, inputs, name="eval", classes=classes, **options)
     has_labels = eval_given is not None and eval_data.has_labels
     metric = settings.metric or ("top1" if has_labels else "sqnr")
     if metric == "top1" and not has_labels:
@@ -194,6 +198,7 @@ def prepare_study(
     warnings = (
         *_float_warning(diagnosis, start),
         *_warnings(calib_data, eval_given, has_labels),
+        *doubtful_data(calib_data, eval_data),
     )
     return PreparedStudy(
         settings,

@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from workers.datasets.protocol import Batch, Dataset
 from workers.errors import DataChangedError, DatasetError
 from workers.messages import Range
@@ -106,6 +109,10 @@ class PinnedDataset:
 
     def files(self, samples: Range) -> Sequence[Path]:
         return self._dataset.files(samples)
+
+    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+        self._check(samples)
+        return self._dataset.labels(samples)
 
     def batch(self, samples: Range) -> Batch:
         """A batch of the data, if they are still those that were hashed.

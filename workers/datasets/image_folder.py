@@ -66,8 +66,11 @@ class ImageFolderDataset:
             for offset in range(len(part))
         ]
         stacked = np.stack(images) if images else np.zeros((0, *self._spec.shape[1:]), np.float32)
-        labels = np.asarray([c for _, c in part], np.int64) if self.has_labels else None
-        return Batch({self._spec.name: stacked}, labels)
+        return Batch({self._spec.name: stacked}, self.labels(samples))
+
+    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+        part = self._files[samples.start : samples.stop]
+        return np.asarray([c for _, c in part], np.int64) if self.has_labels else None
 
     def files(self, samples: Range) -> Sequence[Path]:
         """The images, and the list of classes where there is one; see ``Dataset.files``."""

@@ -181,8 +181,11 @@ class ArrayDataset:
             values = np.ascontiguousarray(self._arrays[spec.name][part])
             check_finite(spec.name, values, samples.start, self._where)
             inputs[spec.name] = fit_dtype(values, spec, self._where)
-        labels = None if self._labels is None else np.asarray(self._labels[part], np.int64)
-        return Batch(inputs, labels)
+        return Batch(inputs, self.labels(samples))
+
+    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+        part = slice(samples.start, samples.stop)
+        return None if self._labels is None else np.asarray(self._labels[part], np.int64)
 
     def files(self, samples: Range) -> Sequence[Path]:
         """The one file; see ``Dataset.files``."""
@@ -198,12 +201,16 @@ class ArrayDataset:
                 fix="name the arrays as the model's inputs, and labels 'labels'",
             )
         if array.ndim == 0 or array.shape[1:] != spec.shape[1:]:
+            fix = f"samples go on axis 0, each shaped {list(spec.shape[1:])} as the model's input"
+            fix += " without its batch"
+            for layout, axes in (("NHWC", (0, 3, 1, 2)), ("NCHW", (0, 2, 3, 1))):
+                if array.ndim == 4 and tuple(array.shape[a] for a in axes)[1:] == spec.shape[1:]:
+                    fix = f"the data are {layout}; store {spec.name}.transpose{axes}"
             raise DatasetError(
                 f"{spec.name!r} is {list(array.shape)} in the data and {list(spec.shape)} "
                 "in the model",
                 where=self._where,
-                fix="samples go on axis 0, each shaped "
-                f"{list(spec.shape[1:])} as the model's input without its batch",
+                fix=fix,
             )
         fit_dtype(array[:0], spec, self._where)
         return array

@@ -54,6 +54,9 @@ class Dataset(Protocol):
             DatasetError: the range leaves the dataset, or a value is not finite.
         """
 
+    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+        """The labels of a range without its inputs; None where there are none."""
+
     def files(self, samples: Range) -> Sequence[Path]:
         """The files that decide the samples of a range; none for samples that are made up."""
 

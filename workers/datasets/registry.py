@@ -47,7 +47,12 @@ def open_dataset(
         DatasetError: unknown kind or option, missing or empty data, or data that does not fit.
         DataChangedError: the files do not have the hash of ``ref``.
     """
-    from workers.datasets import image_folder, npz, synthetic  # noqa: F401 - each registers itself
+    from workers.datasets import (  # noqa: F401 - each registers itself
+        image_folder,
+        npz,
+        synthetic,
+        variant,
+    )
 
     if not ref.sha256:
         return datasets.require(ref.kind)(ref.options, inputs)

@@ -45,6 +45,9 @@ class SyntheticDataset:
         }
         return Batch(inputs, None)
 
+    def labels(self, samples: Range) -> None:
+        """None: see ``Dataset.labels``."""
+
     def files(self, samples: Range) -> Sequence[Path]:
         """None: see ``Dataset.files``."""
         return ()

@@ -78,7 +78,8 @@ def test_calibration_and_baseline_are_done_once_per_study(
     graphs = graph_variants(first.trials)
     assert pools[0].asked["channels"] == pools[0].asked["products"] == 1
     assert pools[0].asked["ranges"] == pools[0].asked["histograms"] == len(graphs)
-    assert pools[0].asked["float"] == 20
+    # The baseline, and two other preparations of the first 64 images.
+    assert pools[0].asked["float"] == 20 + 2 * 4
     assert pools[0].asked["grid trial"] == 4
     again = qsearch.launch("digits", trials=6, **options)
     assert pools[1].asked["channels"] == pools[1].asked["float"] == 0

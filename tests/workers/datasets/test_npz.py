@@ -81,7 +81,7 @@ def test_wider_and_narrower_floats_and_narrower_integers_fit(tmp_path: Path) -> 
         (
             {"image": np.zeros((2, 4, 4, 3), "f4")},
             r"'image' is \[2, 4, 4, 3\] in the data and \[1, 3, 4, 4\] in the model",
-            ["samples go on axis 0"],
+            ["the data are NHWC"],
         ),
         (
             {"image": np.zeros((2, 3, 4, 4), "u1")},

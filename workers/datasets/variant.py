@@ -1,0 +1,191 @@
+"""Dataset kind "variant": some samples of another dataset, as another preparation would give them.
+
+The float model runs on them beside its baseline: a preparation that the data lack shows itself as
+one with a better score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.datasets.protocol import Batch, Dataset, InputSpec, check_range
+from workers.datasets.registry import datasets, take_options
+from workers.errors import DatasetError
+from workers.messages import Range
+
+Floats = NDArray[np.floating[Any]]
+Transform = Callable[[Floats, int], Floats]
+"""From samples and their channel axis to the same samples, prepared in another way."""
+
+_MEAN: Final = np.array([0.485, 0.456, 0.406])
+_STD: Final = np.array([0.229, 0.224, 0.225])
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Another preparation of images.
+
+    Attributes:
+        words: what it does.
+        transform: see ``Transform``.
+        fits: whether it can be meant where values lie between these two.
+        channels: numbers of channels that it is for.
+    """
+
+    words: str
+    transform: Transform
+    fits: Callable[[float, float], bool]
+    channels: tuple[int, ...] = (1, 3)
+
+
+def _raw(low: float, high: float) -> bool:
+    return low >= 0 and 8 < high <= 256
+
+
+def _unit(low: float, high: float) -> bool:
+    return low >= 0 and high <= 1.001
+
+
+def _signed(low: float, high: float) -> bool:
+    return low < -0.1 and low > -8 and high < 8
+
+
+def _per_channel(values: NDArray[np.float64], axis: int, rank: int) -> NDArray[np.float64]:
+    return values.reshape([-1 if place == axis else 1 for place in range(rank)])
+
+
+def _normalized(images: Floats, axis: int) -> Floats:
+    mean, std = (_per_channel(v, axis, images.ndim) for v in (_MEAN, _STD))
+    return (images - mean) / std
+
+
+def _denormalized(images: Floats, axis: int) -> Floats:
+    mean, std = (_per_channel(v, axis, images.ndim) for v in (_MEAN, _STD))
+    return images * std + mean
+
+
+VARIANTS: Final[Mapping[str, Variant]] = {
+    "as_given": Variant("as they are", lambda x, _: x, lambda *_: False),
+    "swapped": Variant(
+        "with the channels in the other order (RGB or BGR)",
+        lambda x, axis: np.flip(x, axis),
+        lambda *_: True,
+        (3,),
+    ),
+    "divided": Variant("divided by 255", lambda x, _: x / 255, _raw),
+    "raw_signed": Variant("scaled to -1..1 (x / 127.5 - 1)", lambda x, _: x / 127.5 - 1, _raw),
+    "raw_imagenet": Variant(
+        "divided by 255, then with ImageNet's mean and std",
+        lambda x, axis: _normalized(x / 255, axis),
+        _raw,
+        (3,),
+    ),
+    "multiplied": Variant("multiplied by 255", lambda x, _: x * 255, _unit),
+    "signed": Variant("scaled to -1..1 (2 x - 1)", lambda x, _: 2 * x - 1, _unit),
+    "imagenet": Variant("with ImageNet's mean and std", _normalized, _unit, (3,)),
+    "unsigned": Variant("scaled to 0..1 ((x + 1) / 2)", lambda x, _: (x + 1) / 2, _signed),
+    "unsigned_raw": Variant(
+        "scaled to 0..255 (127.5 (x + 1))", lambda x, _: 127.5 * (x + 1), _signed
+    ),
+    "imagenet_undone": Variant(
+        "without ImageNet's mean and std (x std + mean)", _denormalized, _signed, (3,)
+    ),
+}
+"""By name; "as_given" is what the others are compared with."""
+
+
+def channel_axis(spec: InputSpec) -> int | None:
+    """Where an input has the channels of images; None where it takes no images."""
+    if len(spec.shape) != 4 or not spec.dtype.startswith("float"):
+        return None
+    return next((axis for axis in (1, 3) if spec.shape[axis] in (1, 3)), None)
+
+
+def fitting_variants(spec: InputSpec, low: float, high: float) -> list[str]:
+    """Names of the preparations that images with values from low to high may lack."""
+    axis = channel_axis(spec)
+    if axis is None:
+        return []
+    return [
+        name
+        for name, variant in VARIANTS.items()
+        if spec.shape[axis] in variant.channels and variant.fits(low, high)
+    ]
+
+
+class VariantDataset:
+    """Chosen samples of a dataset, prepared in another way; labels stay.
+
+    Args:
+        dataset: where the samples are.
+        samples: their numbers, in the order in which they stand here.
+        variant: one of ``VARIANTS``; it changes inputs that are images.
+        inputs: the model's inputs.
+    """
+
+    def __init__(
+        self, dataset: Dataset, samples: Sequence[int], variant: str, inputs: Sequence[InputSpec]
+    ) -> None:
+        self._dataset = dataset
+        self._samples = tuple(samples)
+        self._transform = VARIANTS[variant].transform
+        self._axes = {spec.name: channel_axis(spec) for spec in inputs}
+        self.has_labels = dataset.has_labels
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def batch(self, samples: Range) -> Batch:
+        """The chosen samples of a range; raises as the dataset does."""
+        check_range(samples, len(self), "chosen samples")
+        rows = [
+            self._dataset.batch(Range(place, place + 1))
+            for place in self._samples[samples.start : samples.stop]
+        ]
+        inputs = {
+            name: self._prepared(np.concatenate([row.inputs[name] for row in rows]), axis)
+            for name, axis in self._axes.items()
+        }
+        return Batch(inputs, self.labels(samples))
+
+    def labels(self, samples: Range) -> NDArray[np.int64] | None:
+        chosen = self._samples[samples.start : samples.stop]
+        rows = [self._dataset.labels(Range(place, place + 1)) for place in chosen]
+        return (
+            np.concatenate([row for row in rows if row is not None])
+            if rows[0] is not None
+            else None
+        )
+
+    def files(self, samples: Range) -> Sequence[Path]:
+        """Those of the chosen samples; see ``Dataset.files``."""
+        chosen = self._samples[samples.start : samples.stop]
+        found = [self._dataset.files(Range(place, place + 1)) for place in chosen]
+        return tuple(dict.fromkeys(path for paths in found for path in paths))
+
+    def _prepared(self, values: NDArray[Any], axis: int | None) -> NDArray[Any]:
+        if axis is None:
+            return values
+        return np.ascontiguousarray(self._transform(values, axis), values.dtype)
+
+
+@datasets.register("variant")
+def open_variant(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Dataset:
+    """Options: ``of`` (``kind`` and ``options`` of the dataset), ``samples`` (their numbers),
+    ``variant``.
+
+    Raises:
+        DatasetError: there is no such variant, or the dataset cannot be opened.
+    """
+    of, samples, variant = take_options("variant", options, of=..., samples=..., variant="as_given")
+    if variant not in VARIANTS or not samples:
+        raise DatasetError(f"no variant {variant!r} of {len(samples)} samples")
+    return VariantDataset(
+        datasets.require(of["kind"])(of["options"], inputs), samples, variant, inputs
+    )
