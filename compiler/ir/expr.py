@@ -142,6 +142,10 @@ def _same_field(old: Any, new: Any) -> bool:
     return False
 
 
+Args = tuple[Expr, ...]
+"""Arguments of a call."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Var(Expr):
     """A local variable; the object is its identity, the name only a hint."""

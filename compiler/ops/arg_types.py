@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from compiler.errors import TypeInferenceError
 from compiler.ir.ty import Any, Dim, Shape, TensorType, TupleType, Type, is_integer
 
+Types = Sequence[Type]
+"""Types of the arguments of a call, as a type relation gets them."""
 
-def tensor(op: str, types: Sequence[Type], index: int, name: str) -> TensorType:
+
+def tensor(op: str, types: Types, index: int, name: str) -> TensorType:
     """Argument ``index`` as a tensor type.
 
     Raises:
@@ -23,7 +26,7 @@ def tensor(op: str, types: Sequence[Type], index: int, name: str) -> TensorType:
 
 
 def tensor_of_rank(
-    op: str, types: Sequence[Type], index: int, name: str, rank: int, at_least: bool = False
+    op: str, types: Types, index: int, name: str, rank: int, at_least: bool = False
 ) -> TensorType:
     """Argument ``index`` as a tensor of exactly (or at least) this rank.
 
@@ -40,7 +43,7 @@ def tensor_of_rank(
     )
 
 
-def tensor_tuple(op: str, types: Sequence[Type], index: int, name: str) -> list[TensorType]:
+def tensor_tuple(op: str, types: Types, index: int, name: str) -> list[TensorType]:
     """Argument ``index`` as a non-empty tuple of tensors.
 
     Raises:
@@ -56,7 +59,7 @@ def tensor_tuple(op: str, types: Sequence[Type], index: int, name: str) -> list[
     )
 
 
-def integer_tensor(op: str, types: Sequence[Type], index: int, name: str) -> TensorType:
+def integer_tensor(op: str, types: Types, index: int, name: str) -> TensorType:
     """Argument ``index`` as a tensor of an integer dtype.
 
     Raises:

@@ -6,7 +6,7 @@ by maximum, which also keeps the scale but works on narrow integers.
 
 from __future__ import annotations
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
 from compiler.ops.rules.integer_calls import cast
@@ -15,8 +15,6 @@ from compiler.ops.rules.realize import QRealizeIntExpr, like, storage_dtype
 from compiler.ops.rules.requantize import to_scalar
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
-
-Args = tuple[Expr, ...]
 
 
 def partition_pass_through(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:

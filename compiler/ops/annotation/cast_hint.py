@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import identity_rel
@@ -58,7 +58,7 @@ def cast_hint_numpy(attrs: CastHintAttrs, args: Arrays, out_type: Type) -> list[
 
 
 @FQAnnotateRewrite.register(cast_hint)
-def cast_hint_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr:
+def cast_hint_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr:
     """Quantizes an accumulator; disappears where nothing is quantized."""
     (data,) = args
     if ctx.check_to_skip(ref_call) or kind_of(data) is None:
@@ -69,7 +69,7 @@ def cast_hint_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeCont
 
 
 @FQRealizeRewrite.register(cast_hint)
-def cast_hint_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def cast_hint_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """A cast to the dtype of the hint; no cast for values that do not fit in the dtype.
 
     Values do not fit behind an operator without quantize points (``debug_enabled_ops``).

@@ -12,14 +12,14 @@ axis of the data. Source: Relay v0.10 quantize/quantize.cc; the vector is our ad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import InternalQuantizeError, QuantizeError
-from compiler.ir.expr import Call, Constant, Expr, describe
+from compiler.ir.expr import Args, Call, Constant, Expr, describe
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import TensorType, Type
@@ -27,15 +27,15 @@ from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar
 from compiler.ops.annotation.attach_simulated_quantize import SQ, SimulatedQuantizeAttrs, is_given
-from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, unannotated, with_args
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale, as_scale
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, as_scale
 from compiler.ops.rules.integer_calls import along_axis
 from compiler.ops.rules.integer_calls import clip as clip_call
 from compiler.ops.rules.integer_calls import multiply as multiply_call
 from compiler.ops.rules.integer_calls import round_even as round_even_call
 from compiler.ops.rules.integer_calls import round_half_away as round_call
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, QPartitionExpr
@@ -64,7 +64,7 @@ class UnsupportedQuantizeError(QuantizeError, AssertionError):
 
 
 def simulated_quantize_rel(
-    types: Sequence[Type], num_inputs: int, attrs: SimulatedQuantizeAttrs, reporter: Reporter
+    types: Types, num_inputs: int, attrs: SimulatedQuantizeAttrs, reporter: Reporter
 ) -> bool:
     """Result = type of the data; the others are float32: scalars, or one vector of scales."""
     if not is_known(types[0]):
@@ -125,9 +125,7 @@ def simulated_quantize_numpy(
 
 
 @FQPartitionRewrite.register(simulated_quantize)
-def simulated_quantize_partition(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def simulated_quantize_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """A given point belongs to the region it ends: no border comes in between."""
     data = args[0]
     if not is_given(ref_call) or not isinstance(data, QPartitionExpr):
@@ -136,9 +134,7 @@ def simulated_quantize_partition(
 
 
 @FQAnnotateRewrite.register(simulated_quantize)
-def simulated_quantize_annotate(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def simulated_quantize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """A given point is the narrow form of its value; no other is laid over it."""
     if not is_given(ref_call):
         return None
@@ -147,18 +143,14 @@ def simulated_quantize_annotate(
 
 
 @FQDomScale.register(simulated_quantize)
-def simulated_quantize_scale(
-    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
-) -> DomScale | None:
+def simulated_quantize_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """That of a given point; others are being found."""
     scale = call.args[1]
     return DomScale(scale.data) if is_given(call) and isinstance(scale, Constant) else None
 
 
 @FQRealizeRewrite.register(simulated_quantize)
-def simulated_quantize_realize(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def simulated_quantize_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Float data become integers held in float32; integers are brought to the new scale.
 
     Raises:
@@ -204,7 +196,7 @@ FQZeroPoint.register(simulated_quantize)(always(ZeroPoint.CENTRES))
 @FLower.register(simulated_quantize)
 def simulated_quantize_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+) -> Lowered:
     """In float32, scales read along their axis."""
     data, scale, low, high = inputs
     attrs = SimulatedQuantizeAttrs.of(call)

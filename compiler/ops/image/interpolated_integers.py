@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Constant, Expr, describe
+from compiler.ir.expr import Args, Call, Constant, Expr, describe
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, with_args
@@ -40,7 +40,7 @@ Weights = tuple[int, Array]
 LARGEST_DENOMINATOR = 256
 
 
-def annotate_mixing(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def annotate_mixing(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Mixes narrow integers into an accumulator."""
     if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
         return None
@@ -48,7 +48,7 @@ def annotate_mixing(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
 
 
 def realize_mixing(
-    ref_call: Call, args: tuple[Expr, ...], weights: tuple[Weights, ...], ctx: QuantizeContext
+    ref_call: Call, args: Args, weights: tuple[Weights, ...], ctx: QuantizeContext
 ) -> Expr | None:
     """The weights of one axis after the other; float where they are too many for 32 bits."""
     (data,) = args

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +9,15 @@ from compiler.errors import TypeInferenceError, legal_names
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.ops.arg_types import tensor_of_rank
+from compiler.lir.builder import LirBuilder
+from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.image.resampling import COORDINATES, ROUNDINGS, check_method, resample
 from compiler.ops.image.resampling_loops import resample_loops
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, full_pair, restore
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, image_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "image.resize2d"
@@ -41,7 +40,7 @@ class Resize2DAttrs(OpAttrs):
 
 
 @define_op(OP, arg_names=("data",), attrs_type=Resize2DAttrs, pattern=OpPattern.INJECTIVE)
-def resize2d(types: Sequence[Any], attrs: Resize2DAttrs) -> Type:
+def resize2d(types: Types, attrs: Resize2DAttrs) -> Type:
     """The data's type with another height and width.
 
     Raises:
@@ -79,9 +78,7 @@ def resize2d_numpy(attrs: Resize2DAttrs, args: Arrays, out_type: Type) -> list[A
 
 
 @FLower.register(resize2d)
-def resize2d_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def resize2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """By index, or rows first, then columns."""
     attrs = Resize2DAttrs.of(call)
     resized = resample_loops(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.ir.expr import Args, Call, Expr, is_op_call
 from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.image.interpolated_integers import (
@@ -16,7 +16,7 @@ from compiler.ops.image.interpolated_integers import (
 from compiler.ops.image.resampling import mixing_weights
 from compiler.ops.pass_through import realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, kind_of, with_args
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale, moved_scale
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, moved_scale
 from compiler.ops.rules.never_negative import FNeverNegative
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
@@ -54,7 +54,7 @@ def _weights(call: Call) -> tuple[Weights, ...]:
 
 @FQAnnotateRewrite.register(*RESIZERS, level=LEVEL)
 @with_tables
-def resize_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def resize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Elements are repeated or mixed: narrow ones, which are cheaper."""
     if not _moves(ref_call):
         return annotate_mixing(ref_call, args, ctx)
@@ -65,7 +65,7 @@ def resize_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
 
 @FQRealizeRewrite.register(*RESIZERS, level=LEVEL)
 @with_tables
-def resize_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def resize_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The operator itself, or sums of weighted neighbours."""
     if _moves(ref_call):
         return realize_moving_channels(ref_call, args, ctx)
@@ -73,9 +73,7 @@ def resize_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext)
 
 
 @FQDomScale.register(*RESIZERS)
-def resize_scale(
-    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
-) -> DomScale | None:
+def resize_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The scale of the data, over the denominators of the weights."""
     if _moves(call):
         return moved_scale(call, scales, qconfig)

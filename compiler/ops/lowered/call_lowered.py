@@ -16,6 +16,7 @@ from compiler.ir.expr import Call, Expr, GlobalVar, Op, Tuple
 from compiler.ir.op import NON_COMPUTATIONAL, OpPattern, define_op
 from compiler.ir.span import AnySpan
 from compiler.ir.ty import FuncType, TupleType, Type
+from compiler.ops.arg_types import Types
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ def _frozen(value: Any) -> Any:
     flags=(NON_COMPUTATIONAL,),
     doc="a call of a lowered function: call_lowered(@f, (args…), metadata={…})",
 )
-def call_lowered(types: Sequence[Any], attrs: CallLoweredAttrs) -> Type:
+def call_lowered(types: Types, attrs: CallLoweredAttrs) -> Type:
     """The result type of the callee; the types of the tuple must be the types of its parameters.
 
     Raises:

@@ -5,20 +5,19 @@ Window i of n covers [floor(i * H / n), ceil((i + 1) * H / n)). Integers truncat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir import index
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
-from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.image.interpolated_integers import (
     Weights,
     annotate_mixing,
@@ -37,9 +36,9 @@ from compiler.ops.nn.window_loops import Image, image_loops
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
 from compiler.ops.rules.layout import FConvertLayout, image_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
@@ -60,7 +59,7 @@ class AdaptivePool2DAttrs(OpAttrs):
 @define_op(
     OP, arg_names=("data",), attrs_type=AdaptivePool2DAttrs, pattern=OpPattern.OUT_ELEMWISE_FUSABLE
 )
-def adaptive_avg_pool2d(types: Sequence[Any], attrs: AdaptivePool2DAttrs) -> Type:
+def adaptive_avg_pool2d(types: Types, attrs: AdaptivePool2DAttrs) -> Type:
     """The data's type with another height and width.
 
     Raises:
@@ -147,9 +146,7 @@ def _even_counts(pool: Call) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 @FQAnnotateRewrite.register(adaptive_avg_pool2d)
 @with_tables
-def adaptive_avg_pool2d_annotate(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def adaptive_avg_pool2d_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """As nn.avg_pool2d; windows of several sizes mix narrow integers."""
     if _even_windows(ref_call) is None:
         return annotate_mixing(ref_call, args, ctx)
@@ -158,9 +155,7 @@ def adaptive_avg_pool2d_annotate(
 
 @FQRealizeRewrite.register(adaptive_avg_pool2d)
 @with_tables
-def adaptive_avg_pool2d_realize(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def adaptive_avg_pool2d_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """nn.avg_pool2d, or the mean over rows and then over columns."""
     pool = _even_windows(ref_call)
     if pool is None:
@@ -169,9 +164,7 @@ def adaptive_avg_pool2d_realize(
 
 
 @FQDomScale.register(adaptive_avg_pool2d)
-def adaptive_avg_pool2d_scale(
-    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
-) -> DomScale | None:
+def adaptive_avg_pool2d_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """That of the form it takes."""
     pool = _even_windows(call)
     if pool is None:
@@ -195,7 +188,7 @@ def _longest(size: int, count: int) -> int:
 @FLower.register(adaptive_avg_pool2d)
 def adaptive_avg_pool2d_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+) -> Lowered:
     """Loops over the longest window, guarded by the end of each."""
     (data,) = inputs
     attrs = AdaptivePool2DAttrs.of(call)

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.pass_through import annotate_pass_through
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, with_args
-from compiler.ops.rules.dom_scale import DomScale
+from compiler.ops.rules.dom_scale import DomScale, Scales
 from compiler.ops.rules.integer_calls import cast, multiply, scalar
 from compiler.ops.rules.realize import (
     QRealizeIntExpr,
@@ -36,7 +36,6 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
 
-Args = tuple[Expr, ...]
 Counts = Callable[[Call], np.ndarray[Any, np.dtype[np.int64]]]
 """``counts(call)``: the divisors of the output positions of a typed pooling call."""
 
@@ -96,7 +95,7 @@ def exact_factor(windows: np.ndarray[Any, Any], bound: int, qconfig: QConfig) ->
 def average_pool_scale(counts: Counts) -> Callable[..., DomScale | None]:
     """The FQDomScale rule of one pooling operator over a narrow operand."""
 
-    def scale(call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig) -> DomScale | None:
+    def scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
         if scales[0] is None:
             return None
         narrow = (1 << (qconfig.nbit_input - 1)) - 1

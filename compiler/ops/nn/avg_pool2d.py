@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.nn.average_pool import (
     annotate_average_pool,
@@ -37,7 +37,7 @@ from compiler.ops.reduce.reduction_loops import exact_sum_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.layout import FConvertLayout, image_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -143,9 +143,7 @@ def quotient(total: Scalar, count: Scalar, dtype: str) -> Scalar:
 
 
 @FLower.register(avg_pool2d)
-def avg_pool2d_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def avg_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """A sum, divided by the count of its window in the epilogue."""
     (data,) = inputs
     attrs = AvgPool2DAttrs.of(call)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
@@ -23,7 +22,7 @@ from compiler.ops.transform.row_major import reshape_lower
 
 
 @define_op("nn.batch_flatten", arg_names=("data",), pattern=OpPattern.INJECTIVE, flags=(RESHAPE,))
-def batch_flatten(types: Sequence[Any], attrs: Any) -> Type:
+def batch_flatten(types: Types, attrs: Any) -> Type:
     """Rank 2; an unknown inner size makes the product unknown."""
     data = tensor_of_rank("nn.batch_flatten", types, 0, "data", 1, at_least=True)
     inner = [d for d in data.shape[1:] if not isinstance(d, AnyDim)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +9,10 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.lir.index import imm
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import merge_dim, tensor_of_rank
+from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import matmul as product
 from compiler.ops.nn.matmul_like import annotate_both_sides, realize_both_sides
 from compiler.ops.nn.product_dtype import product_dtype
@@ -21,7 +20,7 @@ from compiler.ops.nn.product_loops import matmul_loops
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, product_scale
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -42,7 +41,7 @@ class BatchMatmulAttrs(OpAttrs):
 @define_op(
     OP, arg_names=("x", "y"), attrs_type=BatchMatmulAttrs, pattern=OpPattern.OUT_ELEMWISE_FUSABLE
 )
-def batch_matmul(types: Sequence[Any], attrs: BatchMatmulAttrs) -> Type:
+def batch_matmul(types: Types, attrs: BatchMatmulAttrs) -> Type:
     """(B, M, N); a batch of 1 serves every batch of the other side.
 
     Raises:
@@ -85,9 +84,7 @@ FQDomScale.register(batch_matmul)(product_scale)
 
 
 @FLower.register(batch_matmul)
-def batch_matmul_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def batch_matmul_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One reduction; a batch of 1 is read by every batch."""
     x, y = inputs
     attrs = BatchMatmulAttrs.of(call)

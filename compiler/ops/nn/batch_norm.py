@@ -6,7 +6,6 @@ into a multiply and an add.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +18,11 @@ from compiler.ir.ty import TensorType, TupleType, Type, is_float
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, Un, literal
-from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.nn.normalization_loops import affine_view
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.batch_norm"
@@ -40,7 +39,7 @@ class BatchNormAttrs(OpAttrs):
 
 
 def batch_norm_rel(
-    types: Sequence[Type], num_inputs: int, attrs: BatchNormAttrs, reporter: Reporter
+    types: Types, num_inputs: int, attrs: BatchNormAttrs, reporter: Reporter
 ) -> bool:
     """The four parameters are vectors as long as the channel axis; unknown ones are assigned.
 
@@ -87,9 +86,7 @@ def batch_norm_numpy(attrs: BatchNormAttrs, args: Arrays, out_type: Type) -> lis
 
 
 @FLower.register(batch_norm)
-def batch_norm_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def batch_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """A factor and an offset per channel, stored; then one line per element."""
     attrs = BatchNormAttrs.of(call)
     dtype = inputs[0].dtype

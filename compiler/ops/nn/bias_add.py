@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +12,12 @@ from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin
-from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import expand_to_axis, op_call
 from compiler.ops.rules.canonicalize import FCanonicalize
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.bias_add"
@@ -31,9 +30,7 @@ class BiasAddAttrs(OpAttrs):
     axis: int = 1
 
 
-def bias_add_rel(
-    types: Sequence[Type], num_inputs: int, attrs: BiasAddAttrs, reporter: Reporter
-) -> bool:
+def bias_add_rel(types: Types, num_inputs: int, attrs: BiasAddAttrs, reporter: Reporter) -> bool:
     """Result = type of the data; the bias is a vector as long as the axis, assigned if unknown.
 
     Raises:
@@ -81,9 +78,7 @@ def bias_add_as_add(ref_call: Call, new_args: tuple[Expr, ...]) -> Expr:
 
 
 @FLower.register(bias_add)
-def bias_add_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def bias_add_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """A sum."""
     data, bias = inputs
     attrs: Any = call.attrs

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, IncompleteType, TensorType, Type, holds_float
 from compiler.ir.type_relation import Reporter, is_known
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.ops.arg_types import merge_dim, tensor_of_rank
+from compiler.lir.builder import LirBuilder
+from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
 from compiler.ops.nn.convolve import convolve
 from compiler.ops.nn.matmul_like import (
     annotate_matmul_like,
@@ -39,7 +39,7 @@ from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, image_fields, is_natural
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
@@ -76,9 +76,7 @@ class Conv2DAttrs(OpAttrs):
         set_geometry(self, "strides", "dilation", "kernel_size")
 
 
-def conv2d_rel(
-    types: Sequence[Type], num_inputs: int, attrs: Conv2DAttrs, reporter: Reporter
-) -> bool:
+def conv2d_rel(types: Types, num_inputs: int, attrs: Conv2DAttrs, reporter: Reporter) -> bool:
     """Assigns the result, and the weight when only ``channels`` and ``kernel_size`` are known.
 
     Raises:
@@ -160,7 +158,7 @@ def conv2d_numpy(attrs: Conv2DAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 @FQPartitionRewrite.register(conv2d)
-def conv2d_partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr:
+def conv2d_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr:
     """Always starts a region: a partitioned input gets a border, the result is partitioned.
 
     Raises:
@@ -195,7 +193,7 @@ FQZeroPoint.register(conv2d)(zero_point_of_data)
 
 
 @FLower.register(conv2d)
-def conv2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def conv2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One reduction over channels and taps; padding is a guard."""
     attrs = Conv2DAttrs.of(call)
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout)

@@ -11,7 +11,6 @@ of the data with zeros between the elements, so every target of convolutions run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.ops.arg_types import merge_dim, tensor_of_rank
+from compiler.lir.builder import LirBuilder
+from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
 from compiler.ops.nn.conv2d import Conv2DAttrs
 from compiler.ops.nn.convolve import convolve
 from compiler.ops.nn.matmul_like import annotate_matmul_like, realize_matmul_like, weighted_scale
@@ -35,7 +34,7 @@ from compiler.ops.nn.window import arrange, axes_of, extent, restore, set_geomet
 from compiler.ops.op_call import op_call, scalar
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
@@ -71,7 +70,7 @@ class Conv2DTransposeAttrs(Conv2DAttrs):
 
 
 def conv2d_transpose_rel(
-    types: Sequence[Type], num_inputs: int, attrs: Conv2DTransposeAttrs, reporter: Reporter
+    types: Types, num_inputs: int, attrs: Conv2DTransposeAttrs, reporter: Reporter
 ) -> bool:
     """Assigns the result, and the weight when only ``channels`` and ``kernel_size`` are known.
 
@@ -177,9 +176,7 @@ def _spread(
 
 @FQPartitionRewrite.register(conv2d_transpose)
 @with_tables
-def conv2d_transpose_partition(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def conv2d_transpose_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Starts a region as nn.conv2d does."""
     data, kernel = args
     if not _has_integer_form(ref_call) or is_partitioned(kernel):
@@ -206,18 +203,14 @@ def conv2d_transpose_product(call: Call) -> ProductShape:
 
 @FQAnnotateRewrite.register(conv2d_transpose)
 @with_tables
-def conv2d_transpose_annotate(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def conv2d_transpose_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """As nn.conv2d, in its usual layout."""
     return annotate_matmul_like(ref_call, args, ctx) if _has_integer_form(ref_call) else None
 
 
 @FQRealizeRewrite.register(conv2d_transpose)
 @with_tables
-def conv2d_transpose_realize(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def conv2d_transpose_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The convolution that computes the same, on data with zeros between them."""
     data, weight = args
     if not isinstance(data, QRealizeIntExpr):
@@ -328,7 +321,7 @@ FQDomScale.register(conv2d_transpose)(weighted_scale)
 @FLower.register(conv2d_transpose)
 def conv2d_transpose_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+) -> Lowered:
     """Every output gathers the taps that reach it."""
     attrs = Conv2DTransposeAttrs.of(call)
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +11,8 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.ops.arg_types import merge_dim, tensor_of_rank
+from compiler.lir.builder import LirBuilder
+from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import as_result, working_dtype
 from compiler.ops.nn.matmul_like import (
     annotate_dense,
@@ -26,7 +25,7 @@ from compiler.ops.nn.product_loops import matmul_loops
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -43,9 +42,7 @@ class DenseAttrs(OpAttrs):
     out_dtype: str = ""
 
 
-def dense_rel(
-    types: Sequence[Type], num_inputs: int, attrs: DenseAttrs, reporter: Reporter
-) -> bool:
+def dense_rel(types: Types, num_inputs: int, attrs: DenseAttrs, reporter: Reporter) -> bool:
     """Assigns the result, and the weight when only ``units`` is known.
 
     Raises:
@@ -110,7 +107,7 @@ FQZeroPoint.register(dense)(zero_point_of_data)
 
 
 @FLower.register(dense)
-def dense_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def dense_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One reduction over the features."""
     data, weight = inputs
     out = out_types[0]

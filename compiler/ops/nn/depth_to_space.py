@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +13,12 @@ from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.nn.window_loops import Image
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -42,7 +41,7 @@ def _grown(op: str, size: Dim, factor: int, divide: bool, what: str) -> Dim:
     return size // factor
 
 
-def _infer(op: str, types: Sequence[Any], attrs: SubPixelAttrs, to_space: bool) -> Type:
+def _infer(op: str, types: Types, attrs: SubPixelAttrs, to_space: bool) -> Type:
     data = tensor_of_rank(op, types, 0, "data", 4)
     axes = axes_of(op, attrs.layout, "NCHW", "layout")
     b = attrs.block_size
@@ -60,7 +59,7 @@ def _infer(op: str, types: Sequence[Any], attrs: SubPixelAttrs, to_space: bool) 
 @define_op(
     "nn.depth_to_space", arg_names=("data",), attrs_type=SubPixelAttrs, pattern=OpPattern.INJECTIVE
 )
-def depth_to_space(types: Sequence[Any], attrs: SubPixelAttrs) -> Type:
+def depth_to_space(types: Types, attrs: SubPixelAttrs) -> Type:
     """(N, C, H, W) to (N, C / b^2, H * b, W * b)."""
     return _infer("nn.depth_to_space", types, attrs, True)
 
@@ -68,7 +67,7 @@ def depth_to_space(types: Sequence[Any], attrs: SubPixelAttrs) -> Type:
 @define_op(
     "nn.space_to_depth", arg_names=("data",), attrs_type=SubPixelAttrs, pattern=OpPattern.INJECTIVE
 )
-def space_to_depth(types: Sequence[Any], attrs: SubPixelAttrs) -> Type:
+def space_to_depth(types: Types, attrs: SubPixelAttrs) -> Type:
     """(N, C, H, W) to (N, C * b^2, H / b, W / b)."""
     return _infer("nn.space_to_depth", types, attrs, False)
 
@@ -98,9 +97,7 @@ def space_to_depth_numpy(attrs: SubPixelAttrs, args: Arrays, out_type: Type) -> 
 
 
 @FLower.register(depth_to_space)
-def depth_to_space_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def depth_to_space_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Rows and columns modulo the block choose the channel."""
     attrs = SubPixelAttrs.of(call)
     image, size = Image(inputs[0], attrs.layout), attrs.block_size
@@ -120,9 +117,7 @@ def depth_to_space_lower(
 
 
 @FLower.register(space_to_depth)
-def space_to_depth_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def space_to_depth_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """The channel chooses the place in the block."""
     attrs = SubPixelAttrs.of(call)
     image, size = Image(inputs[0], attrs.layout), attrs.block_size

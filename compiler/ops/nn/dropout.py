@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +12,9 @@ from compiler.ir.op import STATEFUL, OpPattern, define_op
 from compiler.ir.ty import TupleType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import literal
-from compiler.ops.arg_types import tensor
+from compiler.ops.arg_types import Types, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -33,7 +32,7 @@ class DropoutAttrs(OpAttrs):
     pattern=OpPattern.OPAQUE,
     flags=(STATEFUL,),
 )
-def dropout(types: Sequence[Any], attrs: DropoutAttrs) -> Type:
+def dropout(types: Types, attrs: DropoutAttrs) -> Type:
     """A pair of the data's type."""
     data = tensor("nn.dropout", types, 0, "data")
     return TupleType((data, data))
@@ -46,9 +45,7 @@ def dropout_numpy(attrs: DropoutAttrs, args: Arrays, out_type: Type) -> list[Any
 
 
 @FLower.register(dropout)
-def dropout_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def dropout_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """The data, and ones."""
     one = literal(1, inputs[0].dtype)
     return [inputs[0], TensorView.of(inputs[0].shape, lambda at: one)]

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.lir.scalars import literal
 from compiler.ops.nn.average_pool import (
     annotate_average_pool,
@@ -29,7 +29,7 @@ from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated,
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.integer_calls import border
 from compiler.ops.rules.layout import FConvertLayout, image_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, inner
@@ -56,17 +56,13 @@ def global_avg_pool2d_numpy(attrs: GlobalPool2DAttrs, args: Arrays, out_type: Ty
 
 
 @FQPartitionRewrite.register(global_avg_pool2d)
-def global_avg_pool2d_partition(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr:
+def global_avg_pool2d_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr:
     """A border in front, always; the result is outside of any region."""
     return with_args(ref_call, (border(inner(args[0]), ctx.qconfig.dtype_input),))
 
 
 @FQAnnotateRewrite.register(global_avg_pool2d)
-def global_avg_pool2d_annotate(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def global_avg_pool2d_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Ends quantization for all nodes visited later, or pools like nn.avg_pool2d.
 
     ``stop_after_global_pool`` decides; True is Relay's behaviour.
@@ -93,7 +89,7 @@ FQZeroPoint.register(global_avg_pool2d)(always(ZeroPoint.CENTRES))
 @FLower.register(global_avg_pool2d)
 def global_avg_pool2d_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+) -> Lowered:
     """A sum, divided in the epilogue."""
     (data,) = inputs
     count = max(1, int(_counts_of(call)[0]))

@@ -7,7 +7,7 @@ from typing import Any
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.ops.nn.pool import (
     GlobalPool2DAttrs,
     from_nchw,
@@ -17,7 +17,7 @@ from compiler.ops.nn.pool import (
 )
 from compiler.ops.reduce.reduction_loops import lowest
 from compiler.ops.rules.layout import FConvertLayout, image_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 global_max_pool2d = register_op(
@@ -39,7 +39,7 @@ def global_max_pool2d_numpy(attrs: GlobalPool2DAttrs, args: Arrays, out_type: Ty
 @FLower.register(global_max_pool2d)
 def global_max_pool2d_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+) -> Lowered:
     """One reduction."""
     (data,) = inputs
     attrs = GlobalPool2DAttrs.of(call)

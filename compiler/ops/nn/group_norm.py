@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +10,13 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
+from compiler.ops.arg_types import Types
 from compiler.ops.nn.normalization_loops import affine_view, standardized
 from compiler.ops.nn.normalize import affine, affine_norm_rel, standardize, working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.row_major import reshaped
 
@@ -36,7 +36,7 @@ _AFFINE = affine_norm_rel("nn.group_norm")
 
 
 def group_norm_rel(
-    types: Sequence[Type], num_inputs: int, attrs: GroupNormAttrs, reporter: Reporter
+    types: Types, num_inputs: int, attrs: GroupNormAttrs, reporter: Reporter
 ) -> bool:
     """As layer_norm; the groups must divide the channels.
 
@@ -84,9 +84,7 @@ def group_norm_numpy(attrs: GroupNormAttrs, args: Arrays, out_type: Type) -> lis
 
 
 @FLower.register(group_norm)
-def group_norm_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def group_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Normalised with the channel axis split, then one line per element."""
     attrs = GroupNormAttrs.of(call)
     data, gamma, beta = inputs

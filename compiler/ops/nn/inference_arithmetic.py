@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from compiler.errors import DynamicShapeError, TypeInferenceError
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.span import AnySpan
 from compiler.ir.ty import TensorType, is_dynamic
 from compiler.ops.op_call import expand_to_axis, op_call, scalar
 from compiler.ops.rules.simplify import FSimplifyInference, FSimplifyInferenceField
-
-Args = tuple[Expr, ...]
 
 
 @FSimplifyInferenceField.register("nn.batch_norm")

@@ -8,12 +8,12 @@ from typing import Any
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.ops.nn.normalization_loops import affine_view, standardized
 from compiler.ops.nn.normalize import affine, affine_norm_rel, standardize, working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -48,9 +48,7 @@ def instance_norm_numpy(attrs: InstanceNormAttrs, args: Arrays, out_type: Type) 
 
 
 @FLower.register(instance_norm)
-def instance_norm_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def instance_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Mean, deviation, then one line per element."""
     attrs = InstanceNormAttrs.of(call)
     data, gamma, beta = inputs

@@ -10,7 +10,6 @@ most 2^30 / N for N summands, S fits in 31 bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +22,11 @@ from compiler.ir.ty import TensorType, Type
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
-from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import lowest, reduce_axes
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.lookup import INDEX_DTYPES
 
@@ -46,7 +45,7 @@ class IntegerSoftmaxAttrs(OpAttrs):
 @define_op(
     OP, arg_names=("data", "table"), attrs_type=IntegerSoftmaxAttrs, pattern=OpPattern.OPAQUE
 )
-def integer_softmax(types: Sequence[Any], attrs: IntegerSoftmaxAttrs) -> Type:
+def integer_softmax(types: Types, attrs: IntegerSoftmaxAttrs) -> Type:
     """The shape of the data, int32.
 
     Raises:
@@ -86,9 +85,7 @@ def integer_softmax_numpy(attrs: IntegerSoftmaxAttrs, args: Arrays, out_type: Ty
 
 
 @FLower.register(integer_softmax)
-def integer_softmax_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def integer_softmax_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Four blocks: maximum, entries of the table, their sum, quotients in int64."""
     attrs = IntegerSoftmaxAttrs.of(call)
     data, table = b.reusable(inputs[0]), b.reusable(inputs[1])

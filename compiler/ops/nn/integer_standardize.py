@@ -13,7 +13,6 @@ is D * 4^root_bits < 2^62 and |c| * 2^(out_bits + root_bits + 1) < 2^62.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +26,11 @@ from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, literal
-from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import reduce_axes
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.integer_standardize"
@@ -51,7 +50,7 @@ class IntegerStandardizeAttrs(OpAttrs):
 
 
 @define_op(OP, arg_names=("data",), attrs_type=IntegerStandardizeAttrs, pattern=OpPattern.OPAQUE)
-def integer_standardize(types: Sequence[Any], attrs: IntegerStandardizeAttrs) -> Type:
+def integer_standardize(types: Types, attrs: IntegerStandardizeAttrs) -> Type:
     """The shape of the data, int32.
 
     Raises:
@@ -112,7 +111,7 @@ def integer_standardize_numpy(
 @FLower.register(integer_standardize)
 def integer_standardize_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+) -> Lowered:
     """Sum, root of the deviation, quotients; all in int64."""
     attrs = IntegerStandardizeAttrs.of(call)
     data = b.reusable(inputs[0].cast("int64"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,11 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
-from compiler.ops.arg_types import normalize_axes, tensor
+from compiler.ops.arg_types import Types, normalize_axes, tensor
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -36,7 +35,7 @@ class L2NormalizeAttrs(OpAttrs):
     attrs_type=L2NormalizeAttrs,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
 )
-def l2_normalize(types: Sequence[Any], attrs: L2NormalizeAttrs) -> Type:
+def l2_normalize(types: Types, attrs: L2NormalizeAttrs) -> Type:
     """Type of the data, floats.
 
     Raises:
@@ -61,9 +60,7 @@ def l2_normalize_numpy(attrs: L2NormalizeAttrs, args: Arrays, out_type: Type) ->
 
 
 @FLower.register(l2_normalize)
-def l2_normalize_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def l2_normalize_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """The norm, then quotients."""
     attrs = L2NormalizeAttrs.of(call)
     data = b.reusable(inputs[0].cast(total_dtype(inputs[0].dtype)))

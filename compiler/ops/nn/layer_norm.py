@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.ops.nn.normalization_loops import affine_view, standardized
 from compiler.ops.nn.normalize import affine, affine_norm_rel, standardize, working
 from compiler.ops.nn.standardized_integers import annotate_norm, realize_norm
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
@@ -55,9 +55,7 @@ def layer_norm_numpy(attrs: LayerNormAttrs, args: Arrays, out_type: Type) -> lis
 
 @FQAnnotateRewrite.register(layer_norm)
 @with_tables
-def layer_norm_annotate(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def layer_norm_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Constant gamma and beta become part of the integer form."""
     attrs = LayerNormAttrs.of(ref_call)
     if not all(isinstance(arg, Constant) for arg in args[1:]):
@@ -67,7 +65,7 @@ def layer_norm_annotate(
 
 @FQRealizeRewrite.register(layer_norm)
 @with_tables
-def layer_norm_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def layer_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """nn.integer_standardize, times gamma and plus beta in units of one scale."""
     data, gamma, beta = args
     attrs = LayerNormAttrs.of(ref_call)
@@ -83,9 +81,7 @@ FQZeroPoint.register(layer_norm)(always(ZeroPoint.CENTRES))
 
 
 @FLower.register(layer_norm)
-def layer_norm_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def layer_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Mean, deviation, then one line per element."""
     attrs = LayerNormAttrs.of(call)
     data, gamma, beta = inputs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +12,13 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
 from compiler.lir import index
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, literal
-from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -35,7 +34,7 @@ class LRNAttrs(OpAttrs):
 
 
 @define_op("nn.lrn", arg_names=("data",), attrs_type=LRNAttrs, pattern=OpPattern.OPAQUE)
-def lrn(types: Sequence[Any], attrs: LRNAttrs) -> Type:
+def lrn(types: Types, attrs: LRNAttrs) -> Type:
     """Type of the data, floats.
 
     Raises:
@@ -64,7 +63,7 @@ def lrn_numpy(attrs: LRNAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 @FLower.register(lrn)
-def lrn_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def lrn_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One reduction over the neighbourhood; the quotient is its epilogue."""
     attrs = LRNAttrs.of(call)
     dtype = inputs[0].dtype

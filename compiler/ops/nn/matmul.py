@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,8 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import IncompleteType, TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.ops.arg_types import merge_dim, tensor_of_rank
+from compiler.lir.builder import LirBuilder
+from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
 from compiler.ops.nn.exact_matmul import matmul as product
 from compiler.ops.nn.matmul_like import annotate_both_sides, realize_both_sides
 from compiler.ops.nn.product_dtype import product_dtype
@@ -19,7 +18,7 @@ from compiler.ops.nn.product_loops import matmul_loops
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, product_scale
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -38,9 +37,7 @@ class MatmulAttrs(OpAttrs):
     transpose_b: bool = False
 
 
-def matmul_rel(
-    types: Sequence[Type], num_inputs: int, attrs: MatmulAttrs, reporter: Reporter
-) -> bool:
+def matmul_rel(types: Types, num_inputs: int, attrs: MatmulAttrs, reporter: Reporter) -> bool:
     """Assigns the result, and tensor_b when only ``units`` is known."""
     if not is_known(types[0]):
         return False
@@ -94,7 +91,7 @@ FQDomScale.register(matmul)(product_scale)
 
 
 @FLower.register(matmul)
-def matmul_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def matmul_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One reduction over the shared axis."""
     left, right = inputs
     attrs = MatmulAttrs.of(call)

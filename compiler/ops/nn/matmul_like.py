@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import InternalQuantizeError
-from compiler.ir.expr import Call, Expr, describe, is_op_call
+from compiler.ir.expr import Args, Call, Expr, describe, is_op_call
 from compiler.ops.annotation.attach_simulated_quantize import (
     as_input,
     attach_simulated_quantize,
@@ -21,7 +21,7 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
-from compiler.ops.rules.dom_scale import DomScale
+from compiler.ops.rules.dom_scale import DomScale, Scales
 from compiler.ops.rules.integer_calls import cast, multiply, pad, reshape, scalar, sum_over_others
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape
 from compiler.ops.rules.realize import (
@@ -44,8 +44,6 @@ from compiler.ops.rules.zero_point import ZeroPoint
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
-
-Args = tuple[Expr, ...]
 
 
 def annotate_matmul_like(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
@@ -225,9 +223,7 @@ def _storage(value: QRealizeIntExpr, dtype: str, other: str, qconfig: QConfig) -
     return storage_dtype(value.low, value.high, qconfig) or dtype
 
 
-def weighted_scale(
-    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
-) -> DomScale | None:
+def weighted_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The FQDomScale rule of operators with a weight: scales of data and weight, multiplied."""
     data, weight = scales
     if data is None or weight is None or data.is_vector:

@@ -9,7 +9,7 @@ import numpy as np
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.ops.nn.pool import (
     Pool2DAttrs,
     from_nchw,
@@ -26,7 +26,7 @@ from compiler.ops.reduce.reduction_loops import lowest
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.layout import FConvertLayout, image_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite
@@ -64,9 +64,7 @@ FQZeroPoint.register(max_pool2d)(always(ZeroPoint.KEEPS))
 
 
 @FLower.register(max_pool2d)
-def max_pool2d_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def max_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Padding reads the lowest value."""
     (data,) = inputs
     attrs = Pool2DAttrs.of(call)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -21,7 +21,7 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
 from compiler.ops.rules.fixed_point import scaled, within_contract
 from compiler.ops.rules.integer_calls import (
     add,
@@ -46,8 +46,6 @@ from compiler.ops.rules.with_tables import with_tables
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
-
-Args = tuple[Expr, ...]
 
 _NARROW_BITS = 16
 _FINER_BITS = 12
@@ -119,9 +117,7 @@ def _product(
 
 
 @FQDomScale.register(OP)
-def prelu_scale(
-    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
-) -> DomScale | None:
+def prelu_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """That of an accumulator stays, that of narrow data becomes finer."""
     if scales[0] is None or scales[0].wide:
         return scales[0]

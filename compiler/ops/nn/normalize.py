@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.ty import TensorType, Type, is_float
+from compiler.ir.ty import TensorType, is_float
 from compiler.ir.type_relation import Reporter, TypeRelation, is_known
-from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 
 Array = NDArray[Any]
 
@@ -24,7 +23,7 @@ def affine_norm_rel(op: str) -> TypeRelation:
         TypeInferenceError: (from the relation) the data are no floats.
     """
 
-    def rel(types: Sequence[Type], num_inputs: int, attrs: Any, reporter: Reporter) -> bool:
+    def rel(types: Types, num_inputs: int, attrs: Any, reporter: Reporter) -> bool:
         if not is_known(types[0]):
             return False
         data = tensor_of_rank(op, types, 0, "data", 1, at_least=True)

@@ -16,10 +16,10 @@ from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar, Select, Un
-from compiler.ops.arg_types import same_dtype, tensor, tensor_of_rank
+from compiler.ops.arg_types import Types, same_dtype, tensor, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -66,7 +66,7 @@ def _padded(op: str, data: TensorType, width: tuple[tuple[int, ...], ...], refle
 @define_op(
     "nn.pad", arg_names=("data", "pad_value"), attrs_type=PadAttrs, pattern=OpPattern.INJECTIVE
 )
-def pad(types: Sequence[Any], attrs: PadAttrs) -> Type:
+def pad(types: Types, attrs: PadAttrs) -> Type:
     """Every axis grows by its pair; negative values crop.
 
     Raises:
@@ -100,7 +100,7 @@ def pad_numpy(attrs: PadAttrs, args: Arrays, out_type: Type) -> list[Any]:
 @define_op(
     "nn.mirror_pad", arg_names=("data",), attrs_type=MirrorPadAttrs, pattern=OpPattern.INJECTIVE
 )
-def mirror_pad(types: Sequence[Any], attrs: MirrorPadAttrs) -> Type:
+def mirror_pad(types: Types, attrs: MirrorPadAttrs) -> Type:
     """Every axis grows by its pair.
 
     Raises:
@@ -177,7 +177,7 @@ def _padded_view(
 
 
 @FLower.register(pad)
-def pad_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def pad_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """A guard with a constant, or another index."""
     data, value = inputs
     attrs = PadAttrs.of(call)
@@ -188,9 +188,7 @@ def pad_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> 
 
 
 @FLower.register(mirror_pad)
-def mirror_pad_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def mirror_pad_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Another index."""
     attrs = MirrorPadAttrs.of(call)
     if not attrs.pad_width:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.nodes import Combiner
 from compiler.lir.scalars import Cast, Scalar
-from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.nn.window import (
     arrange,
     axes_of,
@@ -77,7 +77,7 @@ def pool_windows(op: str, attrs: Pool2DAttrs, h: Any, w: Any) -> tuple[Any, Any]
 def pool2d_rel(op: str) -> TypeRelation:
     """The relation of a windowed pool."""
 
-    def infer(types: Sequence[Any], attrs: Pool2DAttrs) -> Type:
+    def infer(types: Types, attrs: Pool2DAttrs) -> Type:
         data = tensor_of_rank(op, types, 0, "data", 4)
         _refuse_bool(op, data)
         n, c, h, w = arrange(data.shape, axes_of(op, attrs.layout, "NCHW", "layout"))
@@ -91,7 +91,7 @@ def pool2d_rel(op: str) -> TypeRelation:
 def global_pool2d_rel(op: str) -> TypeRelation:
     """The relation of a pool over the whole image: height and width become 1."""
 
-    def infer(types: Sequence[Any], attrs: GlobalPool2DAttrs) -> Type:
+    def infer(types: Types, attrs: GlobalPool2DAttrs) -> Type:
         data = tensor_of_rank(op, types, 0, "data", 4)
         _refuse_bool(op, data)
         axes = axes_of(op, attrs.layout, "NCHW", "layout")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +14,10 @@ from compiler.ir.ty import TensorType, Type, is_float
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Scalar, Select
-from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views, like_first
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.prelu"
@@ -31,9 +30,7 @@ class PReluAttrs(OpAttrs):
     axis: int = 1
 
 
-def prelu_rel(
-    types: Sequence[Type], num_inputs: int, attrs: PReluAttrs, reporter: Reporter
-) -> bool:
+def prelu_rel(types: Types, num_inputs: int, attrs: PReluAttrs, reporter: Reporter) -> bool:
     """Result = type of the data; alpha is a vector as long as the axis, assigned if unknown.
 
     Raises:
@@ -69,7 +66,7 @@ def prelu_numpy(attrs: PReluAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 @FLower.register(prelu)
-def prelu_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def prelu_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One comparison."""
     data, alpha = b.reusable(inputs[0]), inputs[1]
     attrs = PReluAttrs.of(call)

@@ -6,25 +6,24 @@ Source: Zhang and Sennrich, "Root mean square layer normalization", 2019, withou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
-from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.nn.normalize import working
 from compiler.ops.nn.standardized_integers import annotate_norm, realize_norm
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
@@ -43,7 +42,7 @@ class RmsNormAttrs(OpAttrs):
 
 
 @define_op(OP, arg_names=("data",), attrs_type=RmsNormAttrs, pattern=OpPattern.OUT_ELEMWISE_FUSABLE)
-def rms_norm(types: Sequence[Any], attrs: RmsNormAttrs) -> Type:
+def rms_norm(types: Types, attrs: RmsNormAttrs) -> Type:
     """Type of the data, floats.
 
     Raises:
@@ -68,7 +67,7 @@ def rms_norm_numpy(attrs: RmsNormAttrs, args: Arrays, out_type: Type) -> list[An
 
 @FQAnnotateRewrite.register(rms_norm)
 @with_tables
-def rms_norm_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def rms_norm_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """As nn.layer_norm."""
     attrs = RmsNormAttrs.of(ref_call)
     return annotate_norm(ref_call, args, attrs.axis, ctx)
@@ -76,7 +75,7 @@ def rms_norm_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeConte
 
 @FQRealizeRewrite.register(rms_norm)
 @with_tables
-def rms_norm_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def rms_norm_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """nn.integer_standardize without the mean."""
     attrs = RmsNormAttrs.of(ref_call)
     one = np.ones(1)
@@ -87,9 +86,7 @@ FQZeroPoint.register(rms_norm)(always(ZeroPoint.CENTRES))
 
 
 @FLower.register(rms_norm)
-def rms_norm_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def rms_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """The root of the mean square, then quotients."""
     attrs = RmsNormAttrs.of(call)
     data = b.reusable(inputs[0].cast(total_dtype(inputs[0].dtype)))

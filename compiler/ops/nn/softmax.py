@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call, Constant, Expr
+from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.annotation.attach_simulated_quantize import as_input
-from compiler.ops.arg_types import normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.nn.integer_softmax import IntegerSoftmaxAttrs, integer_softmax
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import OpAttrs
@@ -25,7 +24,7 @@ from compiler.ops.reduce.reduction_loops import lowest, reduce_axes, total_dtype
 from compiler.ops.rules import integer_calls
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
 from compiler.ops.rules.dom_scale import DomScale, as_scale
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
@@ -51,7 +50,7 @@ class SoftmaxAttrs(OpAttrs):
 
 
 def _softmax_rel(op: str) -> TypeRelation:
-    def infer(types: Sequence[Any], attrs: SoftmaxAttrs) -> Type:
+    def infer(types: Types, attrs: SoftmaxAttrs) -> Type:
         data = tensor_of_rank(op, types, 0, "data", 1, at_least=True)
         normalize_axis(op, attrs.axis, len(data.shape))
         if not is_float(data.dtype):
@@ -86,7 +85,7 @@ _TABLE_BITS = 22
 
 @FQAnnotateRewrite.register(softmax)
 @with_tables
-def softmax_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def softmax_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Narrow scores; the probabilities are an accumulator of 15 bits."""
     if ctx.check_to_skip(ref_call) or not tabulates(ctx):
         return None
@@ -95,7 +94,7 @@ def softmax_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContex
 
 @FQRealizeRewrite.register(softmax)
 @with_tables
-def softmax_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """nn.integer_softmax with exp(-d * scale) for every difference d of two scores."""
     (data,) = args
     attrs = SoftmaxAttrs.of(ref_call)
@@ -145,18 +144,14 @@ _FINER_BITS = 8
 
 @FQAnnotateRewrite.register(log_softmax)
 @with_tables
-def log_softmax_annotate(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def log_softmax_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Narrow scores; the result is an accumulator."""
     return softmax_annotate(ref_call, args, ctx)
 
 
 @FQRealizeRewrite.register(log_softmax)
 @with_tables
-def log_softmax_realize(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def log_softmax_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """x - max(x) + log(p), where p, the largest probability, is 1 / sum(exp(x - max(x)))."""
     (data,) = args
     attrs = SoftmaxAttrs.of(ref_call)
@@ -207,9 +202,7 @@ def _exponential(view: TensorView) -> TensorView:
 
 
 @FLower.register(softmax)
-def softmax_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def softmax_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Four blocks: maximum, exponentials, their sum, quotients."""
     shifted, axes = _shifted(call, inputs[0], b)
     e = b.store(_exponential(shifted))
@@ -220,9 +213,7 @@ def softmax_lower(
 
 
 @FLower.register(log_softmax)
-def log_softmax_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def log_softmax_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Maximum, logarithm of the sum of exponentials, difference."""
     shifted, axes = _shifted(call, inputs[0], b)
     e, zero = _exponential(shifted), literal(0, shifted.dtype)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.expr import Call, Expr, describe
+from compiler.ir.expr import Args, Call, Expr, describe
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.annotation.wide_point import WIDE_BITS, wide_point
 from compiler.ops.nn.integer_standardize import (
@@ -37,9 +37,7 @@ _RESULT_BITS = 28
 _ROOT_LIMIT_BITS = 52
 
 
-def annotate_norm(
-    ref_call: Call, args: tuple[Expr, ...], axis: int, ctx: QuantizeContext
-) -> Expr | None:
+def annotate_norm(ref_call: Call, args: Args, axis: int, ctx: QuantizeContext) -> Expr | None:
     """Narrow data stay as they are, anything else gets 16 bits; the result is an accumulator.
 
     An axis too long for exact sums of squares of 16 bits gets narrow data.

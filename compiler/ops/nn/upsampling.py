@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +11,15 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.ops.arg_types import tensor_of_rank
+from compiler.lir.builder import LirBuilder
+from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.image.resampling import check_method, resample
 from compiler.ops.image.resampling_loops import resample_loops
 from compiler.ops.nn.pool import from_nchw, to_nchw
 from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, image_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "nn.upsampling"
@@ -38,7 +37,7 @@ class UpSamplingAttrs(OpAttrs):
 
 
 @define_op(OP, arg_names=("data",), attrs_type=UpSamplingAttrs, pattern=OpPattern.INJECTIVE)
-def upsampling(types: Sequence[Any], attrs: UpSamplingAttrs) -> Type:
+def upsampling(types: Types, attrs: UpSamplingAttrs) -> Type:
     """Sizes are rounded to the nearest int.
 
     Raises:
@@ -71,9 +70,7 @@ def upsampling_numpy(attrs: UpSamplingAttrs, args: Arrays, out_type: Type) -> li
 
 
 @FLower.register(upsampling)
-def upsampling_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def upsampling_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """As image.resize2d."""
     attrs = UpSamplingAttrs.of(call)
     shape = dict(zip(attrs.layout, out_types[0].concrete_shape))

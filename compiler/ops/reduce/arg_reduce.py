@@ -7,14 +7,13 @@ wide as they are, so that what 8 bits would hold equal stays told apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
@@ -22,13 +21,13 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.index import plus, times
 from compiler.lir.nodes import Combiner
 from compiler.lir.scalars import INDEX_DTYPE, Cast, Scalar, literal
-from compiler.ops.arg_types import check_integer_dtype, tensor
+from compiler.ops.arg_types import Types, check_integer_dtype, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.reduce.axes import reduced_axes, reduced_shape
 from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, unannotated, with_args
-from compiler.ops.rules.lower import FLower, LowerRule, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.partition import FQPartitionRewrite, inner, is_partitioned
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr
@@ -50,7 +49,7 @@ class ArgReduceAttrs(OpAttrs):
 
 
 def _arg_reduce_rel(op: str) -> TypeRelation:
-    def infer(types: Sequence[Any], attrs: ArgReduceAttrs) -> Type:
+    def infer(types: Types, attrs: ArgReduceAttrs) -> Type:
         data = tensor(op, types, 0, "data")
         check_integer_dtype(op, attrs.dtype)
         axes = reduced_axes(op, len(data.shape), attrs.axis, attrs.exclude)
@@ -90,7 +89,7 @@ _register("argmin", np.argmin)
 
 
 def _arg_reduce(combiner: Combiner) -> LowerRule:
-    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
         data = inputs[0] if inputs[0].dtype != "bool" else inputs[0].cast("int8")
         attrs = ArgReduceAttrs.of(call)
         axes = reduced_axes(combiner, len(data.shape), attrs.axis, attrs.exclude)
@@ -127,14 +126,14 @@ FLower.register("argmin")(_arg_reduce("argmin"))
 
 
 @with_tables
-def _partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def _partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Takes its operand from inside the region: a border would round the accumulator to 8 bits."""
     (data,) = args
     return with_args(ref_call, (inner(data),)) if is_partitioned(data) else None
 
 
 @with_tables
-def _annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def _annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The position of a value that will be integer; a position itself has no scale."""
     (data,) = args
     if kind_of(data) is None or ctx.check_to_skip(ref_call):
@@ -143,7 +142,7 @@ def _annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> E
 
 
 @with_tables
-def _realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def _realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The position among the integers; scales per channel become one scale first.
 
     A zero point is the same for all elements and moves no position.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.ty import TensorType, Type, holds_float, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
-from compiler.ops.arg_types import normalize_axes, tensor
+from compiler.ops.arg_types import Types, normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.rules.layout import Order, Relaid, is_natural
 
@@ -58,7 +58,7 @@ def reduce_rel(
         TypeInferenceError: (from the relation) the data are of another kind.
     """
 
-    def infer(types: Sequence[Any], attrs: ReduceAttrs) -> Type:
+    def infer(types: Types, attrs: ReduceAttrs) -> Type:
         data = tensor(op, types, 0, "data")
         if (data.dtype == "bool") != (dtype == "bool") and not bools_too:
             need = "bool" if dtype == "bool" else "numbers"

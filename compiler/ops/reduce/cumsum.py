@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,13 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.lir.routines import externs
-from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.nn.normalize import working
 from compiler.ops.number_format import convert
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.row_major import reshaped
 
@@ -35,7 +35,7 @@ class ScanopAttrs(OpAttrs):
 
 
 @define_op("cumsum", arg_names=("data",), attrs_type=ScanopAttrs, pattern=OpPattern.OPAQUE)
-def cumsum(types: Sequence[Any], attrs: ScanopAttrs) -> Type:
+def cumsum(types: Types, attrs: ScanopAttrs) -> Type:
     """Shape of the data, flat without an axis.
 
     Raises:
@@ -77,7 +77,7 @@ def cumsum_routine(attrs: Mapping[str, Any], arrays: Arrays) -> Arrays:
 
 
 @FLower.register(cumsum)
-def cumsum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def cumsum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """A routine; the dtype is that of the sums already."""
     attrs = ScanopAttrs.of(call)
     out = out_types[0]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.lir.scalars import literal
 from compiler.ops.nn.average_pool import (
     average_pool_scale,
@@ -24,7 +24,7 @@ from compiler.ops.reduce.sum import annotate_sum_of_narrow
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.layout import FConvertLayout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
@@ -64,7 +64,7 @@ FQZeroPoint.register(mean)(always(ZeroPoint.CENTRES))
 
 
 @FLower.register(mean)
-def mean_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def mean_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """A sum, divided in the epilogue."""
     (data,) = inputs
     attrs = ReduceAttrs.of(call)

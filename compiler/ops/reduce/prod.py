@@ -16,7 +16,7 @@ from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, Un, literal
 from compiler.ops.nn.normalize import working
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
 from compiler.ops.reduce.reduction_loops import lowest, reduce_axes, total_dtype
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 prod = register_op(
@@ -59,7 +59,7 @@ def logsumexp_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[An
 
 
 @FLower.register(prod)
-def prod_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def prod_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One reduction."""
     (data,) = inputs
     attrs = ReduceAttrs.of(call)
@@ -77,9 +77,7 @@ def prod_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
 
 
 @FLower.register(logsumexp)
-def logsumexp_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def logsumexp_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """The maximum, then the sum of exponentials; an infinite maximum counts as 0."""
     attrs = ReduceAttrs.of(call)
     dtype = inputs[0].dtype

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.lir.scalars import Cast, literal
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.nn.normalize import working
@@ -23,7 +23,7 @@ from compiler.ops.rules.annotate import (
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
 from compiler.ops.rules.layout import FConvertLayout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import (
@@ -61,9 +61,7 @@ def sum_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [total.astype(data.dtype, copy=False)]
 
 
-def annotate_sum_of_narrow(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def annotate_sum_of_narrow(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Adds narrow integers into an accumulator."""
     if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
         return None
@@ -75,7 +73,7 @@ FQAnnotateRewrite.register(sum_)(with_tables(annotate_sum_of_narrow))
 
 @FQRealizeRewrite.register(sum_)
 @with_tables
-def sum_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def sum_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The sum in the accumulator dtype, at the scale of its terms.
 
     So many terms that 32 bits do not hold their sum are added in int64; the last bits of that go.
@@ -110,7 +108,7 @@ FQZeroPoint.register(sum_)(always(ZeroPoint.CENTRES))
 
 
 @FLower.register(sum_)
-def sum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def sum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One reduction."""
     (data,) = inputs
     attrs = ReduceAttrs.of(call)

@@ -9,12 +9,12 @@ import numpy as np
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder
 from compiler.lir.nodes import Combiner
 from compiler.lir.scalars import BoolImm
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes
 from compiler.ops.reduce.reduction_loops import reduce_axes
-from compiler.ops.rules.lower import FLower, LowerRule, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -40,7 +40,7 @@ _register("any", np.any)
 def _truth(combiner: Combiner) -> LowerRule:
     """``all`` is the smallest truth value, ``any`` the largest."""
 
-    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
         (data,) = inputs
         attrs = ReduceAttrs.of(call)
         axes = reduced_axes("all", len(data.shape), attrs.axis, attrs.exclude)

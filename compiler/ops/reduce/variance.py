@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +17,12 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, is_float
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
-from compiler.ops.arg_types import same_dtype, tensor
+from compiler.ops.arg_types import Types, same_dtype, tensor
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.reduce.axes import reduced_axes, reduced_shape
 from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.broadcast import broadcast_shape
 
@@ -41,7 +40,7 @@ class VarianceAttrs(OpAttrs):
 @define_op(
     "variance", arg_names=("data", "mean"), attrs_type=VarianceAttrs, pattern=OpPattern.COMM_REDUCE
 )
-def variance(types: Sequence[Any], attrs: VarianceAttrs) -> Type:
+def variance(types: Types, attrs: VarianceAttrs) -> Type:
     """The reduced shape of the data.
 
     Raises:
@@ -72,9 +71,7 @@ def variance_numpy(attrs: VarianceAttrs, args: Arrays, out_type: Type) -> list[A
 
 
 @FLower.register(variance)
-def variance_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def variance_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """A sum of squares, divided in the epilogue."""
     attrs = VarianceAttrs.of(call)
     dtype = inputs[0].dtype

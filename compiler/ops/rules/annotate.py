@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler.ir.expr import Call, Constant, Expr, Tuple
+from compiler.ir.expr import Args, Call, Constant, Expr, Tuple
 from compiler.ir.op import OpRule
 from compiler.ir.temp_expr import TempExpr
 from compiler.qtypes.context import QuantizeContext
@@ -43,7 +43,7 @@ def unannotated(expr: Expr) -> Expr:
     return expr.expr if isinstance(expr, QAnnotateExpr) else expr
 
 
-def with_args(ref_call: Call, args: tuple[Expr, ...]) -> Call:
+def with_args(ref_call: Call, args: Args) -> Call:
     """The same operator and attributes over other arguments."""
     return Call(ref_call.op, args, ref_call.attrs, ref_call.type_args, span=ref_call.span)
 

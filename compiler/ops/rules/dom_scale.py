@@ -86,22 +86,21 @@ def _axis(lhs: DomScale, rhs: DomScale) -> int | None:
     return lhs.trailing if lhs.is_vector else rhs.trailing
 
 
-ScaleRule = Callable[[Call, tuple[DomScale | None, ...], QConfig], DomScale | None]
+Scales = tuple[DomScale | None, ...]
+"""Scales of the operands; None where one is unknown."""
+
+ScaleRule = Callable[[Call, Scales, QConfig], DomScale | None]
 """``rule(call, scales of the operands, qconfig)``: None when it cannot be told from them."""
 
 FQDomScale: OpRule[ScaleRule] = OpRule("FQDomScale", asked_by="QuantizeCalibrate")
 
 
-def same_scale(
-    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
-) -> DomScale | None:
+def same_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The scale of the first operand: moving, selecting or bounding elements changes no units."""
     return scales[0]
 
 
-def moved_scale(
-    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
-) -> DomScale | None:
+def moved_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The scale of the first operand, one for all channels: elements move between channels."""
     scale = scales[0]
     if scale is None or not scale.is_vector:
@@ -109,9 +108,7 @@ def moved_scale(
     return DomScale(as_scale(scale.values.max()), wide=scale.wide)
 
 
-def product_scale(
-    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
-) -> DomScale | None:
+def product_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The product of the operands' scales."""
     lhs, rhs = scales
     return None if lhs is None or rhs is None or not lhs.same_axis(rhs) else lhs * rhs

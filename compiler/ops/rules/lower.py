@@ -29,8 +29,9 @@ from compiler.ops.rules.numpy_compute import NumpyCompute
 
 Views = Sequence[TensorView]
 OutTypes = Sequence[TensorType]
+Lowered = list[TensorView]
 
-LowerRule = Callable[[Call, Views, OutTypes, LirBuilder], list[TensorView]]
+LowerRule = Callable[[Call, Views, OutTypes, LirBuilder], Lowered]
 """``rule(call, inputs, out_types, builder) -> views``: ``call`` is typed with static shapes;
 ``inputs`` are those of its arguments, tuples flattened left to right; ``out_types`` the tensors of
 its result, in the same order as the views returned, which have these shapes and dtypes."""
@@ -51,7 +52,7 @@ def elementwise(function: ScalarFunction, reads: int = 1) -> LowerRule:
         reads: how often it reads an operand at most.
     """
 
-    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
         held = [b.reusable(view) for view in inputs] if reads > 1 else inputs
         shape = out_types[0].concrete_shape
         return [
@@ -71,7 +72,7 @@ def binary(op: str) -> LowerRule:
 def moved(where: IndexMap) -> LowerRule:
     """The rule of an operator that only moves elements of its first operand."""
 
-    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
         data = inputs[0]
         shape = out_types[0].concrete_shape
         return [TensorView.of(shape, lambda at: data.at(where(call, at)))]
@@ -79,9 +80,7 @@ def moved(where: IndexMap) -> LowerRule:
     return rule
 
 
-def same_value(
-    call: Call, inputs: Views, out_types: OutTypes, builder: LirBuilder
-) -> list[TensorView]:
+def same_value(call: Call, inputs: Views, out_types: OutTypes, builder: LirBuilder) -> Lowered:
     """The rule of an operator that is an identity at this level."""
     return list(inputs[: len(out_types)])
 
@@ -99,7 +98,7 @@ def library_routine(symbol: str, compute: NumpyCompute) -> LowerRule:
     def run(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> Sequence[Any]:
         return compute(SimpleNamespace(**attrs), arrays, TupleType())
 
-    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
         attrs = {} if call.attrs is None else dict(call.attrs.items())
         if "axis" in attrs:
             attrs["axis"] %= max(len(inputs[0].shape), 1)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import InternalQuantizeError
-from compiler.ir.expr import Call, Constant, Expr, describe
+from compiler.ir.expr import Args, Call, Constant, Expr, describe
 from compiler.ir.op import OpRule
 from compiler.ir.temp_expr import TempExpr
 from compiler.ir.ty import bits, is_float
@@ -149,7 +149,7 @@ def centred(value: QRealizeIntExpr, dtype: str) -> QRealizeIntExpr:
     return like(value, data, dtype=dtype, low=low, high=high, zero_point=0)
 
 
-def both_realized(args: tuple[Expr, ...]) -> tuple[QRealizeIntExpr, QRealizeIntExpr] | None:
+def both_realized(args: Args) -> tuple[QRealizeIntExpr, QRealizeIntExpr] | None:
     """The two integer operands of a binary operator, or None unless both are integer."""
     lhs, rhs = args
     if isinstance(lhs, QRealizeIntExpr) and isinstance(rhs, QRealizeIntExpr):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.ty import bits
 from compiler.qtypes.context import QuantizeContext
 
@@ -14,7 +14,7 @@ Rule = Callable[[Call, tuple[Expr, ...], QuantizeContext], Expr | None]
 def with_tables(rule: Rule) -> Rule:
     """``rule``, which declines in runs without ``integer_tables``: there the operator has none."""
 
-    def switched(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+    def switched(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
         return rule(ref_call, args, ctx) if ctx.qconfig.integer_tables else None
 
     return switched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, describe
+from compiler.ir.expr import Args, Call, Constant, Expr, describe
 from compiler.ops.annotation.attach_simulated_quantize import (
     attach_simulated_quantize,
     quantize_kind,
@@ -17,7 +17,7 @@ from compiler.ops.rules.annotate import (
     unannotated,
     with_args,
 )
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
 from compiler.ops.rules.integer_calls import add as add_call
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.partition import (
@@ -46,7 +46,7 @@ add = binary_op("add", np.add, "+")
 
 
 @FQPartitionRewrite.register(add)
-def add_partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def add_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """A constant bias stays in the region; two regions meet behind borders and go on as one."""
     lhs, rhs = args
     dtype = ctx.qconfig.dtype_input
@@ -60,7 +60,7 @@ def add_partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) 
 
 
 @FQAnnotateRewrite.register(add)
-def add_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def add_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The sum is wide even when both operands are narrow: it may not fit in their dtype."""
     if ctx.check_to_skip(ref_call):
         return None
@@ -88,7 +88,7 @@ def _quantized(expr: Expr, other: QAnnotateKind | None, ctx: QuantizeContext) ->
 
 
 @FQRealizeRewrite.register(add)
-def add_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def add_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Both sides at one scale in the accumulator dtype; float when only one side is integer."""
     pair = both_realized(args)
     if pair is None:
@@ -142,7 +142,7 @@ def _is_constant(expr: Expr) -> bool:
 
 
 @FQDomScale.register(add)
-def add_scale(call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig) -> DomScale | None:
+def add_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The smaller scale, where both are known."""
     lhs, rhs = scales
     return None if lhs is None or rhs is None or not lhs.same_axis(rhs) else lhs.smaller(rhs)

@@ -7,7 +7,6 @@ the length of the result static. Otherwise it is unknown.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +19,10 @@ from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar
-from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -41,7 +40,7 @@ _NAMES = ("start", "stop", "step")
 
 
 @define_op("arange", arg_names=_NAMES, attrs_type=ArangeAttrs, pattern=OpPattern.OPAQUE)
-def arange(types: Sequence[Any], attrs: ArangeAttrs) -> Type:
+def arange(types: Types, attrs: ArangeAttrs) -> Type:
     """A vector.
 
     Raises:
@@ -67,7 +66,7 @@ def arange_numpy(attrs: ArangeAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 @FLower.register(arange)
-def arange_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def arange_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """start + step * index in int64 or float64, then cast."""
     dtype = inputs[0].dtype
     wide = "float64" if dtype.startswith("float") else "int64"

@@ -5,7 +5,6 @@ right_shift of a signed integer is arithmetic (floor division by 2^n); left_shif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from compiler.errors import EvaluationError
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
 from compiler.lir.scalars import Un
-from compiler.ops.arg_types import integer_tensor
+from compiler.ops.arg_types import Types, integer_tensor
 from compiler.ops.rules.lower import FLower, elementwise
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.tensor.broadcast import binary_op
@@ -55,7 +54,7 @@ for _name, _function, _symbol in (
 
 
 @define_op("bitwise_not", arg_names=("data",), pattern=OpPattern.ELEMWISE)
-def bitwise_not(types: Sequence[Any], attrs: Any) -> Type:
+def bitwise_not(types: Types, attrs: Any) -> Type:
     """Type of data, which holds integers."""
     return integer_tensor("bitwise_not", types, 0, "data")
 

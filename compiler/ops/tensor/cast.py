@@ -3,7 +3,6 @@ wraps, anything to bool is "not zero", int to float rounds to nearest even."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, bits, is_integer
 from compiler.lir.index import imm, plus
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Cast, Scalar
-from compiler.ops.arg_types import tensor
+from compiler.ops.arg_types import Types, tensor
 from compiler.ops.number_format import convert, integer_range, storage_dtype
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, elementwise, like_first
@@ -33,7 +32,7 @@ class CastAttrs(OpAttrs):
 
 
 @define_op("cast", arg_names=("data",), attrs_type=CastAttrs, pattern=OpPattern.ELEMWISE)
-def cast(types: Sequence[Any], attrs: CastAttrs) -> Type:
+def cast(types: Types, attrs: CastAttrs) -> Type:
     """Shape of the data, dtype of the attribute.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.scalars import Bin, Scalar
@@ -77,7 +77,7 @@ FQDomScale.register(clip)(same_scale)
 
 
 @FQRealizeRewrite.register(clip)
-def clip_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def clip_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Bounds in units of the integers, truncated when they run; per channel where scales are."""
     (data,) = args
     attrs = ClipAttrs.of(ref_call)

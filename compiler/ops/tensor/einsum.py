@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,11 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
-from compiler.ops.arg_types import merge_dim, same_dtype, tensor_tuple
+from compiler.ops.arg_types import Types, merge_dim, same_dtype, tensor_tuple
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -43,7 +42,7 @@ def _terms(equation: str) -> tuple[list[str], str]:
 
 
 @define_op("einsum", arg_names=("data",), attrs_type=EinsumAttrs, pattern=OpPattern.INJECTIVE)
-def einsum(types: Sequence[Any], attrs: EinsumAttrs) -> Type:
+def einsum(types: Types, attrs: EinsumAttrs) -> Type:
     """One size per letter.
 
     Raises:
@@ -74,7 +73,7 @@ def einsum_numpy(attrs: EinsumAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 @FLower.register(einsum)
-def einsum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def einsum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One reduction over the letters that the result does not have."""
     attrs = EinsumAttrs.of(call)
     terms, output = _terms(attrs.equation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +14,10 @@ from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import literal
-from compiler.ops.arg_types import tensor_of_rank
+from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.number_format import convert, storage_dtype
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, LowerRule, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, LowerRule, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.number_rel import number_rel
 
@@ -38,7 +37,7 @@ def _checked_shape(op: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _constant_fill(name: str, value: int) -> None:
-    def infer(types: Sequence[Any], attrs: InitOpAttrs) -> Type:
+    def infer(types: Types, attrs: InitOpAttrs) -> Type:
         return TensorType(_checked_shape(name, attrs.shape), attrs.dtype or "float32")
 
     op = register_op(
@@ -71,7 +70,7 @@ _constant_like("ones_like", 1)
 
 
 @define_op("full", arg_names=("fill_value",), attrs_type=InitOpAttrs, pattern=OpPattern.ELEMWISE)
-def full(types: Sequence[Any], attrs: InitOpAttrs) -> Type:
+def full(types: Types, attrs: InitOpAttrs) -> Type:
     """The fill value is a scalar tensor."""
     value = tensor_of_rank("full", types, 0, "fill_value", 0)
     return TensorType(_checked_shape("full", attrs.shape), attrs.dtype or value.dtype)
@@ -85,7 +84,7 @@ def full_numpy(attrs: InitOpAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 def _filled(value: int) -> LowerRule:
-    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
         held = literal(value, str(storage_dtype(out_types[0].dtype)))
         return [TensorView.of(out_types[0].concrete_shape, lambda at: held)]
 
@@ -97,7 +96,7 @@ FLower.register("ones", "ones_like")(_filled(1))
 
 
 @FLower.register(full)
-def full_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def full_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """The scalar everywhere."""
     value = inputs[0].cast(str(storage_dtype(out_types[0].dtype))).at(())
     return [TensorView.of(out_types[0].concrete_shape, lambda at: value)]

@@ -9,7 +9,6 @@ Source: Relay v0.10 fixed_point_multiply.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +23,10 @@ from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import IntImm, Intrin, Scalar
-from compiler.ops.arg_types import integer_tensor, normalize_axis
+from compiler.ops.arg_types import Types, integer_tensor, normalize_axis
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views, elementwise
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 Array = NDArray[Any]
@@ -55,7 +54,7 @@ class FixedPointMultiplyPerAxisAttrs(OpAttrs):
     attrs_type=FixedPointMultiplyAttrs,
     pattern=OpPattern.ELEMWISE,
 )
-def fixed_point_multiply(types: Sequence[Any], attrs: FixedPointMultiplyAttrs) -> Type:
+def fixed_point_multiply(types: Types, attrs: FixedPointMultiplyAttrs) -> Type:
     """Type of the data, an integer tensor.
 
     Raises:
@@ -79,7 +78,7 @@ def fixed_point_multiply_numpy(
 
 
 def fixed_point_per_axis_rel(
-    types: Sequence[Type],
+    types: Types,
     num_inputs: int,
     attrs: FixedPointMultiplyPerAxisAttrs,
     reporter: Reporter,
@@ -186,7 +185,7 @@ def fixed_point_multiply_lower(attrs: FixedPointMultiplyAttrs, x: Scalar) -> Sca
 @FLower.register(fixed_point_multiply_per_axis)
 def fixed_point_multiply_per_axis_lower(
     call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+) -> Lowered:
     """One intrinsic, its factor read along the axis."""
     data, multiplier, shift = inputs
     attrs: Any = call.attrs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.scalars import Bin, BoolImm, Scalar, Un
-from compiler.ops.arg_types import tensor
+from compiler.ops.arg_types import Types, tensor
 from compiler.ops.rules.lower import FLower, LowerRule, elementwise, like_first
 from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.tensor.broadcast import binary_op, check_numbers
@@ -22,7 +22,7 @@ binary_op("logical_xor", np.logical_xor, "xor", numbers="bool")
 
 
 def _question_rel(op: str) -> TypeRelation:
-    def infer(types: Sequence[Any], attrs: Any) -> Type:
+    def infer(types: Types, attrs: Any) -> Type:
         data = tensor(op, types, 0, "data")
         if op == "logical_not":
             check_numbers(op, data.dtype, "bool")

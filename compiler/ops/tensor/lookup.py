@@ -6,7 +6,6 @@ a uint8. A shorter table repeats its last entry.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,10 @@ from compiler.ir.ty import TensorType, Type
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Cast, Scalar
-from compiler.ops.arg_types import tensor, tensor_of_rank
+from compiler.ops.arg_types import Types, tensor, tensor_of_rank
 from compiler.ops.number_format import integer_range
 from compiler.ops.rules.layout import FConvertLayout, data_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 OP = "lookup"
@@ -29,7 +28,7 @@ INDEX_DTYPES = ("int8", "uint8", "int16", "uint16")
 
 
 @define_op(OP, arg_names=("data", "table"), pattern=OpPattern.ELEMWISE)
-def lookup(types: Sequence[Any], attrs: Any) -> Type:
+def lookup(types: Types, attrs: Any) -> Type:
     """The shape of the data, the dtype of the table.
 
     Raises:
@@ -55,7 +54,7 @@ def lookup_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
 
 
 @FLower.register(lookup)
-def lookup_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def lookup_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One load; the data are moved to start at 0."""
     data, table = inputs[0], b.reusable(inputs[1])
     lowest, last = integer_range(data.dtype)[0], table.shape[0] - 1

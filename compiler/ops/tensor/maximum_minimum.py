@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Call, Expr, is_op_call
+from compiler.ir.expr import Args, Call, Expr, is_op_call
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive, any_positive
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
@@ -25,9 +25,7 @@ FQAnnotateRewrite.register(*OPS)(with_tables(add_annotate))
 
 @FQRealizeRewrite.register(*OPS)
 @with_tables
-def larger_or_smaller_realize(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def larger_or_smaller_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The larger or the smaller of the integers."""
     pair = both_realized(args)
     if pair is None:

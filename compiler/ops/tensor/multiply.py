@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.nn.matmul_like import annotate_both_sides
 from compiler.ops.rules.annotate import FQAnnotateRewrite, kind_of, with_args
-from compiler.ops.rules.dom_scale import DomScale, FQDomScale, product_scale
+from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, product_scale
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.partition import (
     FQPartitionRewrite,
@@ -37,7 +37,7 @@ multiply = binary_op("multiply", np.multiply, "*")
 
 
 @FQPartitionRewrite.register(multiply)
-def multiply_partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def multiply_partition(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Borders in front of every quantized operand; the product starts a region."""
     if not any(map(is_partitioned, args)):
         return None
@@ -46,7 +46,7 @@ def multiply_partition(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeCont
 
 
 @FQAnnotateRewrite.register(multiply)
-def multiply_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def multiply_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Narrow operands, a constant one as a weight; the product is an accumulator."""
     if kind_of(args[0]) is None and kind_of(args[1]) is None:
         return None
@@ -57,7 +57,7 @@ def multiply_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeConte
 
 
 @FQRealizeRewrite.register(multiply)
-def multiply_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def multiply_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """The product of the integers in the accumulator dtype, at the product of the scales."""
     pair = both_realized(args)
     if pair is None:
@@ -73,9 +73,7 @@ def multiply_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContex
 
 
 @FQDomScale.register(multiply)
-def multiply_scale(
-    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
-) -> DomScale | None:
+def multiply_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The product of the scales; with a plain constant, that many times the scale."""
     return product_scale(call, scales, qconfig) or changed_scale(call, scales, qconfig)
 

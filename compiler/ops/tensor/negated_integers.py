@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -19,7 +19,7 @@ from compiler.qtypes.kind import QAnnotateKind
 
 @FQAnnotateRewrite.register("negative")
 @with_tables
-def negative_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def negative_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """An accumulator: the smallest narrow integer has no counterpart."""
     if kind_of(args[0]) is None or ctx.check_to_skip(ref_call):
         return None
@@ -28,7 +28,7 @@ def negative_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeConte
 
 @FQRealizeRewrite.register("negative")
 @with_tables
-def negative_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def negative_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """-x at the same scale."""
     (data,) = args
     if not isinstance(data, QRealizeIntExpr):

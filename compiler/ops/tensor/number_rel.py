@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.ty import Type, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
-from compiler.ops.arg_types import tensor
+from compiler.ops.arg_types import Types, tensor
 
 
 def number_rel(op: str, floats_only: bool = False, bools: bool = False) -> TypeRelation:
@@ -22,7 +21,7 @@ def number_rel(op: str, floats_only: bool = False, bools: bool = False) -> TypeR
         TypeInferenceError: (from the relation) the data are of another kind.
     """
 
-    def infer(types: Sequence[Any], attrs: Any) -> Type:
+    def infer(types: Types, attrs: Any) -> Type:
         data = tensor(op, types, 0, "data")
         if data.dtype == "bool" and not bools:
             raise TypeInferenceError(

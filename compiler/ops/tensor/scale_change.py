@@ -10,14 +10,12 @@ import math
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, is_op_call
+from compiler.ir.expr import Args, Call, Constant, Expr, is_op_call
 from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
-from compiler.ops.rules.dom_scale import DomScale, as_scale
+from compiler.ops.rules.dom_scale import DomScale, Scales, as_scale
 from compiler.ops.rules.realize import QRealizeIntExpr, integers
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
-
-Args = tuple[Expr, ...]
 
 
 def _constant_side(ref_call: Call, qconfig: QConfig) -> tuple[int, float] | None:
@@ -63,9 +61,7 @@ def realize_scale_change(ref_call: Call, args: Args, ctx: QuantizeContext) -> Ex
     return integers(data.data, scale, data.dtype, data.low, data.high)
 
 
-def changed_scale(
-    call: Call, scales: tuple[DomScale | None, ...], qconfig: QConfig
-) -> DomScale | None:
+def changed_scale(call: Call, scales: Scales, qconfig: QConfig) -> DomScale | None:
     """The FQDomScale rule of such a call; None for other products."""
     found = _constant_side(call, qconfig)
     if found is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.scale_axis import (
     ArgChange,
@@ -29,7 +29,6 @@ from compiler.ops.rules.scale_axis import (
 
 ACTIVATIONS = ("nn.relu", "nn.leaky_relu")
 SUMS = ("add", "subtract")
-Args = tuple[Expr, ...]
 
 
 @FScaleAxisBackwardPrep.register(*ACTIVATIONS)

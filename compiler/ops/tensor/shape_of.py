@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +13,10 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import literal
-from compiler.ops.arg_types import check_integer_dtype, tensor
+from compiler.ops.arg_types import Types, check_integer_dtype, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -36,7 +35,7 @@ class NdarraySizeAttrs(OpAttrs):
 
 
 @define_op("shape_of", arg_names=("data",), attrs_type=ShapeOfAttrs, pattern=OpPattern.OPAQUE)
-def shape_of(types: Sequence[Any], attrs: ShapeOfAttrs) -> Type:
+def shape_of(types: Types, attrs: ShapeOfAttrs) -> Type:
     """One element per axis."""
     rank = len(tensor("shape_of", types, 0, "data").shape)
     return TensorType((rank,), check_integer_dtype("shape_of", attrs.dtype))
@@ -51,7 +50,7 @@ def shape_of_numpy(attrs: ShapeOfAttrs, args: Arrays, out_type: Type) -> list[An
 @define_op(
     "ndarray_size", arg_names=("data",), attrs_type=NdarraySizeAttrs, pattern=OpPattern.OPAQUE
 )
-def ndarray_size(types: Sequence[Any], attrs: NdarraySizeAttrs) -> Type:
+def ndarray_size(types: Types, attrs: NdarraySizeAttrs) -> Type:
     """A scalar."""
     tensor("ndarray_size", types, 0, "data")
     return TensorType((), check_integer_dtype("ndarray_size", attrs.dtype))
@@ -65,9 +64,7 @@ def ndarray_size_numpy(attrs: NdarraySizeAttrs, args: Arrays, out_type: Type) ->
 
 
 @FLower.register(shape_of)
-def shape_of_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def shape_of_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Constants."""
     sizes = inputs[0].shape
     dtype = str(storage_dtype(out_types[0].dtype))
@@ -78,9 +75,7 @@ def shape_of_lower(
 
 
 @FLower.register(ndarray_size)
-def ndarray_size_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def ndarray_size_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """A constant; 0 for a scalar, as in Relay."""
     shape = inputs[0].shape
     size = literal(math.prod(shape) if shape else 0, str(storage_dtype(out_types[0].dtype)))

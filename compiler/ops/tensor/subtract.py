@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
 from compiler.ops.rules.unify_scales import unify_for_add
@@ -22,7 +22,7 @@ FQAnnotateRewrite.register(subtract)(with_tables(add_annotate))
 
 @FQRealizeRewrite.register(subtract)
 @with_tables
-def subtract_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def subtract_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Both sides at one scale in the accumulator dtype."""
     pair = both_realized(args)
     if pair is None:

@@ -7,7 +7,6 @@ Source of the formulas: ops/tensor/formula.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import AttrError, TypeInferenceError
-from compiler.ir.expr import Call, Expr
+from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
 from compiler.lir.scalars import Cast, Scalar, literal
 from compiler.ops.annotation.attach_simulated_quantize import as_input
-from compiler.ops.arg_types import tensor
+from compiler.ops.arg_types import Types, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
 from compiler.ops.rules.dom_scale import DomScale, chosen_scale
@@ -62,7 +61,7 @@ class UnaryFormulaAttrs(OpAttrs):
 @define_op(
     "unary_formula", arg_names=("data",), attrs_type=UnaryFormulaAttrs, pattern=OpPattern.ELEMWISE
 )
-def unary_formula(types: Sequence[Any], attrs: UnaryFormulaAttrs) -> Type:
+def unary_formula(types: Types, attrs: UnaryFormulaAttrs) -> Type:
     """The type of the data.
 
     Raises:
@@ -88,9 +87,7 @@ def unary_formula_numpy(attrs: UnaryFormulaAttrs, args: Arrays, out_type: Type) 
 
 @FQAnnotateRewrite.register(unary_formula)
 @with_tables
-def unary_formula_annotate(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def unary_formula_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """A narrow operand; the result is as fine as its reader wants."""
     if ctx.check_to_skip(ref_call) or not tabulates(ctx):
         return None
@@ -99,9 +96,7 @@ def unary_formula_annotate(
 
 @FQRealizeRewrite.register(unary_formula)
 @with_tables
-def unary_formula_realize(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def unary_formula_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """A lookup of 16 bit entries, which a following requantization replaces by its own."""
     (data,) = args
     attrs = UnaryFormulaAttrs.of(ref_call)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Op, describe
+from compiler.ir.expr import Args, Call, Constant, Expr, Op, describe
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type, holds_float
 from compiler.lir.scalars import Bin, Scalar, Select
 from compiler.ops.annotation.attach_simulated_quantize import as_input, attach_simulated_quantize
-from compiler.ops.arg_types import same_dtype, tensor
+from compiler.ops.arg_types import Types, same_dtype, tensor
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
     QAnnotateExpr,
@@ -31,7 +30,7 @@ from compiler.qtypes.kind import QAnnotateKind
 
 
 @define_op("where", arg_names=("condition", "x", "y"), pattern=OpPattern.BROADCAST)
-def where(types: Sequence[Any], attrs: Any) -> Type:
+def where(types: Types, attrs: Any) -> Type:
     """Broadcast shape of the three, dtype of x and y; any dtype may be the condition (not zero)."""
     condition = tensor("where", types, 0, "condition")
     x = tensor("where", types, 1, "x")
@@ -53,7 +52,7 @@ _MASK = 4096.0
 
 @FQAnnotateRewrite.register(where)
 @with_tables
-def where_annotate(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def where_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Chooses between two values at one scale; a constant one is quantized as a weight.
 
     A condition that is computed from real values stays float, and so does the choice; likewise one
@@ -101,7 +100,7 @@ def _quantized(side: Expr, ctx: QuantizeContext) -> Expr:
 
 @FQRealizeRewrite.register(where)
 @with_tables
-def where_realize(ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext) -> Expr | None:
+def where_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Both branches at the smaller of their scales."""
     condition, *sides = args
     pair = both_realized((sides[0], sides[1]))

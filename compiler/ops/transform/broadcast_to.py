@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +12,9 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Shape, TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
-from compiler.ops.arg_types import shape_text, tensor
+from compiler.ops.arg_types import Types, shape_text, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.broadcast import broadcast_shape
 
@@ -38,7 +37,7 @@ def _repeated(op: str, data: TensorType, shape: Shape) -> Type:
 @define_op(
     "broadcast_to", arg_names=("data",), attrs_type=BroadcastToAttrs, pattern=OpPattern.BROADCAST
 )
-def broadcast_to(types: Sequence[Any], attrs: BroadcastToAttrs) -> Type:
+def broadcast_to(types: Types, attrs: BroadcastToAttrs) -> Type:
     """The named shape.
 
     Raises:
@@ -50,7 +49,7 @@ def broadcast_to(types: Sequence[Any], attrs: BroadcastToAttrs) -> Type:
 
 
 @define_op("broadcast_to_like", arg_names=("data", "like"), pattern=OpPattern.BROADCAST)
-def broadcast_to_like(types: Sequence[Any], attrs: Any) -> Type:
+def broadcast_to_like(types: Types, attrs: Any) -> Type:
     """The shape of argument 1."""
     data = tensor("broadcast_to_like", types, 0, "data")
     like = tensor("broadcast_to_like", types, 1, "like")
@@ -70,9 +69,7 @@ def broadcast_to_like_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[An
 
 
 @FLower.register(broadcast_to, broadcast_to_like)
-def broadcast_to_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def broadcast_to_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Index 0 on axes of size 1."""
     data = inputs[0]
     return [TensorView.of(out_types[0].concrete_shape, data.broadcast_at)]

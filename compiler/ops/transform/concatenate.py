@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.expr import Call, Expr, Tuple, describe
+from compiler.ir.expr import Args, Call, Expr, Tuple, describe
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
@@ -17,7 +16,7 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.index import imm, plus
 from compiler.lir.scalars import Bin, Scalar, Select, literal
 from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
-from compiler.ops.arg_types import merge_dim, normalize_axis, same_dtype, tensor_tuple
+from compiler.ops.arg_types import Types, merge_dim, normalize_axis, same_dtype, tensor_tuple
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
@@ -27,7 +26,7 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, all_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like
@@ -47,7 +46,7 @@ class ConcatenateAttrs(OpAttrs):
 
 
 @define_op(OP, arg_names=("data",), attrs_type=ConcatenateAttrs, pattern=OpPattern.INJECTIVE)
-def concatenate(types: Sequence[Any], attrs: ConcatenateAttrs) -> Type:
+def concatenate(types: Types, attrs: ConcatenateAttrs) -> Type:
     """Sizes along the axis add up; all else must agree.
 
     Raises:
@@ -80,9 +79,7 @@ def concatenate_numpy(attrs: ConcatenateAttrs, args: Arrays, out_type: Type) -> 
 
 
 @FQAnnotateRewrite.register(concatenate)
-def concatenate_annotate(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def concatenate_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """With one quantized field, plain fields are quantized finely and all are concatenated."""
     if ctx.check_to_skip(ref_call):
         return None
@@ -100,9 +97,7 @@ def concatenate_annotate(
 
 
 @FQRealizeRewrite.register(concatenate)
-def concatenate_realize(
-    ref_call: Call, args: tuple[Expr, ...], ctx: QuantizeContext
-) -> Expr | None:
+def concatenate_realize(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """All fields in one dtype at one scale; float when one field is float."""
     (data,), (ref_data,) = args, ref_call.args
     if not isinstance(data, Tuple) or not isinstance(ref_data, Tuple):
@@ -149,9 +144,7 @@ def joined(fields: Views, axis: int, shape: tuple[int, ...]) -> TensorView:
 
 
 @FLower.register(concatenate)
-def concatenate_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def concatenate_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One comparison per field but the last."""
     attrs = ConcatenateAttrs.of(call)
     axis = attrs.axis % len(inputs[0].shape)

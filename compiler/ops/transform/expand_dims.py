@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from compiler.errors import AttrError
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
@@ -42,7 +41,7 @@ def _expanded(shape: tuple[Any, ...], attrs: ExpandDimsAttrs) -> tuple[Any, ...]
     pattern=OpPattern.BROADCAST,
     flags=(RESHAPE,),
 )
-def expand_dims(types: Sequence[Any], attrs: ExpandDimsAttrs) -> Type:
+def expand_dims(types: Types, attrs: ExpandDimsAttrs) -> Type:
     """The shape with ones inserted."""
     data = tensor("expand_dims", types, 0, "data")
     return TensorType(_expanded(data.shape, attrs), data.dtype)

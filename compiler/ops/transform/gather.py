@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +13,9 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import integer_tensor, normalize_axis, tensor
+from compiler.ops.arg_types import Types, integer_tensor, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.take import kept_inside, position
 
@@ -31,7 +30,7 @@ class GatherAttrs(OpAttrs):
 @define_op(
     "gather", arg_names=("data", "indices"), attrs_type=GatherAttrs, pattern=OpPattern.INJECTIVE
 )
-def gather(types: Sequence[Any], attrs: GatherAttrs) -> Type:
+def gather(types: Types, attrs: GatherAttrs) -> Type:
     """Shape of the indices; on the other axes it may not exceed the data.
 
     Raises:
@@ -59,7 +58,7 @@ def gather_numpy(attrs: GatherAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 @FLower.register(gather)
-def gather_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def gather_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One load at a computed index."""
     data, indices = inputs
     attrs = GatherAttrs.of(call)

@@ -5,7 +5,6 @@ As in Relay the tuples run along axis 0 of the indices: indices (M, …) with M 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +17,9 @@ from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.index import imm
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import integer_tensor, merge_dim, tensor
+from compiler.ops.arg_types import Types, integer_tensor, merge_dim, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.take import kept_inside, position
 
@@ -39,7 +38,7 @@ class GatherNDAttrs(OpAttrs):
     attrs_type=GatherNDAttrs,
     pattern=OpPattern.INJECTIVE,
 )
-def gather_nd(types: Sequence[Any], attrs: GatherNDAttrs) -> Type:
+def gather_nd(types: Types, attrs: GatherNDAttrs) -> Type:
     """indices[1:] + data[batch_dims + M:].
 
     Raises:
@@ -78,9 +77,7 @@ def gather_nd_numpy(attrs: GatherNDAttrs, args: Arrays, out_type: Type) -> list[
 
 
 @FLower.register(gather_nd)
-def gather_nd_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def gather_nd_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One load; the components of the tuple are clamped."""
     data, indices = inputs
     attrs = GatherNDAttrs.of(call)

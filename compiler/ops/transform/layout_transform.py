@@ -11,7 +11,7 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import tensor
+from compiler.ops.arg_types import Types, tensor
 from compiler.ops.nn.window import axes_of
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, permutation_layout
@@ -30,7 +30,7 @@ class LayoutTransformAttrs(OpAttrs):
 
 
 @define_op(OP, arg_names=("data",), attrs_type=LayoutTransformAttrs, pattern=OpPattern.INJECTIVE)
-def layout_transform(types: Sequence[Any], attrs: LayoutTransformAttrs) -> Type:
+def layout_transform(types: Types, attrs: LayoutTransformAttrs) -> Type:
     """The permuted shape.
 
     Raises:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.ops.arg_types import normalize_axes, static, tensor
+from compiler.ops.arg_types import Types, normalize_axes, static, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -25,7 +24,7 @@ class SliceLikeAttrs(OpAttrs):
 
 
 @define_op("reshape_like", arg_names=("data", "like"), pattern=OpPattern.INJECTIVE)
-def reshape_like(types: Sequence[Any], attrs: Any) -> Type:
+def reshape_like(types: Types, attrs: Any) -> Type:
     """Shape of argument 1, dtype of argument 0.
 
     Raises:
@@ -49,7 +48,7 @@ def _cut_axes(rank: int, axes: Axes) -> tuple[int, ...]:
 @define_op(
     "slice_like", arg_names=("data", "like"), attrs_type=SliceLikeAttrs, pattern=OpPattern.INJECTIVE
 )
-def slice_like(types: Sequence[Any], attrs: SliceLikeAttrs) -> Type:
+def slice_like(types: Types, attrs: SliceLikeAttrs) -> Type:
     """The leading elements of each cut axis, as many as the other tensor has.
 
     Raises:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem, is_op_call
+from compiler.ir.expr import Args, Call, Constant, Expr, Tuple, TupleGetItem, is_op_call
 from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ir.ty import TupleType
 from compiler.ops.annotation.attach_simulated_quantize import SQ, attach_simulated_quantize
@@ -41,8 +41,6 @@ from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
-
-Args = tuple[Expr, ...]
 
 MOVES = (
     "broadcast_to",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +13,10 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, Select
-from compiler.ops.arg_types import integer_tensor, normalize_axis, same_dtype, tensor_of_rank
+from compiler.ops.arg_types import Types, integer_tensor, normalize_axis, same_dtype, tensor_of_rank
 from compiler.ops.number_format import convert, storage_dtype
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -36,7 +35,7 @@ class OneHotAttrs(OpAttrs):
     attrs_type=OneHotAttrs,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
 )
-def one_hot(types: Sequence[Any], attrs: OneHotAttrs) -> Type:
+def one_hot(types: Types, attrs: OneHotAttrs) -> Type:
     """The indices' shape with the depth inserted.
 
     Raises:
@@ -66,9 +65,7 @@ def one_hot_numpy(attrs: OneHotAttrs, args: Arrays, out_type: Type) -> list[Any]
 
 
 @FLower.register(one_hot)
-def one_hot_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def one_hot_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One comparison of the index with the place on the new axis."""
     attrs = OneHotAttrs.of(call)
     shape, dtype = out_types[0].concrete_shape, str(storage_dtype(out_types[0].dtype))

@@ -7,7 +7,6 @@ Special values: 0 copies the dimension at this source position (unless allowzero
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, Shape, TensorType, Type
-from compiler.ops.arg_types import shape_text, static, tensor
+from compiler.ops.arg_types import Types, shape_text, static, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -133,7 +132,7 @@ def _error(source: Shape, newshape: tuple[int, ...], problem: str) -> TypeInfere
     pattern=OpPattern.INJECTIVE,
     flags=(RESHAPE,),
 )
-def reshape(types: Sequence[Any], attrs: ReshapeAttrs) -> Type:
+def reshape(types: Types, attrs: ReshapeAttrs) -> Type:
     """The type of the result, with 0, -1, -2, -3 and -4 of ``newshape`` resolved."""
     data = tensor("reshape", types, 0, "data")
     return TensorType(new_shape(data.shape, attrs.newshape, attrs.allowzero), data.dtype)

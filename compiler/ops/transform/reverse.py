@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
 from compiler.lir import index
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -27,7 +26,7 @@ class ReverseAttrs(OpAttrs):
 
 
 @define_op("reverse", arg_names=("data",), attrs_type=ReverseAttrs, pattern=OpPattern.INJECTIVE)
-def reverse(types: Sequence[Any], attrs: ReverseAttrs) -> Type:
+def reverse(types: Types, attrs: ReverseAttrs) -> Type:
     """Type of the data."""
     data = tensor("reverse", types, 0, "data")
     normalize_axis("reverse", attrs.axis, len(data.shape))

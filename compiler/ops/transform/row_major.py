@@ -9,7 +9,7 @@ from compiler.ir.expr import Call
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
-from compiler.ops.rules.lower import OutTypes, Views
+from compiler.ops.rules.lower import Lowered, OutTypes, Views
 
 
 def reshaped(data: TensorView, shape: Sequence[int]) -> TensorView:
@@ -63,8 +63,6 @@ def _unflattened(place: Scalar, shape: Sequence[int]) -> list[Scalar]:
     return found
 
 
-def reshape_lower(
-    call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
-) -> list[TensorView]:
+def reshape_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """FLower of every operator that keeps the elements and their order."""
     return [reshaped(inputs[0], out_types[0].concrete_shape)]

@@ -6,7 +6,6 @@ and "max" combine. Updates are applied in row-major order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from compiler.errors import TypeInferenceError, legal_names
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
-from compiler.ops.arg_types import integer_tensor, normalize_axis, same_dtype, tensor
+from compiler.ops.arg_types import Types, integer_tensor, normalize_axis, same_dtype, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, library_routine
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -57,7 +56,7 @@ def _check_mode(op: str, mode: str) -> None:
     attrs_type=ScatterElementsAttrs,
     pattern=OpPattern.OPAQUE,
 )
-def scatter_elements(types: Sequence[Any], attrs: ScatterElementsAttrs) -> Type:
+def scatter_elements(types: Types, attrs: ScatterElementsAttrs) -> Type:
     """Type of the data; indices and updates have one shape, of the data's rank.
 
     Raises:
@@ -86,7 +85,7 @@ def scatter_elements(types: Sequence[Any], attrs: ScatterElementsAttrs) -> Type:
     attrs_type=ScatterNDAttrs,
     pattern=OpPattern.OPAQUE,
 )
-def scatter_nd(types: Sequence[Any], attrs: ScatterNDAttrs) -> Type:
+def scatter_nd(types: Types, attrs: ScatterNDAttrs) -> Type:
     """Type of the data; index tuples run along axis 0 of the indices (M, …).
 
     Raises:

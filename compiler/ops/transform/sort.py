@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, TupleType, Type
-from compiler.ops.arg_types import check_integer_dtype, normalize_axis, tensor
+from compiler.ops.arg_types import Types, check_integer_dtype, normalize_axis, tensor
 from compiler.ops.number_format import storage_dtype
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, library_routine
@@ -40,7 +39,7 @@ class TopKAttrs(OpAttrs):
 
 
 @define_op("sort", arg_names=("data",), attrs_type=ArgsortAttrs, pattern=OpPattern.OPAQUE)
-def sort(types: Sequence[Any], attrs: ArgsortAttrs) -> Type:
+def sort(types: Types, attrs: ArgsortAttrs) -> Type:
     """Type of the data."""
     data = tensor("sort", types, 0, "data")
     normalize_axis("sort", attrs.axis, len(data.shape))
@@ -48,7 +47,7 @@ def sort(types: Sequence[Any], attrs: ArgsortAttrs) -> Type:
 
 
 @define_op("argsort", arg_names=("data",), attrs_type=ArgsortAttrs, pattern=OpPattern.OPAQUE)
-def argsort(types: Sequence[Any], attrs: ArgsortAttrs) -> Type:
+def argsort(types: Types, attrs: ArgsortAttrs) -> Type:
     """Shape of the data, dtype of the positions."""
     data = tensor("argsort", types, 0, "data")
     normalize_axis("argsort", attrs.axis, len(data.shape))
@@ -56,7 +55,7 @@ def argsort(types: Sequence[Any], attrs: ArgsortAttrs) -> Type:
 
 
 @define_op("topk", arg_names=("data",), attrs_type=TopKAttrs, pattern=OpPattern.OPAQUE)
-def topk(types: Sequence[Any], attrs: TopKAttrs) -> Type:
+def topk(types: Types, attrs: TopKAttrs) -> Type:
     """Values and positions, or one of them.
 
     Raises:

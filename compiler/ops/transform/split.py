@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,10 +16,10 @@ from compiler.ir.ty import Dim, TensorType, TupleType, Type
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -48,7 +47,7 @@ def _sizes(size: Dim, where: int | tuple[int, ...]) -> list[Dim]:
 
 
 @define_op("split", arg_names=("data",), attrs_type=SplitAttrs, pattern=OpPattern.INJECTIVE)
-def split(types: Sequence[Any], attrs: SplitAttrs) -> Type:
+def split(types: Types, attrs: SplitAttrs) -> Type:
     """A tuple with one tensor per piece.
 
     Raises:
@@ -71,7 +70,7 @@ def split_numpy(attrs: SplitAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 @FLower.register(split)
-def split_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def split_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """A view per piece, moved by where it starts."""
     attrs = SplitAttrs.of(call)
     (data,) = inputs

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Shape, TensorType, Type
-from compiler.ops.arg_types import normalize_axes, tensor
+from compiler.ops.arg_types import Types, normalize_axes, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
@@ -47,7 +46,7 @@ def squeezed_axes(shape: Shape, axis: Axes) -> tuple[int, ...]:
     pattern=OpPattern.INJECTIVE,
     flags=(RESHAPE,),
 )
-def squeeze(types: Sequence[Any], attrs: SqueezeAttrs) -> Type:
+def squeeze(types: Types, attrs: SqueezeAttrs) -> Type:
     """The shape without the dropped axes."""
     data = tensor("squeeze", types, 0, "data")
     dropped = squeezed_axes(data.shape, attrs.axis)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +11,11 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.ops.arg_types import merge_dim, normalize_axis, same_dtype, tensor_tuple
+from compiler.lir.builder import LirBuilder
+from compiler.ops.arg_types import Types, merge_dim, normalize_axis, same_dtype, tensor_tuple
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.with_tables import with_tables
@@ -32,7 +31,7 @@ class StackAttrs(OpAttrs):
 
 
 @define_op("stack", arg_names=("data",), attrs_type=StackAttrs, pattern=OpPattern.INJECTIVE)
-def stack(types: Sequence[Any], attrs: StackAttrs) -> Type:
+def stack(types: Types, attrs: StackAttrs) -> Type:
     """The common shape with the number of fields inserted.
 
     Raises:
@@ -62,7 +61,7 @@ FQRealizeRewrite.register(stack)(with_tables(concatenate_realize))
 
 
 @FLower.register(stack)
-def stack_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def stack_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Concatenation of the fields with an axis of size 1 each."""
     attrs = StackAttrs.of(call)
     shape = out_types[0].concrete_shape

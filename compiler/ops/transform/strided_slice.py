@@ -18,7 +18,7 @@ from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, Shape, TensorType, Type
 from compiler.lir import index
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import normalize_axes, tensor
+from compiler.ops.arg_types import Types, normalize_axes, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -83,7 +83,7 @@ def _stop(end: int, stride: int, size: Dim) -> int | None:
 
 
 @define_op(OP, arg_names=("data",), attrs_type=StridedSliceAttrs, pattern=OpPattern.INJECTIVE)
-def strided_slice(types: Sequence[Any], attrs: StridedSliceAttrs) -> Type:
+def strided_slice(types: Types, attrs: StridedSliceAttrs) -> Type:
     """The sliced shape; an unknown sliced dimension stays unknown."""
     data = tensor(OP, types, 0, "data")
     dims = list(data.shape)

@@ -7,7 +7,6 @@ Without an axis the data are taken flat. Mode "clip" moves indices outside to th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +20,9 @@ from compiler.ir.ty import TensorType, Type
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
-from compiler.ops.arg_types import integer_tensor, merge_dim, normalize_axis, tensor
+from compiler.ops.arg_types import Types, integer_tensor, merge_dim, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.row_major import reshaped
 
@@ -38,7 +37,7 @@ class TakeAttrs(OpAttrs):
 
 
 @define_op("take", arg_names=("data", "indices"), attrs_type=TakeAttrs, pattern=OpPattern.INJECTIVE)
-def take(types: Sequence[Any], attrs: TakeAttrs) -> Type:
+def take(types: Types, attrs: TakeAttrs) -> Type:
     """data[:axis] + indices[batch_dims:] + data[axis+1:].
 
     Raises:
@@ -97,7 +96,7 @@ def position(value: Scalar, size: int, mode: str) -> Scalar:
 
 
 @FLower.register(take)
-def take_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def take_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One load at a computed index."""
     attrs = TakeAttrs.of(call)
     data, indices = inputs[0], b.reusable(inputs[1])

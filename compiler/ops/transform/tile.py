@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +16,9 @@ from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import normalize_axis, tensor
+from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views, moved
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, moved
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.row_major import reshaped
 
@@ -44,7 +43,7 @@ def _times(size: Dim, count: int) -> Dim:
 
 
 @define_op("tile", arg_names=("data",), attrs_type=TileAttrs, pattern=OpPattern.BROADCAST)
-def tile(types: Sequence[Any], attrs: TileAttrs) -> Type:
+def tile(types: Types, attrs: TileAttrs) -> Type:
     """Missing axes and repetitions count as 1.
 
     Raises:
@@ -60,7 +59,7 @@ def tile(types: Sequence[Any], attrs: TileAttrs) -> Type:
 
 
 @define_op("repeat", arg_names=("data",), attrs_type=RepeatAttrs, pattern=OpPattern.BROADCAST)
-def repeat(types: Sequence[Any], attrs: RepeatAttrs) -> Type:
+def repeat(types: Types, attrs: RepeatAttrs) -> Type:
     """The axis grows by the factor.
 
     Raises:
@@ -102,7 +101,7 @@ def tile_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
 
 
 @FLower.register(repeat)
-def repeat_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def repeat_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """Indices divided by the number of repetitions."""
     attrs = RepeatAttrs.of(call)
     (data,) = inputs

@@ -11,7 +11,7 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.lir.scalars import Scalar
-from compiler.ops.arg_types import normalize_axes, tensor
+from compiler.ops.arg_types import Types, normalize_axes, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -49,7 +49,7 @@ def permutation(axes: tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
 
 
 @define_op("transpose", arg_names=("data",), attrs_type=TransposeAttrs, pattern=OpPattern.INJECTIVE)
-def transpose(types: Sequence[Any], attrs: TransposeAttrs) -> Type:
+def transpose(types: Types, attrs: TransposeAttrs) -> Type:
     """The permuted shape."""
     data = tensor("transpose", types, 0, "data")
     axes = permutation(attrs.axes, len(data.shape))

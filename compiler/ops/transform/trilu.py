@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +13,9 @@ from compiler.ir.ty import Type
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
-from compiler.ops.arg_types import integer_tensor, tensor_of_rank
+from compiler.ops.arg_types import Types, integer_tensor, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.lower import FLower, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
@@ -28,7 +27,7 @@ class TriluAttrs(OpAttrs):
 
 
 @define_op("trilu", arg_names=("data", "k"), attrs_type=TriluAttrs, pattern=OpPattern.ELEMWISE)
-def trilu(types: Sequence[Any], attrs: TriluAttrs) -> Type:
+def trilu(types: Types, attrs: TriluAttrs) -> Type:
     """Type of the data; k is an integer scalar."""
     integer_tensor("trilu", types, 1, "k")
     tensor_of_rank("trilu", types, 1, "k", 0)
@@ -43,7 +42,7 @@ def trilu_numpy(attrs: TriluAttrs, args: Arrays, out_type: Type) -> list[Any]:
 
 
 @FLower.register(trilu)
-def trilu_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> list[TensorView]:
+def trilu_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
     """One comparison of row and column."""
     data, k = inputs
     attrs = TriluAttrs.of(call)

@@ -6,7 +6,6 @@ Invalid rows are filled with -1. Source: Relay's operators of these names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, TupleType, Type, is_float
-from compiler.ops.arg_types import integer_tensor, same_dtype, tensor_of_rank
+from compiler.ops.arg_types import Types, integer_tensor, same_dtype, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, library_routine
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -46,7 +45,7 @@ class NonMaximumSuppressionAttrs(OpAttrs):
     invalid_to_bottom: bool = False
 
 
-def _boxes(op: str, types: Sequence[Any], *columns: int) -> TensorType:
+def _boxes(op: str, types: Types, *columns: int) -> TensorType:
     data = tensor_of_rank(op, types, 0, "data", 3)
     width = data.shape[2]
     if not is_float(data.dtype):
@@ -68,7 +67,7 @@ def _check_score(op: str, column: int) -> None:
     attrs_type=GetValidCountsAttrs,
     pattern=OpPattern.OPAQUE,
 )
-def get_valid_counts(types: Sequence[Any], attrs: GetValidCountsAttrs) -> Type:
+def get_valid_counts(types: Types, attrs: GetValidCountsAttrs) -> Type:
     """(count (B,), boxes (B, N, E), positions (B, N)); counts and positions are int32."""
     op = "vision.get_valid_counts"
     data = _boxes(op, types, attrs.id_index, attrs.score_index)
@@ -84,7 +83,7 @@ def get_valid_counts(types: Sequence[Any], attrs: GetValidCountsAttrs) -> Type:
     attrs_type=NonMaximumSuppressionAttrs,
     pattern=OpPattern.OPAQUE,
 )
-def non_max_suppression(types: Sequence[Any], attrs: NonMaximumSuppressionAttrs) -> Type:
+def non_max_suppression(types: Types, attrs: NonMaximumSuppressionAttrs) -> Type:
     """Boxes of the data's type, or (positions (B, N), count (B, 1)) of int32."""
     op = "vision.non_max_suppression"
     data = _boxes(op, types, attrs.id_index, attrs.score_index, attrs.coord_start + 3)
