@@ -76,7 +76,6 @@ import compiler.ops.reduce.mean
 import compiler.ops.reduce.prod
 import compiler.ops.reduce.reduction_loops
 import compiler.ops.reduce.sum
-import compiler.ops.reduce.truth
 import compiler.ops.reduce.variance
 import compiler.ops.tensor.add
 import compiler.ops.tensor.arange

@@ -9,7 +9,15 @@ from sqlalchemy import Connection, delete, insert, select
 
 from qsearch.store.database import Database
 from qsearch.store.models import ArtifactRow, EventRow, LayerRow, LogRow, StageRow
-from qsearch.store.records import Event, LayerFigures, LogExcerpt, Stage, StoredArtifact
+from qsearch.store.records import (
+    Event,
+    LayerFigures,
+    LogExcerpt,
+    Stage,
+    StoredArtifact,
+    columns_of,
+    record_of,
+)
 
 
 class HistoryQueries(Database):
@@ -17,35 +25,23 @@ class HistoryQueries(Database):
 
     def save_artifact(self, study_id: int, artifact: StoredArtifact) -> None:
         """Remember a file under its kind and key, in place of an earlier one."""
-        self._replace(
-            ArtifactRow,
-            {"study_id": study_id, "kind": artifact.kind, "key": artifact.key},
-            {
-                "sha256": artifact.sha256,
-                "bytes": artifact.bytes,
-                "cpu_s": artifact.cpu_s,
-                "created_at": self._clock(),
-            },
-        )
+        values = columns_of(artifact) | {"created_at": self._clock()}
+        self._replace(ArtifactRow, study_id, ("kind", "key"), values)
 
     def artifacts_of(self, study_id: int, kind: str | None = None) -> list[StoredArtifact]:
         """Files of a study, of one kind or all."""
         query = select(*ArtifactRow.__table__.columns).where(ArtifactRow.study_id == study_id)
         if kind is not None:
             query = query.where(ArtifactRow.kind == kind)
-        return [
-            StoredArtifact(row.kind, row.key, row.sha256, row.bytes, row.cpu_s)
-            for row in self.read(query.order_by(ArtifactRow.id))
-        ]
+        rows = self.read(query.order_by(ArtifactRow.id))
+        return [record_of(StoredArtifact, row) for row in rows]
 
     def artifacts_by_key(self, kind: str, key: str) -> list[StoredArtifact]:
         """Files of every study of the storage under one kind and key, oldest first."""
         query = select(*ArtifactRow.__table__.columns)
         query = query.where(ArtifactRow.kind == kind, ArtifactRow.key == key)
-        return [
-            StoredArtifact(row.kind, row.key, row.sha256, row.bytes, row.cpu_s)
-            for row in self.read(query.order_by(ArtifactRow.id))
-        ]
+        rows = self.read(query.order_by(ArtifactRow.id))
+        return [record_of(StoredArtifact, row) for row in rows]
 
     def add_event(
         self,
@@ -78,22 +74,11 @@ class HistoryQueries(Database):
             .order_by(EventRow.id)
             .limit(limit)
         )
-        return [Event(row.id, row.kind, row.trial, row.data, row.at) for row in rows]
+        return [record_of(Event, row) for row in rows]
 
     def save_stage(self, study_id: int, stage: Stage) -> None:
         """Store a stage, in place of what was known of it."""
-        self._replace(
-            StageRow,
-            {"study_id": study_id, "name": stage.name},
-            {
-                "position": stage.position,
-                "state": stage.state,
-                "planned": stage.planned,
-                "data": dict(stage.data) if stage.data is not None else None,
-                "started_at": stage.started_at,
-                "finished_at": stage.finished_at,
-            },
-        )
+        self._replace(StageRow, study_id, ("name",), columns_of(stage))
 
     def stages_of(self, study_id: int) -> list[Stage]:
         """Stages in order."""
@@ -102,10 +87,7 @@ class HistoryQueries(Database):
             .where(StageRow.study_id == study_id)
             .order_by(StageRow.position)
         )
-        return [
-            Stage(r.name, r.position, r.state, r.planned, r.data, r.started_at, r.finished_at)
-            for r in rows
-        ]
+        return [record_of(Stage, row) for row in rows]
 
     def save_layers(self, study_id: int, layers: Sequence[LayerFigures]) -> None:
         """Store figures about layers, in place of those of the same kind and layer."""
@@ -120,16 +102,7 @@ class HistoryQueries(Database):
                         LayerRow.layer.in_(names),
                     )
                 )
-            rows = [
-                {
-                    "study_id": study_id,
-                    "kind": one.kind,
-                    "layer": one.layer,
-                    "position": one.position,
-                    "figures": dict(one.figures),
-                }
-                for one in layers
-            ]
+            rows = [{"study_id": study_id, **columns_of(one)} for one in layers]
             if rows:
                 connection.execute(insert(LayerRow), rows)
 
@@ -141,7 +114,7 @@ class HistoryQueries(Database):
         if kind is not None:
             query = query.where(LayerRow.kind == kind)
         rows = self.read(query.order_by(LayerRow.kind, LayerRow.position, LayerRow.layer))
-        return [LayerFigures(r.kind, r.layer, r.position, r.figures) for r in rows]
+        return [record_of(LayerFigures, row) for row in rows]
 
     def logs_of(self, study_id: int, trial: int | None = None) -> list[LogExcerpt]:
         """Log excerpts, oldest first: all, or those of one trial."""
@@ -149,13 +122,16 @@ class HistoryQueries(Database):
         if trial is not None:
             query = query.where(LogRow.trial == trial)
         rows = self.read(query.order_by(LogRow.id))
-        return [LogExcerpt(row.trial, row.source, row.excerpt, row.at) for row in rows]
+        return [record_of(LogExcerpt, row) for row in rows]
 
-    def _replace(self, table: Any, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    def _replace(
+        self, table: Any, study_id: int, key: tuple[str, ...], values: Mapping[str, Any]
+    ) -> None:
         """Insert a row, or give the row of this key new values; two drivers may do so at once."""
         if self.shared:
             from sqlalchemy.dialects.postgresql import insert as upsert
         else:
             from sqlalchemy.dialects.sqlite import insert as upsert  # type: ignore[assignment]
-        row = upsert(table).values(**key, **values)
-        self.execute(row.on_conflict_do_update(index_elements=list(key), set_=dict(values)))
+        row = upsert(table).values(study_id=study_id, **values)
+        changed = {name: value for name, value in values.items() if name not in key}
+        self.execute(row.on_conflict_do_update(index_elements=["study_id", *key], set_=changed))

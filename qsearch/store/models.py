@@ -38,6 +38,16 @@ class Table(DeclarativeBase):
         float: Double,
     }
 
+    id: Mapped[int] = mapped_column(primary_key=True, sort_order=-2)
+
+
+class OfStudy:
+    """What belongs to one study, and goes with it."""
+
+    study_id: Mapped[int] = mapped_column(
+        ForeignKey("qs_study.id", ondelete="CASCADE"), sort_order=-1
+    )
+
 
 class StudyRow(Table):
     """One search: a model, its data, the space, the seed, and how far it came.
@@ -48,7 +58,6 @@ class StudyRow(Table):
 
     __tablename__ = "qs_study"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(255), unique=True)
     model_name: Mapped[str] = mapped_column(Text)
     model_sha256: Mapped[str] = mapped_column(String(64))
@@ -65,7 +74,7 @@ class StudyRow(Table):
     updated_at: Mapped[float]
 
 
-class TrialRow(Table):
+class TrialRow(OfStudy, Table):
     """One configuration and what became of it.
 
     ``state`` is waiting, running, complete, pruned, failed or infeasible. ``config_hash`` is
@@ -82,8 +91,6 @@ class TrialRow(Table):
         Index(None, "work_hash"),
     )
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
     number: Mapped[int]
     batch: Mapped[int]
     stage: Mapped[str] = mapped_column(String(32), default="global", server_default="global")
@@ -113,14 +120,12 @@ class TrialRow(Table):
     finished_at: Mapped[float | None]
 
 
-class ArtifactRow(Table):
+class ArtifactRow(OfStudy, Table):
     """A file of the artefact store that belongs to a study, found again by kind and key."""
 
     __tablename__ = "qs_artifact"
     __table_args__ = (UniqueConstraint("study_id", "kind", "key"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
     kind: Mapped[str] = mapped_column(String(32))
     key: Mapped[str] = mapped_column(String(64))
     sha256: Mapped[str] = mapped_column(String(64))
@@ -129,21 +134,19 @@ class ArtifactRow(Table):
     created_at: Mapped[float]
 
 
-class EventRow(Table):
+class EventRow(OfStudy, Table):
     """What happened when: started, resumed, batch proposed, trial finished, stopped, …"""
 
     __tablename__ = "qs_event"
     __table_args__ = (Index(None, "study_id", "id"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
     kind: Mapped[str] = mapped_column(String(32))
     trial: Mapped[int | None]
     data: Mapped[dict[str, Any] | None]
     at: Mapped[float]
 
 
-class DriverRow(Table):
+class DriverRow(OfStudy, Table):
     """A process that drives a study. ``beat`` grows while it lives; its running trials are leased.
 
     Observers measure with their own monotonic clock how long ``beat`` has not changed, so no two
@@ -153,8 +156,6 @@ class DriverRow(Table):
     __tablename__ = "qs_driver"
     __table_args__ = (Index(None, "study_id"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
     name: Mapped[str] = mapped_column(String(255))
     code_version: Mapped[str] = mapped_column(String(64))
     workers: Mapped[int]
@@ -170,7 +171,6 @@ class ShardRow(Table):
     __tablename__ = "qs_shard"
     __table_args__ = (UniqueConstraint("trial_id", "shard"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     trial_id: Mapped[int] = mapped_column(ForeignKey("qs_trial.id", ondelete="CASCADE"))
     shard: Mapped[int]
     shards: Mapped[int]
@@ -179,28 +179,24 @@ class ShardRow(Table):
     cpu_s: Mapped[float]
 
 
-class LayerRow(Table):
+class LayerRow(OfStudy, Table):
     """A figure about one layer: its sensitivity, what its calibration saw, what it costs."""
 
     __tablename__ = "qs_layer"
     __table_args__ = (UniqueConstraint("study_id", "kind", "layer"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
     kind: Mapped[str] = mapped_column(String(32))
     layer: Mapped[str] = mapped_column(String(255))
     position: Mapped[int]
     figures: Mapped[dict[str, Any]]
 
 
-class StageRow(Table):
+class StageRow(OfStudy, Table):
     """A stage of a search: what it is for, how many trials it wants, how it ended."""
 
     __tablename__ = "qs_stage"
     __table_args__ = (UniqueConstraint("study_id", "name"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
     name: Mapped[str] = mapped_column(String(32))
     position: Mapped[int]
     state: Mapped[str] = mapped_column(String(16))
@@ -210,26 +206,22 @@ class StageRow(Table):
     finished_at: Mapped[float | None]
 
 
-class CommandRow(Table):
+class CommandRow(OfStudy, Table):
     """A wish for the drivers of a study: pause, resume or stop. Every driver reads every one."""
 
     __tablename__ = "qs_command"
     __table_args__ = (Index(None, "study_id", "id"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
     kind: Mapped[str] = mapped_column(String(16))
     at: Mapped[float]
 
 
-class LogRow(Table):
+class LogRow(OfStudy, Table):
     """The end of a log that explains something: a worker's last words, a traceback."""
 
     __tablename__ = "qs_log"
     __table_args__ = (Index(None, "study_id", "trial"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("qs_study.id", ondelete="CASCADE"))
     trial: Mapped[int | None]
     source: Mapped[str] = mapped_column(Text)
     excerpt: Mapped[str] = mapped_column(Text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 TrialState = Literal["waiting", "running", "complete", "pruned", "failed", "infeasible"]
 StudyState = Literal["running", "paused", "complete", "stopped", "failed"]
@@ -14,6 +14,9 @@ UNFINISHED: Final[tuple[TrialState, ...]] = ("waiting", "running")
 FINISHED: Final[tuple[TrialState, ...]] = ("complete", "pruned", "failed", "infeasible")
 REPEATABLE: Final[tuple[TrialState, ...]] = ("complete", "infeasible")
 """How the same work would end again; so would one that collapsed."""
+
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,25 +273,31 @@ class LogExcerpt:
 # From rows to records ---------------------------------------------------------------------------
 
 
+def names_of(kind: Any) -> tuple[str, ...]:
+    """Field names of a record."""
+    return tuple(kind.__dataclass_fields__)
+
+
+def record_of(kind: type[R], row: Any, **given: Any) -> R:
+    """A row as a record; fields that are not given are the columns of the same names."""
+    columns = {name: getattr(row, name) for name in names_of(kind) if name not in given}
+    return kind(**given, **columns)
+
+
+def columns_of(record: Any, kind: type[Any] | None = None) -> dict[str, Any]:
+    """The fields of a record as values of the columns of the same names.
+
+    Args:
+        record: whose fields.
+        kind: the base class whose fields alone are meant; None is the class of the record.
+    """
+    values = {name: getattr(record, name) for name in names_of(kind or type(record))}
+    return {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
+
+
 def study_of(row: Any) -> Study:
     """A row of qs_study as a record."""
-    return Study(
-        id=row.id,
-        name=row.name,
-        model_name=row.model_name,
-        model_sha256=row.model_sha256,
-        spec=_current_spec(row.spec),
-        spec_hash=row.spec_hash,
-        seed=row.seed,
-        target_trials=row.target_trials,
-        code_version=row.code_version,
-        state=row.state,
-        stopped=row.stopped,
-        baseline=row.baseline,
-        emitted=row.emitted,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+    return record_of(Study, row, spec=_current_spec(row.spec))
 
 
 def _current_spec(spec: dict[str, Any]) -> dict[str, Any]:
@@ -307,35 +316,17 @@ def _current_spec(spec: dict[str, Any]) -> dict[str, Any]:
 def trial_of(row: Any) -> Trial:
     """A row of qs_trial as a record."""
     failure = Failure(row.error_what, row.error_where, row.error_fix) if row.error_what else None
-    values = row.objective_values
-    return Trial(
-        id=row.id,
-        study_id=row.study_id,
-        number=row.number,
-        batch=row.batch,
-        params=row.params,
-        qconfig=row.qconfig,
-        config_hash=row.config_hash,
-        work_hash=row.work_hash,
-        stage=row.stage,
-        outcome=Outcome(
-            state=row.state,
-            score=row.score,
-            samples=row.samples,
-            collapsed=bool(row.collapsed),
-            outputs_sha256=row.outputs_sha256,
-            failure=failure,
-            attempts=row.attempts,
-            from_store=bool(row.from_store),
-            compile_cpu_s=row.compile_cpu_s,
-            run_cpu_s=row.run_cpu_s,
-            peak_rss_bytes=row.peak_rss_bytes,
-            seconds=row.seconds,
-            objective_values=None if values is None else tuple(values),
-        ),
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        driver_id=row.driver_id,
-        lost_workers=row.lost_workers,
+    outcome = record_of(
+        Outcome,
+        row,
+        collapsed=bool(row.collapsed),
+        failure=failure,
+        from_store=bool(row.from_store),
+        objective_values=objective_values_of(row),
     )
+    return record_of(Trial, row, outcome=outcome)
+
+
+def objective_values_of(row: Any) -> tuple[float, ...] | None:
+    """What a trial reached in each objective; None while it has no score."""
+    return None if row.objective_values is None else tuple(row.objective_values)

@@ -31,6 +31,8 @@ from qsearch.store.records import (
     NewStudy,
     Study,
     StudyState,
+    columns_of,
+    record_of,
     study_of,
 )
 
@@ -49,17 +51,7 @@ class StudyQueries(Database):
         """
         now = self._clock()
         row = insert(StudyRow).values(
-            name=study.name,
-            model_name=study.model_name,
-            model_sha256=study.model_sha256,
-            spec=dict(study.spec),
-            spec_hash=study.spec_hash,
-            seed=study.seed,
-            state="running",
-            target_trials=study.target_trials,
-            code_version=study.code_version,
-            created_at=now,
-            updated_at=now,
+            **columns_of(study), state="running", created_at=now, updated_at=now
         )
         try:
             self.execute(row)
@@ -177,20 +169,7 @@ class DriverQueries(Database):
         if running:
             query = query.where(DriverRow.state == "running")
         rows = self.read(query.order_by(DriverRow.id))
-        return [
-            DriverRecord(
-                id=row.id,
-                study_id=row.study_id,
-                name=row.name,
-                code_version=row.code_version,
-                workers=row.workers,
-                state=row.state,
-                beat=row.beat,
-                started_at=row.started_at,
-                beat_at=row.beat_at,
-            )
-            for row in rows
-        ]
+        return [record_of(DriverRecord, row) for row in rows]
 
     def add_command(self, study_id: int, kind: CommandKind) -> None:
         """Tell the drivers of a study something."""
@@ -208,4 +187,4 @@ class DriverQueries(Database):
             .where(CommandRow.study_id == study_id, CommandRow.id > after)
             .order_by(CommandRow.id)
         )
-        return [Command(row.id, row.kind, row.at) for row in rows]
+        return [record_of(Command, row) for row in rows]

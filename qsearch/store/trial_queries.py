@@ -34,6 +34,9 @@ from qsearch.store.records import (
     Outcome,
     Shard,
     Trial,
+    columns_of,
+    names_of,
+    record_of,
     trial_of,
 )
 
@@ -91,24 +94,8 @@ _LEASE: Final = (
     )
 )
 
-_OUTCOME = (
-    "state",
-    "score",
-    "objective_values",
-    "samples",
-    "collapsed",
-    "outputs_sha256",
-    "error_what",
-    "error_where",
-    "error_fix",
-    "from_store",
-    "compile_cpu_s",
-    "run_cpu_s",
-    "peak_rss_bytes",
-    "seconds",
-    "finished_at",
-)
-
+_COPIED: Final = tuple(name for name in names_of(Outcome) if name not in ("attempts", "failure"))
+_OUTCOME: Final = (*_COPIED, "error_what", "error_where", "error_fix", "finished_at")
 _FINISH: Final = (
     update(_T)
     .where(_T.c.id == bindparam("trial_id"), _T.c.state.in_(UNFINISHED))
@@ -133,15 +120,9 @@ class TrialQueries(Database):
         now = self._clock()
         rows = [
             {
+                **columns_of(trial, NewTrial),
                 "study_id": study_id,
-                "number": trial.number,
-                "batch": trial.batch,
-                "stage": trial.stage,
                 "state": "waiting",
-                "params": dict(trial.params),
-                "qconfig": dict(trial.qconfig),
-                "config_hash": trial.config_hash,
-                "work_hash": trial.work_hash,
                 "collapsed": False,
                 "attempts": 0,
                 "lost_workers": 0,
@@ -161,7 +142,7 @@ class TrialQueries(Database):
             ) from error
         return [
             Trial(
-                **{name: getattr(trial, name) for name in NewTrial.__slots__},
+                **{name: getattr(trial, name) for name in names_of(NewTrial)},
                 id=row_id,
                 study_id=study_id,
                 outcome=Outcome("waiting", attempts=0),
@@ -316,7 +297,7 @@ class TrialQueries(Database):
             .where(TrialRow.study_id == study_id, TrialRow.number == number)
             .order_by(ShardRow.shard)
         )
-        return [Shard(r.shard, r.shards, r.samples, r.sums, r.cpu_s) for r in rows]
+        return [record_of(Shard, row) for row in rows]
 
     def shards_of_work(self, work_hash: str) -> list[Shard]:
         """Parts of the first trial of any study that did exactly this work on all samples."""
@@ -330,7 +311,7 @@ class TrialQueries(Database):
             .where(ShardRow.trial_id == made.scalar_subquery())
             .order_by(ShardRow.shard)
         )
-        return [Shard(r.shard, r.shards, r.samples, r.sums, r.cpu_s) for r in rows]
+        return [record_of(Shard, row) for row in rows]
 
     def _store_ends(
         self, connection: Connection, study_id: int, ends: Sequence[Ended]
@@ -353,17 +334,7 @@ class TrialQueries(Database):
                     "at": now,
                 }
             )
-            rows[ShardRow] += [
-                {
-                    "trial_id": trial.id,
-                    "shard": s.shard,
-                    "shards": s.shards,
-                    "samples": s.samples,
-                    "sums": dict(s.sums),
-                    "cpu_s": s.cpu_s,
-                }
-                for s in end.shards
-            ]
+            rows[ShardRow] += [{"trial_id": trial.id, **columns_of(s)} for s in end.shards]
             if end.log:
                 rows[LogRow].append(
                     {
@@ -394,24 +365,14 @@ def _again(outcome: Outcome) -> Outcome:
 
 def _finished(trial_id: int, outcome: Outcome, now: float) -> Mapping[str, Any]:
     failure = outcome.failure
-    values = outcome.objective_values
+    columns = columns_of(outcome)
     return {
         "trial_id": trial_id,
         "more_attempts": outcome.attempts - 1,
-        "new_state": outcome.state,
-        "new_score": dict(outcome.score) if outcome.score is not None else None,
-        "new_objective_values": list(values) if values is not None else None,
-        "new_samples": outcome.samples,
-        "new_collapsed": outcome.collapsed,
-        "new_outputs_sha256": outcome.outputs_sha256,
+        **{f"new_{name}": columns[name] for name in _COPIED},
         "new_error_what": failure.what if failure else None,
         "new_error_where": failure.where if failure else None,
         "new_error_fix": failure.fix if failure else None,
-        "new_from_store": outcome.from_store,
-        "new_compile_cpu_s": outcome.compile_cpu_s,
-        "new_run_cpu_s": outcome.run_cpu_s,
-        "new_peak_rss_bytes": outcome.peak_rss_bytes,
-        "new_seconds": outcome.seconds,
         "new_finished_at": now,
     }
 

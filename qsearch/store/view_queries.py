@@ -10,7 +10,13 @@ from sqlalchemy import func, select
 
 from qsearch.store.database import Database
 from qsearch.store.models import EventRow, TrialRow
-from qsearch.store.records import FINISHED, Trial, TrialState
+from qsearch.store.records import (
+    FINISHED,
+    Trial,
+    TrialState,
+    objective_values_of,
+    record_of,
+)
 
 _COLUMNS = (
     TrialRow.number,
@@ -97,20 +103,12 @@ class ViewQueries(Database):
 
 
 def _point_of(row: Any) -> TrialPoint:
-    return TrialPoint(
-        number=row.number,
-        state=row.state,
-        stage=row.stage,
-        params=row.params,
-        score=row.score,
-        objective_values=None if row.objective_values is None else tuple(row.objective_values),
-        samples=row.samples,
-        seconds=row.seconds,
+    return record_of(
+        TrialPoint,
+        row,
+        objective_values=objective_values_of(row),
         cpu_s=_cpu_s(row.compile_cpu_s, row.run_cpu_s),
-        attempts=row.attempts,
-        lost_workers=row.lost_workers,
         from_store=bool(row.from_store),
-        finished_at=row.finished_at,
         error=row.error_what,
     )
 

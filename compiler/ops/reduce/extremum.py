@@ -1,4 +1,4 @@
-"""max and min over axes; NaN wins. False is less than True."""
+"""max, min over axes, with a NaN winning; all, any over axes of bool tensors."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import numpy as np
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
+from compiler.ir.type_relation import TypeRelation
 from compiler.lir.builder import LirBuilder
 from compiler.lir.nodes import Combiner
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
 from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
 from compiler.ops.rules.layout import FConvertLayout
-from compiler.ops.rules.lower import FLower, Lowered, LowerRule, OutTypes, Views
+from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 
-def _register(name: str, function: Any) -> None:
+def _register(name: str, function: Any, combiner: Combiner, rel: TypeRelation) -> None:
     op = register_op(
         name,
         arg_names=("data",),
         attrs_type=ReduceAttrs,
-        rel=reduce_rel(name, bools_too=True),
+        rel=rel,
         pattern=OpPattern.COMM_REDUCE,
     )
 
@@ -32,24 +33,19 @@ def _register(name: str, function: Any) -> None:
         axes = reduced_axes(name, args[0].ndim, attrs.axis, attrs.exclude)
         return [function(args[0], axis=axes, keepdims=attrs.keepdims)]
 
-
-_register("max", np.max)
-_register("min", np.min)
-
-
-def _extremum(combiner: Combiner) -> LowerRule:
-    def rule(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
+    @FLower.register(op)
+    def lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> Lowered:
         (data,) = inputs
         attrs = ReduceAttrs.of(call)
-        axes = reduced_axes(combiner, len(data.shape), attrs.axis, attrs.exclude)
+        axes = reduced_axes(name, len(data.shape), attrs.axis, attrs.exclude)
         if not axes:
             return [data]
         init = lowest(data.dtype) if combiner == "max" else highest(data.dtype)
         return [reduce_axes(b, data.shape, axes, combiner, init, data.at, keepdims=attrs.keepdims)]
 
-    return rule
 
-
-FLower.register("max")(_extremum("max"))
-FLower.register("min")(_extremum("min"))
+_register("max", np.max, "max", reduce_rel("max", bools_too=True))
+_register("min", np.min, "min", reduce_rel("min", bools_too=True))
+_register("all", np.all, "min", reduce_rel("all", "bool"))
+_register("any", np.any, "max", reduce_rel("any", "bool"))
 FConvertLayout.register("max", "min")(reduction_layout)
