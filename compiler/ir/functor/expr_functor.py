@@ -117,66 +117,6 @@ class ExprFunctor(Generic[R]):
             f"TempExpr {type(expr).__name__} outside its pass, met by {type(self).__name__}"
         )
 
-    def visit_var(self, var: Var, *args: Any) -> R:
-        """Handle a Var."""
-        return self.visit_default(var, *args)
-
-    def visit_global_var(self, gv: GlobalVar, *args: Any) -> R:
-        """Handle a GlobalVar."""
-        return self.visit_default(gv, *args)
-
-    def visit_constant(self, constant: Constant, *args: Any) -> R:
-        """Handle a Constant."""
-        return self.visit_default(constant, *args)
-
-    def visit_tuple(self, tup: Tuple, *args: Any) -> R:
-        """Handle a Tuple."""
-        return self.visit_default(tup, *args)
-
-    def visit_tuple_getitem(self, item: TupleGetItem, *args: Any) -> R:
-        """Handle a TupleGetItem."""
-        return self.visit_default(item, *args)
-
-    def visit_call(self, call: Call, *args: Any) -> R:
-        """Handle a Call."""
-        return self.visit_default(call, *args)
-
-    def visit_function(self, function: Function, *args: Any) -> R:
-        """Handle a Function literal."""
-        return self.visit_default(function, *args)
-
-    def visit_let(self, let: Let, *args: Any) -> R:
-        """Handle a Let."""
-        return self.visit_default(let, *args)
-
-    def visit_if(self, branch: If, *args: Any) -> R:
-        """Handle an If."""
-        return self.visit_default(branch, *args)
-
-    def visit_op(self, op: Op, *args: Any) -> R:
-        """Handle an Op."""
-        return self.visit_default(op, *args)
-
-    def visit_ref_create(self, ref: RefCreate, *args: Any) -> R:
-        """Handle a RefCreate."""
-        return self.visit_default(ref, *args)
-
-    def visit_ref_read(self, ref: RefRead, *args: Any) -> R:
-        """Handle a RefRead."""
-        return self.visit_default(ref, *args)
-
-    def visit_ref_write(self, ref: RefWrite, *args: Any) -> R:
-        """Handle a RefWrite."""
-        return self.visit_default(ref, *args)
-
-    def visit_constructor(self, constructor: Constructor, *args: Any) -> R:
-        """Handle a Constructor."""
-        return self.visit_default(constructor, *args)
-
-    def visit_match(self, match: Match, *args: Any) -> R:
-        """Handle a Match."""
-        return self.visit_default(match, *args)
-
 
 class MemoizedFunctor(ExprFunctor[R]):
     """An ExprFunctor that handles each node once; the memo is keyed by identity."""

@@ -10,31 +10,22 @@ Source: Relay v0.10 ir/expr_functor.cc (ExprRewriter, PostOrderRewrite).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from compiler.errors import RewriteLoopError
-from compiler.ir.adt import Constructor, Match, RefCreate, RefRead, RefWrite
 from compiler.ir.expr import (
-    Call,
-    Constant,
     Expr,
-    Function,
-    GlobalVar,
-    If,
     Let,
-    Op,
-    Tuple,
-    TupleGetItem,
-    Var,
 )
 from compiler.ir.functor.expr_functor import Handler, handler_table
 from compiler.ir.functor.mixed_mode import MixedModeMutator
 
 
 class ExprRewriter:
-    """``rewrite(pre, post)`` dispatches on the kind of ``pre``; rules return ``post`` by default.
+    """``rewrite(pre, post)`` dispatches on the kind of ``pre``: a Call goes to ``rewrite_call``.
 
-    ``pre`` is the original node, ``post`` the same node over rewritten children.
+    ``pre`` is the original node, ``post`` the same node over rewritten children. A kind without a
+    rule gives ``post``. The names of the kinds are those of ``KIND_NAMES``.
     """
 
     _rules: ClassVar[dict[type[Expr], Handler]] = {}
@@ -47,66 +38,6 @@ class ExprRewriter:
         """What stands for ``pre``."""
         rule = self._rules.get(type(pre))
         return post if rule is None else rule(self, pre, post)
-
-    def rewrite_var(self, pre: Var, post: Expr) -> Expr:
-        """Rule for a Var."""
-        return post
-
-    def rewrite_global_var(self, pre: GlobalVar, post: Expr) -> Expr:
-        """Rule for a GlobalVar."""
-        return post
-
-    def rewrite_constant(self, pre: Constant, post: Expr) -> Expr:
-        """Rule for a Constant."""
-        return post
-
-    def rewrite_tuple(self, pre: Tuple, post: Any) -> Expr:
-        """Rule for a Tuple."""
-        return post
-
-    def rewrite_tuple_getitem(self, pre: TupleGetItem, post: Any) -> Expr:
-        """Rule for a TupleGetItem."""
-        return post
-
-    def rewrite_call(self, pre: Call, post: Any) -> Expr:
-        """Rule for a Call."""
-        return post
-
-    def rewrite_function(self, pre: Function, post: Any) -> Expr:
-        """Rule for a Function literal."""
-        return post
-
-    def rewrite_let(self, pre: Let, post: Any) -> Expr:
-        """Rule for a Let."""
-        return post
-
-    def rewrite_if(self, pre: If, post: Any) -> Expr:
-        """Rule for an If."""
-        return post
-
-    def rewrite_op(self, pre: Op, post: Expr) -> Expr:
-        """Rule for an Op."""
-        return post
-
-    def rewrite_ref_create(self, pre: RefCreate, post: Any) -> Expr:
-        """Rule for a RefCreate."""
-        return post
-
-    def rewrite_ref_read(self, pre: RefRead, post: Any) -> Expr:
-        """Rule for a RefRead."""
-        return post
-
-    def rewrite_ref_write(self, pre: RefWrite, post: Any) -> Expr:
-        """Rule for a RefWrite."""
-        return post
-
-    def rewrite_constructor(self, pre: Constructor, post: Expr) -> Expr:
-        """Rule for a Constructor."""
-        return post
-
-    def rewrite_match(self, pre: Match, post: Any) -> Expr:
-        """Rule for a Match."""
-        return post
 
 
 class ComposedRewriter(ExprRewriter):
