@@ -19,13 +19,7 @@ from pydantic_settings import EnvSettingsSource
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
-from qsearch.settings import (
-    ENVIRONMENT_PREFIX,
-    Flag,
-    Settings,
-    UnknownWordError,
-    names_of_keys,
-)
+from qsearch.settings import ENVIRONMENT_PREFIX, Flag, Settings, UnknownWordError, names_of_keys
 
 _FORMER: Final = {"judge": "evaluator"}
 """Keys and variables of version 0.1 -> today's; they are read for one version more."""

@@ -12,18 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
-from compiler.ir.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    If,
-    Let,
-    Op,
-    Tuple,
-    TupleGetItem,
-    Var,
-)
+from compiler.ir.expr import Call, Constant, Expr, Function, If, Let, Op, Tuple, TupleGetItem, Var
 from compiler.ir.op import OpPattern
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType, TupleType, Type

@@ -6,17 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from compiler.lir import index
-from compiler.lir.scalars import (
-    INDEX_DTYPE,
-    Axis,
-    Bin,
-    Cast,
-    Intrin,
-    Load,
-    Scalar,
-    Select,
-    Un,
-)
+from compiler.lir.scalars import INDEX_DTYPE, Axis, Bin, Cast, Intrin, Load, Scalar, Select, Un
 
 
 def post_order(*roots: Scalar) -> Iterator[Scalar]:

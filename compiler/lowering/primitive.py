@@ -16,17 +16,7 @@ from collections.abc import Sequence
 from compiler.errors import CompilerError, DynamicShapeError, LoweringError
 from compiler.ir.analysis import count_uses, post_order
 from compiler.ir.attrs import DictAttrs
-from compiler.ir.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    Op,
-    Tuple,
-    TupleGetItem,
-    Var,
-    describe,
-)
+from compiler.ir.expr import Call, Constant, Expr, Function, Op, Tuple, TupleGetItem, Var, describe
 from compiler.ir.op import OpPattern
 from compiler.ir.ty import TensorType, TupleType, Type, is_dynamic, tensor_fields
 from compiler.lir.builder import RECOMPUTED_COST, LirBuilder, TensorView

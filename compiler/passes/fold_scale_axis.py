@@ -25,13 +25,7 @@ from compiler.ir.analysis import count_uses, post_order
 from compiler.ir.expr import Call, Expr, Function, is_op_call
 from compiler.ir.functor import ForwardRewriter, MixedModeMutator
 from compiler.ir.module import IRModule
-from compiler.ir.pass_infra import (
-    FunctionPass,
-    ModulePass,
-    PassContext,
-    register_pass,
-    run_named,
-)
+from compiler.ir.pass_infra import FunctionPass, ModulePass, PassContext, register_pass, run_named
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.scale_axis import (
     FScaleAxisBackwardPrep,

@@ -22,11 +22,7 @@ from compiler.quantize._registration import (
 )
 from compiler.quantize._smoothing import smooth
 from compiler.quantize.calibration.activation_scales import activation_scales
-from compiler.quantize.calibration.bind_scales import (
-    bind_scales,
-    measured_points,
-    quantize_points,
-)
+from compiler.quantize.calibration.bind_scales import bind_scales, measured_points, quantize_points
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.collect_stats import collect_stats
 from compiler.quantize.calibration.flow import Calibration, quantize, without_data

@@ -24,12 +24,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
 from compiler.ir.ty import TensorType
-from compiler.ops.rules.channel_factors import (
-    RESULT,
-    Absorber,
-    ChannelFactors,
-    FQChannelFactors,
-)
+from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
 
 Factors = NDArray[np.float64]
 

@@ -15,13 +15,7 @@ from qsearch.report.build import Costs, full_report, summary
 from qsearch.report.pareto import front_of, hypervolume_of
 from qsearch.run_folder import RunFolder
 from qsearch.search.context import TIMEOUT, StudyContext
-from qsearch.search.objectives import (
-    Objective,
-    accuracy_of,
-    keeps_accuracy,
-    option_of,
-    own_scores,
-)
+from qsearch.search.objectives import Objective, accuracy_of, keeps_accuracy, option_of, own_scores
 from qsearch.search.optuna_study import replica
 from qsearch.search.space import Params, Space
 from qsearch.search.study import PreparedStudy

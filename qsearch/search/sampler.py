@@ -30,14 +30,7 @@ from qsearch.search.optuna_study import (
     optuna_sampler,
     quiet_optuna,
 )
-from qsearch.search.space import (
-    Params,
-    Space,
-    config_hash,
-    first_points,
-    is_of_layer,
-    to_qconfig,
-)
+from qsearch.search.space import Params, Space, config_hash, first_points, is_of_layer, to_qconfig
 from qsearch.search.stages import GLOBAL, LAYERS
 from qsearch.search.surrogate import Refinement
 from qsearch.store.records import Trial

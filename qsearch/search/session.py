@@ -25,14 +25,7 @@ from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline, Examination, classes_of
 from qsearch.search.calibration import MEASUREMENTS, KeptStatistics, PooledData
-from qsearch.search.context import (
-    TIMEOUT,
-    Budget,
-    Control,
-    Stopwatch,
-    StudyArtifacts,
-    StudyContext,
-)
+from qsearch.search.context import TIMEOUT, Budget, Control, Stopwatch, StudyArtifacts, StudyContext
 from qsearch.search.driver import STOPPED, Driver
 from qsearch.search.evaluations import Evaluations
 from qsearch.search.evaluator import (

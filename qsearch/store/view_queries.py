@@ -10,13 +10,7 @@ from sqlalchemy import func, select
 
 from qsearch.store.database import Database
 from qsearch.store.models import EventRow, TrialRow
-from qsearch.store.records import (
-    FINISHED,
-    Trial,
-    TrialState,
-    objective_values_of,
-    record_of,
-)
+from qsearch.store.records import FINISHED, Trial, TrialState, objective_values_of, record_of
 
 _COLUMNS = (
     TrialRow.number,

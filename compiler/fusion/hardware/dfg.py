@@ -11,17 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    GlobalVar,
-    Op,
-    Tuple,
-    TupleGetItem,
-    Var,
-)
+from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tuple, TupleGetItem, Var
 from compiler.ir.op import STATEFUL
 
 KINDS: dict[type[Expr], str] = {

@@ -4,11 +4,7 @@ from compiler.ir.functor.expr_functor import ExprFunctor, MemoizedFunctor
 from compiler.ir.functor.forward_rewriter import ForwardRewriter, ForwardRule, Realizer
 from compiler.ir.functor.mixed_mode import MixedModeMutator, MixedModeVisitor
 from compiler.ir.functor.mutator import ExprMutator
-from compiler.ir.functor.pattern_functor import (
-    PatternFunctor,
-    PatternMutator,
-    PatternVisitor,
-)
+from compiler.ir.functor.pattern_functor import PatternFunctor, PatternMutator, PatternVisitor
 from compiler.ir.functor.rewriter import (
     ComposedRewriter,
     ExprRewriter,

@@ -8,15 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from compiler.errors import MutatorError
-from compiler.ir.adt import (
-    Clause,
-    Constructor,
-    Match,
-    Pattern,
-    RefCreate,
-    RefRead,
-    RefWrite,
-)
+from compiler.ir.adt import Clause, Constructor, Match, Pattern, RefCreate, RefRead, RefWrite
 from compiler.ir.expr import (
     Call,
     Constant,

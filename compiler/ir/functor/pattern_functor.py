@@ -8,13 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Generic, TypeVar
 
 from compiler.errors import MutatorError
-from compiler.ir.adt import (
-    Pattern,
-    PatternConstructor,
-    PatternTuple,
-    PatternVar,
-    PatternWildcard,
-)
+from compiler.ir.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
 from compiler.ir.expr import Expr, Var
 from compiler.ir.functor.expr_functor import Handler
 

@@ -13,10 +13,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from compiler.errors import RewriteLoopError
-from compiler.ir.expr import (
-    Expr,
-    Let,
-)
+from compiler.ir.expr import Expr, Let
 from compiler.ir.functor.expr_functor import Handler, handler_table
 from compiler.ir.functor.mixed_mode import MixedModeMutator
 

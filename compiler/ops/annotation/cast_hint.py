@@ -23,13 +23,7 @@ from compiler.ops.rules.integer_calls import cast
 from compiler.ops.rules.lower import FLower, same_value
 from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import (
-    FQRealizeRewrite,
-    QRealizeIntExpr,
-    fits,
-    like,
-    storage_dtype,
-)
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, fits, like, storage_dtype
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind

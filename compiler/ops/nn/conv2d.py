@@ -27,14 +27,7 @@ from compiler.ops.nn.matmul_like import (
 )
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.nn.product_loops import convolution_loops
-from compiler.ops.nn.window import (
-    arrange,
-    axes_of,
-    extent,
-    output_size,
-    restore,
-    set_geometry,
-)
+from compiler.ops.nn.window import arrange, axes_of, extent, output_size, restore, set_geometry
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FQDomScale

@@ -14,13 +14,7 @@ from compiler.ops.annotation.attach_simulated_quantize import (
     quantize_kind,
 )
 from compiler.ops.annotation.quantized_constant import quantized_constant
-from compiler.ops.rules.annotate import (
-    QAnnotateExpr,
-    is_literal,
-    kind_of,
-    unannotated,
-    with_args,
-)
+from compiler.ops.rules.annotate import QAnnotateExpr, is_literal, kind_of, unannotated, with_args
 from compiler.ops.rules.dom_scale import DomScale, Scales
 from compiler.ops.rules.integer_calls import cast, multiply, pad, reshape, scalar, sum_over_others
 from compiler.ops.rules.product_shape import FQProductShape, ProductShape

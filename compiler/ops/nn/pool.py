@@ -16,15 +16,7 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.nodes import Combiner
 from compiler.lir.scalars import Cast, Scalar
 from compiler.ops.arg_types import Types, tensor_of_rank
-from compiler.ops.nn.window import (
-    arrange,
-    axes_of,
-    extent,
-    output_size,
-    restore,
-    set_geometry,
-    tap,
-)
+from compiler.ops.nn.window import arrange, axes_of, extent, output_size, restore, set_geometry, tap
 from compiler.ops.nn.window_loops import Image, image_loops, window_reads
 from compiler.ops.op_attrs import OpAttrs
 

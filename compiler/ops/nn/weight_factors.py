@@ -10,12 +10,7 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call, Constant
 from compiler.ops.nn.weight_scaling import is_depthwise
 from compiler.ops.nn.window import axes_of
-from compiler.ops.rules.channel_factors import (
-    RESULT,
-    Absorber,
-    ChannelFactors,
-    FQChannelFactors,
-)
+from compiler.ops.rules.channel_factors import RESULT, Absorber, ChannelFactors, FQChannelFactors
 from compiler.ops.rules.mean_response import FQMeanResponse, MeanResponse
 
 

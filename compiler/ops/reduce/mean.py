@@ -13,10 +13,7 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder
 from compiler.lir.scalars import literal
-from compiler.ops.nn.average_pool import (
-    average_pool_scale,
-    realize_average_pool,
-)
+from compiler.ops.nn.average_pool import average_pool_scale, realize_average_pool
 from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
 from compiler.ops.reduce.reduction_loops import reduce_axes

@@ -14,12 +14,7 @@ from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.nn.normalize import working
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
 from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
-from compiler.ops.rules.annotate import (
-    FQAnnotateRewrite,
-    QAnnotateExpr,
-    kind_of,
-    with_args,
-)
+from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
 from compiler.ops.rules.layout import FConvertLayout

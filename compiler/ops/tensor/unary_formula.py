@@ -37,13 +37,7 @@ from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.table import RealTable
 from compiler.ops.rules.with_tables import tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
-from compiler.ops.tensor.formula import (
-    MAX_WORDS,
-    evaluate,
-    formula_scalar,
-    reduce_words,
-    words,
-)
+from compiler.ops.tensor.formula import MAX_WORDS, evaluate, formula_scalar, reduce_words, words
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.frontend.from_onnx.convert.volume import (
-    convolve_volume,
-    convolve_volume_transposed,
-)
+from compiler.frontend.from_onnx.convert.volume import convolve_volume, convolve_volume_transposed
 from compiler.frontend.from_onnx.convert.window import Window, read_window
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
