@@ -35,7 +35,7 @@ _SIGNATURES: Final = {
 
 
 @click.command(cls=Command)
-@argument("module", "M.qmod", "what `launch` or `compile` wrote")
+@argument("module", "FILE", "a .qmod, or an .onnx file that `export` wrote")
 @option(
     "--eval",
     metavar="E",
@@ -56,7 +56,7 @@ _SIGNATURES: Final = {
 def run_command(
     module: str, eval: str, preprocess: str | None, executor: str, as_json: bool
 ) -> int:
-    """Run a .qmod on data and score it, sample after sample.
+    """Run a .qmod or an exported .onnx file on data and score it, sample after sample.
 
     Prints the score and the hash of the outputs.
     """
@@ -87,9 +87,15 @@ def run_command(
     "-o",
     "--out",
     "--output",
-    metavar="DIR",
-    required=True,
-    help="folder for the files",
+    metavar="PATH",
+    help="folder for the files; of ONNX also the file, x.onnx (beside the module)",
+    panel=OUTPUT,
+)
+@option(
+    "--batch",
+    metavar="N",
+    type=options.AtLeast(1),
+    help="samples that the ONNX model takes at a time (any number)",
     panel=OUTPUT,
 )
 @option(
@@ -105,14 +111,15 @@ def export_command(
     format: str,
     hw: str | None,
     matcher: str | None,
-    out: str,
+    out: str | None,
+    batch: int | None,
     name: str | None,
     as_json: bool,
 ) -> int:
     """Write a .qmod as C source, as ONNX, or as commands of an accelerator."""
     from qsearch.modules.export import export
 
-    found = export(module, format, out, name=name, hw=hw, matcher=matcher)
+    found = export(module, format, out, name=name, batch=batch, hw=hw, matcher=matcher)
     if as_json:
         print(json.dumps(found.to_dict()))
         return EXIT_OK

@@ -6,7 +6,9 @@ One more format: a function registered with ``export_formats`` that writes its f
 
 from __future__ import annotations
 
+import keyword
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compiler.errors import CodegenError
+from compiler.errors import CodegenError, OnnxExportError
 from compiler.named_table import NamedTable
 from compiler.runtime.artifact import QModule, Sample, load_qmod
 from qsearch.errors import RunFolderError, SettingsError
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
 
 COMMANDS = "commands"
 """The format that needs an accelerator."""
+ONNX_FORMATS = ("grid", "onnx", "float")
+"""Formats that are one .onnx file."""
 
 PathLike = str | os.PathLike[str]
 
+_TOLERANCE = 1e-4
 _SEED = 0
 """Of the sample that a module without samples gets."""
 
@@ -61,12 +66,14 @@ class ExportTarget:
     Attributes:
         name: base of the file names.
         folder: it is there.
+        batch: samples at a time, of ONNX; None takes any number.
         hw: the accelerator, a shipped name or a file; None for formats that need none.
         matcher: how hardware groups are drawn: "greedy" or "optimal".
     """
 
     name: str
     folder: Path
+    batch: int | None = None
     hw: str | None = None
     matcher: str = "greedy"
 
@@ -79,9 +86,10 @@ export_formats: NamedTable[Exporter] = NamedTable("export format", SettingsError
 def export(
     path: PathLike,
     format: str = "c",
-    out: PathLike = ".",
+    out: PathLike | None = None,
     *,
     name: str | None = None,
+    batch: int | None = None,
     hw: str | None = None,
     matcher: str | None = None,
 ) -> ExportedFiles:
@@ -92,8 +100,11 @@ def export(
         format: "c", C99 source whose main.c checks itself; "onnx", exact integers; "grid", the same
             integers on float32 tensors; "float", a module that is not on integers; "commands", what
             the accelerator ``hw`` and its host run, in order.
-        out: folder for the files; made if it is missing.
+        out: folder for the files, made if it is missing; of ONNX also the file, ``x.onnx``. Beside
+            the module without it: ``NAME.FORMAT.onnx`` (NAME.integer.onnx), or the folder
+            ``NAME_FORMAT``.
         name: base of the file names and C symbols; that of the module without it.
+        batch: samples that an ONNX model takes at a time; None takes any number of them.
         hw: name of a shipped hardware description, or its file; for "commands" only.
         matcher: how its groups are drawn, "greedy" (without it) or "optimal".
     Raises:
@@ -113,16 +124,42 @@ def export(
             where="--hw" if hw is not None else "--matcher",
             fix=f"leave it out, or choose --format {COMMANDS}",
         )
+    if batch is not None and format not in ONNX_FORMATS:
+        raise SettingsError(
+            f"{format} has the number of samples of the module",
+            where="--batch",
+            fix=f"leave it out, or choose --format {ONNX_FORMATS[0]}",
+        )
     found = module_at(Path(path))
     module = load_qmod(found)
-    folder = Path(out)
+    folder, base = _place(found, format, None if out is None else Path(out))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(
             f"{folder} cannot be made: {error.strerror}", where="-o", fix="name another folder"
         ) from error
-    return exporter(module, ExportTarget(name or found.stem, folder, hw, matcher or "greedy"))
+    target = ExportTarget(name or base, folder, batch, hw, matcher or "greedy")
+    return exporter(module, target)
+
+
+def _place(module: Path, format: str, out: Path | None) -> tuple[Path, str]:
+    """Folder of the files, and the base of their names."""
+    onnx_file = format in ONNX_FORMATS
+    if out is None:
+        folder = module.parent
+        if onnx_file:
+            return folder, f"{module.stem}.{'integer' if format == 'onnx' else format}"
+        return folder / f"{module.stem}_{format}", module.stem
+    if out.suffix != ".onnx" or out.is_dir():
+        return out, module.stem
+    if not onnx_file:
+        raise SettingsError(
+            f"{format} is several files, not one",
+            where=f"-o {out}",
+            fix=f"name a folder, or add --format {ONNX_FORMATS[0]}",
+        )
+    return out.parent, out.stem
 
 
 def sample_of(module: QModule) -> Sample:
@@ -160,6 +197,7 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
         "kernels": package.kernels,
         "needs_libm": package.uses_libm,
         "self_check": "bit by bit" if exact else f"within {TOLERANCE:g}",
+        **_border(module),
     }
     base = package.name
     libm = " -lm" if package.uses_libm else ""
@@ -167,12 +205,24 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
     return ExportedFiles("c", tuple(package.write(to.folder)), facts, hint)
 
 
+def _border(module: QModule) -> dict[str, str]:
+    """What C takes where the model took another float dtype."""
+    interface = module.interface
+    ports = () if interface is None else (*interface.inputs, *interface.outputs)
+    other = sorted({port.dtype for port in ports if port.dtype in ("float16", "float64")})
+    return (
+        {"border": f"C takes and gives float32 where the model has {', '.join(other)}"}
+        if other
+        else {}
+    )
+
+
 @export_formats.register("onnx")
 def export_integer_onnx(module: QModule, to: ExportTarget) -> ExportedFiles:
     """The same integers in their own dtypes: ConvInteger, MatMulInteger, BitShift."""
     from compiler.export.to_onnx.integer import to_integer_onnx
 
-    return _onnx("onnx", to_integer_onnx(module.module), to)
+    return _onnx("onnx", to_integer_onnx(module.module), module, to)
 
 
 @export_formats.register("grid")
@@ -180,7 +230,7 @@ def export_grid(module: QModule, to: ExportTarget) -> ExportedFiles:
     """The same integers carried in float32 tensors, fast on onnxruntime."""
     from compiler.export.to_onnx.grid import to_grid_onnx
 
-    return _onnx("grid", to_grid_onnx(module.module), to)
+    return _onnx("grid", to_grid_onnx(module.module), module, to)
 
 
 @export_formats.register("float")
@@ -188,19 +238,105 @@ def export_float(module: QModule, to: ExportTarget) -> ExportedFiles:
     """A module that is not on integers (do_simulation=True), operator by operator."""
     from compiler.export.to_onnx.float_model import to_onnx
 
-    return _onnx("float", to_onnx(module.module), to)
+    return _onnx("float", to_onnx(module.module), module, to, exact=False)
 
 
 def _onnx(
-    format: str,
-    model: onnx.ModelProto,
-    to: ExportTarget,
-    facts: dict[str, Any] | None = None,
+    format: str, model: onnx.ModelProto, module: QModule, to: ExportTarget, exact: bool = True
 ) -> ExportedFiles:
+    """Write a model with the interface of the original; a self check runs it.
+
+    Args:
+        exact: it promises the module's bits.
+    """
+    from compiler.export.to_onnx.interface import with_batch, with_names
+    from compiler.targets.ort.exported import seal
+
+    interface = module.interface
+    note = ""
+    try:
+        made = with_batch(model, interface, to.batch)
+        _compare(made, module, exact)
+    except (OnnxExportError, CodegenError) as error:
+        if to.batch not in (None, 1):
+            raise
+        made, note = model, error.what
+        _compare(made, module, exact)
+    if interface is not None:
+        made = with_names(made, interface)
+    seal(made, format, module if exact else None)
     path = to.folder / f"{to.name}.onnx"
-    _write(path, model.SerializeToString(deterministic=True))
-    counted = {"nodes": len(model.graph.node), "model_bytes": path.stat().st_size}
-    return ExportedFiles(format, (path,), {**counted, **(facts or {})})
+    _write(path, made.SerializeToString(deterministic=True))
+    facts = {
+        "nodes": len(made.graph.node),
+        "model_bytes": path.stat().st_size,
+        "inputs": [_shown(info) for info in made.graph.input],
+        "outputs": [_shown(info) for info in made.graph.output],
+        "self_check": "bit by bit, default session options" if exact else f"within {_TOLERANCE:g}",
+        **({"one_sample_at_a_time": note} if note else {}),
+    }
+    feed = ", ".join(f'"{info.name}": {_variable(info.name)}' for info in made.graph.input)
+    hint = (
+        f"qsearch run {path} --eval DATA\nin Python:\n"
+        f"  import onnxruntime\n  session = onnxruntime.InferenceSession({str(path)!r})\n"
+        f"  outputs = session.run(None, {{{feed}}})"
+    )
+    return ExportedFiles(format, (path,), facts, hint)
+
+
+def _variable(name: str) -> str:
+    """A Python name like the name of an input."""
+    made = re.sub(r"\W", "_", name)
+    return made if made.isidentifier() and not keyword.iskeyword(made) else f"x_{made}"
+
+
+def _compare(model: onnx.ModelProto, module: QModule, exact: bool) -> None:
+    """Run the module's samples through onnxruntime, as many at a time as the model takes.
+
+    Raises:
+        CodegenError: onnxruntime gives something else than the reference.
+    """
+    from compiler.targets.ort.session import OrtExecutor
+
+    session = OrtExecutor(model)
+    samples = list(module.samples) or [sample_of(module)]
+    if len(samples) == 1:
+        inputs, _ = samples[0]
+        turned = {name: np.ascontiguousarray(array[..., ::-1]) for name, array in inputs.items()}
+        samples.append((turned, module.run(turned, "reference")))
+    fixed = [dims[0] for _, _, dims in session.inputs if dims and isinstance(dims[0], int)]
+    rows = [dims[0] for dims in (ty.concrete_shape for ty in module.input_types.values()) if dims]
+    count = len(samples) if len(fixed) < len(rows) else max(fixed[0] // rows[0], 1) if rows else 1
+    chosen = [samples[place % len(samples)] for place in range(count)]
+    if count == 1:
+        found, wanted = session.run(chosen[0][0]), chosen[0][1]
+    else:
+        many = {dims[0] for _, _, dims in session.inputs if dims}
+        joined = {
+            name: np.concatenate([inputs[name] for inputs, _ in chosen])
+            if dims and dims[0] in many and (not isinstance(dims[0], int) or dims[0] == fixed[0])
+            else chosen[0][0][name]
+            for name, _, dims in session.inputs
+        }
+        found = session.run(joined)
+        wanted = [np.concatenate(parts) for parts in zip(*(out for _, out in chosen), strict=True)]
+    for ours, theirs in zip(found, wanted, strict=True):
+        same = ours.tobytes() == theirs.tobytes()
+        if not same and (exact or not np.allclose(ours, theirs, _TOLERANCE, _TOLERANCE)):
+            raise CodegenError(
+                "onnxruntime computes something else than the module",
+                where=f"{count} of its samples at a time",
+                fix="this is a defect, please report the module",
+            )
+
+
+def _shown(info: onnx.ValueInfoProto) -> str:
+    import onnx
+
+    tensor = info.type.tensor_type
+    dims = ", ".join(str(d.dim_param or d.dim_value) for d in tensor.shape.dim)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    return f"{info.name}: {dtype}[{dims}]"
 
 
 @export_formats.register(COMMANDS)

@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,16 +157,19 @@ class Batches:
 def run_module(
     path: PathLike, data: Any, *, preprocess: str | None = None, executor: str = "auto"
 ) -> dict[str, Any]:
-    """Run a .qmod on data, sample after sample.
+    """Run a .qmod, or an .onnx file that ``export`` wrote, on data, sample after sample.
 
     Args:
-        executor: as for ``QModule.run``; every executor gives the same bits.
+        executor: as for ``QModule.run``; every executor gives the same bits. An .onnx file is run
+            by onnxruntime with default session options.
     Returns:
         ``top1`` (None without labels), ``n``, ``outputs_sha256`` over the little-endian float32
         outputs, and the time it took.
+    Raises:
+        ArtifactError: the file is neither.
+        CodegenError: onnxruntime gives other bits for an .onnx file than its module has.
     """
-    module = load(path)
-    inputs = input_specs(module.module)
+    inputs, run = _runnable(Path(path), executor)
     with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
         prepared = prepare_data(
             data,
@@ -184,7 +187,7 @@ def run_module(
         digest = hashlib.sha256()
         begin, begin_cpu = time.monotonic(), time.process_time()
         for batch in model_batches(dataset, prepared.samples, inputs, _CHUNK):
-            outputs = [out[: batch.count] for out in module.run(batch.inputs, executor)]
+            outputs = [out[: batch.count] for out in run(batch.inputs)]
             for sample in range(batch.count):
                 for out in outputs:
                     digest.update(np.ascontiguousarray(out[sample], "<f4").tobytes())
@@ -196,3 +199,26 @@ def run_module(
             "wall_s": round(time.monotonic() - begin, 3),
             "cpu_s": round(time.process_time() - begin_cpu, 3),
         }
+
+
+Run = Callable[[Mapping[str, NDArray[Any]]], list[NDArray[Any]]]
+
+
+def _runnable(path: Path, executor: str) -> tuple[tuple[InputSpec, ...], Run]:
+    """Inputs of a file, and how to run it on arrays of them."""
+    if path.suffix != ".onnx":
+        module = load(path)
+        return input_specs(module.module), lambda inputs: module.run(inputs, executor)
+    from compiler.targets.ort.exported import open_exported
+
+    session = open_exported(path)
+    dtypes = {name: dtype for name, dtype, _ in session.inputs}
+    specs = tuple(
+        InputSpec(
+            name,
+            tuple(dim if isinstance(dim, int) else 1 for dim in dims),
+            "float32" if dtype.startswith("float") else dtype,
+        )
+        for name, dtype, dims in session.inputs
+    )
+    return specs, lambda inputs: session.run({n: a.astype(dtypes[n]) for n, a in inputs.items()})

@@ -29,7 +29,6 @@ from qsearch.run_folder import RunFolder, StudyAddress, find_study
 from qsearch.search.calibration import stored_key
 from qsearch.search.context import StudyArtifacts
 from qsearch.search.session import FLOAT_MODULE
-from qsearch.search.space import Space
 from qsearch.search.winner import (
     INPUTS,
     SAMPLES,
@@ -137,7 +136,6 @@ def _refuse_without_score(study: Study, trial: Trial) -> None:
 
 def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
     spec, qconfig = study.spec, QConfig.from_dict(trial.qconfig)
-    start = QConfig.from_dict(spec["start"])
     key = {
         "module": spec["module_sha256"],
         "calib": spec["calib_sha256"],
@@ -149,7 +147,6 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
         module,
         NoData(),
         percentiles=tuple(spec["percentiles"]),
-        grams=Space.from_dict(spec["space"]).asks_for_grams or start.needs_grams,
         store=_Kept(artifacts, key),
     )
     try:

@@ -87,6 +87,16 @@ class OrtExecutor:
         """Names of the outputs, in order."""
         return tuple(o.name for o in self._session.get_outputs())
 
+    @property
+    def inputs(self) -> list[tuple[str, str, tuple[int | str, ...]]]:
+        """Name, dtype and sizes of every input; a size without number is a name."""
+        return [(name, dtype, self._shapes[name]) for name, dtype in self._dtypes.items()]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """``metadata_props`` of the model."""
+        return dict(self._session.get_modelmeta().custom_metadata_map)
+
     def run(self, inputs: Inputs) -> list[NDArray[Any]]:
         """Run once.
 

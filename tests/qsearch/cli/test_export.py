@@ -51,14 +51,44 @@ def test_onnx_forms_give_the_bits_of_the_module(
     assert found["files"] == [str(tmp_path / "n.onnx")]
     model = onnx.load(tmp_path / "n.onnx")
     assert found["nodes"] == len(model.graph.node)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(),
-        providers=["CPUExecutionProvider"],
-    )
+    assert found["inputs"] == ["input: float32[N, 1, 8, 8]"]
+    assert found["outputs"] == ["logits: float32[N, 10]"]
+    session = onnxruntime.InferenceSession(tmp_path / "n.onnx")
     module = load_qmod(digits)
-    for inputs, outputs in module.samples:
-        made = session.run(None, inputs)
-        assert np.asarray(made[0]).tobytes() == outputs[0].tobytes()
+    samples = list(module.samples)
+    for inputs, outputs in samples:
+        assert np.asarray(session.run(None, inputs)[0]).tobytes() == outputs[0].tobytes()
+    joined = np.concatenate([inputs["input"] for inputs, _ in samples])
+    wanted = np.concatenate([outputs[0] for _, outputs in samples])
+    assert np.asarray(session.run(None, {"input": joined})[0]).tobytes() == wanted.tobytes()
+
+
+def test_onnx_goes_to_the_named_file_or_beside_the_module(
+    digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "m.qmod"
+    copy.write_bytes(digits.read_bytes())
+    for words, name in (
+        (["--format", "grid", "-o", str(tmp_path / "new" / "x.onnx")], "new/x.onnx"),
+        (["--format", "grid"], "m.grid.onnx"),
+        (["--format", "onnx", "--batch", "2"], "m.integer.onnx"),
+        ([], "m_c/m.c"),
+    ):
+        assert run(["export", str(copy), *words]) == 0
+        assert (tmp_path / name).is_file()
+        assert f"{tmp_path / name}\n" in capfd.readouterr().out
+    sizes = onnx.load(tmp_path / "m.integer.onnx").graph.input[0].type.tensor_type.shape
+    assert sizes.dim[0].dim_value == 2
+    for words in (["-o", str(tmp_path / "y.onnx")], ["--batch", "2"]):
+        assert run(["export", str(copy), *words]) == 2
+        assert "--format grid" in capfd.readouterr().err
+
+
+def test_an_exported_file_scores_as_its_module(digits: Path, tmp_path: Path) -> None:
+    data = str(Path(qsearch.__file__).parent / "models" / "digits_dev.npz")
+    found = qsearch.export(digits, "grid", tmp_path / "x.onnx")
+    ours, theirs = (qsearch.run_module(path, data) for path in (found.files[0], digits))
+    assert ours["outputs_sha256"] == theirs["outputs_sha256"]
 
 
 def test_a_module_on_integers_has_no_float_form(
@@ -72,7 +102,7 @@ def test_a_simulated_module_has_a_float_form(tmp_path: Path) -> None:
     module = qsearch.quantize("digits", qconfig="do_simulation=True,partition_conversions=disabled")
     module.save(tmp_path / "s.qmod")
     found = qsearch.export(tmp_path / "s.qmod", "float", tmp_path)
-    assert onnx.load(found.files[0]).graph.output[0].name == "output"
+    assert onnx.load(found.files[0]).graph.output[0].name == "logits"
 
 
 def test_unknown_formats_and_missing_files_are_bad_input(

@@ -1,0 +1,102 @@
+"""Exported models as callers know the original: names, dtypes, any number of samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from compiler import relay
+from compiler.errors import ArtifactError, CodegenError, OnnxExportError
+from compiler.export.to_onnx.float_model import to_onnx
+from compiler.export.to_onnx.interface import with_batch, with_metadata, with_names
+from compiler.pipeline import evaluate
+from compiler.runtime.artifact import QModule
+from compiler.runtime.interface import KEY, Interface, Port
+from compiler.targets.ort.exported import open_exported, seal
+from compiler.targets.ort.session import OrtExecutor
+
+op = relay.op
+
+
+def token_module() -> relay.IRModule:
+    """A constant token in front of rows: what a transformer does to its samples."""
+    x = relay.var("x", (1, 4, 6))
+    token = relay.const(np.arange(6, dtype="float32").reshape(1, 1, 6))
+    joined = op.concatenate((token, op.reshape(x, newshape=(1, 4, 6))), axis=1)
+    return relay.module(op.reshape(joined, newshape=(1, 30)))
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_a_batch_gives_what_its_samples_give(batch: int | None) -> None:
+    mod = token_module()
+    session = OrtExecutor(with_batch(to_onnx(mod), None, batch))
+    assert session.inputs == [("x", "float32", (batch or "batch", 4, 6))]
+    data = np.random.default_rng(0).standard_normal((3, 4, 6)).astype("float32")
+    (found,) = session.run([data])
+    for sample in range(3):
+        (expected,) = evaluate(mod, {"x": data[sample : sample + 1]})
+        np.testing.assert_array_equal(found[sample : sample + 1], expected)
+
+
+def test_an_operator_that_joins_samples_is_refused() -> None:
+    x = relay.var("x", (1, 4))
+    other = relay.const(np.ones((1, 4), "float32"))
+    mod = relay.module(op.concatenate((x, other), axis=0))
+    with pytest.raises(OnnxExportError, match="one sample at a time"):
+        with_batch(to_onnx(mod), None)
+    with pytest.raises(OnnxExportError, match="no input has a leading axis"):
+        with_batch(to_onnx(relay.module(op.exp(relay.var("x", ())))), None)
+
+
+def test_names_order_and_dtypes_are_those_of_the_model() -> None:
+    x = relay.var("pixels", (1, 4))
+    mod = relay.module(relay.Tuple((op.exp(x), op.nn.relu(x))))
+    inputs = (Port("unread", "int64", ("n",)), Port("pixels", "float16", ("n", 4)))
+    # The second name is one that the exporter gives to its own tensors.
+    outputs = (Port("logits", "float16", ("n", 4)), Port("t0", "float32", ("n", 4)))
+    interface = Interface(inputs, outputs)
+    model = with_names(with_batch(to_onnx(mod), interface), interface)
+    onnx.checker.check_model(model, full_check=True)
+    session = OrtExecutor(model)
+    assert session.inputs == [
+        ("unread", "int64", ("n",)),
+        ("pixels", "float16", ("n", 4)),
+    ]
+    assert session.output_names == ("logits", "t0")
+    data = np.random.default_rng(0).standard_normal((2, 4)).astype("float16")
+    found = session.run({"unread": np.zeros(2, "int64"), "pixels": data})
+    assert [str(each.dtype) for each in found] == ["float16", "float32"]
+    np.testing.assert_array_equal(found[1], np.maximum(data, 0).astype("float32"))
+
+
+def test_a_file_with_other_bits_is_refused(tmp_path: Path) -> None:
+    mod = token_module()
+    module = QModule(mod, provenance={KEY: {"inputs": [], "outputs": []}})
+    model = with_batch(to_onnx(mod), None)
+    seal(model, "grid", module)
+    onnx.save(model, tmp_path / "good.onnx")
+    assert open_exported(tmp_path / "good.onnx").metadata["qsearch.form"] == "grid"
+    for fixed in (1, 4):
+        model = with_batch(to_onnx(mod), None, fixed)
+        seal(model, "grid", module)
+        onnx.save(model, tmp_path / "fixed.onnx")
+        open_exported(tmp_path / "fixed.onnx")
+    model.graph.initializer[0].CopyFrom(
+        helper.make_tensor(
+            model.graph.initializer[0].name, TensorProto.FLOAT, (1, 1, 6), np.ones(6)
+        )
+    )
+    onnx.save(model, tmp_path / "other.onnx")
+    with pytest.raises(CodegenError, match="other bits"):
+        open_exported(tmp_path / "other.onnx")
+    with_metadata(model, {"qsearch.check": "{"})
+    onnx.save(model, tmp_path / "damaged.onnx")
+    with pytest.raises(ArtifactError, match="damaged"):
+        open_exported(tmp_path / "damaged.onnx")
+    onnx.save(to_onnx(mod), tmp_path / "foreign.onnx")
+    with pytest.raises(ArtifactError, match="not written by"):
+        open_exported(tmp_path / "foreign.onnx")
