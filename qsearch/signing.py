@@ -31,6 +31,19 @@ SIGNATURE: Final = "signature.json"
 _DOMAIN: Final = b"qsearch .qmod signature 1\n"
 _ALGORITHM: Final = "ed25519"
 _MAX_KEY_BYTES: Final = 10_000
+_OTHER_KEY: Final = {
+    "private": (
+        b"PUBLIC KEY",
+        "this is the public key",
+        "give --sign the private key that `qsearch keygen` wrote, without a password",
+    ),
+    "public": (
+        b"PRIVATE KEY",
+        "this is a private key",
+        "give --key the .pub file that `qsearch keygen` wrote",
+    ),
+}
+"""Kind of key -> what marks the other kind, and what is said of a file that holds it."""
 
 SignatureState = Literal["unsigned", "not checked", "valid", "other key", "invalid"]
 
@@ -110,19 +123,7 @@ def private_key(path: Path) -> Ed25519PrivateKey:
     Raises:
         SettingsError: no such file, or it holds no private Ed25519 key.
     """
-    serialization, ed25519 = _cryptography()
-    data = _key_bytes(path)
-    try:
-        key = serialization.load_pem_private_key(data, password=None)
-    except Exception as error:  # cryptography raises its own, ValueError and TypeError
-        hint = "this is the public key" if b"PUBLIC KEY" in data else str(error)
-        raise SettingsError(
-            f"{path} holds no private key that can be read: {hint}",
-            fix="give --sign the private key that `qsearch keygen` wrote, without a password",
-        ) from error
-    if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise SettingsError(f"{path} is no Ed25519 key", fix="make one with `qsearch keygen`")
-    found: Ed25519PrivateKey = key
+    found: Ed25519PrivateKey = _read_key(path, "private")
     return found
 
 
@@ -132,20 +133,27 @@ def public_key(path: Path) -> Ed25519PublicKey:
     Raises:
         SettingsError: no such file, or it holds no public Ed25519 key.
     """
+    found: Ed25519PublicKey = _read_key(path, "public")
+    return found
+
+
+def _read_key(path: Path, kind: Literal["private", "public"]) -> Any:
     serialization, ed25519 = _cryptography()
     data = _key_bytes(path)
     try:
-        key = serialization.load_pem_public_key(data)
-    except Exception as error:  # cryptography raises its own and ValueError
-        hint = "this is a private key" if b"PRIVATE KEY" in data else str(error)
+        if kind == "private":
+            key = serialization.load_pem_private_key(data, password=None)
+        else:
+            key = serialization.load_pem_public_key(data)
+    except Exception as error:  # cryptography raises its own, ValueError and TypeError
+        other, hint, fix = _OTHER_KEY[kind]
         raise SettingsError(
-            f"{path} holds no public key that can be read: {hint}",
-            fix="give --key the .pub file that `qsearch keygen` wrote",
+            f"{path} holds no {kind} key that can be read: {hint if other in data else error}",
+            fix=fix,
         ) from error
-    if not isinstance(key, ed25519.Ed25519PublicKey):
+    if not isinstance(key, getattr(ed25519, f"Ed25519{kind.title()}Key")):
         raise SettingsError(f"{path} is no Ed25519 key", fix="make one with `qsearch keygen`")
-    found: Ed25519PublicKey = key
-    return found
+    return key
 
 
 def sign_file(path: Path, key: Ed25519PrivateKey) -> str:

@@ -71,6 +71,35 @@ class _StageSampler:
         self.distributions = distributions_of(self.space)
 
 
+@dataclass(frozen=True, slots=True)
+class SamplerSpec:
+    """How the proposals of a study are made.
+
+    Attributes:
+        sampler: one of ``sampler_names``, or an import path.
+        seed: of the study.
+        batch_size: trials per batch.
+        enumerate_all: visit the whole space in order instead of asking the sampler.
+        waits: whether batches wait for earlier ones even where the sampler needs no history.
+    """
+
+    sampler: str
+    seed: int
+    batch_size: int
+    enumerate_all: bool = False
+    waits: bool = False
+
+    @property
+    def enumerates(self) -> bool:
+        """Whether the space is visited in order."""
+        return self.enumerate_all or self.sampler == "grid"
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a batch depends on how earlier ones ended; if not, none waits for another."""
+        return self.waits or not (self.enumerates or self.sampler in HISTORY_FREE)
+
+
 class StudySampler:
     """Proposes batch after batch; equal histories and seeds give equal proposals.
 
@@ -81,12 +110,8 @@ class StudySampler:
         space: what may be proposed.
         start: configuration the points change, and the study's first trial; good guesses follow.
         objective: what the sampler maximises.
-        sampler: one of ``sampler_names``, or an import path.
-        seed: of the study.
-        batch_size: trials per batch.
-        enumerate_all: visit the whole space in order instead of asking the sampler.
+        spec: name of the sampler, seed and batches.
         plan: bits of single layers, for the stage "layers".
-        waits: whether batches wait for earlier ones even where the sampler needs no history.
     """
 
     def __init__(
@@ -94,23 +119,14 @@ class StudySampler:
         space: Space,
         start: QConfig,
         objective: Objective,
-        *,
-        sampler: str,
-        seed: int,
-        batch_size: int,
-        enumerate_all: bool,
+        spec: SamplerSpec,
         plan: LayerPlan | None = None,
-        waits: bool = False,
     ) -> None:
         self.space = space
         self.start = start
         self.objective = objective
-        self.batch_size = batch_size
         self.plan = plan
-        self._sampler = sampler
-        self._seed = seed
-        self._enumerate = enumerate_all or sampler == "grid"
-        self._waits = waits
+        self._spec = spec
         self._seen: set[str] = set()
         self._best: Trial | None = None
         self._refinement = Refinement(space, start, objective)
@@ -128,9 +144,14 @@ class StudySampler:
         return self._global.study
 
     @property
+    def batch_size(self) -> int:
+        """Trials per batch."""
+        return self._spec.batch_size
+
+    @property
     def needs_history(self) -> bool:
-        """Whether a batch depends on how earlier ones ended; if not, none waits for another."""
-        return self._waits or not (self._enumerate or self._sampler in HISTORY_FREE)
+        """Whether a batch depends on how earlier ones ended."""
+        return self._spec.needs_history
 
     def add_pending(self, trials: Iterable[Trial]) -> None:
         """Say that these configurations are on their way and must not be proposed again."""
@@ -147,19 +168,19 @@ class StudySampler:
                 self._tell(stage, trial)
                 if not of_layers:
                     self._best = self.objective.best(filter(None, (self._best, trial)))
-                    if self._sampler == AUTO:
+                    if self._spec.sampler == AUTO:
                         self._refinement.note(trial)
 
     def stage_of(self, batch: int) -> str:
         """The stage a batch belongs to. Where layers count as much as all else, two of three."""
         warm = -(-WARM_UP // self.batch_size)
-        if self._layers is None or self._enumerate or batch < warm:
+        if self._layers is None or self._spec.enumerates or batch < warm:
             return GLOBAL
         return GLOBAL if (batch - warm) % 3 == 2 else LAYERS
 
     def propose(self, batch: int) -> list[Proposal]:
         """The proposals of batch number ``batch``; fewer than a batch when the space ends."""
-        if self._enumerate:
+        if self._spec.enumerates:
             return self._enumerated()
         stages = [self._global]
         if self._layers is not None:
@@ -172,13 +193,13 @@ class StudySampler:
         proposals: list[Proposal] = []
         place = stage.told if self.needs_history else batch * self.batch_size
         with quiet_optuna():
-            sampler = optuna_sampler(self._sampler, batch * self.batch_size)
+            sampler = optuna_sampler(self._spec.sampler, batch * self.batch_size)
             if sampler == "nsga2":
                 # What it keeps in a study about generations would differ after a restart.
                 stage.asked.clear()
                 stage.study = new_study(self.objective)
                 stage.study.add_trials(stage.history)
-            stage.study.sampler = make_sampler(sampler, self._seed, batch)
+            stage.study.sampler = make_sampler(sampler, self._spec.seed, batch)
             for slot in range(self.batch_size):
                 given = self._given(stage, batch, place + slot, slot, seen)
                 if given is not None:
@@ -195,7 +216,7 @@ class StudySampler:
         frozen = frozen_trial(trial, stage.distributions, self.objective, stage.complete)
         stage.told += 1
         stage.complete += frozen.state == TrialState.COMPLETE
-        if self._sampler in (AUTO, "nsga2"):  # who reads it; the others need no more memory
+        if self._spec.sampler in (AUTO, "nsga2"):  # who reads it; the others need no more memory
             stage.history.append(frozen)
         if asked is None:
             stage.study.add_trial(frozen)
@@ -213,12 +234,14 @@ class StudySampler:
             first = self.plan.first_points()[:_PROGRAMMES]
             return first[place] if place < len(first) else None
         good = first_points(self.space, self.start)
-        guesses = good if self._sampler == AUTO else good[:1]
+        guesses = good if self._spec.sampler == AUTO else good[:1]
         if place < len(guesses):
             return guesses[place]
-        if self._sampler != AUTO or place >= TPE_UP_TO or place % _EXPLORES == _EXPLORES - 1:
+        if self._spec.sampler != AUTO or place >= TPE_UP_TO or place % _EXPLORES == _EXPLORES - 1:
             return None
-        return self._refinement.propose(seen, batch_seed(self._seed, batch, self.batch_size + slot))
+        return self._refinement.propose(
+            seen, batch_seed(self._spec.seed, batch, self.batch_size + slot)
+        )
 
     def _of_layers(self, point: Params) -> Params:
         """The best point for all layers so far, with a point of ``plan`` on top."""
@@ -235,7 +258,7 @@ class StudySampler:
             return proposal
         # Telling the known value again, or only FAIL, leaves TPE on the same point for ever.
         stage.study.tell(trial, state=TrialState.FAIL)
-        seed = batch_seed(self._seed, batch, slot + 1)
+        seed = batch_seed(self._spec.seed, batch, slot + 1)
         unseen = stage.space.unseen_near(
             point, lambda p: self._proposal(stage, p).config_hash in seen, seed
         )

@@ -40,7 +40,7 @@ from qsearch.search.layer_space import LayerPlan
 from qsearch.search.objectives import keeps_accuracy
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import SearchResult, finish
-from qsearch.search.sampler import StudySampler
+from qsearch.search.sampler import SamplerSpec, StudySampler
 from qsearch.search.space import first_points, to_qconfig
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageBook
 from qsearch.search.study import SOMETIMES_SCORED, PreparedStudy
@@ -300,18 +300,15 @@ class Session:
             settings.seed,
             costs_of,
         )
-        sampler = StudySampler(
-            prepared.space,
-            prepared.start,
-            prepared.objective,
-            sampler=settings.sampler,
-            seed=settings.seed,
-            batch_size=int(context.study.spec["batch"]),
+        spec = SamplerSpec(
+            settings.sampler,
+            settings.seed,
+            int(context.study.spec["batch"]),
             enumerate_all=plan is None
             and prepared.space.size(settings.trials + 1) <= settings.trials,
-            plan=plan,
             waits=alpha > 0,
         )
+        sampler = StudySampler(prepared.space, prepared.start, prepared.objective, spec, plan)
         queue = TrialQueue(
             context, trials, sampler, self._calibration, work_key(prepared), self._budget
         )

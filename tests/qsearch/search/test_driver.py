@@ -20,7 +20,7 @@ from qsearch.search.driver import SPACE_EXHAUSTED, TIMEOUT, Driver
 from qsearch.search.evaluations import Evaluations, NopPruner
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
-from qsearch.search.sampler import StudySampler
+from qsearch.search.sampler import SamplerSpec, StudySampler
 from qsearch.search.space import Parameter, Space, config_hash, default_space
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyTrials
@@ -183,10 +183,7 @@ def search(
         space,
         QConfig.recommended(),
         objective,
-        sampler="auto",
-        seed=3,
-        batch_size=4,
-        enumerate_all=space.size(trials + 1) <= trials,
+        SamplerSpec("auto", 3, batch_size=4, enumerate_all=space.size(trials + 1) <= trials),
     )
     known = StudyTrials(objective)
     queue = TrialQueue(context, known, sampler, scales or Scales(), {"code": code}, budget)

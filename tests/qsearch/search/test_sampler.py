@@ -10,7 +10,7 @@ from compiler.qtypes.qconfig import QConfig
 from qsearch.search.layer_space import LayerPlan, LayerSpace
 from qsearch.search.objectives import Objective
 from qsearch.search.optuna_study import optuna_sampler, sampler_names
-from qsearch.search.sampler import Proposal, StudySampler
+from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler
 from qsearch.search.space import Parameter, Space, default_space
 from qsearch.settings import SAMPLERS
 from qsearch.store.records import Outcome, Trial, TrialState
@@ -43,11 +43,8 @@ def study_sampler(
         space or default_space(),
         START,
         objective or Objective("sqnr"),
-        sampler=sampler,
-        seed=seed,
-        batch_size=4,
-        enumerate_all=every,
-        plan=plan,
+        SamplerSpec(sampler, seed, batch_size=4, enumerate_all=every),
+        plan,
     )
 
 

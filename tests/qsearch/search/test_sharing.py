@@ -18,7 +18,7 @@ from qsearch.search.driver import STOPPED, Driver, LeaseWatch
 from qsearch.search.evaluations import Evaluations, NopPruner
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
-from qsearch.search.sampler import StudySampler
+from qsearch.search.sampler import SamplerSpec, StudySampler
 from qsearch.search.space import default_space
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyTrials
@@ -57,10 +57,7 @@ def driver(
         default_space(),
         QConfig.recommended(),
         objective,
-        sampler=sampler,
-        seed=3,
-        batch_size=4,
-        enumerate_all=False,
+        SamplerSpec(sampler, seed=3, batch_size=4),
     )
     budget = Budget(TRIALS)
     queue = TrialQueue(context, StudyTrials(objective), proposes, Scales(), {"code": code}, budget)
