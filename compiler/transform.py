@@ -36,6 +36,7 @@ from compiler.passes.dead_code_elimination import DeadCodeElimination
 from compiler.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from compiler.passes.eta_expand import EtaExpand
 from compiler.passes.fold_constant import FoldConstant
+from compiler.passes.fold_requantize import FoldRequantize
 from compiler.passes.fold_scale_axis import (
     BackwardFoldScaleAxis,
     FoldScaleAxis,
@@ -67,6 +68,7 @@ __all__ = [
     "EliminateCommonSubexpr",
     "EtaExpand",
     "FoldConstant",
+    "FoldRequantize",
     "FoldScaleAxis",
     "ForwardFoldScaleAxis",
     "FunctionPass",

@@ -118,6 +118,17 @@ def split_guards(
     return expr, conditions
 
 
+def conditions_of(condition: Scalar) -> list[Affine] | None:
+    """Sums of axes that are all not negative exactly where the condition holds."""
+    found: list[Affine] = []
+    for part in _conjuncts(condition):
+        values = _not_negative(part)
+        if values is None:
+            return None
+        found += values
+    return found
+
+
 def _is_zero(node: Scalar) -> bool:
     return isinstance(node, IntImm | FloatImm) and node.value == 0
 

@@ -23,6 +23,7 @@ from compiler.targets.c.c_types import c_type
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_nest import write_loops
 from compiler.targets.c.names import LOCALS, Names
+from compiler.targets.c.product_form import product_of, write_product
 from compiler.targets.c.routines import write_routine
 
 LARGEST_BUFFER = (1 << 31) - 1
@@ -80,13 +81,20 @@ def kernel_of(
         declared.append(f"{const}{c_type(buffer.dtype)} *{alone}{by_buffer[buffer.name]}")
     head = head_of(f"{linkage}void {symbol}", declared)
     lines = Lines()
-    for block in func.blocks:
+    for number, block in enumerate(func.blocks):
         # One scope a block: their loop variables and constants are their own.
         with lines.block("") if len(func.blocks) > 1 else nullcontext():
             if isinstance(block, Extern):
                 write_routine(block, by_buffer, use, lines)
+                continue
+            legal = _with_legal_axes(block, by_buffer)
+            product = product_of(legal)
+            held = {} if product is None else {w: f"{w}{number}" for w in product.scratch()}
+            if product is not None and all(name in by_buffer for name in held.values()):
+                scratch = {word: by_buffer[name] for word, name in held.items()}
+                write_product(product, by_buffer, scratch, use, lines)
             else:
-                write_loops(_with_legal_axes(block, by_buffer), by_buffer, use, lines)
+                write_loops(legal, by_buffer, use, lines)
     body = "\n".join(lines.lines)
     words = set(re.findall(r"\w+", body))
     unread = [by_buffer[b.name] for b in func.params if by_buffer[b.name] not in words]

@@ -24,6 +24,7 @@ from compiler.targets.c.arithmetic import Arithmetic
 from compiler.targets.c.constants import ConstantPool
 from compiler.targets.c.kernel import kernel_of
 from compiler.targets.c.names import Names
+from compiler.targets.c.product_form import with_scratch
 from compiler.targets.c.routines import has_c_form
 from compiler.targets.c.source_file import source_text
 from compiler.targets.c.toolchain import EXACT_FLAGS, build_library
@@ -42,7 +43,8 @@ class KernelLibrary:
     """
 
     def __init__(self, functions: Sequence[PrimFunc], flags: Sequence[str] = EXACT_FLAGS) -> None:
-        self._functions = {func.name: func for func in functions}
+        self._functions = {func.name: with_scratch(func) for func in functions}
+        functions = list(self._functions.values())
         self._symbols, text = kernels_text([func for func in functions if _is_c(func)])
         with tempfile.TemporaryDirectory(prefix="qsearch-c-") as folder:
             path = Path(folder) / "kernels.c"

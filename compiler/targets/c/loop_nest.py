@@ -28,7 +28,7 @@ from functools import cached_property
 from compiler.lir.affine import Affine, flat_index
 from compiler.lir.nodes import Compute
 from compiler.lir.ranges import ValueRanges, is_whole
-from compiler.lir.scalars import Acc, Axis, Cast, Load, Scalar
+from compiler.lir.scalars import Acc, Axis, Cast, Scalar
 from compiler.lir.walk import loads, post_order
 from compiler.targets.c.accumulator import Accumulator, accumulator_of
 from compiler.targets.c.arithmetic import Arithmetic
@@ -36,7 +36,7 @@ from compiler.targets.c.guards import decided, split_guards
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_bounds import Bounds, bounds_of
 from compiler.targets.c.loop_order import Loop, Order, join_loops, row_of
-from compiler.targets.c.scalar_printer import ScalarPrinter, position_text
+from compiler.targets.c.scalar_printer import ScalarPrinter, axes_in, position_text
 
 LONGEST_ROW = 512
 """Accumulators kept at once: 2 KiB of int32, beside the rows that are read in the first cache."""
@@ -124,17 +124,17 @@ class _Nest:
         for node in loads(*roots):
             position = flat_index(node.buffer, node.index)
             if position is None:
-                fixed |= _axes_in(*node.index)
+                fixed |= axes_in(*node.index)
             else:
                 positions[id(node)] = position
         out = flat_index(block.out, block.out_index)
         if out is None:
-            fixed |= _axes_in(*block.out_index)
+            fixed |= axes_in(*block.out_index)
         else:
             positions["out"] = out
         if block.combiner in _ARG:
             fixed |= {a.name for a in block.raxes}
-        fixed |= _axes_in(*roots, *([block.init] if block.init is not None else []))
+        fixed |= axes_in(*roots, *([block.init] if block.init is not None else []))
         order = Order(
             tuple(Loop(a.name, a.extent) for a in block.axes if a.extent != 1),
             tuple(Loop(a.name, a.extent) for a in self._raxes() if a.extent != 1),
@@ -349,19 +349,3 @@ def _row_length(extent: int) -> int:
         return extent
     parts = next(n for n in range(2, extent + 1) if extent % n == 0 and extent // n <= LONGEST_ROW)
     return extent // parts if extent // parts >= LONGEST_ROW // 4 else LONGEST_ROW
-
-
-def _axes_in(*roots: Scalar) -> set[str]:
-    """Axes that expressions mention, positions of loads left out."""
-    found: set[str] = set()
-    stack = list(roots)
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop()
-        if id(node) in seen or isinstance(node, Load):
-            continue
-        seen.add(id(node))
-        if isinstance(node, Axis):
-            found.add(node.name)
-        stack.extend(node.operands())
-    return found

@@ -31,6 +31,7 @@ from compiler.targets.c.kernel import head_of, kernel_of
 from compiler.targets.c.memory_plan import rounded
 from compiler.targets.c.names import Names, c_name
 from compiler.targets.c.placement import Placement, place
+from compiler.targets.c.product_form import with_scratch
 from compiler.targets.c.program import Step, Value, callees, program_of
 from compiler.targets.c.self_check import self_check
 from compiler.targets.c.source_file import comment, kernel_comment, source_text
@@ -154,7 +155,7 @@ class _Writer:
                 raise CodegenError(f"@{name} calls itself", fix="C is generated without recursion")
             function = self._mod[name]
             if isinstance(function, PrimFunc):
-                self._kernels.setdefault(name, function)
+                self._kernels.setdefault(name, with_scratch(function))
                 continue
             open_[name] = None
             stack.append((name, True))

@@ -304,3 +304,19 @@ def _always_computed(root: Scalar) -> set[int]:
         found.add(id(node))
         stack.extend((node.condition,) if isinstance(node, Select) else node.operands())
     return found
+
+
+def axes_in(*roots: Scalar) -> set[str]:
+    """Axes that expressions mention, positions of loads left out."""
+    found: set[str] = set()
+    stack = list(roots)
+    seen: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if id(node) in seen or isinstance(node, Load):
+            continue
+        seen.add(id(node))
+        if isinstance(node, Axis):
+            found.add(node.name)
+        stack.extend(node.operands())
+    return found

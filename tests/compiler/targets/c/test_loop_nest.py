@@ -22,10 +22,12 @@ def kernels_of(body: relay.Expr, *params: relay.Var) -> str:
     return text[text.index("void kernel_") :]
 
 
-def convolution(width: int, kernel: int, **attrs: object) -> str:
-    x = relay.var("x", (1, 4, width, width), "int8")
-    w = relay.var("w", (8, 4, kernel, kernel), "int8")
-    return kernels_of(relay.op.nn.conv2d(x, w, out_dtype="int32", **attrs), x, w)
+def convolution(width: int, kernel: int, dtype: str, **attrs: object) -> str:
+    """In a dtype whose sums are no dot products."""
+    x = relay.var("x", (1, 4, width, width), dtype)
+    w = relay.var("w", (8, 4, kernel, kernel), dtype)
+    wide = "float32" if dtype == "float32" else "int32"
+    return kernels_of(relay.op.nn.conv2d(x, w, out_dtype=wide, **attrs), x, w)
 
 
 def loops(text: str) -> list[str]:
@@ -34,18 +36,24 @@ def loops(text: str) -> list[str]:
 
 
 def test_padding_becomes_bounds_of_loops_and_no_branch() -> None:
-    text = convolution(12, 3, padding=(1, 1), strides=(2, 2))
+    text = convolution(12, 3, "int16", padding=(1, 1), strides=(2, 2))
     assert "?" not in text
     assert "if (" not in text
     assert "const int32_t i_from = max_i32(0, -y * 2 + 1);" in text
-    # Bounded loops outside, j written out; c adds four terms at once.
-    assert loops(text) == ["o", "y", "x", "i", *("c", "x") * 3, "x"]
-    assert text.count("c += 4") == 3
-    assert "for (int32_t x = 1; x < 6; ++x)" in text
+    # Channels lie side by side: they are summed innermost.
+    assert loops(text)[-6:] == ["y", "x", "o", "i", "j", "c"]
 
 
-def test_a_pointwise_convolution_runs_over_the_whole_plane() -> None:
-    text = convolution(40, 1)
+def test_a_pool_keeps_a_row_of_channels() -> None:
+    x = relay.var("x", (1, 12, 12, 4), "int8")
+    pool = relay.op.nn.max_pool2d(x, pool_size=(3, 3), padding=(1, 1), layout="NHWC")
+    text = kernels_of(pool, x)
+    assert "if (" not in text
+    assert loops(text) == ["y", "x", "o", "i", "j", "o", "o"]
+
+
+def test_a_pointwise_convolution_of_floats_runs_over_the_whole_plane() -> None:
+    text = convolution(40, 1, "float32")
     assert loops(text) == ["o", "y_x_first", "y_x", "c", "y_x", "y_x"]
     assert "y_x_first += 400" in text
 

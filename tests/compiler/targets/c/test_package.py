@@ -115,11 +115,12 @@ def test_the_arena_is_as_small_as_the_fullest_moment(package: CPackage) -> None:
 
 
 def test_a_residual_addition_is_written_over_what_it_adds_to() -> None:
-    x = relay.var("x", (1, 4, 6, 6), "int8")
+    x = relay.var("x", (1, 6, 6, 4), "int8")
     rng = np.random.default_rng(0)
-    weight = relay.const(rng.integers(-9, 9, (4, 4, 1, 1)).astype("int8"))
+    weight = relay.const(rng.integers(-9, 9, (4, 1, 1, 4)).astype("int8"))
     first = relay.op.annotation.stop_fusion(relay.op.negative(x))
-    conv = relay.op.nn.conv2d(first, weight, out_dtype="int32")
+    layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
+    conv = relay.op.nn.conv2d(first, weight, out_dtype="int32", **layouts)
     total = relay.op.add(conv, relay.op.cast(first, dtype="int32"))
     second = relay.op.annotation.stop_fusion(relay.op.cast(total, dtype="int8"))
     chain = relay.op.annotation.stop_fusion(relay.op.abs(second))
