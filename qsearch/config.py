@@ -157,13 +157,13 @@ def _check_together(settings: Settings) -> None:
     Raises:
         SettingsError: two of them exclude each other.
     """
-    if settings.address is not None and settings.pool != "ray":
+    if settings.address is not None and settings.pool_kind != "ray":
         raise SettingsError(
             f"the pool {settings.pool} joins no cluster",
             where=f"--address {settings.address}",
             fix="--pool ray, or leave --address out",
         )
-    if settings.worker_gpus and settings.pool != "ray":
+    if settings.worker_gpus and settings.pool_kind != "ray":
         raise SettingsError(
             f"the pool {settings.pool} sets no GPU aside",
             where="--worker-gpus",

@@ -24,7 +24,7 @@ COSTS: Final = cost_options()
 METRICS: Final = metric_options()
 EVALUATORS: Final = ("grid", "simulated")
 DASHBOARD_PORT: Final = 8090
-POOLS: Final = ("ray", "process", "inline")
+POOLS: Final = ("auto", "process", "ray", "inline")
 SAMPLERS: Final = ("auto", "tpe", "nsga2", "random", "grid")
 
 ENVIRONMENT_PREFIX: Final = "QSEARCH_"
@@ -335,7 +335,11 @@ class Settings(BaseSettings):
         str | Mapping[str, Any] | None, BeforeValidator(_space), Flag(SEARCH, "FILE")
     ] = Field(None, description="what is searched (see qsearch doctor --space-out)")
     pool: Annotated[str, BeforeValidator(OneOf(POOLS).check), Flag(WORKERS, "|".join(POOLS))] = (
-        Field("ray", description="where workers run")
+        Field(
+            "auto",
+            description="where workers run; auto: Ray with --address, RAY_ADDRESS or "
+            "--worker-gpus, else processes",
+        )
     )
     workers: Annotated[Whole | None, Flag(WORKERS, "N")] = Field(
         None, ge=1, description="processes that evaluate (one per core)"
@@ -399,6 +403,19 @@ class Settings(BaseSettings):
         if self.pool == "inline":
             return 1
         return self.workers or len(os.sched_getaffinity(0))
+
+    @property
+    def pool_kind(self) -> str:
+        """The pool that ``auto`` stands for: Ray only where the user named a cluster or GPUs."""
+        if self.pool != "auto":
+            return self.pool
+        return "ray" if self.ray_address is not None or self.worker_gpus else "process"
+
+    @property
+    def ray_address(self) -> str | None:
+        """The cluster to join: as told, or for ``auto`` that of RAY_ADDRESS."""
+        named = os.environ.get("RAY_ADDRESS") if self.pool == "auto" else None
+        return self.address or named or None
 
     @property
     def batch_size(self) -> int:

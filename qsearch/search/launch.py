@@ -34,7 +34,7 @@ from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import exclusive, masked, open_engine, parse_url
 from qsearch.store.repository import Repository
 from workers.errors import BrokenRunError
-from workers.pool.protocol import WorkerPool, WorkerSize, open_pool
+from workers.pool.protocol import WorkerPool, WorkerSize, open_pool, running_cluster
 
 PathLike = str | os.PathLike[str]
 
@@ -152,6 +152,7 @@ def run_search(
     try:
         with folder.in_use() as folder_is_there:
             folder.prepare(source.sha256, fresh=settings.fresh)
+            progress.message(f"workers: {_workers_line(settings)}")
             # Workers start in the background while the model is imported.
             with logging_to(settings.verbosity, folder.log), _pool(settings) as pool:
                 try:
@@ -223,7 +224,7 @@ def plan(resolved: Resolved) -> dict[str, Any]:
         "space": " × ".join(f"{p.name}({len(p.choices)})" for p in prepared.space.parameters),
         "trials": min(settings.trials, size),
         "sampler": f"{settings.sampler}, seed {settings.seed}, batches of {settings.batch_size}",
-        "workers": f"{settings.pool}, {worker_count(settings)}",
+        "workers": _workers_line(settings),
         "study": study_name(settings, folder),
         "storage": masked(parse_url(storage_url(settings, folder))),
         "run folder": str(folder.path),
@@ -283,12 +284,32 @@ def _pool(settings: Settings) -> Iterator[WorkerPool]:
     """Workers, released however the run ends."""
     size = WorkerSize(settings.worker_cpus, settings.worker_gpus, settings.worker_memory)
     pool = open_pool(
-        settings.pool, worker_count(settings), settings.address, settings.trial_timeout, size
+        settings.pool_kind,
+        worker_count(settings),
+        settings.ray_address,
+        settings.trial_timeout,
+        size,
     )
     try:
         yield pool
     finally:
         pool.close()
+
+
+def _workers_line(settings: Settings) -> str:
+    """Which workers run, and what else there is where nobody chose."""
+    count, kind = worker_count(settings), settings.pool_kind
+    if kind == "inline":
+        return "in this process"
+    if kind == "ray":
+        return f"{count} on Ray, {settings.ray_address or 'a cluster of its own'}"
+    told = f"{count} process{'es' if count > 1 else ''}"
+    if settings.pool != "auto":
+        return told
+    there = running_cluster()
+    if there is not None:
+        return f"{told} (a Ray cluster runs here: --address {there} joins it)"
+    return f"{told} (Ray: --pool ray or --address; it pays from 2 machines)"
 
 
 def _paths(settings: Mapping[str, Any]) -> dict[str, Any]:

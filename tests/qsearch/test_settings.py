@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,12 @@ def test_flags_go_before_environment_before_file_before_defaults(tmp_path: Path)
         environment={"QSEARCH_TRIALS": "6", "QSEARCH_SEED": "6"},
     )
     settings = resolved.settings
-    assert (settings.trials, settings.seed, settings.metric, settings.pool) == (7, 6, "sqnr", "ray")
+    assert (settings.trials, settings.seed, settings.metric, settings.pool) == (
+        7,
+        6,
+        "sqnr",
+        "auto",
+    )
     assert [resolved.sources[k] for k in ("trials", "seed", "metric", "pool")] == [
         "flag",
         "environment",
@@ -193,3 +199,29 @@ def test_names_of_the_version_before_mean_the_same(tmp_path: Path) -> None:
     of_variable = resolve({"sampler": "tpe"}, environment={"QSEARCH_JUDGE": "simulated"}).settings
     assert (of_variable.evaluator, of_variable.sampler) == ("simulated", "tpe")
     assert with_hyphens(["launch", "--judge", "grid"]) == ["launch", "--evaluator", "grid"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "variable", "kind", "address"),
+    [
+        ({}, None, "process", None),
+        ({}, "head:6379", "ray", "head:6379"),
+        ({"address": "auto"}, None, "ray", "auto"),
+        ({"address": "other:1"}, "head:6379", "ray", "other:1"),
+        ({"worker_gpus": 1}, None, "ray", None),
+        ({"pool": "ray"}, None, "ray", None),
+        ({"pool": "process"}, "head:6379", "process", None),
+    ],
+)
+def test_the_pool_is_ray_where_the_user_names_a_cluster(
+    flags: dict[str, Any],
+    variable: str | None,
+    kind: str,
+    address: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+    settings = resolve(flags, environment={}).settings
+    assert (settings.pool_kind, settings.ray_address) == (kind, address)

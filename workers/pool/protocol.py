@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from workers.errors import WorkerError
@@ -106,6 +108,20 @@ class WorkerPool(Protocol):
 
     def close(self) -> None:
         """Release every worker; idempotent."""
+
+
+_RAY_NOTE = Path("/tmp/ray/ray_current_cluster")
+
+
+def running_cluster() -> str | None:
+    """Address of the cluster that `ray start` began on this machine last, if somebody answers."""
+    try:
+        address = _RAY_NOTE.read_text(encoding="ascii").strip()
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port)), timeout=0.2).close()
+    except (OSError, ValueError):
+        return None
+    return address
 
 
 POOLS = ("ray", "process", "inline")
