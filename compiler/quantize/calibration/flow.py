@@ -207,7 +207,6 @@ class Calibration:
         elif data is not None:
             self._data = LocalData(mod, data, mark=self._mark)
         self._channels: ChannelStats | None = None
-        self._products: ChannelStats | None = None
         self._stats: dict[str, CalibrationStats] = {}
         self._scales: dict[str, CalibratedScales] = {}
 
@@ -219,27 +218,23 @@ class Calibration:
         Raises:
             CalibrationError: there are no data, they do not fit, or no layer has a weight.
         """
-        known = self._channels
+        # Those with products serve every configuration.
+        known = self._channels or self._stored_channels(False) or self._stored_channels(True)
         if known is None:
-            known = self._channels = self._stored_channels(
-                False, lambda: merged_channels(self._data, qconfig)
-            )
-        if not qconfig.needs_grams:
-            return known
-        if self._products is None:
-            self._products = self._stored_channels(
-                True, lambda: merged_products(self._data, qconfig, known)
-            )
-        return self._products
+            known = merged_channels(self._data, qconfig)
+            self._store.save(CHANNELS, channel_fields(False), known)
+        if qconfig.needs_grams and known.grams is None:
+            found = self._stored_channels(True)
+            if found is None:
+                found = merged_products(self._data, qconfig, known)
+                self._store.save(CHANNELS, channel_fields(True), found)
+            known = found
+        self._channels = known
+        return known
 
-    def _stored_channels(self, grams: bool, measure: Callable[[], ChannelStats]) -> ChannelStats:
-        fields = channel_fields(grams)
-        arrays = self._store.load(CHANNELS, fields)
-        if arrays is not None:
-            return ChannelStats.from_arrays(arrays)
-        found = measure()
-        self._store.save(CHANNELS, fields, found)
-        return found
+    def _stored_channels(self, grams: bool) -> ChannelStats | None:
+        arrays = self._store.load(CHANNELS, channel_fields(grams))
+        return None if arrays is None else ChannelStats.from_arrays(arrays)
 
     def channels_for(self, qconfig: QConfig) -> ChannelStats | None:
         """``channels`` where the configuration needs them, else None; raises alike."""
