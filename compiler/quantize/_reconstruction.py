@@ -18,6 +18,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.quantize.calibration.kernels.numpy_kernels import on_grid
+from compiler.quantize.calibration.kernels.protocol import choose_kernels
+
 Floats = NDArray[np.float64]
 
 _DAMPING: Final = 0.01
@@ -37,7 +40,7 @@ def reconstructed(rows: Floats, gram: Floats, limit: int) -> Floats:
     Returns:
         (groups, outputs, taps).
     """
-    nearest = _on_grid(rows, limit)
+    nearest = on_grid(rows, limit)
     hessian = _damped(gram)
     order = np.argsort(-np.diagonal(hessian, axis1=1, axis2=2), axis=1, kind="stable")
     columns = order[:, None, :]
@@ -48,11 +51,6 @@ def reconstructed(rows: Floats, gram: Floats, limit: int) -> Floats:
     np.put_along_axis(result, np.broadcast_to(columns, found.shape), found, axis=2)
     worse = _error(rows - result, hessian) >= _error(rows - nearest, hessian)
     return np.asarray(np.where(worse[:, :, None], nearest, result))
-
-
-def _on_grid(values: Floats, limit: int) -> Floats:
-    """Nearest whole numbers, halves away from zero, as realization rounds."""
-    return np.clip(np.trunc(values + np.copysign(0.5, values)), -limit, limit)
 
 
 def _damped(gram: Floats) -> Floats:
@@ -69,46 +67,39 @@ def _error(difference: Floats, hessian: Floats) -> Floats:
 
 def _made_up_for(rows: Floats, hessian: Floats, limit: int) -> Floats:
     """Column by column, the rest moving to make up for what rounding has changed."""
-    taps = rows.shape[2]
+    taps, kernels = rows.shape[2], choose_kernels()
     factor = np.swapaxes(np.linalg.cholesky(np.linalg.inv(hessian)), 1, 2)
     free = rows.copy()
     found = np.empty_like(rows)
     for first in range(0, taps, _BLOCK):
-        last = min(first + _BLOCK, taps)
-        errors = np.empty((*rows.shape[:2], last - first))
-        for k in range(first, last):
-            found[:, :, k] = _on_grid(free[:, :, k], limit)
-            error = (free[:, :, k] - found[:, :, k]) / factor[:, k, k][:, None]
-            free[:, :, k + 1 : last] -= error[:, :, None] * factor[:, None, k, k + 1 : last]
-            errors[:, :, k - first] = error
-        free[:, :, last:] -= errors @ factor[:, first:last, last:]
+        some = slice(first, min(first + _BLOCK, taps))
+        own = np.ascontiguousarray(factor[:, some, some])
+        found[:, :, some], errors = kernels.round_columns(
+            np.ascontiguousarray(free[:, :, some]), own, limit
+        )
+        free[:, :, some.stop :] -= errors @ factor[:, some, some.stop :]
     return found
 
 
 def _moved(rows: Floats, found: Floats, hessian: Floats, limit: int) -> Floats:
     """Every integer moved to where it is best beside the others, until none moves."""
-    taps = rows.shape[2]
+    taps, kernels = rows.shape[2], choose_kernels()
     found = found.copy()
     slope = (rows - found) @ hessian
-    diagonal = np.diagonal(hessian, axis1=1, axis2=2)
     for _ in range(_SWEEPS):
         moves = 0
         for first in range(0, taps, _BLOCK):
-            last = min(first + _BLOCK, taps)
-            local = slope[:, :, first:last]
-            block = hessian[:, first:last, first:last]
-            changes = np.zeros_like(local)
-            for k in range(last - first):
-                wish = found[:, :, first + k] + local[:, :, k] / diagonal[:, first + k][:, None]
-                change = _on_grid(wish, limit) - found[:, :, first + k]
-                if change.any():
-                    found[:, :, first + k] += change
-                    local -= change[:, :, None] * block[:, None, k]
-                    changes[:, :, k] = change
-            if changes.any():
-                moves += int(np.count_nonzero(changes))
-                slope[:, :, :first] -= changes @ hessian[:, first:last, :first]
-                slope[:, :, last:] -= changes @ hessian[:, first:last, last:]
+            some = slice(first, min(first + _BLOCK, taps))
+            integers = np.ascontiguousarray(found[:, :, some])
+            local = np.ascontiguousarray(slope[:, :, some])
+            own = np.ascontiguousarray(hessian[:, some, some])
+            changes = kernels.move_columns(integers, local, own, limit)
+            changed = int(np.count_nonzero(changes))
+            if changed:
+                moves += changed
+                found[:, :, some], slope[:, :, some] = integers, local
+                slope[:, :, :first] -= changes @ hessian[:, some, :first]
+                slope[:, :, some.stop :] -= changes @ hessian[:, some, some.stop :]
         if moves == 0:
             break
     return found

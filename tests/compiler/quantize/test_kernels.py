@@ -195,3 +195,49 @@ def test_products_of_windows_are_those_of_their_columns(
     assert found is not None
     np.testing.assert_array_equal(found[0], np.einsum("ncpk,ncpl->ckl", columns, columns))
     np.testing.assert_array_equal(found[1], columns.sum((0, 2)))
+
+
+def rounding_case(seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(2, 3, 7) weights in steps, some of them halves, and positive definite matrices."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(0, 3, (2, 3, 7))
+    rows[:, :, ::3] = np.round(rows[:, :, ::3] * 2) / 2
+    root = rng.normal(0, 1, (2, 7, 7))
+    return rows, root @ root.transpose(0, 2, 1) + 0.5 * np.eye(7)
+
+
+def nearest(value: float, limit: int) -> float:
+    return float(min(max(np.trunc(value + np.copysign(0.5, value)), -limit), limit))
+
+
+@pytest.mark.parametrize("limit", [4, 127])
+def test_columns_are_rounded_one_after_the_other(kernels: Kernels, limit: int) -> None:
+    rows, matrix = rounding_case(3)
+    factor = np.ascontiguousarray(np.swapaxes(np.linalg.cholesky(matrix), 1, 2))
+    found, errors = kernels.round_columns(rows, factor, limit)
+    for group, row in np.ndindex(rows.shape[:2]):
+        left = rows[group, row].copy()
+        for k in range(left.size):
+            whole = nearest(left[k], limit)
+            error = (left[k] - whole) / factor[group, k, k]
+            left[k + 1 :] -= error * factor[group, k, k + 1 :]
+            assert (found[group, row, k], errors[group, row, k]) == (whole, error)
+
+
+@pytest.mark.parametrize("limit", [4, 127])
+def test_columns_are_moved_one_after_the_other(kernels: Kernels, limit: int) -> None:
+    rows, matrix = rounding_case(4)
+    found = np.clip(np.rint(rows), -limit, limit)
+    slope = (rows - found) @ matrix
+    moved, rest = found.copy(), slope.copy()
+    changes = kernels.move_columns(moved, rest, matrix, limit)
+    assert changes.any()
+    for group, row in np.ndindex(rows.shape[:2]):
+        at, down = found[group, row].copy(), slope[group, row].copy()
+        for k in range(at.size):
+            change = nearest(at[k] + down[k] / matrix[group, k, k], limit) - at[k]
+            at[k] += change
+            down -= change * matrix[group, k]
+            assert changes[group, row, k] == change
+        np.testing.assert_array_equal(moved[group, row], at)
+        np.testing.assert_array_equal(rest[group, row], down)

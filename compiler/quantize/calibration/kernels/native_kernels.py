@@ -1,4 +1,4 @@
-"""The kernels of calibrate.c through ctypes."""
+"""The kernels of calibrate.c and products.c through ctypes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from compiler.ops.rules.input_columns import Window
 from compiler.quantize.calibration.kernels.protocol import UPPER_COUNTERS, KeyTimes
 from compiler.targets.c.toolchain import build_library
 
-_SOURCE = Path(__file__).with_name("calibrate.c")
-_LANES = 4  # LANES, TEAM and GROUP of calibrate.c
+_SOURCES = [Path(__file__).with_name(name) for name in ("calibrate.c", "products.c")]
+_LANES = 4  # LANES, TEAM and GROUP of the sources
 _TEAM = 8
 _GROUP = 8
 
@@ -35,7 +35,7 @@ class NativeKernels:
     name = "c"
 
     def __init__(self) -> None:
-        path = build_library("calibrate", [_SOURCE])
+        path = build_library("calibrate", _SOURCES)
         try:
             library = ctypes.CDLL(str(path))
         except OSError as error:
@@ -47,7 +47,12 @@ class NativeKernels:
         self._divergences = library.qs_divergences_float32
         self._steps = library.qs_steps
         self._window_products = library.qs_window_products
-        for function in (self._count_ranges, self._histogram, self._divergences):
+        self._round_columns = library.qs_round_columns
+        self._move_columns = library.qs_move_columns
+        for function in (
+            *(self._count_ranges, self._histogram, self._divergences),
+            *(self._round_columns, self._move_columns),
+        ):
             function.restype = None
         self._lock = threading.Lock()
         self._upper_scratch = np.zeros(_LANES * UPPER_COUNTERS, np.uint32)
@@ -171,3 +176,35 @@ class NativeKernels:
             if not fits:
                 return None
         return products, sums
+
+    def round_columns(
+        self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        found, errors, left = np.empty_like(values), np.empty_like(values), values.copy()
+        self._round_columns(
+            _pointer(left),
+            _pointer(factor),
+            *(ctypes.c_int64(size) for size in values.shape),
+            ctypes.c_double(limit),
+            _pointer(found),
+            _pointer(errors),
+        )
+        return found, errors
+
+    def move_columns(
+        self,
+        found: NDArray[np.float64],
+        slope: NDArray[np.float64],
+        hessian: NDArray[np.float64],
+        limit: int,
+    ) -> NDArray[np.float64]:
+        changes = np.zeros_like(found)
+        self._move_columns(
+            _pointer(found),
+            _pointer(slope),
+            _pointer(hessian),
+            *(ctypes.c_int64(size) for size in found.shape),
+            ctypes.c_double(limit),
+            _pointer(changes),
+        )
+        return changes

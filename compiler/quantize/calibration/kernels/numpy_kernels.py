@@ -123,6 +123,41 @@ class NumpyKernels:
                 sums[part] += cut.sum(axis=2).astype(np.int64)
         return products, sums
 
+    def round_columns(
+        self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        free = values.copy()
+        found, errors = np.empty_like(values), np.empty_like(values)
+        for k in range(values.shape[2]):
+            found[:, :, k] = on_grid(free[:, :, k], limit)
+            error = (free[:, :, k] - found[:, :, k]) / factor[:, k, k][:, None]
+            free[:, :, k + 1 :] -= error[:, :, None] * factor[:, None, k, k + 1 :]
+            errors[:, :, k] = error
+        return found, errors
+
+    def move_columns(
+        self,
+        found: NDArray[np.float64],
+        slope: NDArray[np.float64],
+        hessian: NDArray[np.float64],
+        limit: int,
+    ) -> NDArray[np.float64]:
+        changes = np.zeros_like(found)
+        diagonal = np.diagonal(hessian, axis1=1, axis2=2)
+        for k in range(found.shape[2]):
+            wish = found[:, :, k] + slope[:, :, k] / diagonal[:, k][:, None]
+            change = on_grid(wish, limit) - found[:, :, k]
+            if change.any():
+                found[:, :, k] += change
+                slope -= change[:, :, None] * hessian[:, None, k]
+                changes[:, :, k] = change
+        return changes
+
+
+def on_grid(values: NDArray[np.float64], limit: int) -> NDArray[np.float64]:
+    """Nearest whole numbers, halves away from zero, as realization rounds."""
+    return np.clip(np.trunc(values + np.copysign(0.5, values)), -limit, limit)
+
 
 def _divergence(
     hist: NDArray[np.int64],

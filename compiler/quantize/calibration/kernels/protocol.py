@@ -1,4 +1,4 @@
-"""What calibration needs computed in tight loops, and which implementation computes it."""
+"""What calibration and rounding need computed in tight loops, and what computes it."""
 
 from __future__ import annotations
 
@@ -82,6 +82,26 @@ class Kernels(Protocol):
         """Products (channels, taps, taps) and sums (channels, taps) of what the taps of a window
         read of ``values`` (images, channels, height, width) over all its positions, in whole steps
         as of ``steps``; None where it gives None.
+        """
+
+    def round_columns(
+        self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Whole numbers within ``limit`` for ``values`` (groups, rows, columns), column after
+        column, and the error of each, which later columns make up for: ``factor`` (groups,
+        columns, columns), upper triangular, says by how much.
+        """
+
+    def move_columns(
+        self,
+        found: NDArray[np.float64],
+        slope: NDArray[np.float64],
+        hessian: NDArray[np.float64],
+        limit: int,
+    ) -> NDArray[np.float64]:
+        """Move the whole numbers ``found`` (groups, rows, columns), column after column, to where
+        they are best beside the others, and ``slope`` with them, in place; what was added to each.
+        ``hessian`` is (groups, columns, columns).
         """
 
 
