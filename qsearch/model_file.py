@@ -20,7 +20,6 @@ from compiler.ir.parser import parse
 from compiler.ir.pass_text import split_passes
 from compiler.quantize import given_points, prerequisite_optimize
 from compiler.runtime.artifact import load_qmod
-from compiler.transform import run_named
 from qsearch.errors import ModelFileError, SettingsError
 from qsearch.run_folder import RunFolder, module_at
 from qsearch.settings import parse_dims
@@ -157,6 +156,8 @@ def read_module(
             }
             module = infer_module(module.with_function("main", bind(main, weights)))
     if after:
+        from compiler.transform import run_named
+
         try:
             module = run_named(module, split_passes(after), "show")
         except CompilerError as error:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from compiler.ir.infer_type import InferType
 from compiler.ir.module import IRModule
-from compiler.ir.pass_infra import Pass
-from compiler.transform import InferType, PassContext, create_pass, run_named
+from compiler.ir.pass_infra import Pass, PassContext, run_named
 from qsearch.errors import SettingsError
 from qsearch.settings import is_import_path
 
@@ -76,6 +76,8 @@ def run_own_passes(module: IRModule, passes: Sequence[str]) -> IRModule:
 
 def _pass_of(word: str) -> Pass:
     if not is_import_path(word):
+        from compiler.transform import create_pass  # registers every pass
+
         return create_pass(word)
     found = load_object(word, "pass")
     made = found if isinstance(found, Pass) else found()

@@ -1,108 +1,139 @@
-"""Post-training quantization: partition, annotate, calibrate, realize."""
+"""Post-training quantization: partition, annotate, calibrate, realize.
 
-from compiler.ops.annotation.attach_simulated_quantize import attach_simulated_quantize
-from compiler.ops.rules.annotate import QAnnotateExpr
-from compiler.ops.rules.partition import QPartitionExpr
-from compiler.ops.rules.realize import QRealizeIntExpr
-from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind, kind2str
-from compiler.qtypes.qconfig import QConfig, current_qconfig, qconfig, qconfig_from_text
-from compiler.qtypes.report import CallRecord, PointRecord, QuantizeReport
-from compiler.quantize._bias_correction import correct_biases
-from compiler.quantize._conversion_ops import has_only_conversion_ops
-from compiler.quantize._cost import FLOAT_BITS, LayerCost, ModuleCost, module_cost
-from compiler.quantize._equalization import equalize
-from compiler.quantize._given_points import GivenPoints, given_points, ungiven_weights
-from compiler.quantize._layers import layer_names
-from compiler.quantize._prerequisite import bind_params, prerequisite_optimize
-from compiler.quantize._registration import (
-    register_annotate_function,
-    register_partition_function,
-    register_realize_function,
-)
-from compiler.quantize._smoothing import smooth
-from compiler.quantize.calibration.activation_scales import activation_scales
-from compiler.quantize.calibration.bind_scales import bind_scales, measured_points, quantize_points
-from compiler.quantize.calibration.channel_stats import ChannelStats
-from compiler.quantize.calibration.collect_stats import collect_stats
-from compiler.quantize.calibration.flow import Calibration, quantize, without_data
-from compiler.quantize.calibration.kl_divergence import find_scale_by_kl
-from compiler.quantize.calibration.measurement import calibration_stats, channel_stats
-from compiler.quantize.calibration.modes import find_scale_by_percentile
-from compiler.quantize.calibration.quantize_calibrate import QuantizeCalibrate, calibrate
-from compiler.quantize.candidate import Candidate, build_candidate, mark
-from compiler.quantize.conversions import (
-    fuse_partitions,
-    partition_conversions,
-    partition_prefix,
-    partition_suffix,
-)
-from compiler.quantize.diagnosis import Diagnosis, OperatorDiagnosis, diagnose
-from compiler.quantize.quantize_annotate import QuantizeAnnotate, annotate
-from compiler.quantize.quantize_partition import QuantizePartition, partition
-from compiler.quantize.quantize_realize import QuantizeRealize, realize
+The names below are loaded when they are first used.
+"""
 
-__all__ = [
-    "FLOAT_BITS",
-    "Calibration",
-    "CallRecord",
-    "Candidate",
-    "ChannelStats",
-    "Diagnosis",
-    "GivenPoints",
-    "LayerCost",
-    "ModuleCost",
-    "OperatorDiagnosis",
-    "PointRecord",
-    "QAnnotateExpr",
-    "QAnnotateKind",
-    "QConfig",
-    "QPartitionExpr",
-    "QRealizeIntExpr",
-    "QuantizeAnnotate",
-    "QuantizeCalibrate",
-    "QuantizeContext",
-    "QuantizePartition",
-    "QuantizeRealize",
-    "QuantizeReport",
-    "activation_scales",
-    "annotate",
-    "attach_simulated_quantize",
-    "bind_params",
-    "bind_scales",
-    "build_candidate",
-    "calibrate",
-    "calibration_stats",
-    "channel_stats",
-    "collect_stats",
-    "correct_biases",
-    "current_qconfig",
-    "diagnose",
-    "equalize",
-    "find_scale_by_kl",
-    "find_scale_by_percentile",
-    "fuse_partitions",
-    "given_points",
-    "has_only_conversion_ops",
-    "kind2str",
-    "layer_names",
-    "mark",
-    "measured_points",
-    "module_cost",
-    "partition",
-    "partition_conversions",
-    "partition_prefix",
-    "partition_suffix",
-    "prerequisite_optimize",
-    "qconfig",
-    "qconfig_from_text",
-    "quantize",
-    "quantize_points",
-    "realize",
-    "register_annotate_function",
-    "register_partition_function",
-    "register_realize_function",
-    "smooth",
-    "ungiven_weights",
-    "without_data",
-]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compiler.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from compiler.ops.annotation.attach_simulated_quantize import (
+        attach_simulated_quantize as attach_simulated_quantize,
+    )
+    from compiler.ops.rules.annotate import QAnnotateExpr as QAnnotateExpr
+    from compiler.ops.rules.partition import QPartitionExpr as QPartitionExpr
+    from compiler.ops.rules.realize import QRealizeIntExpr as QRealizeIntExpr
+    from compiler.qtypes.context import QuantizeContext as QuantizeContext
+    from compiler.qtypes.kind import QAnnotateKind as QAnnotateKind
+    from compiler.qtypes.kind import kind2str as kind2str
+    from compiler.qtypes.qconfig import QConfig as QConfig
+    from compiler.qtypes.qconfig import current_qconfig as current_qconfig
+    from compiler.qtypes.qconfig import qconfig as qconfig
+    from compiler.qtypes.qconfig import qconfig_from_text as qconfig_from_text
+    from compiler.qtypes.report import CallRecord as CallRecord
+    from compiler.qtypes.report import PointRecord as PointRecord
+    from compiler.qtypes.report import QuantizeReport as QuantizeReport
+    from compiler.quantize._bias_correction import correct_biases as correct_biases
+    from compiler.quantize._conversion_ops import has_only_conversion_ops as has_only_conversion_ops
+    from compiler.quantize._cost import FLOAT_BITS as FLOAT_BITS
+    from compiler.quantize._cost import LayerCost as LayerCost
+    from compiler.quantize._cost import ModuleCost as ModuleCost
+    from compiler.quantize._cost import module_cost as module_cost
+    from compiler.quantize._equalization import equalize as equalize
+    from compiler.quantize._given_points import GivenPoints as GivenPoints
+    from compiler.quantize._given_points import given_points as given_points
+    from compiler.quantize._given_points import ungiven_weights as ungiven_weights
+    from compiler.quantize._layers import layer_names as layer_names
+    from compiler.quantize._prerequisite import bind_params as bind_params
+    from compiler.quantize._prerequisite import prerequisite_optimize as prerequisite_optimize
+    from compiler.quantize._registration import (
+        register_annotate_function as register_annotate_function,
+    )
+    from compiler.quantize._registration import (
+        register_partition_function as register_partition_function,
+    )
+    from compiler.quantize._registration import (
+        register_realize_function as register_realize_function,
+    )
+    from compiler.quantize._smoothing import smooth as smooth
+    from compiler.quantize.calibration.activation_scales import (
+        activation_scales as activation_scales,
+    )
+    from compiler.quantize.calibration.bind_scales import bind_scales as bind_scales
+    from compiler.quantize.calibration.bind_scales import measured_points as measured_points
+    from compiler.quantize.calibration.bind_scales import quantize_points as quantize_points
+    from compiler.quantize.calibration.channel_stats import ChannelStats as ChannelStats
+    from compiler.quantize.calibration.collect_stats import collect_stats as collect_stats
+    from compiler.quantize.calibration.flow import Calibration as Calibration
+    from compiler.quantize.calibration.flow import quantize as quantize
+    from compiler.quantize.calibration.flow import without_data as without_data
+    from compiler.quantize.calibration.kl_divergence import find_scale_by_kl as find_scale_by_kl
+    from compiler.quantize.calibration.measurement import calibration_stats as calibration_stats
+    from compiler.quantize.calibration.measurement import channel_stats as channel_stats
+    from compiler.quantize.calibration.modes import (
+        find_scale_by_percentile as find_scale_by_percentile,
+    )
+    from compiler.quantize.calibration.quantize_calibrate import (
+        QuantizeCalibrate as QuantizeCalibrate,
+    )
+    from compiler.quantize.calibration.quantize_calibrate import calibrate as calibrate
+    from compiler.quantize.candidate import Candidate as Candidate
+    from compiler.quantize.candidate import build_candidate as build_candidate
+    from compiler.quantize.candidate import mark as mark
+    from compiler.quantize.conversions import fuse_partitions as fuse_partitions
+    from compiler.quantize.conversions import partition_conversions as partition_conversions
+    from compiler.quantize.conversions import partition_prefix as partition_prefix
+    from compiler.quantize.conversions import partition_suffix as partition_suffix
+    from compiler.quantize.diagnosis import Diagnosis as Diagnosis
+    from compiler.quantize.diagnosis import OperatorDiagnosis as OperatorDiagnosis
+    from compiler.quantize.diagnosis import diagnose as diagnose
+    from compiler.quantize.quantize_annotate import QuantizeAnnotate as QuantizeAnnotate
+    from compiler.quantize.quantize_annotate import annotate as annotate
+    from compiler.quantize.quantize_partition import QuantizePartition as QuantizePartition
+    from compiler.quantize.quantize_partition import partition as partition
+    from compiler.quantize.quantize_realize import QuantizeRealize as QuantizeRealize
+    from compiler.quantize.quantize_realize import realize as realize
+
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        "compiler.ops.annotation.attach_simulated_quantize": ("attach_simulated_quantize",),
+        "compiler.ops.rules.annotate": ("QAnnotateExpr",),
+        "compiler.ops.rules.partition": ("QPartitionExpr",),
+        "compiler.ops.rules.realize": ("QRealizeIntExpr",),
+        "compiler.qtypes.context": ("QuantizeContext",),
+        "compiler.qtypes.kind": ("QAnnotateKind", "kind2str"),
+        "compiler.qtypes.qconfig": ("QConfig", "current_qconfig", "qconfig", "qconfig_from_text"),
+        "compiler.qtypes.report": ("CallRecord", "PointRecord", "QuantizeReport"),
+        "compiler.quantize._bias_correction": ("correct_biases",),
+        "compiler.quantize._conversion_ops": ("has_only_conversion_ops",),
+        "compiler.quantize._cost": ("FLOAT_BITS", "LayerCost", "ModuleCost", "module_cost"),
+        "compiler.quantize._equalization": ("equalize",),
+        "compiler.quantize._given_points": ("GivenPoints", "given_points", "ungiven_weights"),
+        "compiler.quantize._layers": ("layer_names",),
+        "compiler.quantize._prerequisite": ("bind_params", "prerequisite_optimize"),
+        "compiler.quantize._registration": (
+            "register_annotate_function",
+            "register_partition_function",
+            "register_realize_function",
+        ),
+        "compiler.quantize._smoothing": ("smooth",),
+        "compiler.quantize.calibration.activation_scales": ("activation_scales",),
+        "compiler.quantize.calibration.bind_scales": (
+            "bind_scales",
+            "measured_points",
+            "quantize_points",
+        ),
+        "compiler.quantize.calibration.channel_stats": ("ChannelStats",),
+        "compiler.quantize.calibration.collect_stats": ("collect_stats",),
+        "compiler.quantize.calibration.flow": ("Calibration", "quantize", "without_data"),
+        "compiler.quantize.calibration.kl_divergence": ("find_scale_by_kl",),
+        "compiler.quantize.calibration.measurement": ("calibration_stats", "channel_stats"),
+        "compiler.quantize.calibration.modes": ("find_scale_by_percentile",),
+        "compiler.quantize.calibration.quantize_calibrate": ("QuantizeCalibrate", "calibrate"),
+        "compiler.quantize.candidate": ("Candidate", "build_candidate", "mark"),
+        "compiler.quantize.conversions": (
+            "fuse_partitions",
+            "partition_conversions",
+            "partition_prefix",
+            "partition_suffix",
+        ),
+        "compiler.quantize.diagnosis": ("Diagnosis", "OperatorDiagnosis", "diagnose"),
+        "compiler.quantize.quantize_annotate": ("QuantizeAnnotate", "annotate"),
+        "compiler.quantize.quantize_partition": ("QuantizePartition", "partition"),
+        "compiler.quantize.quantize_realize": ("QuantizeRealize", "realize"),
+    },
+)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from compiler.frontend.from_onnx.load import load
-from compiler.fusion.hardware.description import parse_hdfg, read_description
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
@@ -28,7 +27,6 @@ from compiler.quantize import (
     prerequisite_optimize,
     ungiven_weights,
 )
-from compiler.targets.c.toolchain import build_facts, find_compiler
 from qsearch.data import PreparedData, content_hash, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError, SettingsError, TakenError
 from qsearch.model_file import ModelSource
@@ -242,6 +240,8 @@ def _hardware(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | Non
                 fix="add --hw opu_q, --hw npu, or a description of your own",
             )
         return None
+    from compiler.fusion.hardware.description import parse_hdfg, read_description
+
     described = read_description(settings.hw)
     parse_hdfg(*described)
     return described
@@ -255,6 +255,8 @@ def _timed_where(settings: Settings) -> str:
     """
     if settings.address is not None:
         return "cluster"
+    from compiler.targets.c.toolchain import build_facts, find_compiler
+
     compiler = find_compiler()
     if compiler is None:
         raise SettingsError(

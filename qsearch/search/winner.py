@@ -21,8 +21,6 @@ from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.ir.analysis import post_order
 from compiler.ir.module import IRModule
 from compiler.ir.ty import tensor_fields
-from compiler.pipeline import evaluate
-from compiler.proof.derive import derive_static
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from compiler.runtime.artifact import QModule, Sample
@@ -282,6 +280,8 @@ def provenance_of(
 
 def recorded_proof(module: IRModule) -> dict[str, Any] | None:
     """What holds of a fully integral module for every input; None where float is left in it."""
+    from compiler.proof.derive import derive_static
+
     proof = derive_static(module)
     if any(finding.check == "dtypes" for finding in proof.findings):
         return None
@@ -292,6 +292,8 @@ def recorded_proof(module: IRModule) -> dict[str, Any] | None:
 
 def samples_of(module: IRModule, data: PreparedData, inputs: Sequence[InputSpec]) -> list[Sample]:
     """The first inputs of the data with the outputs of the exact reference."""
+    from compiler.pipeline import evaluate
+
     dataset = open_dataset(data.ref, inputs)
     first = Range(0, min(SAMPLES, data.count))
     return [
