@@ -55,6 +55,7 @@ SPANS = "spans.json"
 # Named as text: the runtime has no knowledge of targets, and may not import them (import layers).
 EXECUTOR_FACTORIES = {
     "reference": "compiler.targets.reference.executor:ReferenceExecutor",
+    "engine": "compiler.targets.engine.executor:EngineExecutor",
     "grid": "compiler.targets.ort.grid_executor:GridExecutor",
     "integer": "compiler.targets.ort.integer_executor:IntegerExecutor",
     "c": "compiler.targets.c.executor:CExecutor",

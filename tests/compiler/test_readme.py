@@ -33,7 +33,8 @@ LISTED_BY_TEXT = {
 def with_examples() -> list[object]:
     """Packages whose README holds ``>>>`` examples."""
     names = [package_of(path) for path in READMES if ">>> " in path.read_text("utf-8")]
-    return [pytest.param(n, marks=NEEDS_C) if n == "compiler.targets.c" else n for n in names]
+    compiled = ("compiler.targets.c", "compiler.targets.engine")
+    return [pytest.param(n, marks=NEEDS_C) if n in compiled else n for n in names]
 
 
 @pytest.mark.parametrize("package", with_examples())

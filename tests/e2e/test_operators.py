@@ -30,6 +30,8 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import QuantizeContext, mark, prerequisite_optimize, quantize
 from compiler.runtime.artifact import QModule
 from compiler.targets.c.executor import CExecutor
+from compiler.targets.engine.executor import EngineExecutor
+from compiler.targets.engine.library import available_isas
 from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from qsearch.modules.verification import verify
@@ -104,7 +106,7 @@ def from_text(name: str) -> Shipped:
 
 
 def check(shipped: Shipped, folder: Path) -> None:
-    """Proved from its file; C, integer ONNX and grid ONNX give the bits of the reference."""
+    """Proved from its file; C, both ONNX forms and the engine give the reference's bits."""
     shipped.module.save(folder / "m.qmod")
     found = verify(folder / "m.qmod")
     assert [str(finding) for finding in (*found.findings, *found.record_findings)] == []
@@ -113,6 +115,7 @@ def check(shipped: Shipped, folder: Path) -> None:
         "c": CExecutor(shipped.module.module, "main", QUICK_FLAGS),
         "integer": IntegerExecutor(shipped.module.module),
         "grid": GridExecutor(shipped.module.module),
+        **{isa: EngineExecutor(shipped.module.module, isa=isa) for isa in available_isas()},
     }
     for inputs in shipped.inputs:
         wanted = [(a.shape, a.dtype, a.tobytes()) for a in shipped.module.run(inputs)]

@@ -120,7 +120,7 @@ def build_library(name: str, sources: Sequence[Path], flags: Sequence[str] = EXA
 
 def build_facts(compiler: Command) -> tuple[str, ...]:
     """What code and its speed depend on beside source and flags: compiler, system, processor."""
-    return (_version(compiler), platform.machine(), platform.system(), _cpu_features())
+    return (_version(compiler), platform.machine(), platform.system(), cpu_features())
 
 
 def link(compiler: Command, sources: Sequence[Path], flags: Sequence[str], target: Path) -> None:
@@ -175,7 +175,7 @@ def _version(compiler: Command) -> str:
 
 
 @functools.cache
-def _cpu_features() -> str:
+def cpu_features() -> str:
     """What ``-march=native`` looks at; a home folder may be shared by unequal machines."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")

@@ -1,0 +1,1 @@
+"""The integer engine: a module as a table of steps that fixed kernels run."""

@@ -1,0 +1,116 @@
+/* Chains of elementwise operators as a program over short blocks of int32 in the first-level cache.
+ *
+ * LOAD      to; p0 address, p1 type + 16 (in the blob), p2 and p3 strides of d0 and d1 in bytes,
+ *           b what is taken away (128 for an int8), a 1: one element for all columns
+ * CONSTANT  to; a 0: p0 int32 a column in the blob, a 1: p0 is the value
+ * ADD .. MAX   to = a op b
+ * RESCALE   to = a times factors p0 (mult), p1 (add), p2 (shift); p3 1: a column; b: left shift first
+ * ROUND_SHIFT  to = (a + half p0) >> shift p2; p3 1: a column
+ * CLIP      to = a within p0 .. p1
+ * LEFT      to = a << p0
+ * STORE     a; p0 address, p1 type, p2 and p3 strides, b added before
+ */
+#include "step.h"
+
+#define QK_BLOCK 256
+
+#define QK_EACH(expression)                     \
+    {                                           \
+        for (int64_t i = 0; i < lanes; i += 16) \
+            qk_store(to + i, expression);       \
+        break;                                  \
+    }
+
+static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int64_t i0, int64_t i1,
+                         int64_t column, int64_t n)
+{
+    int32_t slot[QK_SLOTS][QK_BLOCK] __attribute__((aligned(64)));
+    const int64_t lanes = (n + 15) / 16 * 16;
+
+    for (; count > 0; count--, op++) {
+        int32_t *to = slot[op->to];
+        const int32_t *a = slot[op->op == QK_LOAD || op->op == QK_CONSTANT ? 0 : op->a];
+        const int32_t *b = slot[op->op >= QK_ADD && op->op <= QK_MAX ? op->b : 0];
+        const int64_t every = op->p3 ? 1 : 0; /* factors: one a column, or the same sixteen lanes */
+        switch (op->op) {
+        case QK_LOAD: {
+            const uint8_t *from = (op->p1 & 16 ? m->blob : m->arena) + op->p0 + i0 * op->p2 + i1 * op->p3;
+            const qk_vec zero = qk_all((int32_t)op->b);
+            const int64_t type = op->p1 & 15;
+            if (op->a) {
+                const int32_t one = type == QK_U8    ? *from
+                                    : type == QK_S16 ? *(const int16_t *)from
+                                                     : *(const int32_t *)from;
+                const qk_vec all = qk_all(one - (int32_t)op->b);
+                QK_EACH(all);
+            }
+            if (type == QK_U8)
+                QK_EACH(qk_sub(qk_load_u8(from + column + i), zero));
+            if (type == QK_S16)
+                QK_EACH(qk_load_s16(from + 2 * (column + i)));
+            QK_EACH(qk_load((const int32_t *)from + column + i));
+        }
+        case QK_CONSTANT: {
+            const int32_t *values = (const int32_t *)(m->blob + op->p0) + column;
+            const qk_vec all = qk_all((int32_t)op->p0);
+            if (op->a)
+                QK_EACH(all);
+            QK_EACH(qk_load(values + i));
+        }
+        case QK_ADD: QK_EACH(qk_add(qk_load(a + i), qk_load(b + i)));
+        case QK_SUB: QK_EACH(qk_sub(qk_load(a + i), qk_load(b + i)));
+        case QK_MUL: QK_EACH(qk_mul(qk_load(a + i), qk_load(b + i)));
+        case QK_MIN: QK_EACH(qk_min(qk_load(a + i), qk_load(b + i)));
+        case QK_MAX: QK_EACH(qk_max(qk_load(a + i), qk_load(b + i)));
+        case QK_RESCALE: {
+            const int32_t *mult = (const int32_t *)(m->blob + op->p0) + every * column;
+            const int64_t *add = (const int64_t *)(m->blob + op->p1) + every * column;
+            const int32_t *shift = (const int32_t *)(m->blob + op->p2) + every * column;
+            const int left = (int)op->b;
+            if (every) {
+                for (int64_t i = 0; i < lanes; i += 16) {
+                    const qk_factor f = qk_load_factor(mult + i, add + i, shift + i);
+                    qk_store(to + i, qk_scale(qk_shift_left(qk_load(a + i), left), &f));
+                }
+                break;
+            }
+            const qk_factor f = qk_load_factor(mult, add, shift);
+            QK_EACH(qk_scale(qk_shift_left(qk_load(a + i), left), &f));
+        }
+        case QK_ROUND_SHIFT: {
+            const int32_t *half = (const int32_t *)(m->blob + op->p0) + every * column;
+            const int32_t *bits = (const int32_t *)(m->blob + op->p2) + every * column;
+            QK_EACH(qk_shift_right(qk_add(qk_load(a + i), qk_load(half + every * i)), qk_load(bits + every * i)));
+        }
+        case QK_CLIP: {
+            const qk_vec low = qk_all((int32_t)op->p0), high = qk_all((int32_t)op->p1);
+            QK_EACH(qk_max(qk_min(qk_load(a + i), high), low));
+        }
+        case QK_LEFT: QK_EACH(qk_shift_left(qk_load(a + i), (int)op->p0));
+        case QK_STORE: {
+            uint8_t *out = m->arena + op->p0 + i0 * op->p2 + i1 * op->p3;
+            const qk_vec zero = qk_all((int32_t)op->b);
+            for (int64_t i = 0; i < lanes; i += 16) {
+                const int k = n - i < 16 ? (int)(n - i) : 16;
+                const qk_vec x = qk_add(qk_load(a + i), zero);
+                if (op->p1 == QK_U8)
+                    qk_store_u8(out + column + i, x, k);
+                else if (op->p1 == QK_S16)
+                    qk_store_s16(out + 2 * (column + i), x, k);
+                else
+                    qk_store_s32(out + 4 * (column + i), x, k);
+            }
+            break;
+        }
+        }
+    }
+}
+
+static void qk_run_elementwise(const qk_elementwise_step *e, const qk_memory *m)
+{
+    const qk_op *program = (const qk_op *)(m->blob + e->program);
+    for (int64_t i0 = 0; i0 < e->d0; i0++)
+        for (int64_t i1 = 0; i1 < e->d1; i1++)
+            for (int64_t c = 0; c < e->columns; c += QK_BLOCK)
+                qk_run_block(program, e->count, m, i0, i1, c, e->columns - c < QK_BLOCK ? e->columns - c : QK_BLOCK);
+}

@@ -1,0 +1,424 @@
+"""Elementwise operators: joined to a product as its epilogue, or written as one program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.targets.engine.packing import make_factor, padded_channels, shuffled
+from compiler.targets.engine.plan import Address
+from compiler.targets.engine.steps import number, operation
+from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product
+from compiler.targets.engine.views import Shape, View, merged_axes
+
+if TYPE_CHECKING:
+    from compiler.targets.engine.planner import Planner
+
+Array = NDArray[Any]
+_SLOTS = 6
+_MOST_OUTER = 4096
+
+
+class NoProgramError(Exception):
+    """The kernels have no program for a chain."""
+
+
+def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
+    """The product at the start of a chain, and the chain as its epilogue; None if it is none."""
+    chain: list[Chain] = []
+    at = item
+    while at.chain is not None:
+        chain.append(at.chain)
+        inner = [a for a in at.chain.args if a.data is None]
+        if len(inner) != 1 or inner[0].shape != item.shape:
+            return None
+        at = inner[0]
+        if at.view is not None or at.uses > 1:
+            return None
+    if at.product is None:
+        return None
+    product = at.product
+    axis, channels = product.channel_axis, item.shape[product.channel_axis]
+    found = Epilogue(np.zeros(channels, np.int64))
+    scaled = False
+    for link in reversed(chain):
+        constant = next((a.data for a in link.args if a.data is not None), None)
+        if link.op == "ADD" and constant is not None:
+            along = _along_channel(constant, axis, len(item.shape), channels)
+            if along is None or found.low > INT32[0] or found.high < INT32[1]:
+                return None
+            if not scaled:
+                found.bias = found.bias + along
+            elif (along == along[0]).all():
+                found.added += int(along[0])
+            else:
+                return None
+        elif link.op in ("CLIP", "MAX", "MIN"):
+            if link.op == "CLIP":
+                low, high = link.params
+            else:
+                if constant is None or constant.size != 1:
+                    return None
+                bound = int(constant.reshape(()))
+                low, high = (bound, INT32[1]) if link.op == "MAX" else (INT32[0], bound)
+            found.low, found.high = _clipped(found, max(low, INT32[0]), min(high, INT32[1]))
+        elif link.op == "RESCALE" and not scaled:
+            multiplier, shift, along_axis = link.params
+            # Scaling keeps 0 and the order, so a relu in front is one behind.
+            if found.low not in (INT32[0], 0) or found.high != INT32[1]:
+                return None
+            if along_axis is not None and along_axis != axis:
+                return None
+            found.multiplier, found.shift, scaled = multiplier, shift, True
+        elif link.op == "SHIFT" and not scaled:
+            if found.low not in (INT32[0], 0) or found.high != INT32[1]:
+                return None
+            found.bits, scaled = link.params[0], True
+        else:
+            return None
+    if scaled and found.added and found.multiplier is None:
+        return None
+    if np.abs(found.bias).max(initial=0) > INT32[1] or (
+        found.bias.any() and not product.takes_bias
+    ):
+        return None
+    if found.multiplier is not None:
+        low, high = product.low + found.bias, product.high + found.bias
+        if make_factor(*factor_arguments(found, channels), low, high, found.added) is None:
+            return None
+    return product, found
+
+
+def factor_arguments(epilogue: Epilogue, channels: int) -> tuple[Array, Array]:
+    """Multiplier and shift, one a channel."""
+    assert epilogue.multiplier is not None
+    assert epilogue.shift is not None
+    return (
+        np.broadcast_to(epilogue.multiplier, (channels,)),
+        np.broadcast_to(epilogue.shift, (channels,)),
+    )
+
+
+def _clipped(found: Epilogue, low: int, high: int) -> tuple[int, int]:
+    """Bounds after another clip, in the order max(min(x, high), low)."""
+    return max(min(found.low, high), low), max(min(found.high, high), low)
+
+
+def _along_channel(constant: Array, axis: int, rank: int, channels: int) -> Array | None:
+    """A constant that differs along one axis only, as a vector over it."""
+    shape = (1,) * (rank - constant.ndim) + constant.shape
+    if any(size != 1 for place, size in enumerate(shape) if place != axis):
+        return None
+    return np.broadcast_to(constant.reshape(-1), (channels,)).astype(np.int64)
+
+
+def put_epilogue(
+    planner: Planner, epilogue: Epilogue, product: Product, item: Item, groups: int, bias: Array
+) -> dict[str, Any]:
+    """Fields rq_* of a step, and the bias.
+
+    Args:
+        bias: int64 a channel, to which that of the epilogue is added.
+    """
+    emitter, library = planner.emitter, planner.library
+    channels = len(product.low)
+    kind, zero = item.storage
+    total = np.broadcast_to(epilogue.bias, (channels,)) + bias
+    fields: dict[str, Any] = {
+        "rq_type": number(kind),
+        "rq_low": max(epilogue.low, item.low) + zero,
+        "rq_high": min(epilogue.high, item.high) + zero,
+    }
+    if epilogue.multiplier is not None:
+        low, high = product.low + epilogue.bias, product.high + epilogue.bias
+        factor = make_factor(
+            *factor_arguments(epilogue, channels), low, high, epilogue.added + zero
+        )
+        assert factor is not None
+        add = padded_channels(factor.add, groups, "int64")
+        fields |= {
+            "rq_kind": number("FACTOR"),
+            "rq_left": factor.left,
+            "rq_mult": emitter.put(padded_channels(factor.mult, groups, "int32")),
+            "rq_add": emitter.put(shuffled(add, library)),
+            "rq_shift": emitter.put(padded_channels(factor.shift, groups, "int32")),
+        }
+    elif epilogue.bits or zero:
+        # The zero of the storage is added in front of the shift.
+        bits = np.full(channels, epilogue.bits, np.int32)
+        half = np.full(channels, zero << epilogue.bits, np.int32)
+        fields |= {
+            "rq_kind": number("SHIFT"),
+            "rq_mult": emitter.put(padded_channels(half, groups, "int32")),
+            "rq_shift": emitter.put(padded_channels(bits, groups, "int32")),
+        }
+    fields["bias"] = emitter.put(padded_channels(total, groups, "int32"))
+    return fields
+
+
+# ---- programs ---------------------------------------------------------------------------------
+
+
+def emit_program(planner: Planner, item: Item, target: View | None = None) -> View:
+    """Write the elementwise operators behind an item as one step.
+
+    Args:
+        target: where the result goes; None for memory of its own.
+    Returns:
+        Where it lies.
+    Raises:
+        NoProgramError: the operators fit into no program.
+    """
+    leaves: list[Item] = []
+    ops: list[Item] = []
+    _collect(planner, item, leaves, ops)
+    emitter = planner.emitter
+    out = target or emitter.allocate(item, _order_of(leaves, item.shape))
+    strides: list[Shape] = [out.strides]
+    views: list[View | None] = []
+    for leaf in leaves:
+        view = None if leaf.data is not None and leaf.data.size == 1 else planner.materialise(leaf)
+        views.append(view)
+        strides.append(_broadcast(view, item.shape) if view else (0,) * len(item.shape))
+    factors = [op for op in ops if op.chain is not None and op.chain.op == "RESCALE"]
+    for op in factors:
+        assert op.chain is not None
+        axis = op.chain.params[2]
+        places = [0] * len(item.shape)
+        if axis is not None:
+            places[axis + len(item.shape) - len(op.shape)] = 1
+        strides.append(tuple(places))
+    order = out.axis_order
+    loops = merged_axes(
+        tuple(item.shape[a] for a in order), [tuple(s[a] for a in order) for s in strides]
+    )
+    inner = loops[-1]
+    if inner[0] > 1 and not _inner_fits(inner[1], out, views):
+        return _copied_first(planner, item, leaves, views, target)
+    outer = loops[:-1]
+    while len(outer) < 2:
+        outer = [(1, tuple(0 for _ in strides)), *outer]
+    repeated, near = outer[:-2], outer[-2:]
+    for shifts in _positions(repeated):
+        program = _program(planner, item, leaves, views, ops, out, inner, near, shifts)
+        touched = [v.buffer for v in views if v is not None and not emitter.is_constant(v)]
+        emitter.step(
+            "elementwise",
+            touched,
+            [out.buffer],
+            program=program,
+            count=len(program),
+            d0=near[0][0],
+            d1=near[1][0],
+            columns=inner[0],
+        )
+    return out
+
+
+def _collect(planner: Planner, item: Item, leaves: list[Item], ops: list[Item]) -> None:
+    """Operators in the order of execution, and what they read; at most as many as slots allow."""
+    stack: list[tuple[Item, bool]] = [(item, False)]
+    while stack:
+        top, ready = stack.pop()
+        if top in ops or top in leaves:
+            continue
+        if ready:
+            ops.append(top)
+            continue
+        joined = top.chain is not None and top.view is None and len(ops) + len(stack) < 24
+        if top is not item and (not joined or scaled_epilogue(top) is not None):
+            leaves.append(top)
+            continue
+        stack.append((top, True))
+        assert top.chain is not None
+        stack.extend((a, False) for a in reversed(top.chain.args))
+    for leaf in leaves:
+        if leaf.data is None:
+            planner.materialise(leaf)
+
+
+def _order_of(leaves: list[Item], shape: Shape) -> Shape | None:
+    """The order of axes of the first operand that is as large as the result."""
+    for leaf in leaves:
+        if leaf.view is not None and leaf.data is None and leaf.shape == shape:
+            return leaf.view.axis_order
+    return None
+
+
+def _broadcast(view: View, shape: Shape) -> Shape:
+    """Strides of a view under a shape it broadcasts to."""
+    missing = len(shape) - len(view.shape)
+    made = [0] * missing
+    for axis, size in enumerate(view.shape):
+        made.append(view.strides[axis] if size == shape[missing + axis] and size > 1 else 0)
+    return tuple(made)
+
+
+def _inner_fits(strides: Shape, out: View, views: list[View | None]) -> bool:
+    if strides[0] != out.buffer.item:
+        return False
+    for stride, view in zip(strides[1:], views):
+        if view is not None and stride not in (0, view.buffer.item):
+            return False
+    return all(stride in (0, 1) for stride in strides[1 + len(views) :])
+
+
+def _copied_first(
+    planner: Planner,
+    item: Item,
+    leaves: list[Item],
+    views: list[View | None],
+    target: View | None,
+) -> View:
+    """The program after copies of the operands that lie in another order."""
+    if not any(v is not None and not planner.emitter.is_constant(v) for v in views) or any(
+        leaf.view is not None and leaf.view.buffer in planner.emitter.copies for leaf in leaves
+    ):
+        raise NoProgramError
+    for leaf, view in zip(leaves, views):
+        if view is not None and leaf.data is None:
+            leaf.view = planner.emitter.contiguous(view, always=True)
+    return emit_program(planner, item, target)
+
+
+def _positions(loops: list[tuple[int, Shape]]) -> list[list[tuple[int, Shape]]]:
+    """All positions of loops that a step has no room for, as (index, strides) per loop."""
+    found: list[list[tuple[int, Shape]]] = [[]]
+    for size, strides in loops:
+        if len(found) * size > _MOST_OUTER:
+            raise NoProgramError
+        found = [[*at, (index, strides)] for at in found for index in range(size)]
+    return found
+
+
+def _program(
+    planner: Planner,
+    item: Item,
+    leaves: list[Item],
+    views: list[View | None],
+    ops: list[Item],
+    out: View,
+    inner: tuple[int, Shape],
+    near: list[tuple[int, Shape]],
+    shifts: list[tuple[int, Shape]],
+) -> list[list[Any]]:
+    """Micro operations; operand ``n`` of the strides is the result, the leaves, the factors."""
+    emitter = planner.emitter
+    slots = _Slots(ops)
+    program: list[list[Any]] = []
+    factor_at = 1 + len(leaves)
+
+    def moved(operand: int) -> int:
+        return sum(index * strides[operand] for index, strides in shifts)
+
+    for op in ops:
+        chain = op.chain
+        assert chain is not None
+        for arg in chain.args:
+            if slots.of(arg) is not None:
+                continue
+            place = leaves.index(arg)
+            view = views[place]
+            slot = slots.take(arg)
+            if view is None:
+                assert arg.data is not None
+                value = int(arg.data.reshape(()))
+                program.append(operation("CONSTANT", to=slot, a=1, p0=value))
+                continue
+            space = 16 if emitter.is_constant(view) else 0
+            load: list[Any] = operation(
+                "LOAD",
+                to=slot,
+                a=int(inner[1][1 + place] == 0),
+                b=view.buffer.zero,
+                p1=number(view.buffer.type) | space,
+                p2=near[0][1][1 + place],
+                p3=near[1][1][1 + place],
+            )
+            load[4] = Address(view.buffer, view.offset + moved(1 + place))
+            program.append(load)
+        args = [slots.of(arg) for arg in chain.args]
+        slots.release(op)
+        slot = slots.take(op)
+        program.append(_operation(planner, op, chain, slot, args, inner[1], near, factor_at, moved))
+        factor_at += chain.op == "RESCALE"
+    store: list[Any] = operation(
+        "STORE",
+        a=slots.of(item) or 0,
+        b=out.buffer.zero,
+        p1=number(out.buffer.type),
+        p2=near[0][1][0],
+        p3=near[1][1][0],
+    )
+    store[4] = Address(out.buffer, out.offset + moved(0))
+    return [*program, store]
+
+
+class _Slots:
+    """Which operand is in which slot; a slot is free again behind the last reader."""
+
+    def __init__(self, ops: list[Item]) -> None:
+        self._last: dict[Item, Item] = {}
+        for op in ops:
+            assert op.chain is not None
+            for arg in op.chain.args:
+                self._last[arg] = op
+        self._held: dict[Item, int] = {}
+
+    def of(self, item: Item) -> int | None:
+        return self._held.get(item)
+
+    def take(self, item: Item) -> int:
+        for slot in range(_SLOTS):
+            if slot not in self._held.values():
+                self._held[item] = slot
+                return slot
+        raise NoProgramError
+
+    def release(self, op: Item) -> None:
+        for item in [i for i in self._held if self._last.get(i) is op]:
+            del self._held[item]
+
+
+def _operation(
+    planner: Planner,
+    op: Item,
+    chain: Chain,
+    slot: int,
+    args: list[Any],
+    inner: Shape,
+    near: list[tuple[int, Shape]],
+    factor_at: int,
+    moved: Any,
+) -> list[Any]:
+    emitter = planner.emitter
+    if chain.op == "CLIP":
+        low, high = (min(max(v, INT32[0]), INT32[1]) for v in chain.params)
+        return operation("CLIP", to=slot, a=args[0], p0=low, p1=high)
+    if chain.op == "SHIFT":
+        zeros, bits = np.zeros(16, np.int32), np.full(16, chain.params[0], np.int32)
+        return operation(
+            "ROUND_SHIFT", to=slot, a=args[0], p0=emitter.put(zeros), p2=emitter.put(bits)
+        )
+    if chain.op != "RESCALE":
+        return operation(chain.op, to=slot, a=args[0], b=args[1])
+    multiplier, shift, _ = chain.params
+    source = chain.args[0]
+    factor = make_factor(multiplier, shift, np.array(source.low), np.array(source.high), 0)
+    if factor is None:
+        raise NoProgramError
+    varies = len(factor.mult) > 1
+    if varies and (inner[factor_at] != 1 or any(s[factor_at] for _, s in near) or moved(factor_at)):
+        raise NoProgramError
+    arrays = [factor.mult, factor.add, factor.shift]
+    if varies:
+        arrays = [padded_channels(a, 1, str(a.dtype)) for a in arrays]
+    else:
+        arrays = [np.repeat(a, 16) for a in arrays]
+    arrays[1] = shuffled(arrays[1], planner.library)
+    p0, p1, p2 = (emitter.put(a) for a in arrays)
+    return operation(
+        "RESCALE", to=slot, a=args[0], b=factor.left, p0=p0, p1=p1, p2=p2, p3=int(varies)
+    )

@@ -1,0 +1,268 @@
+"""EngineExecutor: a module's integers by the kernels of the engine, without a compiler per module.
+
+``threads`` splits a batch: every thread has an arena of its own, and the GIL is released.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+import compiler.targets.engine.products
+import compiler.targets.engine.rules
+import compiler.targets.engine.windows  # noqa: F401  # the three register their rules
+from compiler.errors import EvaluationError
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.runtime.executor import Inputs, ordered_inputs
+from compiler.targets.engine.library import load_library
+from compiler.targets.engine.plan import Action, Plan, StepInfo
+from compiler.targets.engine.planner import plan_function
+from compiler.targets.engine.steps import SLACK, aligned
+from compiler.targets.engine.views import View
+from compiler.targets.reference.inputs import checked_inputs
+
+Array = NDArray[Any]
+
+
+class EngineExecutor:
+    """One function of a module; implements ``runtime.executor.Executor``.
+
+    One executor may be used from several threads at the same time.
+
+    Args:
+        mod: static shapes, no control flow.
+        function: name of the function.
+        threads: that share a batch of ``run_batch``.
+        isa: instruction set of ``library.ISAS``; None for the best one of this processor.
+    Raises:
+        CodegenError: no kernel library and no compiler, or the function has control flow.
+    """
+
+    def __init__(
+        self, mod: IRModule, function: str = "main", threads: int = 1, isa: str | None = None
+    ) -> None:
+        if mod[function].checked_type_or_none is None:
+            mod = infer_module(mod)
+        self._function = mod[function]
+        self._names = tuple(p.name_hint for p in self._function.params)
+        self._library = load_library(isa)
+        self._threads = max(1, threads)
+        self.plan: Plan = plan_function(mod, function, self._library)
+        self._local = threading.local()
+        self._in = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.input_types]
+        self._out = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.output_types]
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the parameters, in order."""
+        return self._names
+
+    @property
+    def isa(self) -> str:
+        """The instruction set of the kernels."""
+        return self._library.isa
+
+    @property
+    def steps(self) -> tuple[StepInfo, ...]:
+        """Every kernel step, in order."""
+        return self.plan.infos
+
+    @property
+    def host_steps(self) -> int:
+        """How many operators have no kernel and run on numpy."""
+        return sum(isinstance(a, Action) and a.kind == "host" for a in self.plan.actions)
+
+    def run(self, inputs: Inputs) -> list[Array]:
+        """The results, tuples flattened from left to right; arrays in row-major order are not
+        copied.
+
+        Raises:
+            EvaluationError: an input does not fit.
+        """
+        return self._run(self._checked(inputs), 1, self._state())
+
+    def run_batch(self, inputs: Sequence[Array], samples: int) -> list[Array]:
+        """As many runs as the leading axis holds, shared by the threads.
+
+        Args:
+            inputs: in the order of the parameters; the leading axis is ``samples`` times as long
+                as the parameter's, the dtype is the parameter's.
+        Raises:
+            EvaluationError: an input does not fit.
+        """
+        whole = [np.ascontiguousarray(array) for array in inputs]
+        for array, (shape, dtype) in zip(whole, self._in, strict=True):
+            if array.shape != (shape[0] * samples, *shape[1:]) or array.dtype != dtype:
+                raise EvaluationError(
+                    f"an input of {samples} runs is {array.dtype}{list(array.shape)}",
+                    fix=f"it should be {dtype}{[shape[0] * samples, *shape[1:]]}",
+                )
+        made = [np.empty((s[0] * samples, *s[1:]), dtype) for s, dtype in self._out]
+        shares = min(self._threads, samples)
+        cuts = [samples * k // shares for k in range(shares + 1)]
+
+        def share(index: int) -> None:
+            start, stop = cuts[index], cuts[index + 1]
+            parts = [a[start * s[0] : stop * s[0]] for a, (s, _) in zip(whole, self._in)]
+            outs = [a[start * s[0] : stop * s[0]] for a, (s, _) in zip(made, self._out)]
+            self._into(parts, outs, stop - start, self._state())
+
+        if shares == 1:
+            share(0)
+        else:
+            list(self._pool().map(share, range(shares)))
+        return made
+
+    def profile(self, inputs: Inputs, rounds: int = 5) -> NDArray[np.float64]:
+        """CPU seconds of every kernel step, the least of some rounds."""
+        arrays = self._checked(inputs)
+        best = np.full(len(self.plan.rows), np.inf)
+        for _ in range(rounds):
+            seconds = np.zeros(len(self.plan.rows))
+            self._run(arrays, 1, self._state(), seconds)
+            best = np.minimum(best, seconds)
+        return best
+
+    # ---- one run ---------------------------------------------------------------------------
+
+    def _checked(self, inputs: Inputs) -> list[Array]:
+        arrays = ordered_inputs(self._names, inputs)
+        for array, (shape, dtype) in zip(arrays, self._in):
+            fits = isinstance(array, np.ndarray) and array.shape == shape
+            if not fits or array.dtype != dtype:
+                arrays = checked_inputs(self._function, arrays)
+                break
+        return [np.ascontiguousarray(a) for a in arrays]
+
+    def _state(self) -> Array:
+        """The arena of this thread."""
+        arena: Array | None = getattr(self._local, "arena", None)
+        if arena is None:
+            arena = self._local.arena = aligned(self.plan.arena_bytes)
+        return arena
+
+    def _pool(self) -> ThreadPoolExecutor:
+        pool: ThreadPoolExecutor | None = getattr(self, "_threads_pool", None)
+        if pool is None:
+            pool = self._threads_pool = ThreadPoolExecutor(self._threads, "qsearch-engine")
+        return pool
+
+    def _run(
+        self, arrays: list[Array], samples: int, arena: Array, seconds: Array | None = None
+    ) -> list[Array]:
+        made = [np.empty(shape, dtype) for shape, dtype in self._out]
+        self._into(arrays, made, samples, arena, seconds)
+        return made
+
+    def _into(
+        self,
+        arrays: list[Array],
+        made: list[Array],
+        samples: int,
+        arena: Array,
+        seconds: Array | None = None,
+    ) -> None:
+        plan = self.plan
+        if plan.is_kernels_only:
+            if plan.actions:
+                self._kernels((0, len(plan.rows)), arrays, made, samples, arena, seconds)
+            return
+        for sample in range(samples):
+            ins = [a[s[0] * sample : s[0] * (sample + 1)] if s else a
+                   for a, (s, _) in zip(arrays, self._in)]  # fmt: skip
+            outs = [a[s[0] * sample : s[0] * (sample + 1)] if s else a
+                    for a, (s, _) in zip(made, self._out)]  # fmt: skip
+            held: list[Any] = [None] * plan.host_values
+            for action in plan.actions:
+                if isinstance(action, tuple):
+                    self._kernels(action, ins, outs, 1, arena, seconds)
+                else:
+                    _on_host(action, held, ins, outs, arena)
+
+    def _kernels(
+        self,
+        span: tuple[int, int],
+        arrays: list[Array],
+        made: list[Array],
+        samples: int,
+        arena: Array,
+        seconds: Array | None,
+    ) -> None:
+        plan = self.plan
+        first, last = span
+        rows = plan.rows
+        tables = [
+            _pointers(arrays),
+            _sizes(arrays, samples),
+            _pointers(made),
+            _sizes(made, samples),
+        ]
+        failed = self._library.run(
+            rows.ctypes.data + first * rows.strides[0], last - first,
+            arena.ctypes.data, len(arena) - SLACK, plan.blob.ctypes.data, plan.blob_bytes,
+            tables[0], tables[1], len(arrays), tables[2], tables[3], len(made),
+            samples, None if seconds is None else seconds.ctypes.data + 8 * first,
+        )  # fmt: skip
+        if failed:
+            raise EvaluationError(
+                f"step {first + failed - 1} would leave its memory",
+                where=f"{plan.infos[first + failed - 1]}" if failed > 0 else "memory not aligned",
+                fix="this is a defect of the engine; executor='reference' does not use it",
+            )
+
+
+def _pointers(arrays: Sequence[Array]) -> Any:
+    return (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
+
+
+def _sizes(arrays: Sequence[Array], samples: int) -> Any:
+    return (ctypes.c_int64 * max(len(arrays), 1))(*(a.nbytes // samples for a in arrays))
+
+
+_STORED: dict[str, np.dtype[Any]] = {
+    "U8": np.dtype(np.uint8),
+    "S16": np.dtype(np.int16),
+    "S32": np.dtype(np.int32),
+}
+
+
+def _array_of(view: View, arena: Array) -> Array:
+    """The elements of a view in the arena, as they are stored."""
+    dtype = _STORED[view.buffer.type]
+    start = view.buffer.place + view.offset
+    last = sum((n - 1) * s for n, s in zip(view.shape, view.strides)) + dtype.itemsize
+    flat = arena[start : start + last]
+    base: Array = np.frombuffer(flat.data, np.uint8)
+    return as_strided(base[: dtype.itemsize].view(dtype), view.shape, view.strides)
+
+
+def _on_host(
+    action: Action, held: list[Any], ins: list[Array], outs: list[Array], arena: Array
+) -> None:
+    if action.kind == "input":
+        held[action.writes[0]] = ins[int(action.dtype)]
+    elif action.kind == "read":
+        assert action.view is not None
+        stored = _array_of(action.view, arena)
+        zero = action.view.buffer.zero
+        wide = stored.astype(np.int64) - zero if zero else stored
+        held[action.writes[0]] = wide.astype(action.dtype)
+    elif action.kind == "write":
+        assert action.view is not None
+        view = action.view
+        values = held[action.reads[0]].reshape(view.shape).astype(np.int64) + view.buffer.zero
+        _array_of(view, arena)[...] = values.astype(_STORED[view.buffer.type])
+    elif action.kind == "output":
+        outs[action.writes[0]][...] = held[action.reads[0]]
+    else:
+        assert action.compute is not None
+        for place, array in zip(action.writes, action.compute([held[r] for r in action.reads])):
+            held[place] = array

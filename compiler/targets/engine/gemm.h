@@ -1,0 +1,254 @@
+/* Products: convolutions, dense layers and batched matrix products as one tiled loop.
+ *
+ * Weights lie in panels of up to QK_NV vectors of sixteen columns, [steps][columns][QK_KU]. A tile
+ * holds QK_ROWS rows of one panel in registers while it walks the reduced axis. Its sums are stored
+ * to the first-level cache and requantized there: with the 64-bit products of the requantization
+ * in the same function, gcc would keep accumulators in memory inside the loop.
+ */
+#include "step.h"
+
+typedef struct {
+    const qk_act *row[QK_MAX_ROWS];
+} qk_rows;
+
+#define QK_MAX_SEGMENTS 1024
+
+/* Where element (k, n) of a panel of nv vectors lies. compiler/targets/engine/packing.py: same. */
+#ifndef QK_WEIGHT_PLACE
+#define QK_WEIGHT_PLACE(k, n, nv, steps) (((k) / QK_KU * (nv) * 16 + (n)) * QK_KU + (k) % QK_KU)
+#endif
+
+#ifndef QK_OWN_TILES
+/* One tile: named accumulators, because gcc keeps arrays of vectors in memory. */
+#define QK_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+
+static inline __attribute__((always_inline)) void qk_tile(
+    const int mr, const int nv, const qk_rows *rows, const int64_t *segment, int64_t segments,
+    int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums)
+{
+    const int stride = 16 * nv;
+#define QK_DECLARE(r)                                               \
+    qk_vec c##r##_0 = qk_load(bias);                                \
+    qk_vec c##r##_1 = nv > 1 ? qk_load(bias + 16) : c##r##_0;       \
+    qk_vec c##r##_2 = nv > 2 ? qk_load(bias + 32) : c##r##_0;       \
+    qk_vec c##r##_3 = nv > 3 ? qk_load(bias + 48) : c##r##_0;
+    QK_EACH_ROW(QK_DECLARE)
+#undef QK_DECLARE
+    for (int64_t s = 0; s < segments; s++) {
+#define QK_START(r) const qk_act *a##r = rows->row[mr > r ? r : 0] + segment[s];
+        QK_EACH_ROW(QK_START)
+#undef QK_START
+        for (int64_t k = 0; k < steps; k++) {
+            const qk_weight w0 = qk_load_weight(weight);
+            const qk_weight w1 = nv > 1 ? qk_load_weight(weight + 64) : w0;
+            const qk_weight w2 = nv > 2 ? qk_load_weight(weight + 128) : w0;
+            const qk_weight w3 = nv > 3 ? qk_load_weight(weight + 192) : w0;
+#define QK_STEP(r)                                        \
+    if (mr > r) {                                         \
+        const qk_spread a = qk_spread4(a##r + k * QK_KU); \
+        c##r##_0 = qk_dot(c##r##_0, a, w0);               \
+        if (nv > 1) c##r##_1 = qk_dot(c##r##_1, a, w1);   \
+        if (nv > 2) c##r##_2 = qk_dot(c##r##_2, a, w2);   \
+        if (nv > 3) c##r##_3 = qk_dot(c##r##_3, a, w3);   \
+    }
+            QK_EACH_ROW(QK_STEP)
+#undef QK_STEP
+            weight += 64 * nv;
+        }
+    }
+#define QK_KEEP(r)                                              \
+    if (mr > r) {                                               \
+        qk_store(sums + r * stride, c##r##_0);                  \
+        if (nv > 1) qk_store(sums + r * stride + 16, c##r##_1); \
+        if (nv > 2) qk_store(sums + r * stride + 32, c##r##_2); \
+        if (nv > 3) qk_store(sums + r * stride + 48, c##r##_3); \
+    }
+    QK_EACH_ROW(QK_KEEP)
+#undef QK_KEEP
+}
+
+typedef void (*qk_tile_function)(const qk_rows *, const int64_t *, int64_t, int64_t, const uint8_t *,
+                                 const int32_t *, int32_t *);
+
+#define QK_TILE(mr, nv)                                                                          \
+    static __attribute__((noinline)) void qk_tile_##mr##_##nv(                                   \
+        const qk_rows *rows, const int64_t *segment, int64_t segments, int64_t steps,            \
+        const uint8_t *weight, const int32_t *bias, int32_t *sums)                               \
+    {                                                                                            \
+        qk_tile(mr, nv, rows, segment, segments, steps, weight, bias, sums);                     \
+    }
+#define QK_TILES(nv) \
+    QK_TILE(1, nv) QK_TILE(2, nv) QK_TILE(3, nv) QK_TILE(4, nv) QK_TILE(5, nv) QK_TILE(6, nv)
+QK_TILES(1)
+#if QK_NV > 1
+QK_TILES(2)
+QK_TILES(3)
+QK_TILES(4)
+#endif
+#if QK_MAX_ROWS > 6
+QK_TILE(7, 1) QK_TILE(8, 1) QK_TILE(7, 2) QK_TILE(8, 2) QK_TILE(7, 3) QK_TILE(8, 3)
+#define QK_LONG(nv) qk_tile_7_##nv, qk_tile_8_##nv
+#else
+#define QK_LONG(nv) 0, 0
+#endif
+#define QK_NAMES(nv) \
+    0, qk_tile_1_##nv, qk_tile_2_##nv, qk_tile_3_##nv, qk_tile_4_##nv, qk_tile_5_##nv, qk_tile_6_##nv
+
+static const qk_tile_function qk_tiles[QK_NV][9] = {
+    {QK_NAMES(1), QK_LONG(1)},
+#if QK_NV > 1
+    {QK_NAMES(2), QK_LONG(2)},
+    {QK_NAMES(3), QK_LONG(3)},
+    {QK_NAMES(4), 0, 0},
+#endif
+};
+#endif /* QK_OWN_TILES */
+
+/* The sums of one vector of channels, for `rows` rows `stride` apart, to their places. */
+static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64_t channel, const int32_t *sums,
+                             int64_t stride, int64_t rows, uint8_t *const *out, int64_t offset, int n)
+{
+    const qk_vec low = qk_all((int32_t)rq->low), high = qk_all((int32_t)rq->high);
+    const int left = (int)rq->left;
+    const int64_t type = rq->type;
+#define QK_FINISH_ROWS(change)                                                \
+    for (int64_t r = 0; r < rows; r++) {                                      \
+        qk_vec x = qk_load(sums + r * stride);                                \
+        change;                                                               \
+        x = qk_max(qk_min(x, high), low);                                     \
+        if (type == QK_U8)                                                    \
+            qk_store_u8(out[r] + offset, x, n);                               \
+        else if (type == QK_S16)                                              \
+            qk_store_s16(out[r] + 2 * offset, x, n);                          \
+        else                                                                  \
+            qk_store_s32(out[r] + 4 * offset, x, n);                          \
+    }
+    if (rq->kind == QK_FACTOR) {
+        const qk_factor f = qk_load_factor((const int32_t *)(blob + rq->mult) + channel,
+                                           (const int64_t *)(blob + rq->add) + channel,
+                                           (const int32_t *)(blob + rq->shift) + channel);
+        if (left)
+            QK_FINISH_ROWS(x = qk_scale(qk_shift_left(x, left), &f))
+        else
+            QK_FINISH_ROWS(x = qk_scale(x, &f))
+    } else if (rq->kind == QK_SHIFT) {
+        const qk_vec half = qk_load((const int32_t *)(blob + rq->mult) + channel);
+        const qk_vec bits = qk_load((const int32_t *)(blob + rq->shift) + channel);
+        QK_FINISH_ROWS(x = qk_shift_right(qk_add(x, half), bits))
+    } else {
+        QK_FINISH_ROWS((void)0)
+    }
+#undef QK_FINISH_ROWS
+}
+
+#define QK_BLOCK_BYTES 49152
+#define QK_BLOCK_ROWS 240
+
+/* Rows of one block; `steps` of all segments together. compiler/targets/engine/packing.py: same. */
+static int64_t qk_block_rows(int64_t rows, int64_t steps)
+{
+    int64_t most = QK_BLOCK_BYTES / (steps * QK_KU * (int64_t)sizeof(qk_act));
+    most = most < 24 ? 24 : most > QK_BLOCK_ROWS ? QK_BLOCK_ROWS : most;
+    const int64_t blocks = (rows + most - 1) / most;
+    return (rows + blocks - 1) / blocks;
+}
+
+static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
+{
+    const int64_t rows = g->height * g->width, steps = (g->seg_bytes + QK_KU - 1) / QK_KU;
+    const int64_t segments = g->seg_y * g->seg_x, block = qk_block_rows(rows, steps * segments);
+    const int64_t vectors = (g->columns + 15) / 16, panels = (vectors + QK_NV - 1) / QK_NV;
+    const int64_t wide = vectors % panels, narrow = vectors / panels; /* the first `wide` have one more */
+    int64_t segment[QK_MAX_SEGMENTS];
+    const qk_act *start[QK_BLOCK_ROWS];
+    uint8_t *out[QK_BLOCK_ROWS];
+    int32_t sums[QK_MAX_ROWS * 16 * QK_NV] __attribute__((aligned(64)));
+
+    for (int64_t s = 0; s < segments; s++)
+        segment[s] = s / g->seg_x * g->seg_row + s % g->seg_x * g->seg_pixel;
+    for (int64_t group = 0; group < g->groups; group++) {
+        const uint8_t *in = m->arena + g->source + group * g->in_group;
+        const uint8_t *weights =
+            (g->weight_in_arena ? m->arena : m->blob) + g->weight + group * g->weight_group;
+        const int32_t *bias = (const int32_t *)((g->bias_in_arena ? m->arena : m->blob) + g->bias) +
+                              group * vectors * 16;
+        for (int64_t first = 0; first < rows; first += block) {
+            const int64_t count = rows - first < block ? rows - first : block;
+            int64_t y = first / g->width, x = first % g->width;
+            for (int64_t r = 0; r < count; r++) {
+                const uint8_t *from = in + y * g->in_row + x * g->in_pixel;
+                out[r] = m->arena + g->out + group * g->out_group + y * g->out_row + x * g->out_pixel;
+#if QK_WIDEN
+                qk_act *to = (qk_act *)(m->arena + g->scratch) + r * steps * segments * QK_KU;
+                start[r] = to;
+                for (int64_t s = 0; s < segments; s++)
+                    qk_widen(to + s * steps * QK_KU, from + segment[s], steps * QK_KU);
+#else
+                start[r] = (const qk_act *)from;
+#endif
+                if (++x == g->width) {
+                    x = 0;
+                    y++;
+                }
+            }
+            for (int64_t p = 0, v = 0; p < panels; p++) {
+                const int64_t nv = narrow + (p < wide);
+                const int64_t tiles = (count + QK_ROWS(nv) - 1) / QK_ROWS(nv);
+                const uint8_t *weight = weights + v * steps * segments * 64;
+                for (int64_t t = 0, r = 0; t < tiles; t++) {
+                    const int64_t mr = (count - r) / (tiles - t);
+                    qk_rows tile;
+                    for (int64_t i = 0; i < QK_MAX_ROWS; i++)
+                        tile.row[i] = start[r + (i < mr ? i : 0)];
+#ifdef QK_OWN_TILES
+                    qk_own_tile(mr, &tile, steps * segments, weight, bias + v * 16, sums);
+#elif QK_WIDEN
+                    const int64_t none = 0;
+                    qk_tiles[nv - 1][mr](&tile, &none, 1, steps * segments, weight, bias + v * 16, sums);
+#else
+                    qk_tiles[nv - 1][mr](&tile, segment, segments, steps, weight, bias + v * 16, sums);
+#endif
+                    for (int64_t i = 0; i < nv; i++) {
+                        const int64_t channel = (v + i) * 16, left = g->columns - channel;
+                        qk_finish(&g->rq, m->blob, group * vectors * 16 + channel, sums + i * 16, nv * 16, mr,
+                                  out + r, channel, left < 16 ? (int)left : 16);
+                    }
+                    r += mr;
+                }
+                v += nv;
+            }
+        }
+    }
+}
+
+/* Pack the right operand [k][columns] of a product of two activations. */
+static void qk_run_pack(const qk_pack_step *p, const qk_memory *m)
+{
+    const int64_t vectors = (p->columns + 15) / 16, panels = (vectors + QK_NV - 1) / QK_NV;
+    const int64_t wide = vectors % panels, narrow = vectors / panels, steps = (p->k + QK_KU - 1) / QK_KU;
+    for (int64_t group = 0; group < p->groups; group++) {
+        const uint8_t *in = m->arena + p->source + group * p->in_group;
+        int32_t *bias = (int32_t *)(m->arena + p->bias) + group * vectors * 16;
+        memset(bias, 0, (size_t)vectors * 64);
+        for (int64_t q = 0, v = 0; q < panels; q++) {
+            const int64_t nv = narrow + (q < wide);
+            uint8_t *panel = m->arena + p->weight + group * p->weight_group + v * steps * 64;
+            for (int64_t k = 0; k < steps * QK_KU; k++) {
+                for (int64_t n = 0; n < nv * 16; n++) {
+                    const int64_t column = v * 16 + n;
+                    const int inside = k < p->k && column < p->columns;
+                    const int32_t x =
+                        inside ? in[k * p->stride_k + column * p->stride_n] - (int32_t)p->zero : 0;
+                    const int64_t at = QK_WEIGHT_PLACE(k, n, nv, steps);
+#if QK_WEIGHT_BYTES == 1
+                    ((int8_t *)panel)[at] = (int8_t)x;
+#else
+                    ((int16_t *)panel)[at] = (int16_t)x;
+#endif
+                    bias[column] -= (int32_t)p->comp * x;
+                }
+            }
+            v += nv;
+        }
+    }
+}

@@ -1,0 +1,186 @@
+/* Primitives of the integer engine for AVX2: see isa_vnni.h for what each one means.
+ *
+ * vpmaddubsw would saturate the sum of two products of full 8-bit operands. Activations and
+ * weights are therefore widened to int16, and vpmaddwd multiplies pairs without loss.
+ */
+#ifndef QK_ISA_H
+#define QK_ISA_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define QK_NAME "avx2"
+#define QK_KU 2
+#define QK_WIDEN 1 /* rows of activations are copied as int16 first */
+#define QK_ACT_SHIFT 0
+#define QK_WEIGHT_BYTES 2
+#define QK_LANES 8
+#define QK_NV 1
+#define QK_ROWS(nv) 6
+#define QK_MAX_ROWS 6
+
+typedef struct {
+    __m256i a, b;
+} qk_vec;
+typedef qk_vec qk_weight;
+typedef __m256i qk_spread;
+typedef int16_t qk_act;
+
+static inline qk_vec qk_load(const int32_t *p)
+{
+    qk_vec v = {_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 8))};
+    return v;
+}
+static inline void qk_store(int32_t *p, qk_vec v)
+{
+    _mm256_storeu_si256((__m256i *)p, v.a);
+    _mm256_storeu_si256((__m256i *)(p + 8), v.b);
+}
+static inline qk_vec qk_all(int32_t x)
+{
+    qk_vec v = {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
+    return v;
+}
+#define QK_BOTH(name, op)                                      \
+    static inline qk_vec name(qk_vec x, qk_vec y)              \
+    {                                                          \
+        qk_vec v = {op(x.a, y.a), op(x.b, y.b)};               \
+        return v;                                              \
+    }
+QK_BOTH(qk_add, _mm256_add_epi32)
+QK_BOTH(qk_sub, _mm256_sub_epi32)
+QK_BOTH(qk_mul, _mm256_mullo_epi32)
+QK_BOTH(qk_min, _mm256_min_epi32)
+QK_BOTH(qk_max, _mm256_max_epi32)
+QK_BOTH(qk_shift_right, _mm256_srav_epi32)
+#undef QK_BOTH
+
+static inline qk_weight qk_load_weight(const void *p) { return qk_load((const int32_t *)p); }
+
+static inline qk_spread qk_spread4(const void *p)
+{
+    int32_t pair;
+    memcpy(&pair, p, 4);
+    return _mm256_set1_epi32(pair);
+}
+
+static inline qk_vec qk_dot(qk_vec acc, qk_spread a, qk_weight w)
+{
+    acc.a = _mm256_add_epi32(acc.a, _mm256_madd_epi16(a, w.a));
+    acc.b = _mm256_add_epi32(acc.b, _mm256_madd_epi16(a, w.b));
+    return acc;
+}
+
+static inline qk_vec qk_load_taps(const void *p) { return qk_load((const int32_t *)p); }
+
+static inline qk_vec qk_dot_taps(qk_vec acc, qk_vec x, qk_weight w)
+{
+    acc.a = _mm256_add_epi32(acc.a, _mm256_madd_epi16(x.a, w.a));
+    acc.b = _mm256_add_epi32(acc.b, _mm256_madd_epi16(x.b, w.b));
+    return acc;
+}
+#define QK_DOT_TAPS qk_dot_taps
+#define QK_TAPS qk_vec
+
+/* Sixteen columns of two rows of bytes, as pairs of int16: 64 bytes. */
+static inline void qk_interleave(void *to, const uint8_t *const rows[2])
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)rows[0]);
+    __m128i y = _mm_loadu_si128((const __m128i *)rows[1]);
+    _mm256_storeu_si256((__m256i *)to, _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(x, y)));
+    _mm256_storeu_si256((__m256i *)to + 1, _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(x, y)));
+}
+
+/* n bytes as int16. May read and write up to 15 elements more. */
+static inline void qk_widen(int16_t *to, const uint8_t *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 16)
+        _mm256_storeu_si256((__m256i *)(to + i),
+                            _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(from + i))));
+}
+
+typedef struct {
+    __m256i even, odd, add_even, add_odd, shift;
+} qk_half_factor;
+typedef struct {
+    qk_half_factor a, b;
+} qk_factor;
+
+static inline qk_half_factor qk_load_half(const int32_t *mult, const int64_t *add, const int32_t *shift)
+{
+    qk_half_factor f;
+    f.even = _mm256_loadu_si256((const __m256i *)mult);
+    f.odd = _mm256_srli_epi64(f.even, 32);
+    f.add_even = _mm256_loadu_si256((const __m256i *)add);
+    f.add_odd = _mm256_loadu_si256((const __m256i *)(add + 4));
+    f.shift = _mm256_loadu_si256((const __m256i *)shift);
+    return f;
+}
+static inline qk_factor qk_load_factor(const int32_t *mult, const int64_t *add, const int32_t *shift)
+{
+    qk_factor f = {qk_load_half(mult, add, shift), qk_load_half(mult + 8, add + 8, shift + 8)};
+    return f;
+}
+static inline __m256i qk_scale_half(__m256i x, const qk_half_factor *f)
+{
+    __m256i even = _mm256_add_epi64(_mm256_mul_epi32(x, f->even), f->add_even);
+    __m256i odd = _mm256_add_epi64(_mm256_mul_epi32(_mm256_srli_epi64(x, 32), f->odd), f->add_odd);
+    __m256i high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+    return _mm256_srav_epi32(high, f->shift);
+}
+static inline qk_vec qk_scale(qk_vec x, const qk_factor *f)
+{
+    qk_vec v = {qk_scale_half(x.a, &f->a), qk_scale_half(x.b, &f->b)};
+    return v;
+}
+
+static inline qk_vec qk_shift_left(qk_vec x, int bits)
+{
+    __m128i n = _mm_cvtsi32_si128(bits);
+    qk_vec v = {_mm256_sll_epi32(x.a, n), _mm256_sll_epi32(x.b, n)};
+    return v;
+}
+
+static inline qk_vec qk_load_u8(const uint8_t *p)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)p);
+    qk_vec v = {_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))};
+    return v;
+}
+static inline qk_vec qk_load_s16(const void *p)
+{
+    const __m128i *q = (const __m128i *)p;
+    qk_vec v = {_mm256_cvtepi16_epi32(_mm_loadu_si128(q)), _mm256_cvtepi16_epi32(_mm_loadu_si128(q + 1))};
+    return v;
+}
+
+static inline __m256i qk_pack16(qk_vec v)
+{
+    return _mm256_permute4x64_epi64(_mm256_packs_epi32(v.a, v.b), 0xD8);
+}
+static inline void qk_store_u8(uint8_t *p, qk_vec v, int n)
+{
+    __m256i x = qk_pack16(v);
+    __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    if (n == 16) {
+        _mm_storeu_si128((__m128i *)p, bytes);
+    } else {
+        uint8_t all[16];
+        _mm_storeu_si128((__m128i *)all, bytes);
+        memcpy(p, all, (size_t)n);
+    }
+}
+static inline void qk_store_s16(void *p, qk_vec v, int n)
+{
+    int16_t all[16];
+    _mm256_storeu_si256((__m256i *)all, qk_pack16(v));
+    memcpy(p, all, 2 * (size_t)n);
+}
+static inline void qk_store_s32(void *p, qk_vec v, int n)
+{
+    int32_t all[16];
+    qk_store(all, v);
+    memcpy(p, all, 4 * (size_t)n);
+}
+#endif

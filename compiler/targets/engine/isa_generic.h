@@ -1,0 +1,185 @@
+/* Primitives of the integer engine in plain C99: see isa_vnni.h for what each one means.
+ *
+ * Loops of sixteen lanes, which compilers vectorise. Products are dot products of int16 along the
+ * reduced axis (weights [column][k]): the one form that gcc turns into a pairwise multiply-add
+ * without being told the instruction.
+ */
+#ifndef QK_ISA_H
+#define QK_ISA_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define QK_NAME "generic"
+#define QK_KU 2
+#define QK_WIDEN 1
+#define QK_ACT_SHIFT 0
+#define QK_WEIGHT_BYTES 2
+#define QK_LANES 1
+#define QK_NV 1
+#define QK_ROWS(nv) 6
+#define QK_MAX_ROWS 6
+#define QK_OWN_TILES
+#define QK_WEIGHT_PLACE(k, n, nv, steps) ((n) * (steps) * QK_KU + (k))
+
+typedef struct {
+    int32_t lane[16];
+} qk_vec;
+typedef struct {
+    int16_t lane[32];
+} qk_weight;
+typedef qk_weight qk_spread;
+typedef int16_t qk_act;
+
+#define QK_LANE for (int i = 0; i < 16; i++)
+
+static inline qk_vec qk_load(const int32_t *p)
+{
+    qk_vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline void qk_store(int32_t *p, qk_vec v) { memcpy(p, &v, sizeof v); }
+static inline qk_vec qk_all(int32_t x)
+{
+    qk_vec v;
+    QK_LANE v.lane[i] = x;
+    return v;
+}
+/* Sums wrap like those of the other instruction sets. */
+#define QK_WRAP(x, op, y) (int32_t)((uint32_t)(x)op(uint32_t)(y))
+#define QK_BOTH(name, expression)                 \
+    static inline qk_vec name(qk_vec a, qk_vec b) \
+    {                                             \
+        QK_LANE                                   \
+        {                                         \
+            const int32_t x = a.lane[i], y = b.lane[i]; \
+            a.lane[i] = expression;               \
+        }                                         \
+        return a;                                 \
+    }
+QK_BOTH(qk_add, QK_WRAP(x, +, y))
+QK_BOTH(qk_sub, QK_WRAP(x, -, y))
+QK_BOTH(qk_mul, QK_WRAP(x, *, y))
+QK_BOTH(qk_min, x < y ? x : y)
+QK_BOTH(qk_max, x > y ? x : y)
+QK_BOTH(qk_shift_right, x >> y)
+
+static inline qk_vec qk_shift_left(qk_vec x, int bits)
+{
+    QK_LANE x.lane[i] = (int32_t)((uint32_t)x.lane[i] << bits);
+    return x;
+}
+static inline qk_weight qk_load_weight(const void *p)
+{
+    qk_weight w;
+    memcpy(&w, p, sizeof w);
+    return w;
+}
+static inline qk_spread qk_load_taps(const void *p) { return qk_load_weight(p); }
+static inline qk_vec qk_dot(qk_vec acc, qk_spread a, qk_weight w)
+{
+    QK_LANE acc.lane[i] += a.lane[2 * i] * w.lane[2 * i] + a.lane[2 * i + 1] * w.lane[2 * i + 1];
+    return acc;
+}
+static inline void qk_interleave(void *to, const uint8_t *const rows[2])
+{
+    int16_t *pairs = (int16_t *)to;
+    QK_LANE
+    {
+        pairs[2 * i] = rows[0][i];
+        pairs[2 * i + 1] = rows[1][i];
+    }
+}
+static inline void qk_widen(int16_t *to, const uint8_t *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = from[i];
+}
+
+typedef struct {
+    int64_t add[16];
+    int32_t mult[16], shift[16];
+} qk_factor;
+
+static inline qk_factor qk_load_factor(const int32_t *mult, const int64_t *add, const int32_t *shift)
+{
+    qk_factor f;
+    memcpy(f.mult, mult, sizeof f.mult);
+    memcpy(f.add, add, sizeof f.add);
+    memcpy(f.shift, shift, sizeof f.shift);
+    return f;
+}
+static inline qk_vec qk_scale(qk_vec x, const qk_factor *f)
+{
+    QK_LANE
+    {
+        const int64_t product = (int64_t)x.lane[i] * f->mult[i] + f->add[i];
+        x.lane[i] = (int32_t)(product >> 32) >> f->shift[i];
+    }
+    return x;
+}
+static inline qk_vec qk_load_u8(const uint8_t *p)
+{
+    qk_vec v;
+    QK_LANE v.lane[i] = p[i];
+    return v;
+}
+static inline qk_vec qk_load_s16(const void *p)
+{
+    int16_t all[16];
+    qk_vec v;
+    memcpy(all, p, sizeof all);
+    QK_LANE v.lane[i] = all[i];
+    return v;
+}
+static inline void qk_store_u8(uint8_t *p, qk_vec v, int n)
+{
+    uint8_t all[16];
+    QK_LANE all[i] = (uint8_t)v.lane[i];
+    memcpy(p, all, (size_t)n);
+}
+static inline void qk_store_s16(void *p, qk_vec v, int n)
+{
+    int16_t all[16];
+    QK_LANE all[i] = (int16_t)v.lane[i];
+    memcpy(p, all, 2 * (size_t)n);
+}
+static inline void qk_store_s32(void *p, qk_vec v, int n) { memcpy(p, v.lane, 4 * (size_t)n); }
+
+/* Rows times sixteen columns of weights [column][k]; two rows and four columns at a time. */
+#define QK_DOT(i, j) s##i##j += a##i[k] * w##j[k]
+static void qk_own_tile(int64_t mr, const void *tile, int64_t steps, const uint8_t *weight, const int32_t *bias,
+                        int32_t *sums)
+{
+    const int16_t *const *row = (const int16_t *const *)tile; /* qk_rows */
+    const int64_t n = steps * QK_KU;
+    const int16_t *w = (const int16_t *)weight;
+    for (int64_t r = 0; r < mr; r += 2) {
+        const int16_t *a0 = row[r], *a1 = row[r + 1 < mr ? r + 1 : r];
+        for (int64_t c = 0; c < 16; c += 4) {
+            const int16_t *w0 = w + c * n, *w1 = w0 + n, *w2 = w1 + n, *w3 = w2 + n;
+            int32_t s00 = 0, s01 = 0, s02 = 0, s03 = 0, s10 = 0, s11 = 0, s12 = 0, s13 = 0;
+            for (int64_t k = 0; k < n; k++) {
+                QK_DOT(0, 0);
+                QK_DOT(0, 1);
+                QK_DOT(0, 2);
+                QK_DOT(0, 3);
+                QK_DOT(1, 0);
+                QK_DOT(1, 1);
+                QK_DOT(1, 2);
+                QK_DOT(1, 3);
+            }
+            int32_t *to = sums + r * 16 + c, *next = sums + (r + 1 < mr ? r + 1 : r) * 16 + c;
+            to[0] = bias[c] + s00;
+            to[1] = bias[c + 1] + s01;
+            to[2] = bias[c + 2] + s02;
+            to[3] = bias[c + 3] + s03;
+            next[0] = bias[c] + s10;
+            next[1] = bias[c + 1] + s11;
+            next[2] = bias[c + 2] + s12;
+            next[3] = bias[c + 3] + s13;
+        }
+    }
+}
+#endif

@@ -1,0 +1,124 @@
+/* Primitives of the integer engine for AVX-512 with VNNI (F, BW, DQ, VL, VNNI).
+ *
+ * A vector is sixteen int32. One dot step multiplies four unsigned bytes of the activations with
+ * four signed bytes of the weights and adds the four products to an int32; vpdpbusd does not
+ * saturate. Activations are read as they are stored: 8-bit integers counted from their lowest
+ * value ("carrier bytes"), so an int8 x is the byte x + 128.
+ */
+#ifndef QK_ISA_H
+#define QK_ISA_H
+
+#ifdef QK_SCALAR_INTRINSICS
+#include "scalar_intrinsics.h" /* the same functions in plain C, for machines without AVX-512 */
+#else
+#include <immintrin.h>
+#endif
+#include <stdint.h>
+#include <string.h>
+
+#define QK_NAME "vnni"
+#define QK_KU 4          /* reduced elements of one dot step */
+#define QK_WIDEN 0       /* activations are read where they are */
+#define QK_ACT_SHIFT 0   /* what a dot step takes away from a carrier byte */
+#define QK_WEIGHT_BYTES 1
+#define QK_LANES 16      /* 64-bit addends: even lanes of 16, then odd lanes */
+#define QK_NV 4          /* widest panel, in vectors */
+#define QK_ROWS(nv) ((nv) == 4 ? 6 : 8)
+#define QK_MAX_ROWS 8
+
+typedef __m512i qk_vec;
+typedef __m512i qk_weight;
+typedef __m512i qk_spread;
+typedef uint8_t qk_act;
+
+static inline qk_vec qk_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+static inline void qk_store(int32_t *p, qk_vec v) { _mm512_storeu_si512(p, v); }
+static inline qk_vec qk_all(int32_t x) { return _mm512_set1_epi32(x); }
+static inline qk_vec qk_add(qk_vec a, qk_vec b) { return _mm512_add_epi32(a, b); }
+static inline qk_vec qk_sub(qk_vec a, qk_vec b) { return _mm512_sub_epi32(a, b); }
+static inline qk_vec qk_mul(qk_vec a, qk_vec b) { return _mm512_mullo_epi32(a, b); }
+static inline qk_vec qk_min(qk_vec a, qk_vec b) { return _mm512_min_epi32(a, b); }
+static inline qk_vec qk_max(qk_vec a, qk_vec b) { return _mm512_max_epi32(a, b); }
+
+static inline qk_weight qk_load_weight(const void *p) { return _mm512_loadu_si512(p); }
+
+static inline qk_spread qk_spread4(const void *p) /* QK_KU activations, in every lane */
+{
+    int32_t four;
+    memcpy(&four, p, 4);
+    return _mm512_set1_epi32(four);
+}
+
+static inline qk_spread qk_load_taps(const void *p) { return _mm512_loadu_si512(p); }
+
+static inline qk_vec qk_dot(qk_vec acc, qk_spread a, qk_weight w)
+{
+    return _mm512_dpbusd_epi32(acc, a, w);
+}
+
+/* Sixteen columns of up to four rows of bytes, the rows of a column side by side: 64 bytes. */
+static inline void qk_interleave(void *to, const uint8_t *const rows[4])
+{
+    const __m512i lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i bytes = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
+    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)rows[0]));
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)rows[1]), 1);
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)rows[2]), 2);
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)rows[3]), 3);
+    v = _mm512_permutexvar_epi32(lanes, v);
+    _mm512_storeu_si512(to, _mm512_shuffle_epi8(v, bytes));
+}
+
+/* A fixed-point factor per lane: (x * multiplier + addend) >> (32 + shift). */
+typedef struct {
+    __m512i even, odd, add_even, add_odd, shift;
+} qk_factor;
+
+static inline qk_factor qk_load_factor(const int32_t *mult, const int64_t *add, const int32_t *shift)
+{
+    qk_factor f;
+    f.even = _mm512_loadu_si512(mult);
+    f.odd = _mm512_srli_epi64(f.even, 32);
+    f.add_even = _mm512_loadu_si512(add);
+    f.add_odd = _mm512_loadu_si512(add + 8);
+    f.shift = _mm512_loadu_si512(shift);
+    return f;
+}
+
+static inline qk_vec qk_scale(qk_vec x, const qk_factor *f)
+{
+    __m512i even = _mm512_add_epi64(_mm512_mul_epi32(x, f->even), f->add_even);
+    __m512i odd = _mm512_add_epi64(_mm512_mul_epi32(_mm512_srli_epi64(x, 32), f->odd), f->add_odd);
+    __m512i high = _mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
+    return _mm512_srav_epi32(high, f->shift);
+}
+
+static inline qk_vec qk_shift_left(qk_vec x, int bits) { return _mm512_sll_epi32(x, _mm_cvtsi32_si128(bits)); }
+static inline qk_vec qk_shift_right(qk_vec x, qk_vec bits) { return _mm512_srav_epi32(x, bits); }
+
+static inline qk_vec qk_load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+static inline qk_vec qk_load_s16(const void *p)
+{
+    return _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)p));
+}
+
+/* The first n lanes; values are within the range of the type. */
+static inline void qk_store_u8(uint8_t *p, qk_vec v, int n)
+{
+    if (n == 16)
+        _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(v));
+    else
+        _mm_mask_storeu_epi8(p, (__mmask16)((1u << n) - 1), _mm512_cvtepi32_epi8(v));
+}
+static inline void qk_store_s16(void *p, qk_vec v, int n)
+{
+    _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), _mm512_cvtepi32_epi16(v));
+}
+static inline void qk_store_s32(void *p, qk_vec v, int n)
+{
+    _mm512_mask_storeu_epi32(p, (__mmask16)((1u << n) - 1), v);
+}
+#endif

@@ -1,0 +1,334 @@
+/* The kernels of the integer engine: a step table is checked and run. C99 with GNU inline.
+ *
+ * One of QK_AVX2, QK_VNNI, QK_NEON, QK_GENERIC chooses the primitives. A run allocates nothing and
+ * keeps nothing: everything lies in the arena of the caller, so runs may go on at the same time.
+ */
+#if defined(QK_VNNI)
+#include "isa_vnni.h"
+#elif defined(QK_AVX2)
+#include "isa_avx2.h"
+#elif defined(QK_NEON)
+#include "isa_neon.h"
+#else
+#include "isa_generic.h"
+#endif
+
+#include <time.h>
+
+#include "gemm.h"
+
+#include "depthwise.h"
+#include "elementwise.h"
+#include "moves.h"
+#include "rows.h"
+
+#define QK_EXPORT __attribute__((visibility("default")))
+
+/* What the planner must know: k unit, weight bytes, lanes of addends, widest panel, activation shift,
+ * widened, columns innermost. Returns the name. */
+QK_EXPORT const char *qk_isa(int64_t *facts)
+{
+    facts[0] = QK_KU;
+    facts[1] = QK_WEIGHT_BYTES;
+    facts[2] = QK_LANES;
+    facts[3] = QK_NV;
+    facts[4] = QK_ACT_SHIFT;
+    facts[5] = QK_WIDEN;
+#ifdef QK_OWN_TILES
+    facts[6] = 1;
+#else
+    facts[6] = 0;
+#endif
+    return QK_NAME;
+}
+
+/* ---- checks: every address that a step can reach lies within its memory ------------------------ */
+
+typedef struct {
+    int64_t arena, blob, inputs, outputs;
+    const int64_t *input_bytes, *output_bytes;
+    const uint8_t *constants;
+} qk_limits;
+
+#define QK_MOST ((int64_t)1 << 31)
+
+static int qk_within(int64_t limit, int64_t start, int64_t bytes, int dims, const int64_t *sizes,
+                     const int64_t *strides)
+{
+    int64_t last = bytes;
+    if (start < 0 || start > limit || bytes < 0 || bytes > limit)
+        return 0;
+    for (int i = 0; i < dims; i++) {
+        if (sizes[i] < 1 || sizes[i] >= QK_MOST || strides[i] < 0 || strides[i] >= QK_MOST)
+            return 0;
+        if (sizes[i] > 1 && strides[i] > (limit - last) / (sizes[i] - 1))
+            return 0;
+        last += (sizes[i] - 1) * strides[i];
+    }
+    return last <= limit - start;
+}
+
+static int qk_span(int64_t limit, int64_t start, int64_t bytes)
+{
+    return qk_within(limit, start, bytes, 0, 0, 0);
+}
+
+static int qk_span2(int64_t limit, int64_t start, int64_t bytes, int64_t n0, int64_t s0, int64_t n1, int64_t s1)
+{
+    const int64_t sizes[2] = {n0, n1}, strides[2] = {s0, s1};
+    return qk_within(limit, start, bytes, 2, sizes, strides);
+}
+
+static int64_t qk_size_of(int64_t type) { return type == QK_U8 ? 1 : type == QK_S16 ? 2 : 4; }
+
+static int qk_small(int64_t x) { return x >= 1 && x < ((int64_t)1 << 24); }
+
+static int qk_check_requantize(const qk_requantize *q, const qk_limits *l, int64_t channels)
+{
+    if (q->type < QK_U8 || q->type > QK_S32 || q->left < 0 || q->left > 31)
+        return 0;
+    if (q->kind == QK_PLAIN)
+        return 1;
+    return (q->kind == QK_FACTOR || q->kind == QK_SHIFT) && qk_span(l->blob, q->mult, 4 * channels) &&
+           qk_span(l->blob, q->shift, 4 * channels) &&
+           (q->kind == QK_SHIFT || qk_span(l->blob, q->add, 8 * channels));
+}
+
+static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
+{
+    if (!qk_small(g->height) || !qk_small(g->width) || !qk_small(g->groups) || !qk_small(g->columns) ||
+        !qk_small(g->seg_y) || !qk_small(g->seg_x) || !qk_small(g->seg_bytes) ||
+        g->seg_y * g->seg_x > QK_MAX_SEGMENTS)
+        return 0;
+    const int64_t steps = (g->seg_bytes + QK_KU - 1) / QK_KU * g->seg_y * g->seg_x;
+    const int64_t rows = g->height * g->width, vectors = (g->columns + 15) / 16;
+    const int64_t in_sizes[5] = {g->groups, g->height, g->width, g->seg_y, g->seg_x};
+    const int64_t in_strides[5] = {g->in_group, g->in_row, g->in_pixel, g->seg_row, g->seg_pixel};
+    const int64_t out_sizes[3] = {g->groups, g->height, g->width};
+    const int64_t out_strides[3] = {g->out_group, g->out_row, g->out_pixel};
+    if (!qk_within(l->arena, g->source, g->seg_bytes, 5, in_sizes, in_strides) ||
+        !qk_within(l->arena, g->out, g->columns * qk_size_of(g->rq.type), 3, out_sizes, out_strides))
+        return 0;
+    const int64_t bytes = vectors * steps * 64;
+    if (g->weight_group < bytes && g->groups > 1)
+        return 0;
+    if (!qk_span2(g->weight_in_arena ? l->arena : l->blob, g->weight, bytes, g->groups, g->weight_group, 1, 0) ||
+        !qk_span(g->bias_in_arena ? l->arena : l->blob, g->bias, g->groups * vectors * 64) ||
+        g->bias % 4 || g->weight % 4)
+        return 0;
+#if QK_WIDEN
+    if (!qk_span(l->arena, g->scratch, qk_block_rows(rows, steps) * steps * QK_KU * (int64_t)sizeof(qk_act) + 64) ||
+        g->scratch % 64)
+        return 0;
+#else
+    (void)rows;
+#endif
+    return qk_check_requantize(&g->rq, l, g->groups * vectors * 16);
+}
+
+static int qk_check_depthwise(const qk_depthwise_step *d, const qk_limits *l)
+{
+    if (!qk_small(d->height) || !qk_small(d->width) || !qk_small(d->channels) || !qk_small(d->kernel_y) ||
+        !qk_small(d->kernel_x) || !qk_small(d->stride_y) || !qk_small(d->stride_x) ||
+        !qk_small(d->dilation_y) || !qk_small(d->dilation_x))
+        return 0;
+    const int64_t groups = (d->kernel_y + QK_KU - 1) / QK_KU, vectors = (d->channels + 15) / 16;
+    const int64_t columns = (d->width - 1) * d->stride_x + (d->kernel_x - 1) * d->dilation_x + 1;
+    const int64_t lines = (d->height - 1) * d->stride_y + (d->kernel_y - 1) * d->dilation_y + 1;
+    return qk_span2(l->arena, d->source, d->channels, lines, d->in_row, columns, d->in_pixel) &&
+           qk_span2(l->arena, d->out, d->channels * qk_size_of(d->rq.type), d->height, d->out_row, d->width,
+                    d->out_pixel) &&
+           qk_span2(l->blob, d->weight, 64, vectors * d->kernel_x, groups * 64, groups, 64) &&
+           qk_span(l->blob, d->bias, vectors * 64) && d->bias % 4 == 0 &&
+           qk_span2(l->arena, d->scratch, 64, columns, groups * 64, groups, 64) &&
+           qk_check_requantize(&d->rq, l, vectors * 16);
+}
+
+static int qk_check_elementwise(const qk_elementwise_step *e, const qk_limits *l)
+{
+    if (!qk_small(e->d0) || !qk_small(e->d1) || e->columns < 1 || e->columns >= QK_MOST || e->count < 1 ||
+        e->count > 64 || e->program % 8 || !qk_span(l->blob, e->program, e->count * (int64_t)sizeof(qk_op)))
+        return 0;
+    const qk_op *op = (const qk_op *)(l->constants + e->program);
+    const int64_t padded = (e->columns + 15) / 16 * 16;
+    for (int64_t i = 0; i < e->count; i++, op++) {
+        if (op->op < 0 || op->op >= QK_OPS || op->to < 0 || op->to >= QK_SLOTS)
+            return 0;
+        if (op->op == QK_LOAD || op->op == QK_STORE) {
+            const int64_t type = op->p1 & 15, limit = op->p1 & 16 ? l->blob : l->arena;
+            const int64_t n = op->op == QK_LOAD && op->a ? 1 : e->columns;
+            if (type > QK_S32 || (op->p1 & ~(int64_t)31) || (op->op == QK_STORE && op->p1 > QK_S32) ||
+                !qk_span2(limit, op->p0, n * qk_size_of(type), e->d0, op->p2, e->d1, op->p3))
+                return 0;
+        }
+        if (op->op == QK_CONSTANT) {
+            if (!op->a && !qk_span(l->blob, op->p0, 4 * padded))
+                return 0;
+        } else if (op->op != QK_LOAD && (op->a < 0 || op->a >= QK_SLOTS)) {
+            return 0;
+        }
+        if (op->op >= QK_ADD && op->op <= QK_MAX && (op->b < 0 || op->b >= QK_SLOTS))
+            return 0;
+        const int64_t lanes = op->p3 ? padded : 16;
+        if ((op->op == QK_RESCALE &&
+             (!qk_span(l->blob, op->p0, 4 * lanes) || !qk_span(l->blob, op->p1, 8 * lanes) ||
+              !qk_span(l->blob, op->p2, 4 * lanes) || op->b < 0 || op->b > 31)) ||
+            (op->op == QK_ROUND_SHIFT &&
+             (!qk_span(l->blob, op->p0, 4 * lanes) || !qk_span(l->blob, op->p2, 4 * lanes))) ||
+            (op->op == QK_LEFT && (op->p0 < 0 || op->p0 > 31)))
+            return 0;
+    }
+    return 1;
+}
+
+static int qk_check_pool(const qk_pool_step *p, const qk_limits *l)
+{
+    const int64_t size = qk_size_of(p->type), out = p->how == QK_POOL_MAX ? size : 4;
+    return (p->how == QK_POOL_MAX || p->how == QK_POOL_AVERAGE) && p->type >= QK_U8 && p->type <= QK_S32 &&
+           qk_small(p->height) && qk_small(p->width) && qk_small(p->channels) && qk_small(p->kernel_y) &&
+           qk_small(p->kernel_x) && qk_small(p->stride_y) && qk_small(p->stride_x) && qk_small(p->dilation_y) &&
+           qk_small(p->dilation_x) && qk_small(p->top + 1) && qk_small(p->left + 1) && p->count >= 0 &&
+           p->factor < QK_MOST && p->factor > -QK_MOST &&
+           qk_span2(l->arena, p->source, p->channels * size, p->in_height, p->in_row, p->in_width, p->in_pixel) &&
+           qk_span2(l->arena, p->out, p->channels * out, p->height, p->out_row, p->width, p->out_pixel);
+}
+
+static int qk_check(const qk_step *s, const qk_limits *l)
+{
+    switch (s->field[0]) {
+    case QK_QUANTIZE: {
+        const qk_quantize_step *q = &s->quantize;
+        const int64_t size = qk_size_of(q->type);
+        const int64_t sizes[3] = {q->planes, q->rows, q->row_items};
+        const int64_t strides[3] = {q->out_plane, q->out_row, q->out_item};
+        return q->input >= 0 && q->input < l->inputs && q->type >= QK_U8 && q->type <= QK_S32 &&
+               qk_small(q->planes) && qk_small(q->rows) && q->row_items >= 1 && q->row_items < QK_MOST &&
+               q->planes * q->rows < QK_MOST && q->low > -(1 << 24) && q->high < (1 << 24) && q->low <= q->high &&
+               (q->raw ? size : 4) * q->planes * q->rows * q->row_items <= l->input_bytes[q->input] &&
+               qk_within(l->arena, q->out, size, 3, sizes, strides) &&
+               (q->raw || qk_span(l->blob, q->scale, 4 * (q->per_plane ? q->planes : 1)));
+    }
+    case QK_DEQUANTIZE: {
+        const qk_dequantize_step *d = &s->dequantize;
+        const int64_t size = qk_size_of(d->type);
+        return d->output >= 0 && d->output < l->outputs && d->type >= QK_U8 && d->type <= QK_S32 && d->count >= 1 &&
+               d->count < QK_MOST && (d->raw ? size : 4) * d->count <= l->output_bytes[d->output] &&
+               qk_span(l->arena, d->source, size * d->count) &&
+               (d->raw || qk_span(l->blob, d->scale, 4 * (d->per_item ? d->count : 1)));
+    }
+    case QK_GEMM:
+        return qk_check_gemm(&s->gemm, l);
+    case QK_DEPTHWISE:
+        return qk_check_depthwise(&s->depthwise, l);
+    case QK_ELEMENTWISE:
+        return qk_check_elementwise(&s->elementwise, l);
+    case QK_POOL:
+        return qk_check_pool(&s->pool, l);
+    case QK_COPY: {
+        const qk_copy_step *c = &s->copy;
+        return c->bytes >= 1 && c->bytes < QK_MOST &&
+               qk_within(c->in_blob ? l->blob : l->arena, c->source, c->bytes, QK_DIMS, c->size, c->in_stride) &&
+               qk_within(l->arena, c->out, c->bytes, QK_DIMS, c->size, c->out_stride);
+    }
+    case QK_FILL: {
+        const qk_fill_step *f = &s->fill;
+        return qk_small(f->height) && qk_small(f->row_bytes) && qk_small(f->top + 1) && qk_small(f->bottom + 1) &&
+               qk_small(f->left + 1) && qk_small(f->right + 1) &&
+               qk_span2(l->arena, f->out, f->left + f->row_bytes + f->right, f->top + f->height + f->bottom,
+                        f->row_pitch, 1, 0);
+    }
+    case QK_LOOKUP: {
+        const qk_lookup_step *p = &s->lookup;
+        return p->type >= QK_U8 && p->type <= QK_S32 && p->columns >= 1 && p->columns < QK_MOST &&
+               qk_span2(l->arena, p->source, p->columns, p->d0, p->in_stride, 1, 0) &&
+               qk_span2(l->arena, p->out, p->columns * qk_size_of(p->type), p->d0, p->out_stride, 1, 0) &&
+               qk_span(l->blob, p->table, 256 * qk_size_of(p->type));
+    }
+    case QK_SOFTMAX: {
+        const qk_softmax_step *p = &s->softmax;
+        return qk_small(p->columns) && p->in_type >= QK_U8 && p->in_type <= QK_S32 && qk_small(p->entries) &&
+               p->out_bits >= 0 && p->out_bits <= 20 &&
+               qk_span2(l->arena, p->source, p->columns * qk_size_of(p->in_type), p->rows, p->in_stride, 1, 0) &&
+               qk_span2(l->arena, p->out, p->columns * 4, p->rows, p->out_stride, 1, 0) &&
+               qk_span(l->blob, p->table, 4 * p->entries) && qk_span(l->arena, p->scratch, 4 * p->columns);
+    }
+    case QK_STANDARDIZE: {
+        const qk_standardize_step *p = &s->standardize;
+        return qk_small(p->columns) && p->in_type >= QK_U8 && p->in_type <= QK_S32 && p->out_bits >= 0 &&
+               p->out_bits <= 20 && p->root_bits >= 0 && p->root_bits <= 20 &&
+               qk_span2(l->arena, p->source, p->columns * qk_size_of(p->in_type), p->rows, p->in_stride, 1, 0) &&
+               qk_span2(l->arena, p->out, p->columns * 4, p->rows, p->out_stride, 1, 0);
+    }
+    case QK_PACK: {
+        const qk_pack_step *p = &s->pack;
+        if (!qk_small(p->k) || !qk_small(p->columns) || !qk_small(p->groups))
+            return 0;
+        const int64_t vectors = (p->columns + 15) / 16, bytes = vectors * ((p->k + QK_KU - 1) / QK_KU) * 64;
+        const int64_t sizes[3] = {p->groups, p->k, p->columns};
+        const int64_t strides[3] = {p->in_group, p->stride_k, p->stride_n};
+        return qk_within(l->arena, p->source, 1, 3, sizes, strides) && p->weight % 4 == 0 && p->bias % 4 == 0 &&
+               qk_span2(l->arena, p->weight, bytes, p->groups, p->weight_group, 1, 0) &&
+               qk_span(l->arena, p->bias, p->groups * vectors * 64);
+    }
+    default:
+        return 0;
+    }
+}
+
+static double qk_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void qk_one(const qk_step *s, const qk_memory *m)
+{
+    switch (s->field[0]) {
+    case QK_QUANTIZE: qk_run_quantize(&s->quantize, m); break;
+    case QK_DEQUANTIZE: qk_run_dequantize(&s->dequantize, m); break;
+    case QK_GEMM: qk_run_gemm(&s->gemm, m); break;
+    case QK_DEPTHWISE: qk_run_depthwise(&s->depthwise, m); break;
+    case QK_ELEMENTWISE: qk_run_elementwise(&s->elementwise, m); break;
+    case QK_POOL: qk_run_pool(&s->pool, m); break;
+    case QK_COPY: qk_run_copy(&s->copy, m); break;
+    case QK_FILL: qk_run_fill(&s->fill, m); break;
+    case QK_LOOKUP: qk_run_lookup(&s->lookup, m); break;
+    case QK_SOFTMAX: qk_run_softmax(&s->softmax, m); break;
+    case QK_STANDARDIZE: qk_run_standardize(&s->standardize, m); break;
+    case QK_PACK: qk_run_pack(&s->pack, m); break;
+    }
+}
+
+/* Run steps on `samples` samples one after the other. The next sample's inputs and outputs lie
+ * input_bytes and output_bytes further on. Lengths are those of the arrays without QK_SLACK.
+ * seconds, if given, takes the CPU time of every step, added over the samples.
+ * Returns 0, or 1 + the number of the step that would leave its memory; nothing has run then. */
+QK_EXPORT int64_t qk_run(const qk_step *steps, int64_t count, uint8_t *arena, int64_t arena_bytes,
+                         const uint8_t *blob, int64_t blob_bytes, const uint8_t *const *inputs,
+                         const int64_t *input_bytes, int64_t input_count, uint8_t *const *outputs,
+                         const int64_t *output_bytes, int64_t output_count, int64_t samples, double *seconds)
+{
+    const qk_limits limits = {arena_bytes, blob_bytes, input_count, output_count, input_bytes, output_bytes, blob};
+    const uint8_t *in[16];
+    uint8_t *out[16];
+    if (input_count > 16 || output_count > 16 || (uintptr_t)arena % 64 || (uintptr_t)blob % 64)
+        return -1;
+    for (int64_t i = 0; i < count; i++)
+        if (!qk_check(&steps[i], &limits))
+            return i + 1;
+    for (int64_t sample = 0; sample < samples; sample++) {
+        for (int64_t i = 0; i < input_count; i++)
+            in[i] = inputs[i] + sample * input_bytes[i];
+        for (int64_t i = 0; i < output_count; i++)
+            out[i] = outputs[i] + sample * output_bytes[i];
+        const qk_memory memory = {arena, blob, in, out};
+        for (int64_t i = 0; i < count; i++) {
+            const double before = seconds ? qk_seconds() : 0;
+            qk_one(&steps[i], &memory);
+            if (seconds)
+                seconds[i] += qk_seconds() - before;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,165 @@
+"""The kernel library of the engine: built once per machine, or shipped in a platform wheel.
+
+One source, one library for each instruction set. The library for the instruction set at hand is
+taken from the package if the wheel holds it, else from the cache of ``targets.c.toolchain``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from compiler.errors import CodegenError, legal_names
+from compiler.targets.c.toolchain import build_library, cpu_features, find_compiler
+
+HERE: Final = Path(__file__).parent
+SOURCES: Final = tuple(sorted([*HERE.glob("*.c"), *HERE.glob("*.h")]))
+
+ISA_VARIABLE: Final = "QSEARCH_ENGINE_ISA"
+"""Environment variable that names the instruction set; "generic" works everywhere."""
+
+FLAGS: Final = ("-std=gnu99", "-O3", "-ffp-contract=off", "-fvisibility=hidden")
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """An instruction set: the macro that chooses its header, flags, and features of processors."""
+
+    macro: str
+    flags: tuple[str, ...]
+    machines: tuple[str, ...]
+    features: frozenset[str]
+
+
+_X86 = ("x86_64", "AMD64")
+_ARM = ("aarch64", "arm64")
+_VNNI = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
+
+ISAS: Final[Mapping[str, Isa]] = {
+    "vnni": Isa(
+        "QK_VNNI",
+        tuple(f"-m{name}" for name in _VNNI),
+        _X86,
+        frozenset((*_VNNI[:-1], "avx512_vnni")),
+    ),
+    "avx2": Isa("QK_AVX2", ("-mavx2",), _X86, frozenset(("avx2",))),
+    "neon": Isa("QK_NEON", ("-march=armv8.2-a+dotprod",), _ARM, frozenset(("asimddp",))),
+    "generic": Isa("QK_GENERIC", (), (), frozenset()),
+}
+"""Best first; "generic" runs on every processor."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Library:
+    """The kernels for one instruction set, and what packing must know of them.
+
+    Attributes:
+        path: the file.
+        isa: name of the instruction set.
+        run: ``qk_run`` of kernels.c; the GIL is released while it runs.
+        k_unit: reduced elements of one dot step.
+        weight_bytes: of one packed weight.
+        lanes: 64-bit addends lie as the even lanes of so many, then the odd ones; 1: in order.
+        panel_vectors: widest panel, in vectors of sixteen columns.
+        activation_shift: what a dot step takes away from a stored byte.
+        widens: rows are copied as int16 before the product.
+        columns_outside: packed weights are [column][k] rather than [k][column][unit].
+    """
+
+    path: Path
+    isa: str
+    run: Any
+    k_unit: int
+    weight_bytes: int
+    lanes: int
+    panel_vectors: int
+    activation_shift: int
+    widens: bool
+    columns_outside: bool
+
+
+def detected_isa() -> str:
+    """The best instruction set of this processor, or the one that ``QSEARCH_ENGINE_ISA`` names.
+
+    Raises:
+        CodegenError: the variable names none.
+    """
+    named = os.environ.get(ISA_VARIABLE)
+    if named:
+        if named not in ISAS:
+            raise CodegenError(f"{ISA_VARIABLE}={named!r}", fix=legal_names(named, ISAS))
+        return named
+    return available_isas()[0]
+
+
+@functools.cache
+def available_isas() -> tuple[str, ...]:
+    """Instruction sets that this processor has, best first."""
+    words = frozenset(cpu_features().split())
+    machine = platform.machine()
+    return tuple(
+        name
+        for name, isa in ISAS.items()
+        if not isa.machines or (machine in isa.machines and isa.features <= words)
+    )
+
+
+def shipped_library(isa: str) -> Path | None:
+    """The library that a platform wheel holds; None in a pure one."""
+    path = HERE / library_name(isa)
+    return path if path.exists() else None
+
+
+def library_name(isa: str) -> str:
+    """File name of the library in a wheel."""
+    return f"qkernels_{isa}.so"
+
+
+def build_flags(isa: str) -> tuple[str, ...]:
+    """Compiler flags of the library for one instruction set."""
+    return (*FLAGS, *ISAS[isa].flags, f"-D{ISAS[isa].macro}")
+
+
+def is_available() -> bool:
+    """Whether there is a library, or a compiler to build one."""
+    return shipped_library(detected_isa()) is not None or find_compiler() is not None
+
+
+@functools.cache
+def load_library(isa: str | None = None) -> Library:
+    """The kernels for an instruction set, by default the best one of this processor.
+
+    Raises:
+        CodegenError: no library is shipped and there is no compiler, or it refuses the source.
+    """
+    isa = isa or detected_isa()
+    if isa not in ISAS:
+        raise CodegenError(f"unknown instruction set {isa!r}", fix=legal_names(isa, ISAS))
+    path = shipped_library(isa) or build_library("qkernels", SOURCES, build_flags(isa))
+    return open_library(path)
+
+
+def open_library(path: Path) -> Library:
+    """The kernels of one library file."""
+    loaded = ctypes.CDLL(str(path))
+    facts = (ctypes.c_int64 * 7)()
+    loaded.qk_isa.restype = ctypes.c_char_p
+    name = loaded.qk_isa(facts).decode()
+    loaded.qk_run.restype = ctypes.c_int64
+    address, number = ctypes.c_void_p, ctypes.c_int64
+    loaded.qk_run.argtypes = [
+        address, number, address, number, address, number,  # steps, arena, blob
+        address, address, number, address, address, number,  # inputs, outputs
+        number, address,  # samples, seconds
+    ]  # fmt: skip
+    unit, weight_bytes, lanes, panel, shift, widens, outside = facts
+    run = loaded.qk_run
+    return Library(
+        path, name, run, unit, weight_bytes, lanes, panel, shift, bool(widens), bool(outside)
+    )

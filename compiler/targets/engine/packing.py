@@ -1,0 +1,151 @@
+"""Weights and factors in the order in which the kernels read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.targets.engine.library import Library
+
+Array = NDArray[Any]
+
+POWER_OF_TWO = 1 << 30
+LARGEST_32 = (1 << 31) - 1
+_BLOCK_BYTES, _BLOCK_ROWS = 49152, 240
+
+
+def vectors_of(columns: int) -> int:
+    """Vectors of sixteen columns."""
+    return -(-columns // 16)
+
+
+def panels(columns: int, library: Library) -> list[tuple[int, int]]:
+    """(first vector, vectors) of every panel, as balanced as can be."""
+    vectors = vectors_of(columns)
+    count = -(-vectors // library.panel_vectors)
+    narrow, wide = divmod(vectors, count)
+    sizes = [narrow + (panel < wide) for panel in range(count)]
+    return [(sum(sizes[:panel]), size) for panel, size in enumerate(sizes)]
+
+
+def dot_steps(segment: int, library: Library) -> int:
+    """Dot steps of a run of ``segment`` reduced elements."""
+    return -(-segment // library.k_unit)
+
+
+def pack_product(weight: Array, library: Library) -> Array:
+    """Weights of one group of a product.
+
+    Args:
+        weight: [columns, segments, elements of a segment], integers within int8.
+        library: for which kernels.
+    Returns:
+        ``vectors x steps x 64`` bytes, see gemm.h.
+    """
+    columns, segments, length = weight.shape
+    unit = library.k_unit
+    dtype = np.int8 if library.weight_bytes == 1 else np.int16
+    steps = dot_steps(length, library) * segments
+    padded = np.zeros((vectors_of(columns) * 16, segments, steps // segments * unit), dtype)
+    padded[:columns, :, :length] = weight
+    rows = padded.reshape(len(padded), steps, unit)
+    if library.columns_outside:
+        return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+    parts = [
+        rows[first * 16 : (first + count) * 16].transpose(1, 0, 2).reshape(-1)
+        for first, count in panels(columns, library)
+    ]
+    return np.concatenate(parts).view(np.uint8)
+
+
+def pack_depthwise(weight: Array, library: Library) -> Array:
+    """Weights [channels, kernel_y, kernel_x] in the order of depthwise.h, as bytes."""
+    channels, height, width = weight.shape
+    unit = library.k_unit
+    groups = -(-height // unit)
+    dtype = np.int8 if library.weight_bytes == 1 else np.int16
+    padded = np.zeros((vectors_of(channels) * 16, groups * unit, width), dtype)
+    padded[:channels, :height] = weight
+    split = padded.reshape(-1, 16, groups, unit, width)
+    return np.ascontiguousarray(split.transpose(0, 4, 2, 1, 3)).reshape(-1).view(np.uint8)
+
+
+def padded_channels(values: Array, groups: int, dtype: str) -> Array:
+    """[groups * channels] with every group padded with zeros to full vectors."""
+    split = np.asarray(values).reshape(groups, -1)
+    made = np.zeros((groups, vectors_of(split.shape[1]) * 16), dtype)
+    made[:, : split.shape[1]] = split
+    return made.reshape(-1)
+
+
+def product_scratch(rows: int, steps: int, library: Library) -> int:
+    """Bytes for the widened rows of a block: qk_block_rows of gemm.h."""
+    if not library.widens:
+        return 0
+    row = steps * library.k_unit * 2
+    most = min(max(_BLOCK_BYTES // row, 24), _BLOCK_ROWS)
+    blocks = -(-rows // most)
+    return -(-rows // blocks) * row + 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factor:
+    """out = (x * 2^left * mult + add) >> (32 + shift), one value a channel, or one for all.
+
+    Attributes:
+        mult, shift: int32.
+        add: int64; holds half of the last place, and what is added to the result.
+        left: bits that x is shifted left by before.
+    """
+
+    mult: Array
+    add: Array
+    shift: Array
+    left: int
+
+
+def make_factor(
+    multiplier: Array, shift: Array, low: Array, high: Array, added: int
+) -> Factor | None:
+    """``fixed_point_multiply`` as the kernels compute it, plus ``added``.
+
+    Args:
+        multiplier, shift: as the operator takes them, one dimension.
+        low, high: bounds of x, per channel or for all.
+        added: to every result.
+    Returns:
+        None where x could be too wide for these kernels; the exact result is then unknown to them.
+    """
+    mult = np.asarray(multiplier, np.int64)
+    right = 31 - np.asarray(shift, np.int64)
+    low_x, high_x = (np.broadcast_to(np.asarray(v, np.int64), mult.shape) for v in (low, high))
+    most = np.maximum(np.abs(low_x), np.abs(high_x))
+    # Where even the largest product is below half of the last place, the result is 0.
+    logs = np.array([(int(a) * int(b)).bit_length() for a, b in zip(most, mult)], np.int64)
+    gone = (logs < right) | (right - 31 > 32)
+    mult = np.where(gone, 0, mult)
+    right = np.where(gone, 32, right)
+    left = int(max(0, 32 - right.min(initial=32)))
+    if left > 30 or int(most.max(initial=0)) << left > LARGEST_32:
+        return None
+    right = right + left
+    if int(right.max(initial=32)) > 54:
+        return None
+    half = np.where(gone, 0, np.left_shift(np.int64(1), right - 1))
+    add = half + np.left_shift(np.int64(added), right)
+    for bound in (low_x, high_x):
+        for x, m, c, r in zip(bound, mult, add, right):
+            wide = (int(x) << left) * int(m) + int(c)
+            if not -(1 << 63) <= wide < 1 << 63 or not -(1 << 31) <= wide >> int(r) < 1 << 31:
+                return None
+    return Factor(mult.astype(np.int32), add.astype(np.int64), (right - 32).astype(np.int32), left)
+
+
+def shuffled(add: Array, library: Library) -> Array:
+    """64-bit addends in the order of ``qk_load_factor``; whole vectors only."""
+    if library.lanes == 1:
+        return add
+    return add.reshape(-1, library.lanes // 2, 2).transpose(0, 2, 1).reshape(-1)

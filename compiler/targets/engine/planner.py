@@ -1,0 +1,355 @@
+"""A module as a step table: values in the order of the module, steps where a value must lie.
+
+An elementwise operator waits until somebody needs its result in memory. It then joins the product
+before it (bias, requantization and clip of a convolution), or becomes one program together with the
+elementwise operators around it. Operators without a kernel run on numpy, between kernel steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CodegenError
+from compiler.ir.dataflow import Dataflow, Form, Step, flatten_function
+from compiler.ir.dataflow import Value as FlowValue
+from compiler.ir.module import IRModule
+from compiler.ir.ty import TupleType
+from compiler.ops.rules.numpy_compute import FNumpyCompute
+from compiler.targets.engine.elementwise import NoProgramError, emit_program, scaled_epilogue
+from compiler.targets.engine.library import Library
+from compiler.targets.engine.plan import Emitter, Plan
+from compiler.targets.engine.values import (
+    INT32,
+    Chain,
+    Epilogue,
+    Item,
+    chain_bounds,
+    compute_chain,
+    is_integer,
+)
+from compiler.targets.engine.views import View
+
+Array = NDArray[Any]
+
+FORM: Final = Form(
+    "step table", CodegenError, fix='run it with executor="reference", which has control flow'
+)
+
+Rule = Callable[["Planner", Step, list[Item]], bool]
+"""``rule(planner, step, operands)`` plans a step; False where it cannot."""
+
+rules: Final[dict[str, Rule]] = {}
+"""Rules by operator; an operator without a rule, or whose rule says False, runs on numpy."""
+
+_SAME: Final = ("annotation.stop_fusion", "annotation.cast_hint", "device_copy")
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of operators."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            rules[name] = function
+        return function
+
+    return register
+
+
+def plan_function(mod: IRModule, function: str, library: Library) -> Plan:
+    """The step table of one function; the functions that it calls are inlined.
+
+    Args:
+        mod: typed, static shapes.
+        function: a global function.
+        library: the kernels it is planned for.
+    Raises:
+        CodegenError: control flow or closures.
+    """
+    flow = flatten_function(mod[function], mod, form=FORM)
+    planner = Planner(flow, library)
+    planner.run()
+    return planner.emitter.finish()
+
+
+class Planner:
+    """The state of one planning."""
+
+    def __init__(self, flow: Dataflow, library: Library) -> None:
+        self.flow = flow
+        self.library = library
+        self.emitter = Emitter(library, flow)
+        self.items: dict[FlowValue, Item] = {}
+        self._same: dict[Any, tuple[Item, ...]] = {}
+
+    def run(self) -> None:
+        """Plan every step, then the outputs."""
+        steps = self._distinct_steps()
+        for number, value in enumerate(self.flow.inputs):
+            self.items[value] = self._input(number, value)
+        for step in steps:
+            self.emitter.span = step
+            self._plan(step)
+        for number, value in enumerate(self.flow.outputs):
+            self._output(number, value)
+
+    # ---- values ----------------------------------------------------------------------------
+
+    def _input(self, number: int, value: FlowValue) -> Item:
+        """Integers are copied into the arena; floats wait for the step that quantizes them."""
+        dtype, shape = value.type.dtype, value.type.concrete_shape
+        item = Item(shape, *_bounds_of(dtype))
+        item.readers = self.behind.get(value, [])
+        item.uses = len(self.readers.get(value, [])) + (value in self._needed_outside)
+        item.host = self.emitter.new_host()
+        self.emitter.host("input", [], [item.host], dtype=str(number))
+        if dtype in RAW_DTYPES and all(shape):
+            item.view = self.emitter.quantize(number, item, None)
+            item.host = item.host if item.view is None else None
+        return item
+
+    def item(self, value: FlowValue) -> Item:
+        """What is known of a value."""
+        found = self.items.get(value)
+        if found is None:
+            assert value.data is not None
+            data = value.data
+            if is_integer(str(data.dtype)) and data.size:
+                found = Item(data.shape, int(data.min()), int(data.max()), data=data)
+            else:
+                found = Item(data.shape, -(1 << 63), (1 << 63) - 1, data=data)
+            self.items[value] = found
+        return found
+
+    def _distinct_steps(self) -> list[Step]:
+        """The steps that are needed, equal ones once; counts who reads what.
+
+        A step that only moves or casts shares the item of its operand, so equal steps after it are
+        equal as well.
+        """
+        self._root: dict[FlowValue, FlowValue] = {}
+        seen: dict[Any, Step] = {}
+        kept: list[Step] = []
+        for step in self.flow.steps:
+            args = tuple(self.root(a) for a in step.args)
+            if step.name in _SAME:
+                self._root[step.results[0]] = args[0]
+                continue
+            key = (step.name, _attrs_key(step.attrs), args, _types_key(step))
+            first = seen.get(key)
+            if first is not None:
+                for mine, other in zip(step.results, first.results):
+                    self._root[mine] = self.root(other)
+                continue
+            seen[key] = step
+            kept.append(step)
+        needed = {self.root(v) for v in self.flow.outputs}
+        alive: list[Step] = []
+        self.readers: dict[FlowValue, list[Step]] = {}
+        for step in reversed(kept):
+            if any(r in needed for r in step.results):
+                alive.append(step)
+                for arg in step.args:
+                    needed.add(self.root(arg))
+                    self.readers.setdefault(self.root(arg), []).append(step)
+        self._needed_outside = {self.root(v) for v in self.flow.outputs}
+        # Layouts and borders are asked for by what stands behind casts.
+        self.behind = {v: list(steps) for v, steps in self.readers.items()}
+        for step in alive:
+            if step.name == "cast":
+                after = self.behind.get(step.results[0], [])
+                source = self.root(step.args[0])
+                self.behind[source] = self.behind[source] + after
+        return alive[::-1]
+
+    def root(self, value: FlowValue) -> FlowValue:
+        """The value that ``value`` is another name of."""
+        while value in self._root:
+            value = self._root[value]
+        return value
+
+    def define(self, step: Step, item: Item, index: int = 0) -> Item:
+        """Say what a result of a step is."""
+        value = step.results[index]
+        item.readers = self.behind.get(value, [])
+        item.uses = len(self.readers.get(value, [])) + (value in self._needed_outside)
+        self.items[value] = item
+        return item
+
+    def alias(self, step: Step, item: Item) -> bool:
+        """A result that is its operand: its readers are the operand's."""
+        value = step.results[0]
+        item.uses += len(self.readers.get(value, [])) + (value in self._needed_outside) - 1
+        self.items[value] = item
+        return True
+
+    # ---- steps -----------------------------------------------------------------------------
+
+    def _plan(self, step: Step) -> None:
+        args = [self.item(self.root(a)) for a in step.args]
+        planned = rules.get(step.name)
+        integral = all(is_integer(r.type.dtype) for r in step.results)
+        if planned is not None and integral and planned(self, step, args):
+            return
+        self.on_host(step, args)
+
+    def elementwise(self, step: Step, op: str, args: Sequence[Item], *params: Any) -> bool:
+        """Define the result as an elementwise operator; False where a kernel could wrap."""
+        shape = step.results[0].type.concrete_shape
+        if not all(a.is_stored_type for a in args):
+            return False
+        low, high = chain_bounds(op, args, params)
+        if low < INT32[0] or high > INT32[1]:
+            return False
+        for arg in args:
+            if arg.uses > 1 or arg.host is not None:
+                self.materialise(arg)
+        item = Item(shape, int(low), int(high), chain=Chain(op, tuple(args), params))
+        item.image_layout = next((a.image_layout for a in args if a.image_layout), "")
+        self.define(step, item)
+        return True
+
+    def on_host(self, step: Step, args: Sequence[Item]) -> None:
+        """Plan a step of numpy, in the meaning that the operator's own file gives it."""
+        reads = [self.host_number(arg, value) for arg, value in zip(args, step.args)]
+        writes = []
+        for index, result in enumerate(step.results):
+            item = Item(result.type.concrete_shape, *_bounds_of(result.type.dtype))
+            item.host = self.emitter.new_host()
+            self.define(step, item, index)
+            writes.append(item.host)
+        types: Any = tuple(r.type for r in step.results)
+        out_type = types[0] if len(types) == 1 else TupleType(types)
+        compute = FNumpyCompute.require(step.op)
+
+        def run(arrays: list[Array]) -> list[Array]:
+            return list(compute(step.attrs, arrays, out_type))
+
+        self.emitter.host("host", reads, writes, compute=run)
+
+    def host_number(self, item: Item, value: FlowValue) -> int:
+        """The number under which Python finds an operand, in the dtype of ``value``."""
+        emitter = self.emitter
+        if item.host is not None:
+            return item.host
+        made = emitter.new_host()
+        if item.data is not None:
+            data = item.data
+            emitter.host("host", [], [made], compute=lambda _none: [data])
+            return made
+        view = self.materialise(item)
+        emitter.host("read", [view.buffer], [made], view=view, dtype=value.type.dtype)
+        return made
+
+    def on_arena(self, item: Item) -> View | None:
+        """The view of an operand for kernels; None where no buffer can hold it."""
+        if item.view is None and item.host is not None and not item.is_stored_type:
+            return None
+        if item.data is not None and not item.is_stored_type:
+            return None
+        return self.materialise(item)
+
+    def materialise(self, item: Item) -> View:
+        """Where the item lies; computes it if it was not yet."""
+        if item.view is not None:
+            return item.view
+        if item.host is not None:
+            item.view = self.emitter.allocate(item)
+            self.emitter.host("write", [item.host], [item.view.buffer], view=item.view)
+        elif item.data is not None:
+            item.view = self.emitter.constant_view(item)
+        elif item.product is not None:
+            item.view = item.product.emit(item, Epilogue(np.zeros(1, np.int64)))
+        else:
+            fused = scaled_epilogue(item)
+            if fused is not None:
+                item.view = fused[0].emit(item, fused[1])
+            else:
+                item.view = self._program(item)
+        return item.view
+
+    def _program(self, item: Item) -> View:
+        """A chain of elementwise operators as a program, or on numpy where none fits."""
+        try:
+            return emit_program(self, item)
+        except NoProgramError:
+            assert item.chain is not None
+        chain = item.chain
+        views = [self.materialise(arg) for arg in chain.args]
+        reads = []
+        for view in views:
+            reads.append(self.emitter.new_host())
+            self.emitter.host("read", [view.buffer], [reads[-1]], view=view, dtype="int64")
+        made = self.emitter.new_host()
+        self.emitter.host(
+            "host", reads, [made], compute=lambda arrays: [compute_chain(chain, arrays)]
+        )
+        target = self.emitter.allocate(item)
+        self.emitter.host("write", [made], [target.buffer], view=target)
+        return target
+
+    # ---- outputs ---------------------------------------------------------------------------
+
+    def _output(self, number: int, value: FlowValue) -> None:
+        root = self.root(value)
+        scaled = self._dequantized(root)
+        if scaled is not None:
+            source, scale = scaled
+            self.emitter.dequantize(number, self.materialise(source), scale)
+            return
+        item = self.item(root)
+        dtype = value.type.dtype
+        if item.data is None and item.host is None:
+            item.is_wide = item.is_wide or (item.view is None and dtype == "int32")
+            view = self.materialise(item)
+            if _raw_dtype(view) == dtype:
+                self.emitter.dequantize(number, view, None)
+                return
+        read = self.host_number(item, value)
+        self.emitter.host("output", [read], [number], dtype=dtype)
+
+    def _dequantized(self, value: FlowValue) -> tuple[Item, Array] | None:
+        """The integers and scales of ``multiply(cast(x, "float32"), scale)``; None for others."""
+        step = value.producer
+        if step is None or step.name != "multiply" or value.type.dtype != "float32":
+            return None
+        cast, scale = (self.root(a) for a in step.args)
+        inner = cast.producer
+        shape = value.type.concrete_shape
+        if scale.data is None or inner is None or inner.name != "cast" or not shape:
+            return None
+        source = self.item(self.root(inner.args[0]))
+        if source.host is not None or source.data is not None or source.shape != shape:
+            return None
+        count = int(np.prod(shape, dtype=np.int64))
+        per_item = np.broadcast_to(scale.data, shape).reshape(count)
+        return source, (scale.data.reshape(1) if scale.data.size == 1 else per_item)
+
+
+RAW_DTYPES: Final = ("int8", "uint8", "int16", "int32")
+
+
+def _raw_dtype(view: View) -> str:
+    if view.buffer.type == "U8":
+        return "int8" if view.buffer.zero else "uint8"
+    return "int16" if view.buffer.type == "S16" else "int32"
+
+
+def _bounds_of(dtype: str) -> tuple[int, int]:
+    if dtype in ("int8", "uint8", "int16", "uint16", "int32"):
+        info = np.iinfo(dtype)
+        return int(info.min), int(info.max)
+    return -(1 << 63), (1 << 63) - 1
+
+
+def _attrs_key(attrs: Any) -> Any:
+    if attrs is None:
+        return None
+    return (type(attrs).__name__, repr(attrs))
+
+
+def _types_key(step: Step) -> tuple[str, ...]:
+    return tuple(str(r.type) for r in step.results)

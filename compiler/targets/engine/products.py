@@ -1,0 +1,445 @@
+"""Convolutions, dense layers and matrix products: operands, bounds and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.dataflow import Step
+from compiler.targets.engine.elementwise import put_epilogue
+from compiler.targets.engine.layouts import channels_last
+from compiler.targets.engine.packing import (
+    dot_steps,
+    pack_depthwise,
+    pack_product,
+    product_scratch,
+    vectors_of,
+)
+from compiler.targets.engine.plan import Address
+from compiler.targets.engine.planner import Planner, rule
+from compiler.targets.engine.values import Epilogue, Item, Product
+from compiler.targets.engine.views import View, merged_axes
+
+Array = NDArray[Any]
+
+_MOST_SEGMENTS = 1024
+_MOST_IMAGES = 64
+_FULL = 255
+
+
+def _sums(weight: Array, data: Item) -> tuple[Array, Array, bool]:
+    """Bounds of the sums of products per channel, and whether int32 holds every partial sum.
+
+    Args:
+        weight: [channels, products of one sum].
+    """
+    wide = weight.astype(np.int64)
+    positive = np.where(wide > 0, wide, 0).sum(axis=1)
+    negative = np.where(wide < 0, wide, 0).sum(axis=1)
+    low, high = min(data.low, 0), max(data.high, 0)
+    most = int((positive - negative).max(initial=0)) * _FULL * 2
+    return positive * low + negative * high, positive * high + negative * low, most < 1 << 30
+
+
+def _fits(weight: Array, data: Item) -> bool:
+    return (
+        data.is_stored_type
+        and data.storage[0] == "U8"
+        and weight.size > 0
+        and int(weight.min()) >= -128
+        and int(weight.max()) <= 127
+    )
+
+
+def _define(
+    planner: Planner,
+    step: Step,
+    weight: Array,
+    data: Item,
+    axis: int,
+    emit: Callable[[Item, Epilogue, Product], View],
+    layout: str = "",
+) -> bool:
+    """Define a product that waits for its epilogue."""
+    low, high, exact = _sums(weight, data)
+    if not exact:
+        return False
+    result = step.results[0].type
+    bounds = int(low.min()), int(high.max())
+    span = planner.emitter.span
+
+    def later(item: Item, epilogue: Epilogue) -> View:
+        now, planner.emitter.span = planner.emitter.span, span
+        try:
+            return emit(item, epilogue, product)
+        finally:
+            planner.emitter.span = now
+
+    product = Product(later, axis, low, high)
+    item = Item(result.concrete_shape, *bounds, product=product, image_layout=layout)
+    planner.define(step, item)
+    return True
+
+
+def _zero_term(planner: Planner, view: View, weight: Array) -> Array:
+    """What the bias takes back, because kernels multiply stored bytes."""
+    sums = weight.astype(np.int64).sum(axis=1)
+    return np.asarray((planner.library.activation_shift - view.buffer.zero) * sums)
+
+
+# ---- convolutions -----------------------------------------------------------------------------
+
+
+@rule("nn.conv2d")
+def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Depthwise ones by taps, all others as products over the runs of a window."""
+    attrs: Any = step.attrs
+    data, kernel = args
+    layout, out_layout = attrs.data_layout, attrs.out_layout or attrs.data_layout
+    if kernel.data is None or data.data is not None or len(data.shape) != 4:
+        return False
+    if sorted(layout) != sorted("NCHW") or sorted(out_layout) != sorted("NCHW"):
+        return False
+    if sorted(attrs.kernel_layout) != sorted("OIHW"):
+        return False
+    weight = kernel.data.transpose([attrs.kernel_layout.index(c) for c in "OIHW"])
+    if not _fits(weight, data) or data.shape[layout.index("N")] > _MOST_IMAGES:
+        return False
+    channels, inner, height, width = weight.shape
+    if height * width > _MOST_SEGMENTS or planner.on_arena(data) is None:
+        return False
+    depthwise = inner == 1 and attrs.groups == channels and channels > 1
+    flat = weight.reshape(channels, -1)
+
+    def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
+        source = _bordered(planner, data, layout, attrs.padding)
+        source = source.permuted([layout.index(c) for c in "NHWC"])
+        out = planner.emitter.allocate(item, channels_last(out_layout))
+        target = out.permuted(channels_last(out_layout))
+        bias = _zero_term(planner, source, flat)
+        groups = 1 if depthwise else attrs.groups
+        fields = put_epilogue(planner, epilogue, product, item, groups, bias)
+        write = _write_depthwise if depthwise else _write_convolution
+        write(planner, attrs, weight, source, target, fields)
+        return out
+
+    return _define(planner, step, flat, data, out_layout.index("C"), emit, out_layout)
+
+
+def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int]) -> View:
+    """The data with the border that the convolution reads, starting in its corner."""
+    top, left, bottom, right = padding
+    view = planner.materialise(data)
+    h, w, c = (layout.index(letter) for letter in "HWC")
+    need = {h: (top, bottom), w: (left, right)}
+    pads = [need.get(axis, (0, 0)) for axis in range(4)]
+    held = data.border
+    enough = not any(padding) or (
+        held is not None
+        and held[1] == 0
+        and all(b >= x and a >= y for (b, a), (x, y) in zip(held[0], pads))
+    )
+    if not enough or (view.shape[c] > 1 and view.strides[c] != 1):
+        order = tuple(layout.index(letter) for letter in "NHWC")
+        made = planner.emitter.bordered(
+            (view.buffer.type, view.buffer.zero), data.shape, order, pads, view.buffer.zero
+        )
+        planner.emitter.copy(view, made)
+        view = made
+    offset = view.offset - top * view.strides[h] - left * view.strides[w]
+    shape = list(view.shape)
+    shape[h] += top + bottom
+    shape[w] += left + right
+    return View(view.buffer, offset, tuple(shape), view.strides)
+
+
+def _images(source: View, target: View) -> list[tuple[View, View]]:
+    """Source and target of every image, without the batch axis."""
+
+    def image(view: View, number: int) -> View:
+        offset = view.offset + number * view.strides[0]
+        return View(view.buffer, offset, view.shape[1:], view.strides[1:])
+
+    return [(image(source, n), image(target, n)) for n in range(source.shape[0])]
+
+
+def _write_depthwise(
+    planner: Planner, attrs: Any, weight: Array, source: View, target: View, fields: dict[str, Any]
+) -> None:
+    emitter, library = planner.emitter, planner.library
+    packed = pack_depthwise(weight[:, 0], library)
+    fields["weight"] = emitter.put(packed)
+    channels, _, height, width = weight.shape
+    (sy, sx), (dy, dx) = attrs.strides, attrs.dilation
+    columns = (target.shape[2] - 1) * sx + (width - 1) * dx + 1
+    for one, made in _images(source, target):
+        scratch = emitter.scratch(columns * -(-height // library.k_unit) * 64)
+        emitter.step(
+            "depthwise",
+            [one.buffer],
+            [made.buffer, scratch],
+            macs=prod(made.shape) * height * width,
+            constants=packed.size,
+            source=Address(one.buffer, one.offset),
+            in_row=one.strides[0],
+            in_pixel=one.strides[1],
+            out=Address(made.buffer, made.offset),
+            out_row=made.strides[0],
+            out_pixel=made.strides[1],
+            height=made.shape[0],
+            width=made.shape[1],
+            channels=channels,
+            kernel_y=height,
+            kernel_x=width,
+            stride_y=sy,
+            stride_x=sx,
+            dilation_y=dy,
+            dilation_x=dx,
+            scratch=Address(scratch),
+            **fields,
+        )
+
+
+def _write_convolution(
+    planner: Planner, attrs: Any, weight: Array, source: View, target: View, fields: dict[str, Any]
+) -> None:
+    channels, inner, height, width = weight.shape
+    groups = attrs.groups
+    (sy, sx), (dy, dx) = attrs.strides, attrs.dilation
+    taps = weight.transpose(0, 2, 3, 1)
+    # The taps of a window's row lie one behind the other: one run of bytes.
+    joined = dx == 1 and source.strides[2] == inner and groups == 1
+    runs = taps.reshape(channels, height, width * inner)
+    if not joined:
+        runs = taps.reshape(channels, height * width, inner)
+    for one, made in _images(source, target):
+        _product(
+            planner,
+            runs,
+            groups,
+            fields,
+            one.buffer,
+            made.buffer,
+            {
+                "source": Address(one.buffer, one.offset),
+                "in_row": one.strides[0] * sy,
+                "in_pixel": one.strides[1] * sx,
+                "in_group": inner * one.strides[2],
+                "out": Address(made.buffer, made.offset),
+                "out_row": made.strides[0],
+                "out_pixel": made.strides[1],
+                "out_group": channels // groups * made.strides[2],
+                "height": made.shape[0],
+                "width": made.shape[1],
+                "seg_y": height,
+                "seg_x": 1 if joined else width,
+                "seg_row": one.strides[0] * dy,
+                "seg_pixel": one.strides[1] * dx,
+            },
+        )
+
+
+def _product(
+    planner: Planner,
+    runs: Array,
+    groups: int,
+    fields: dict[str, Any],
+    source: Any,
+    target: Any,
+    places: dict[str, Any],
+) -> None:
+    """One product step with constant weights [channels, runs, elements of a run]."""
+    emitter, library = planner.emitter, planner.library
+    columns = len(runs) // groups
+    split = runs.reshape(groups, columns, *runs.shape[1:])
+    packed = np.concatenate([pack_product(one, library) for one in split])
+    steps = dot_steps(runs.shape[2], library) * runs.shape[1]
+    rows = places["height"] * places["width"]
+    scratch = emitter.scratch(product_scratch(rows, steps, library))
+    emitter.step(
+        "gemm",
+        [source],
+        [target, scratch],
+        macs=rows * runs.size,
+        constants=packed.size,
+        groups=groups,
+        columns=columns,
+        seg_bytes=runs.shape[2],
+        weight=emitter.put(packed),
+        weight_group=len(packed) // groups,
+        scratch=Address(scratch),
+        **places,
+        **fields,
+    )
+
+
+# ---- dense and matrix products ----------------------------------------------------------------
+
+
+@rule("nn.dense", "nn.matmul")
+def dense(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """A product of rows with constant weights."""
+    attrs: Any = step.attrs
+    data, kernel = args
+    if step.name == "nn.matmul" and attrs.transpose_a:
+        return False
+    if kernel.data is None or kernel.data.ndim != 2 or data.data is not None:
+        return False
+    by_column = step.name == "nn.matmul" and not attrs.transpose_b
+    weight = kernel.data.T if by_column else kernel.data
+    if not _fits(weight, data) or not prod(data.shape) or planner.on_arena(data) is None:
+        return False
+    shape = step.results[0].type.concrete_shape
+
+    def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
+        emitter = planner.emitter
+        source = planner.materialise(data)
+        if source.shape[-1] > 1 and source.strides[-1] != 1:
+            source = emitter.contiguous(source, always=True)
+        out = emitter.allocate(item, tuple(range(len(shape))))
+        rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
+        if len(rows) > 2:
+            source = emitter.contiguous(source, always=True)
+            rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
+        rows = [(1, (0, 0))] * (2 - len(rows)) + rows
+        fields = put_epilogue(
+            planner, epilogue, product, item, 1, _zero_term(planner, source, weight)
+        )
+        _product(
+            planner,
+            weight[:, None, :],
+            1,
+            fields,
+            source.buffer,
+            out.buffer,
+            {
+                "source": Address(source.buffer, source.offset),
+                "in_row": rows[0][1][0],
+                "in_pixel": rows[1][1][0],
+                "out": Address(out.buffer, out.offset),
+                "out_row": rows[0][1][1],
+                "out_pixel": rows[1][1][1],
+                "height": rows[0][0],
+                "width": rows[1][0],
+                "seg_y": 1,
+                "seg_x": 1,
+            },
+        )
+        return out
+
+    return _define(planner, step, weight, data, len(shape) - 1, emit)
+
+
+@rule("nn.batch_matmul")
+def batch_matmul(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """The right operand is packed when it is there; constants are packed like activations."""
+    attrs: Any = step.attrs
+    left, right = args
+    views = [planner.on_arena(a) if a.data is None else None for a in args]
+    if any(view is None or view.buffer.type != "U8" for view in views):
+        return False
+    batch, rows, columns = step.results[0].type.concrete_shape
+    a, b = views
+    assert a is not None
+    assert b is not None
+    a = a.permuted((0, 2, 1)) if attrs.transpose_a else a
+    b = b.permuted((0, 2, 1)) if attrs.transpose_b else b
+    length = a.shape[2]
+    most = length * max(abs(right.low), abs(right.high)) * _FULL
+    if right.low < -128 or right.high > 127 or most * 2 >= 1 << 30 or not batch * length:
+        return False
+    ends = [x * y for x in (left.low, left.high) for y in (right.low, right.high)]
+    low, high = np.array([length * min(ends)]), np.array([length * max(ends)])
+    span = planner.emitter.span
+
+    def emit(item: Item, epilogue: Epilogue) -> View:
+        now, planner.emitter.span = planner.emitter.span, span
+        try:
+            return _write_batches(planner, item, epilogue, product, a, b)
+        finally:
+            planner.emitter.span = now
+
+    bounds = np.repeat(low, columns), np.repeat(high, columns)
+    product = Product(emit, 2, *bounds, takes_bias=False)
+    made = Item((batch, rows, columns), int(low[0]), int(high[0]), product=product)
+    planner.define(step, made)
+    return True
+
+
+def _write_batches(
+    planner: Planner, item: Item, epilogue: Epilogue, product: Product, a: View, b: View
+) -> View:
+    emitter, library = planner.emitter, planner.library
+    batch, rows, columns = item.shape
+    length = a.shape[2]
+    if length > 1 and a.strides[2] != 1:
+        a = emitter.contiguous(a, always=True)
+    out = emitter.allocate(item, (0, 1, 2))
+    steps = dot_steps(length, library)
+    group = vectors_of(columns) * steps * 64
+    weight, bias = emitter.scratch(batch * group), emitter.scratch(batch * vectors_of(columns) * 64)
+    stride_a = a.strides[0] if a.shape[0] > 1 else 0
+    emitter.step(
+        "pack",
+        [b.buffer],
+        [weight, bias],
+        source=Address(b.buffer, b.offset),
+        in_group=b.strides[0] if b.shape[0] > 1 else 0,
+        stride_k=b.strides[1],
+        stride_n=b.strides[2],
+        zero=b.buffer.zero,
+        groups=batch,
+        k=length,
+        columns=columns,
+        weight=Address(weight),
+        weight_group=group,
+        bias=Address(bias),
+        comp=a.buffer.zero - library.activation_shift,
+    )
+    # Factors repeat for every batch.
+    one = Product(product.emit, 2, np.tile(product.low, batch), np.tile(product.high, batch))
+    nothing = Epilogue(np.zeros(1, np.int64), *_spread(epilogue, batch, columns))
+    nothing.bits, nothing.added = epilogue.bits, epilogue.added
+    nothing.low, nothing.high = epilogue.low, epilogue.high
+    fields = put_epilogue(planner, nothing, one, item, batch, np.zeros(1, np.int64))
+    scratch = emitter.scratch(product_scratch(rows, steps, library))
+    fields["bias"] = Address(bias)
+    emitter.step(
+        "gemm",
+        [a.buffer, weight, bias],
+        [out.buffer, scratch],
+        macs=batch * rows * columns * length,
+        source=Address(a.buffer, a.offset),
+        in_pixel=a.strides[1],
+        in_group=stride_a,
+        out=Address(out.buffer, out.offset),
+        out_pixel=out.strides[1],
+        out_group=out.strides[0],
+        height=1,
+        width=rows,
+        groups=batch,
+        columns=columns,
+        seg_y=1,
+        seg_x=1,
+        seg_bytes=length,
+        weight=Address(weight),
+        weight_group=group,
+        weight_in_arena=1,
+        bias_in_arena=1,
+        scratch=Address(scratch),
+        **fields,
+    )
+    return out
+
+
+def _spread(epilogue: Epilogue, batch: int, columns: int) -> tuple[Array | None, Array | None]:
+    if epilogue.multiplier is None or epilogue.shift is None:
+        return None, None
+    return (
+        np.tile(np.broadcast_to(epilogue.multiplier, (columns,)), batch),
+        np.tile(np.broadcast_to(epilogue.shift, (columns,)), batch),
+    )

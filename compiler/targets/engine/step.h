@@ -1,0 +1,150 @@
+/* The step table: what the planner writes and the kernels read.
+ *
+ * A step is QK_FIELDS int64. Field 0 is the kind. Offsets are bytes from the start of the arena
+ * (activations) or of the blob (constants); both end with QK_SLACK bytes that kernels may read
+ * beyond the last element but never write. Bytes of 8-bit tensors are carrier bytes: an int8 x is
+ * stored as x + 128, a uint8 as it is. python: compiler/targets/engine/steps.py holds the same names.
+ */
+#ifndef QK_STEP_H
+#define QK_STEP_H
+
+#include <stdint.h>
+
+#define QK_FIELDS 40
+#define QK_SLACK 256
+
+enum { QK_QUANTIZE, QK_DEQUANTIZE, QK_GEMM, QK_DEPTHWISE, QK_ELEMENTWISE, QK_POOL, QK_COPY, QK_FILL,
+       QK_LOOKUP, QK_SOFTMAX, QK_STANDARDIZE, QK_PACK, QK_KINDS };
+
+/* Element types of activations. */
+enum { QK_U8, QK_S16, QK_S32 };
+
+/* How an int32 becomes an output: as it is, times a fixed-point factor, or by a rounding shift. */
+enum { QK_PLAIN, QK_FACTOR, QK_SHIFT };
+
+typedef struct {
+    int64_t kind;             /* QK_PLAIN .. QK_SHIFT */
+    int64_t left;             /* shifted left by this first */
+    int64_t mult, add, shift; /* blob: int32, int64 (int32 for QK_SHIFT: in mult), int32 a channel */
+    int64_t low, high;        /* clip, in carrier bytes where the output is QK_U8 */
+    int64_t type;             /* of the output */
+} qk_requantize;
+
+/* out[g][y][x][n] = requantize(bias[n] + sum of in * weight); rows are pixels. */
+typedef struct {
+    int64_t kind, source, in_row, in_pixel, in_group;  /* address of the first window, strides */
+    int64_t out, out_row, out_pixel, out_group;
+    int64_t height, width, groups, columns;        /* of the output; columns of one group */
+    int64_t seg_y, seg_x, seg_row, seg_pixel;      /* a window is seg_y x seg_x runs of bytes */
+    int64_t seg_bytes;                             /* of one run; padded to QK_KU in the weights */
+    int64_t weight, weight_group, weight_in_arena; /* offset, bytes of a group, 1 for the arena */
+    int64_t bias, bias_in_arena;                   /* int32, columns padded to 16 a group */
+    qk_requantize rq;
+    int64_t scratch;                               /* arena */
+} qk_gemm_step;
+
+/* Depthwise: channel c of the output reads channel c of the input. */
+typedef struct {
+    int64_t kind, source, in_row, in_pixel;
+    int64_t out, out_row, out_pixel;
+    int64_t height, width, channels;
+    int64_t kernel_y, kernel_x, stride_y, stride_x, dilation_y, dilation_x;
+    int64_t weight, bias;
+    qk_requantize rq;
+    int64_t scratch;
+} qk_depthwise_step;
+
+/* A program of micro operations over d0 x d1 x columns; see elementwise.h. */
+typedef struct {
+    int64_t kind, program, count; /* blob: count x QK_OP_FIELDS int64 */
+    int64_t d0, d1, columns;
+} qk_elementwise_step;
+
+#define QK_OP_FIELDS 8
+enum { QK_LOAD, QK_CONSTANT, QK_ADD, QK_SUB, QK_MUL, QK_MIN, QK_MAX, QK_RESCALE, QK_ROUND_SHIFT,
+       QK_CLIP, QK_STORE, QK_LEFT, QK_OPS };
+#define QK_SLOTS 6
+typedef struct {
+    int64_t op, to, a, b;       /* slots */
+    int64_t p0, p1, p2, p3;     /* see elementwise.h */
+} qk_op;
+
+enum { QK_POOL_MAX, QK_POOL_AVERAGE };
+typedef struct {
+    int64_t kind, how, type;    /* of the input; a maximum has the same, an average is int32 */
+    int64_t source, in_row, in_pixel, in_height, in_width;
+    int64_t out, out_row, out_pixel, height, width, channels;
+    int64_t kernel_y, kernel_x, stride_y, stride_x, dilation_y, dilation_x, top, left;
+    int64_t zero, factor, count; /* average: trunc(sum(x - zero) * factor / count); 0: the taps */
+} qk_pool_step;
+
+#define QK_DIMS 6
+typedef struct {
+    int64_t kind, source, out, bytes; /* of an element run */
+    int64_t size[QK_DIMS], in_stride[QK_DIMS], out_stride[QK_DIMS];
+    int64_t in_blob;
+} qk_copy_step;
+
+typedef struct {
+    int64_t kind, out, height, row_bytes, row_pitch, top, bottom, left, right, value;
+} qk_fill_step;
+
+typedef struct {
+    int64_t kind, source, d0, in_stride, columns, out, out_stride, table, type;
+} qk_lookup_step;
+
+typedef struct {
+    int64_t kind, source, out, rows, columns, in_stride, out_stride; /* carrier bytes in, int32 out */
+    int64_t in_type, table, entries, out_bits, scratch;
+} qk_softmax_step;
+
+typedef struct {
+    int64_t kind, source, out, rows, columns, in_stride, out_stride;
+    int64_t in_type, zero, epsilon, root_bits, out_bits, centred;
+} qk_standardize_step;
+
+/* The right operand of a product of two activations, packed like weights. */
+typedef struct {
+    int64_t kind, source, in_group, stride_k, stride_n, zero, groups, k, columns; /* value = byte - zero */
+    int64_t weight, weight_group, bias, comp;   /* arena; bias = -comp * column sum */
+    int64_t scratch;
+} qk_pack_step;
+
+typedef struct {
+    int64_t kind, input, rows, row_items;        /* planes x rows floats of io[input] */
+    int64_t planes, out, out_plane, out_row, out_item; /* strides in bytes */
+    int64_t scale, per_plane;                        /* blob: float32 */
+    int64_t low, high, zero, type;
+    int64_t raw;                                     /* 1: the input holds integers of this type */
+} qk_quantize_step;
+
+typedef struct {
+    int64_t kind, output, source, type, zero, count, scale, per_item; /* float32 = x * scale */
+    int64_t raw;
+} qk_dequantize_step;
+
+typedef union {
+    int64_t field[QK_FIELDS];
+    qk_gemm_step gemm;
+    qk_depthwise_step depthwise;
+    qk_elementwise_step elementwise;
+    qk_pool_step pool;
+    qk_copy_step copy;
+    qk_fill_step fill;
+    qk_lookup_step lookup;
+    qk_softmax_step softmax;
+    qk_standardize_step standardize;
+    qk_pack_step pack;
+    qk_quantize_step quantize;
+    qk_dequantize_step dequantize;
+} qk_step;
+
+/* What one run works on. */
+typedef struct {
+    uint8_t *arena;
+    const uint8_t *blob;
+    const uint8_t *const *inputs;
+    uint8_t *const *outputs;
+} qk_memory;
+
+#endif

@@ -1,0 +1,171 @@
+"""Where values lie: buffers of the arena, and strided views of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Final
+
+SIZES: Final = {"U8": 1, "S16": 2, "S32": 4}
+"""Bytes of an element by the name that step.h gives its type."""
+
+Shape = tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """Memory of one value.
+
+    Attributes:
+        size: bytes.
+        type: "U8", "S16" or "S32".
+        zero: the value is the stored byte minus this; 0 for wider types.
+        place: offset in the arena, known at the end of planning.
+    """
+
+    size: int
+    type: str = "U8"
+    zero: int = 0
+    place: int = -1
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return SIZES[self.type]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Elements of a buffer.
+
+    Attributes:
+        buffer: where they lie.
+        offset: of the first one, bytes.
+        shape: elements per axis.
+        strides: bytes per axis.
+    """
+
+    buffer: Buffer
+    offset: int
+    shape: Shape
+    strides: Shape
+
+    @property
+    def axis_order(self) -> Shape:
+        """The axes from the outermost to the innermost in memory."""
+        return tuple(sorted(range(len(self.shape)), key=lambda a: (-self.strides[a], a)))
+
+    def permuted(self, axes: Sequence[int]) -> View:
+        """The axes in another order."""
+        return View(
+            self.buffer,
+            self.offset,
+            tuple(self.shape[a] for a in axes),
+            tuple(self.strides[a] for a in axes),
+        )
+
+    def sliced(self, axis: int, start: int, stop: int, step: int = 1) -> View:
+        """A part of one axis."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape[axis] = max(0, -(-(stop - start) // step))
+        offset = self.offset + start * strides[axis]
+        strides[axis] *= step
+        return View(self.buffer, offset, tuple(shape), tuple(strides))
+
+    def reshaped(self, shape: Shape) -> View | None:
+        """The same elements in row-major order under another shape; None if that needs a copy."""
+        strides = reshaped_strides(self.shape, self.strides, shape)
+        return None if strides is None else View(self.buffer, self.offset, shape, strides)
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether the elements lie one behind the other."""
+        return reshaped_strides(self.shape, self.strides, (prod(self.shape),)) in (
+            (self.buffer.item,),
+            (0,),
+        )
+
+
+def row_major(shape: Shape, item: int) -> Shape:
+    """Strides in bytes."""
+    strides = [item] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    return tuple(strides)
+
+
+def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+    """Strides of the same elements under the shape ``new``; None where there are none."""
+    runs = merged_axes(shape, [strides])
+    found = [0] * len(new)
+    axis = len(new)
+    for size, (stride,) in reversed(runs):
+        left, step = size, stride
+        while left > 1:
+            axis -= 1
+            if axis < 0 or (new[axis] > 1 and left % new[axis]):
+                return None
+            found[axis] = step
+            step *= new[axis]
+            left //= new[axis]
+    item = min((s for s in strides if s), default=0)
+    for rest in range(axis):
+        if new[rest] != 1:
+            return None
+    return tuple(item if size == 1 and not stride else stride for size, stride in zip(new, found))
+
+
+def merged_axes(shape: Shape, strides: Sequence[Shape]) -> list[tuple[int, Shape]]:
+    """Loops over a shape, outermost first: neighbours that all strides let run together are one.
+
+    Returns:
+        (size, stride of every operand); at least one loop.
+    """
+    loops: list[tuple[int, Shape]] = []
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        here = tuple(s[axis] for s in strides)
+        if loops and all(o == i * size for o, i in zip(loops[-1][1], here)):
+            loops[-1] = (loops[-1][0] * size, here)
+        else:
+            loops.append((size, here))
+    return loops or [(1, tuple(0 for _ in strides))]
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """Lifetimes of buffers, and their places in the arena.
+
+    Attributes:
+        spans: buffer -> (first step, last step) that touches it.
+    """
+
+    spans: dict[Buffer, tuple[int, int]] = field(default_factory=dict)
+
+    def touch(self, buffer: Buffer, step: int) -> None:
+        """Note that a step reads or writes a buffer."""
+        first, last = self.spans.get(buffer, (step, step))
+        self.spans[buffer] = (min(first, step), max(last, step))
+
+    def place(self, align: int = 64) -> int:
+        """Give every buffer its place, the largest first; returns the bytes of the arena."""
+        placed: list[Buffer] = []
+        total = 0
+        for buffer in sorted(self.spans, key=lambda b: (-b.size, self.spans[b])):
+            first, last = self.spans[buffer]
+            rivals = sorted(
+                (other.place, other.place + other.size)
+                for other in placed
+                if self.spans[other][0] <= last and first <= self.spans[other][1]
+            )
+            at = 0
+            for start, end in rivals:
+                if at + buffer.size <= start:
+                    break
+                at = max(at, -(-end // align) * align)
+            buffer.place = at
+            placed.append(buffer)
+            total = max(total, at + buffer.size)
+        return -(-total // align) * align

@@ -1,0 +1,316 @@
+"""Rules of pools, reductions, tables, softmax and standardization."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.dataflow import Step
+from compiler.ops.nn.integer_standardize import output_bound
+from compiler.ops.number_format import integer_range
+from compiler.ops.reduce.axes import reduced_axes
+from compiler.targets.engine.layouts import channels_last, layout_of
+from compiler.targets.engine.plan import Address
+from compiler.targets.engine.planner import Planner, rule
+from compiler.targets.engine.steps import number
+from compiler.targets.engine.values import INT32, Item
+from compiler.targets.engine.views import View, merged_axes
+
+Array = NDArray[Any]
+
+
+def _factor_in_front(planner: Planner, data: Item) -> tuple[Item, int]:
+    """The operand of ``multiply(x, constant)`` in front of an average, and the constant."""
+    chain = data.chain
+    if chain is None or data.view is not None or data.uses > 1 or chain.op != "MUL":
+        return data, 1
+    inner, factor = chain.args
+    if inner.data is not None:
+        inner, factor = factor, inner
+    if factor.data is None or factor.data.size != 1 or inner.shape != data.shape:
+        return data, 1
+    return inner, int(factor.data.reshape(()))
+
+
+@rule("nn.max_pool2d", "nn.avg_pool2d", "nn.global_avg_pool2d", "nn.global_max_pool2d")
+def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Windows are cut at the borders of the data."""
+    attrs: Any = step.attrs
+    layout = layout_of(step) or ""
+    out_layout = getattr(attrs, "out_layout", "") or layout
+    data = args[0]
+    average = "avg" in step.name
+    if sorted(layout) != sorted("NCHW") or sorted(out_layout) != sorted("NCHW"):
+        return False
+    data, factor = _factor_in_front(planner, data) if average else (data, 1)
+    if data.data is not None or not prod(data.shape) or planner.on_arena(data) is None:
+        return False
+    axes = [layout.index(c) for c in "NHWC"]
+    height, width = data.shape[axes[1]], data.shape[axes[2]]
+    size, strides, dilation, padding = (height, width), (1, 1), (1, 1), (0, 0, 0, 0)
+    if "global" not in step.name:
+        size, strides, dilation = attrs.pool_size, attrs.strides, attrs.dilation
+        padding = attrs.padding
+    count = 0
+    if average and getattr(attrs, "count_include_pad", False) and any(padding):
+        if attrs.ceil_mode:
+            return False
+        count = size[0] * size[1]
+    most = prod(size) * max(abs(data.low), abs(data.high))
+    if average and (most >= 1 << 31 or most * abs(factor) >= 1 << 62 or abs(factor) >= 1 << 30):
+        return False
+    low, high = data.low * factor, data.high * factor
+    if count:
+        low, high = min(low, 0), max(high, 0)
+    if not INT32[0] <= low <= high <= INT32[1]:
+        return False
+    source = planner.materialise(data).permuted(axes)
+    if source.shape[3] > 1 and source.strides[3] != source.buffer.item:
+        source = planner.emitter.contiguous(source, always=True)
+    shape = step.results[0].type.concrete_shape
+    item = planner.define(step, Item(shape, low, high, image_layout=out_layout))
+    item.is_wide = average
+    if not average and item.storage != (source.buffer.type, source.buffer.zero):
+        return False
+    item.view = planner.emitter.allocate(item, channels_last(out_layout))
+    target = item.view.permuted([out_layout.index(c) for c in "NHWC"])
+    for image in range(shape[out_layout.index("N")]):
+        _write_pool(
+            planner,
+            source,
+            target,
+            image,
+            how=number("POOL_AVERAGE" if average else "POOL_MAX"),
+            kernel_y=size[0],
+            kernel_x=size[1],
+            stride_y=strides[0],
+            stride_x=strides[1],
+            dilation_y=dilation[0],
+            dilation_x=dilation[1],
+            top=padding[0],
+            left=padding[1],
+            factor=factor,
+            count=count,
+        )
+    return True
+
+
+def _write_pool(planner: Planner, source: View, target: View, image: int, **fields: int) -> None:
+    """One image; both views in the order batch, height, width, channels."""
+    planner.emitter.step(
+        "pool",
+        [source.buffer],
+        [target.buffer],
+        type=number(source.buffer.type),
+        source=Address(source.buffer, source.offset + image * source.strides[0]),
+        in_row=source.strides[1],
+        in_pixel=source.strides[2],
+        in_height=source.shape[1],
+        in_width=source.shape[2],
+        out=Address(target.buffer, target.offset + image * target.strides[0]),
+        out_row=target.strides[1],
+        out_pixel=target.strides[2],
+        height=target.shape[1],
+        width=target.shape[2],
+        channels=target.shape[3],
+        zero=source.buffer.zero,
+        **fields,
+    )
+
+
+@rule("mean", "sum")
+def reduce(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """A pool with one window over up to two runs of axes, if the kept axes are one run."""
+    attrs: Any = step.attrs
+    average = step.name == "mean"
+    data, factor = _factor_in_front(planner, args[0]) if average else (args[0], 1)
+    if data.data is not None or not prod(data.shape) or planner.on_arena(data) is None:
+        return False
+    source = planner.materialise(data)
+    axes = reduced_axes(step.name, len(source.shape), attrs.axis, attrs.exclude)
+    kept = [a for a in range(len(source.shape)) if a not in axes]
+    order = sorted(axes, key=lambda a: (-source.strides[a], a))
+    shape_kept, shape_gone = ([source.shape[a] for a in part] for part in (kept, order))
+    run = merged_axes(tuple(shape_kept), [tuple(source.strides[a] for a in kept)])
+    gone = merged_axes(tuple(shape_gone), [tuple(source.strides[a] for a in order)])
+    if len(run) != 1 or len(gone) > 2 or run[0][1][0] not in (0, source.buffer.item):
+        return False
+    gone = [(1, (0,))] * (2 - len(gone)) + gone
+    terms = prod(shape_gone)
+    most = terms * max(abs(data.low), abs(data.high))
+    if most >= 1 << 31 or most * abs(factor) >= 1 << 62 or abs(factor) >= 1 << 30:
+        return False
+    scale = factor if average else terms
+    low, high = data.low * scale, data.high * scale
+    if not INT32[0] <= low <= high <= INT32[1]:
+        return False
+    item = planner.define(step, Item(step.results[0].type.concrete_shape, low, high))
+    item.is_wide = True
+    item.view = planner.emitter.allocate(item)
+    channels = prod(shape_kept)
+    whole = View(
+        source.buffer,
+        source.offset,
+        (1, gone[0][0], gone[1][0], channels),
+        (0, gone[0][1][0], gone[1][1][0], source.buffer.item),
+    )
+    target = View(item.view.buffer, item.view.offset, (1, 1, 1, channels), (0, 0, 0, 4))
+    _write_pool(
+        planner,
+        whole,
+        target,
+        0,
+        how=number("POOL_AVERAGE"),
+        kernel_y=gone[0][0],
+        kernel_x=gone[1][0],
+        stride_y=1,
+        stride_x=1,
+        dilation_y=1,
+        dilation_x=1,
+        top=0,
+        left=0,
+        factor=factor if average else 1,
+        count=0 if average else 1,
+    )
+    return True
+
+
+@rule("lookup")
+def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """A table of 256 entries over stored bytes."""
+    data, table = args
+    if table.data is None or data.data is not None or not prod(data.shape):
+        return False
+    view = planner.on_arena(data)
+    if view is None or view.buffer.type != "U8" or not table.is_stored_type:
+        return False
+    smallest = integer_range(step.args[0].type.dtype)[0]
+    places = np.arange(256) - view.buffer.zero - smallest
+    entries = table.data[np.clip(places, 0, table.data.size - 1)].astype(np.int64)
+    item = planner.define(step, Item(data.shape, int(entries.min()), int(entries.max())))
+    item.image_layout = data.image_layout
+    out = item.view = planner.emitter.allocate(item, view.axis_order)
+    kind, zero = item.storage
+    dtype = {"U8": np.uint8, "S16": np.int16, "S32": np.int32}[kind]
+    order = out.axis_order
+    s, t = view.permuted(order), out.permuted(order)
+    loops = merged_axes(s.shape, [s.strides, t.strides])
+    if len(loops) > 2 or loops[-1][1] not in ((1, out.buffer.item), (0, 0)):
+        view = planner.emitter.contiguous(view, always=True)
+        out = item.view = planner.emitter.bordered(
+            item.storage, item.shape, tuple(range(len(item.shape))), [(0, 0)] * len(item.shape), 0
+        )
+        item.border = None
+        loops = merged_axes(view.shape, [view.strides, out.strides])
+    loops = [(1, (0, 0))] * (2 - len(loops)) + loops
+    planner.emitter.step(
+        "lookup",
+        [view.buffer],
+        [out.buffer],
+        source=Address(view.buffer, view.offset),
+        d0=loops[0][0],
+        in_stride=loops[0][1][0],
+        columns=loops[1][0],
+        out=Address(out.buffer, out.offset),
+        out_stride=loops[0][1][1],
+        table=planner.emitter.put((entries + zero).astype(dtype)),
+        type=number(kind),
+    )
+    return True
+
+
+def _rows(planner: Planner, data: Item, axis: int) -> tuple[View, int, int] | None:
+    """The data with the last axis in one run: view, rows, bytes from row to row."""
+    rank = len(data.shape)
+    if axis % rank != rank - 1 or data.data is not None or not prod(data.shape):
+        return None
+    view = planner.on_arena(data)
+    if view is None:
+        return None
+    loops = merged_axes(view.shape[:-1], [view.strides[:-1]])
+    if len(loops) > 1 or (view.shape[-1] > 1 and view.strides[-1] != view.buffer.item):
+        view = planner.emitter.contiguous(view, always=True)
+        loops = merged_axes(view.shape[:-1], [view.strides[:-1]])
+    return view, loops[0][0], loops[0][1][0]
+
+
+@rule("nn.integer_softmax")
+def integer_softmax(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Rows along the last axis."""
+    data, table = args
+    if table.data is None:
+        return False
+    entries = np.maximum(table.data.astype(np.int64), 0)
+    columns = data.shape[-1]
+    if int(entries.max(initial=0)) * columns >= 1 << 31:
+        return False
+    found = _rows(planner, data, step.attrs.axis)
+    if found is None:
+        return False
+    view, rows, stride = found
+    bits = step.attrs.out_bits
+    item = planner.define(step, Item(data.shape, 0, 1 << bits, is_wide=True))
+    out = item.view = planner.emitter.bordered(
+        ("S32", 0), data.shape, tuple(range(len(data.shape))), [(0, 0)] * len(data.shape), 0
+    )
+    scratch = planner.emitter.scratch(4 * columns)
+    planner.emitter.step(
+        "softmax",
+        [view.buffer],
+        [out.buffer, scratch],
+        source=Address(view.buffer, view.offset),
+        out=Address(out.buffer, out.offset),
+        rows=rows,
+        columns=columns,
+        in_stride=stride,
+        out_stride=4 * columns,
+        in_type=number(view.buffer.type),
+        table=planner.emitter.put(entries.astype(np.int32)),
+        entries=len(entries),
+        out_bits=bits,
+        scratch=Address(scratch),
+    )
+    return True
+
+
+@rule("nn.integer_standardize")
+def integer_standardize(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Rows along the last axis, where 62 bits hold every product."""
+    attrs: Any = step.attrs
+    (data,) = args
+    columns = data.shape[-1]
+    largest = max(abs(data.low), abs(data.high))
+    spread = (columns * largest) ** 2 + attrs.epsilon
+    top = 2 * columns * largest << (attrs.out_bits + attrs.root_bits + 1)
+    if spread << (2 * attrs.root_bits) >= 1 << 62 or top >= 1 << 61 or not columns:
+        return False
+    bound = output_bound(columns, attrs.out_bits)
+    found = _rows(planner, data, attrs.axis) if bound < 1 << 30 else None
+    if found is None:
+        return False
+    view, rows, stride = found
+    item = planner.define(step, Item(data.shape, -bound, bound, is_wide=True))
+    out = item.view = planner.emitter.bordered(
+        ("S32", 0), data.shape, tuple(range(len(data.shape))), [(0, 0)] * len(data.shape), 0
+    )
+    planner.emitter.step(
+        "standardize",
+        [view.buffer],
+        [out.buffer],
+        source=Address(view.buffer, view.offset),
+        out=Address(out.buffer, out.offset),
+        rows=rows,
+        columns=columns,
+        in_stride=stride,
+        out_stride=4 * columns,
+        in_type=number(view.buffer.type),
+        zero=view.buffer.zero,
+        epsilon=attrs.epsilon,
+        root_bits=attrs.root_bits,
+        out_bits=attrs.out_bits,
+        centred=int(attrs.centred),
+    )
+    return True

@@ -1,0 +1,241 @@
+"""The kernels of every instruction set at hand give the integers of the reference."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler import relay
+from compiler.ir.expr import Expr
+from compiler.ir.module import IRModule
+from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.engine.executor import EngineExecutor
+from compiler.targets.engine.library import available_isas, load_library, shipped_library
+from compiler.targets.reference.executor import ReferenceExecutor
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+
+Array = np.ndarray[Any, Any]
+EXTREMES = {"uint8": [0, 255], "int8": [-128, 127]}
+
+
+def agree(mod: IRModule, *inputs: Array) -> EngineExecutor:
+    """Every instruction set gives the reference's integers; the last executor."""
+    wanted = ReferenceExecutor(mod).run(list(inputs))
+    executor = None
+    for isa in available_isas():
+        executor = EngineExecutor(mod, isa=isa)
+        for left, right in zip(wanted, executor.run(list(inputs)), strict=True):
+            np.testing.assert_array_equal(left, right, err_msg=isa)
+    assert executor is not None
+    return executor
+
+
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, extreme: bool) -> Array:
+    if extreme:
+        return rng.choice(EXTREMES[dtype], shape).astype(dtype)
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def requantized(product: Expr, channels: int, axis: int, rng: np.random.Generator) -> Expr:
+    """Bias, factor a channel, clip and cast, as the quantizer writes them."""
+    op = relay.op
+    shape = [1] * 4
+    shape[axis] = channels
+    bias = rng.integers(-5000, 5000, shape[axis:] if axis else shape).astype("int32")
+    wide = op.cast(op.add(product, relay.const(bias)), dtype="int64")
+    powers = rng.random() < 0.2
+    factor = np.where(powers, 1 << 30, rng.integers(1 << 30, (1 << 31) - 1, channels))
+    shift = rng.integers(-14, -1, channels)
+    scaled = op.fixed_point_multiply_per_axis(
+        wide, relay.const(factor.astype("int32")), relay.const(shift.astype("int32")), axis=axis
+    )
+    signed = bool(rng.random() < 0.5)
+    low, high, dtype = (-128, 127, "int8") if signed else (0, 255, "uint8")
+    return op.cast(op.clip(scaled, a_min=low, a_max=high), dtype=dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.tuples(st.integers(1, 9), st.integers(1, 11)),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    padding=st.tuples(*[st.integers(0, 2)] * 4),
+    groups=st.sampled_from([1, 1, 1, 2, 3, "depthwise"]),
+    channels=st.tuples(st.integers(1, 21), st.integers(1, 70)),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    extreme=st.booleans(),
+    layout=st.sampled_from(["NCHW", "NHWC"]),
+)
+def test_convolutions_of_any_geometry(
+    seed: int,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    groups: Any,
+    channels: tuple[int, int],
+    dtype: str,
+    extreme: bool,
+    layout: str,
+) -> None:
+    rng = np.random.default_rng(seed)
+    inner, outer = channels
+    if groups == "depthwise":
+        groups, inner_total, outer = outer, outer, outer
+        inner = 1
+    else:
+        inner_total, outer = inner * groups, outer * groups
+    height, width = (
+        max(n, (k - 1) * d + 1 - before - after)
+        for n, k, d, before, after in zip(size, kernel, dilation, padding[:2], padding[2:])
+    )
+    shape = (1, inner_total, height, width)
+    weight = drawn(rng, (outer, inner, *kernel), "int8", extreme)
+    axes = ["NCHW".index(letter) for letter in layout]
+    x = relay.var("x", tuple(shape[a] for a in axes), dtype)
+    made = relay.op.nn.conv2d(
+        x,
+        relay.const(weight),
+        strides=strides,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        data_layout=layout,
+        out_dtype="int32",
+    )
+    if layout == "NCHW":
+        made = requantized(made, outer, 1, rng)
+    agree(relay.module(made), drawn(rng, shape, dtype, extreme).transpose(axes))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 60),
+    length=st.integers(1, 300),
+    columns=st.integers(1, 150),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    extreme=st.booleans(),
+)
+def test_products_of_any_size(
+    seed: int, rows: int, length: int, columns: int, dtype: str, extreme: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = relay.var("x", (rows, length), dtype)
+    weight = relay.const(drawn(rng, (columns, length), "int8", extreme))
+    mod = relay.module(relay.op.nn.dense(x, weight, out_dtype="int32"))
+    agree(mod, drawn(rng, (rows, length), dtype, extreme))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.tuples(st.integers(1, 4), st.integers(1, 20), st.integers(1, 40), st.integers(1, 40)),
+    transposed=st.booleans(),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    extreme=st.booleans(),
+)
+def test_products_of_two_activations(
+    seed: int, sizes: tuple[int, int, int, int], transposed: bool, dtype: str, extreme: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    batch, rows, length, columns = sizes
+    right = (batch, columns, length) if transposed else (batch, length, columns)
+    x, y = relay.var("x", (batch, rows, length), dtype), relay.var("y", right, "int8")
+    product = relay.op.nn.batch_matmul(x, y, out_dtype="int32", transpose_b=transposed)
+    wide = relay.op.cast(product, dtype="int64")
+    scaled = relay.op.fixed_point_multiply(wide, multiplier=1518500250, shift=-11)
+    mod = relay.module(relay.op.clip(scaled, a_min=-128, a_max=127))
+    agree(mod, drawn(rng, x_shape(x), dtype, extreme), drawn(rng, right, "int8", extreme))
+
+
+def x_shape(x: Any) -> tuple[int, ...]:
+    return tuple(x.type_annotation.concrete_shape)
+
+
+def _elementwise(x: Expr, y: Expr) -> Expr:
+    op = relay.op
+    left = op.fixed_point_multiply(op.cast(x, dtype="int32"), multiplier=1268764032, shift=2)
+    total = op.cast(op.add(left, op.cast(y, dtype="int32")), dtype="int64")
+    scaled = op.fixed_point_multiply(total, multiplier=1856257792, shift=-1)
+    return op.cast(op.clip(scaled, a_min=-127, a_max=127), dtype="int8")
+
+
+def _power_of_two(x: Expr, y: Expr) -> Expr:
+    op = relay.op
+    product = op.multiply(op.cast(x, dtype="int32"), op.cast(y, dtype="int32"))
+    half = op.add(product, relay.const(np.int32(64)))
+    return op.clip(op.right_shift(half, relay.const(np.int32(7))), a_min=-100, a_max=100)
+
+
+@pytest.mark.parametrize("chain", [_elementwise, _power_of_two])
+@pytest.mark.parametrize("shape", [(1, 3, 5, 7), (1, 300), (2, 1, 33), (1, 1)])
+@pytest.mark.parametrize("extreme", [False, True])
+def test_chains_of_elementwise_operators(
+    chain: Callable[[Expr, Expr], Expr], shape: tuple[int, ...], extreme: bool
+) -> None:
+    rng = np.random.default_rng(len(shape))
+    x, y = relay.var("x", shape, "int8"), relay.var("y", shape, "uint8")
+    inputs = [drawn(rng, shape, dtype, extreme) for dtype in ("int8", "uint8")]
+    assert agree(relay.module(chain(x, y)), *inputs).host_steps == 0
+
+
+def test_an_operator_without_a_kernel_runs_on_numpy() -> None:
+    x = relay.var("x", (1, 4, 3), "int8")
+    total = relay.op.cumsum(relay.op.cast(x, dtype="int32"), axis=1)
+    mod = relay.module(relay.op.clip(total, a_min=-50, a_max=50))
+    executor = agree(mod, drawn(np.random.default_rng(0), (1, 4, 3), "int8", False))
+    assert executor.host_steps == 1
+
+
+def test_many_threads_share_a_batch_and_an_executor() -> None:
+    rng = np.random.default_rng(0)
+    x = relay.var("x", (1, 8, 9, 9), "uint8")
+    weight = relay.const(drawn(rng, (24, 8, 3, 3), "int8", False))
+    made = relay.op.nn.conv2d(x, weight, padding=1, out_dtype="int32")
+    mod = relay.module(requantized(made, 24, 1, rng))
+    data = drawn(rng, (13, 8, 9, 9), "uint8", False)
+    wanted = [EngineExecutor(mod).run([data[i : i + 1]])[0] for i in range(13)]
+    (found,) = EngineExecutor(mod, threads=3).run_batch([data], 13)
+    np.testing.assert_array_equal(found, np.concatenate(wanted))
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_accumulators_stay_in_registers(isa: str) -> None:
+    """No instruction of the innermost loop of a product touches the stack."""
+    dump = shutil.which("objdump")
+    if dump is None or isa == "generic":
+        return
+    path = shipped_library(isa) or load_library(isa).path
+    text = subprocess.run([dump, "-d", str(path)], capture_output=True, text=True, check=True)
+    multiply = {"vnni": "vpdpbusd", "avx2": "vpmaddwd", "neon": "sdot"}[isa]
+    functions = re.findall(r"<(qk_tile_\d+_\d+)>:\n(.*?)\n\n", text.stdout + "\n\n", flags=re.S)
+    assert len(functions) >= 6
+    for name, body in functions:
+        loop = [line for line in _innermost_loop(body) if line]
+        assert sum(multiply in line for line in loop) >= 1, name
+        assert not [line for line in loop if "rsp" in line or "rbp" in line or "[sp" in line], name
+
+
+def _innermost_loop(body: str) -> list[str]:
+    """The instructions between the first backward jump and its target."""
+    lines = [line.split("\t") for line in body.splitlines()]
+    places = {int(parts[0].strip(" :"), 16): n for n, parts in enumerate(lines) if len(parts) > 1}
+    for number, parts in enumerate(lines):
+        jump = re.search(r"\b(j\w+|b\.\w+|cbn?z)\s.*?([0-9a-f]+) <", parts[-1])
+        if jump and places.get(int(jump[2], 16), number + 1) <= number:
+            return [p[-1] for p in lines[places[int(jump[2], 16)] : number]]
+    return []
