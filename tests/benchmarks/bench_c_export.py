@@ -7,20 +7,26 @@ For every model: quantized fully_integral with the recommended configuration on 
 fused, lowered, written as C; then compiled with -std=c99 -Wall -Wextra -Werror -pedantic in three
 builds (optimised; AddressSanitizer and UBSan; 32-bit x86) and run on real images of the dev split.
 Columns: outputs that differ from the numpy reference in any bit, per build; messages; arena
-bytes, the largest set of values alive at once, their ratio; CPU milliseconds per image, median. The
-command exits 1 where a bit differs, a compiler or sanitizer says anything, the arena exceeds 1.15
+bytes, the largest set of values alive at once, their ratio; CPU milliseconds an image. The command
+exits 1 where a bit differs, a compiler or sanitizer says anything, the arena exceeds 1.15
 of its bound, or a build is missing.
+
+Speed is CPU time of one thread, in turns with onnxruntime float in one process, of the C compiled
+with plain -O3 and with -O3 -march=native; the ratios are those of the medians. The C compiler's
+CPU seconds are those of plain -O3. The first line names the instruction set.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +39,19 @@ from compiler.ir.module import IRModule
 from compiler.targets.c.c_types import c_type
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.package import CPackage, c_package
-from compiler.targets.c.toolchain import Command, find_compiler, zig_compiler
+from compiler.targets.c.toolchain import EXACT_FLAGS, Command, find_compiler, zig_compiler
+from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
-from tests.benchmarks.machine import machine
+from tests.benchmarks.machine import alternated_ms, machine
 from tests.benchmarks.real_models import DATA, MODELS, read_split
 
 Array = NDArray[Any]
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 LARGEST_RATIO = 1.15
 CALIBRATION_IMAGES = 32
-TIMED = 10
+TIMED = 15
+EXACT = tuple(flag for flag in EXACT_FLAGS if flag.startswith("-f"))
+SPEEDS = {"plain": ("-O3",), "native": ("-O3", "-march=native")}
 
 
 def integral_module(folder: Path, name: str, changes: str) -> IRModule:
@@ -100,13 +109,14 @@ def builds(cc: Command) -> dict[str, tuple[str, ...]]:
 def outputs_of(
     command: Sequence[str], sources: Sequence[Path], images: Array, output: Array
 ) -> tuple[int, str, float]:
-    """(outputs that differ, messages, seconds of compilation) of one build."""
+    """(outputs that differ, messages, CPU seconds of compilation) of one build."""
     program = sources[0].parent / "program"
-    begin = time.perf_counter()
+    begin = resource.getrusage(resource.RUSAGE_CHILDREN)
     made = subprocess.run(
         [*command, *STRICT, *sources, "-o", program], capture_output=True, text=True, check=False
     )
-    seconds = time.perf_counter() - begin
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = end.ru_utime - begin.ru_utime + end.ru_stime - begin.ru_stime
     if made.returncode != 0:
         return output.size, made.stderr, seconds
     done = subprocess.run([program], input=images.tobytes(), capture_output=True, check=False)
@@ -155,18 +165,12 @@ def measure(folder: Path, name: str, inputs: int, changes: str) -> dict[str, Any
         program = Path(scratch) / "check"
         subprocess.run([*cc, *STRICT, "-O1", *check, "-o", program], check=True)
         row["self_check"] = subprocess.run([program], check=False).returncode
-    row["ms_per_image"] = _milliseconds(CExecutor(module), images)
-    row["reference_ms_per_image"] = _milliseconds(reference, images)
+    executors = {name: CExecutor(module, flags=(*flags, *EXACT)) for name, flags in SPEEDS.items()}
+    peer = OrtExecutor((folder / f"{name}.onnx").read_bytes())
+    sample = {"input": images[:1]}
+    sides = {k: partial(side.run, sample) for k, side in {**executors, "float": peer}.items()}
+    row["ms"] = alternated_ms(sides, TIMED)
     return row
-
-
-def _milliseconds(executor: Any, images: Array) -> float:
-    taken = []
-    for image in images[:TIMED]:
-        begin = time.thread_time()
-        executor.run({"input": image[None]})
-        taken.append(time.thread_time() - begin)
-    return 1e3 * float(np.median(taken))
 
 
 def reached(row: dict[str, Any]) -> bool:
@@ -191,9 +195,10 @@ def main() -> int:
     parser.add_argument("--config", default="")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    print(", ".join(f"{key}: {value}" for key, value in machine().items()))
     head = (
         f"{'model':<20}{'inputs':>7}{'differ O3/asan/32':>19}{'messages':>10}{'arena':>9}"
-        f"{'bound':>9}{'ratio':>7}{'ms':>8}{'ref ms':>9}{'cc s':>7}"
+        f"{'bound':>9}{'ratio':>7}{'plain':>8}{'native':>8}{'float':>8}  / float{'cc s':>14}"
     )
     print(head)
     rows = []
@@ -204,11 +209,13 @@ def main() -> int:
             str(row["differing"].get(b, "-")) for b in ("O3", "sanitized", "32-bit")
         )
         messages = sum(len(text.splitlines()) for text in row["messages"].values())
+        ms = row["ms"]
+        ratios = "  ".join(f"{ms[name] / ms['float']:.2f}" for name in SPEEDS)
         print(
             f"{name:<20}{row['inputs']:>7}{differing:>19}{messages:>10}{row['arena_bytes']:>9}"
-            f"{row['lower_bound_bytes']:>9}{row['ratio']:>7.3f}{row['ms_per_image']:>8.2f}"
-            f"{row['reference_ms_per_image']:>9.1f}{row['compile_s']['O3']:>7.1f}"
-            f"{'' if reached(row) else '  MISSED'}",
+            f"{row['lower_bound_bytes']:>9}{row['ratio']:>7.3f}{ms['plain']:>8.2f}"
+            f"{ms['native']:>8.2f}{ms['float']:>8.2f}  {ratios}"
+            f"{row['compile_s']['O3']:>9.1f}{'' if reached(row) else '  MISSED'}",
             flush=True,
         )
         for build, text in row["messages"].items():

@@ -16,7 +16,8 @@ def machine() -> dict[str, Any]:
     """Processor, load and versions."""
     return {
         "machine": platform.machine(),
-        "processor": _processor(),
+        "processor": _cpuinfo("model name") or platform.processor() or "unknown",
+        "isa": instruction_set(),
         "cpus": os.cpu_count(),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
@@ -38,12 +39,26 @@ def alternated_ms(
     return {name: 1e3 * float(np.median(times[warm_up:])) for name, times in taken.items()}
 
 
-def _processor() -> str:
+def instruction_set() -> str:
+    """The widest instructions for integer products that the processor has."""
+    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    names = {
+        "avx512_vnni": "AVX512-VNNI",
+        "avx512bw": "AVX512",
+        "avx2": "AVX2",
+        "asimddp": "NEON dot product",
+        "asimd": "NEON",
+    }
+    return next((name for flag, name in names.items() if flag in flags), "baseline")
+
+
+def _cpuinfo(field: str) -> str:
+    """The first value of a field of /proc/cpuinfo; "" where there is none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as stream:
             for line in stream:
-                if line.startswith("model name"):
+                if line.startswith(field):
                     return line.partition(":")[2].strip()
     except OSError:
         pass
-    return platform.processor() or "unknown"
+    return ""
