@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -70,6 +73,30 @@ def test_histogram_follows_the_float32_edges_exactly(kernels: Kernels, largest: 
     index = np.searchsorted(edges, values, side="right") - 1
     expected = np.bincount(np.clip(index, 0, 800), minlength=801)
     np.testing.assert_array_equal(counts, expected)
+
+
+COUNTED = """
+import resource, sys
+import numpy as np
+from compiler.quantize.calibration.kernels.protocol import choose_kernels
+from compiler.quantize.calibration.stats import bin_edges
+resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
+kernels, largest = choose_kernels(sys.argv[1]), np.float32(sys.argv[2])
+values = np.random.default_rng(0).uniform(-1, 1, 1 << 21).astype("float32") * largest
+counts = np.zeros(80_001, np.int64)
+kernels.histogram(values, bin_edges(largest, 80_001), counts)
+assert counts.sum() == values.size
+"""
+
+
+@pytest.mark.parametrize("largest", ["1e-38", "3.4e38"])
+def test_a_histogram_whose_bins_cannot_be_guessed_is_no_walk_over_all_edges(
+    kernels: Kernels, largest: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, kernels.name, largest], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
 
 
 @pytest.mark.parametrize("size", [1, 7, 511, 512, 513, 4099])

@@ -64,13 +64,24 @@ void qs_count_ranges(const int32_t *bits, int64_t n, uint32_t *scratch, int64_t 
     }
 }
 
+/* The last k with edges[k] <= x; 0 where there is none. */
+static int32_t bin_of(float x, const float *edges, int32_t bins) {
+    int32_t low = 0, high = bins;
+    while (high - low > 1) {
+        int32_t middle = low + (high - low) / 2;
+        if (x >= edges[middle]) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
 /* counts[k] += values with edges[k] <= x < edges[k+1]; the last bin also takes x = edges[bins].
  * Values outside the edges go to the first or last bin.
  *
  * The guess (x - edges[0]) * inverse is off by less than 2e-7 * bins, rounding of the edges
  * included; so only values that close to an edge are compared with it. The ends are no such edges:
  * often many values are max|x|. Where edges are subnormal or x - edges[0] may overflow, that bound
- * fails, and every value is compared.
+ * fails, and every value is looked up among all edges.
  * scratch: LANES * bins zeros, zero again on return.
  */
 void qs_histogram(const float *x, int64_t n, const float *edges, int32_t bins, float inverse,
@@ -102,8 +113,12 @@ void qs_histogram(const float *x, int64_t n, const float *edges, int32_t bins, f
                 for (int32_t i = word; i < word + 8 && i < size; i++) {
                     if (!near[i]) continue;
                     int32_t k = index[i];
-                    while (k > 0 && block[i] < edges[k]) k--;
-                    while (k < bins - 1 && block[i] >= edges[k + 1]) k++;
+                    if (sound) {
+                        while (k > 0 && block[i] < edges[k]) k--;
+                        while (k < bins - 1 && block[i] >= edges[k + 1]) k++;
+                    } else {
+                        k = bin_of(block[i], edges, bins);
+                    }
                     index[i] = k;
                 }
             }
