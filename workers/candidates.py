@@ -64,7 +64,7 @@ class Shipped:
         return self.module.input_names
 
     def run(self, inputs: Inputs) -> list[NDArray[Any]]:
-        """See ``QModule.run``."""
+        """Outputs of ``main``, left to right, by the executor that was chosen."""
         return self.module.run(inputs, self.executor)
 
 
