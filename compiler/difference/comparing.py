@@ -8,16 +8,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.difference.inputs import named_for
 from compiler.difference.matching import Match, Step, match_steps
 from compiler.errors import EvaluationError
 from compiler.ir.expr import Call, Expr
 from compiler.ir.module import IRModule
+from compiler.ops.number_format import Array
 from compiler.pipeline import evaluate
 
-Array = NDArray[Any]
 Batch = Mapping[str, Array]
 
 

@@ -6,13 +6,26 @@ by maximum, which also keeps the scale but works on narrow integers.
 
 from __future__ import annotations
 
-from compiler.ir.expr import Args, Call, Expr
+from collections.abc import Callable
+
+from compiler.ir.expr import Args, Call, Expr, Op
+from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ops.annotation.attach_simulated_quantize import as_input
-from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, unannotated, with_args
+from compiler.ops.rules.annotate import (
+    FQAnnotateRewrite,
+    QAnnotateExpr,
+    kind_of,
+    unannotated,
+    with_args,
+)
+from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
 from compiler.ops.rules.integer_calls import cast
+from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.partition import QPartitionExpr
-from compiler.ops.rules.realize import QRealizeIntExpr, like, storage_dtype
+from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like, storage_dtype
 from compiler.ops.rules.requantize import to_scalar
+from compiler.ops.rules.with_tables import Rule, with_tables
+from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
 
@@ -99,3 +112,19 @@ def realize_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr |
     if dtype is None:
         return like(data, with_args(ref_call, (data.data,)))
     return like(data, with_args(ref_call, (cast(data.data, dtype),)), dtype=dtype)
+
+
+def moves_elements(*ops: Op | str, level: int = DEFAULT_LEVEL, needs_tables: bool = False) -> None:
+    """Register the rules of operators that only move elements: scale, sign and integers stay.
+
+    Args:
+        ops: the operators.
+        level: of the rules.
+        needs_tables: the operators stay in float without ``integer_tables``.
+    """
+    guard: Callable[[Rule], Rule] = with_tables if needs_tables else lambda rule: rule
+    FQAnnotateRewrite.register(*ops, level=level)(guard(annotate_pass_through))
+    FQRealizeRewrite.register(*ops, level=level)(guard(realize_moving_channels))
+    FQDomScale.register(*ops)(moved_scale)
+    FQZeroPoint.register(*ops, level=level)(always(ZeroPoint.KEEPS))
+    FNeverNegative.register(*ops)(first_positive)

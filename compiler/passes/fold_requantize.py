@@ -19,17 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.expr import Call, Constant, Expr, Function, is_op_call
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
-from compiler.ops.number_format import integer_range
+from compiler.ops.number_format import Array, integer_range
 from compiler.ops.op_call import op_call
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.passes.opaque_primitives import OpaquePrimitives
-
-Array = NDArray[Any]
 
 _NARROW = ("int8", "uint8", "int16", "uint16", "int32")
 _HIGH = 32

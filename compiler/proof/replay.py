@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import CodegenError, CompilerError, LoweringError, OnnxExportError
 from compiler.ir.dataflow import dataflow
 from compiler.ir.expr import Var
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float
-from compiler.ops.number_format import integer_range, storage_dtype
+from compiler.ops.number_format import Array, integer_range, storage_dtype
 from compiler.proof.finding import Finding
 from compiler.proof.wiring import CORE, PREFIX
 from compiler.runtime.artifact import Sample
@@ -26,7 +25,6 @@ from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 
-Array = NDArray[Any]
 Inputs = dict[str, Array]
 
 RANDOM_RUNS = 4

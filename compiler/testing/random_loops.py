@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.lir.index import clamped
 from compiler.lir.nodes import Block, Buffer, Combiner, Compute, PrimFunc, Scope
@@ -26,8 +25,8 @@ from compiler.lir.scalars import (
     Un,
     literal,
 )
+from compiler.ops.number_format import Array
 
-Array = NDArray[Any]
 DTYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "bool")
 _COMBINERS: tuple[Combiner, ...] = ("sum", "prod", "max", "min", "argmax", "argmin")
 

@@ -6,14 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
-
-Array = NDArray[Any]
 
 
 class Emitter:

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import OnnxExportError
 from compiler.ir.ty import TensorType
+from compiler.ops.number_format import Array
 
 OPSET = 17
 IR_VERSION = 8
 
-Array = NDArray[Any]
 
 _ONNX_TYPES: dict[str, int] = {
     "bool": TensorProto.BOOL,

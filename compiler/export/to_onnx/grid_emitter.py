@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,7 @@ from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.ordered import larger, limited, smaller
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
-from compiler.ops.number_format import integer_range
-
-Array = NDArray[Any]
+from compiler.ops.number_format import Array, integer_range
 
 # Every integer of magnitude <= 2^24 is a float32; one less keeps sums of two partial results safe.
 FLOAT_LIMIT = 1 << 24

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.export.to_onnx.emitter import Array, Emitter
+from compiler.export.to_onnx.emitter import Emitter
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.op import OpRule
 from compiler.ir.ty import is_integer
+from compiler.ops.number_format import Array
 
 # onnxruntime computes reliably in these; values are brought back by a wrapping Cast.
 _WORKING = {

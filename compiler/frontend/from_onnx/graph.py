@@ -16,19 +16,14 @@ from compiler.frontend.from_onnx.graph_inputs import InputShapes, bind_inputs
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import STANDARD_DOMAINS, find_converter, is_kept
 from compiler.frontend.from_onnx.unsupported import instead_of
-from compiler.frontend.from_onnx.values import (
-    Array,
-    GraphValues,
-    refuse_huge,
-    typed_call,
-    typed_tuple,
-)
+from compiler.frontend.from_onnx.values import GraphValues, refuse_huge, typed_call, typed_tuple
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from compiler.ir.op import has_op
 from compiler.ir.span import ONNX, Span
 from compiler.ir.ty import TensorType, is_dynamic
 from compiler.ops.evaluate import evaluate_call
+from compiler.ops.number_format import Array
 
 _Named = tuple[str, onnx.NodeProto]
 """A node with the name that errors and spans give it."""

@@ -20,10 +20,10 @@ from compiler.frontend.from_onnx.graph_inputs import InputShapes
 from compiler.frontend.from_onnx.inlining import inline_functions
 from compiler.frontend.from_onnx.model_file import MAX_MODEL_BYTES, read_model
 from compiler.frontend.from_onnx.opsets import OLDEST_OPSET, STANDARD_DOMAINS
-from compiler.frontend.from_onnx.values import Array
 from compiler.ir.garbage import collector_rests
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ops.number_format import Array
 
 
 @collector_rests

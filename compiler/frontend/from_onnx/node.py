@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from compiler.errors import OnnxImportError
 from compiler.frontend.from_onnx.values import (
@@ -22,8 +22,7 @@ from compiler.ir.expr import Constant, Expr, Op
 from compiler.ir.span import ONNX, Span
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType
-
-Array = NDArray[Any]
+from compiler.ops.number_format import Array
 
 _REQUIRED = object()
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from compiler.errors import OnnxImportError, TypeInferenceError
@@ -16,8 +15,7 @@ from compiler.ir.attrs import Attrs
 from compiler.ir.expr import Call, Constant, Expr, Op, Tuple, TupleGetItem, Var, call_op
 from compiler.ir.span import Span
 from compiler.ir.ty import DTYPES, IncompleteType, TensorType, TupleType, Type, bits, is_dynamic
-
-Array = NDArray[Any]
+from compiler.ops.number_format import Array
 
 MAX_TENSOR_BYTES = 2 << 30
 

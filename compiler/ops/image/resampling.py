@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError, legal_names
 from compiler.ir.ty import is_float
-
-Array = NDArray[Any]
+from compiler.ops.number_format import Array
 
 METHODS = ("nearest_neighbor", "linear", "bilinear", "cubic", "bicubic")
 COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.lir import index
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Scalar, literal
 from compiler.ops.image.resampling import cubic_weights, linear_weights, nearest
 from compiler.ops.nn.product_loops import accumulator
-
-Array = NDArray[Any]
+from compiler.ops.number_format import Array
 
 
 def resample_loops(

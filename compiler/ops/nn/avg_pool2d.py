@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
@@ -33,6 +32,7 @@ from compiler.ops.nn.pool import (
     to_nchw,
 )
 from compiler.ops.nn.window import pad_spatial
+from compiler.ops.number_format import Array
 from compiler.ops.reduce.reduction_loops import exact_sum_dtype
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
@@ -43,8 +43,6 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.integer_division import truncated_quotient
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,15 +9,10 @@ from compiler.ir.op import RESHAPE, OpPattern, define_op
 from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.ops.arg_types import Types, tensor_of_rank
-from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
-from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
-from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.transform.row_major import reshape_lower
 
 
@@ -38,12 +33,8 @@ def batch_flatten_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
     return [data.reshape(data.shape[0], math.prod(data.shape[1:]))]
 
 
-FQAnnotateRewrite.register(batch_flatten)(annotate_pass_through)
-FQRealizeRewrite.register(batch_flatten)(realize_moving_channels)
-FQDomScale.register(batch_flatten)(moved_scale)
-FQZeroPoint.register(batch_flatten)(always(ZeroPoint.KEEPS))
+moves_elements(batch_flatten)
 
 
 FLower.register(batch_flatten)(reshape_lower)
-FNeverNegative.register(batch_flatten)(first_positive)
 FConvertLayout.register(batch_flatten)(reshape_layout)

@@ -6,15 +6,11 @@ Integers are carried in the smallest float dtype that is exact for the values at
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ops.nn.exact_matmul import as_result, working_dtype
 from compiler.ops.nn.window import extent, pad_spatial, tap
-
-Array = NDArray[Any]
+from compiler.ops.number_format import Array
 
 # Channels of a depthwise convolution are done in runs whose input, product and sum stay in cache.
 _RUN_BYTES = 1 << 18

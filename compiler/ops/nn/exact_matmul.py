@@ -10,12 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.lir.contraction import carrier, magnitude
-from compiler.ops.number_format import storage_dtype
-
-Array = NDArray[Any]
+from compiler.ops.number_format import Array, storage_dtype
 
 
 def absolute_sum(weight: Array, axes: tuple[int, ...]) -> int:

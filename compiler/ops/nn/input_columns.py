@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from compiler.ir.expr import Call
 from compiler.ops.nn.window import axes_of, pad_spatial, tap
+from compiler.ops.number_format import Array
 from compiler.ops.rules.input_columns import FQInputColumns, InputColumns, Window
-
-Array = NDArray[Any]
 
 _PIECE_BYTES: Final = 1 << 25
 """Columns are made in pieces of about this size."""

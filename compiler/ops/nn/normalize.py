@@ -6,14 +6,12 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.ty import TensorType, is_float
 from compiler.ir.type_relation import Reporter, TypeRelation, is_known
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
-
-Array = NDArray[Any]
+from compiler.ops.number_format import Array
 
 
 def affine_norm_rel(op: str) -> TypeRelation:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.ty import TensorType, Type
@@ -18,9 +17,8 @@ from compiler.lir.scalars import Cast, Scalar
 from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.nn.window import arrange, axes_of, extent, output_size, restore, set_geometry, tap
 from compiler.ops.nn.window_loops import Image, image_loops, window_reads
+from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

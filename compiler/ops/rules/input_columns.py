@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Call
 from compiler.ir.op import OpRule
-
-Array = NDArray[Any]
+from compiler.ops.number_format import Array
 
 
 @dataclass(frozen=True, slots=True)

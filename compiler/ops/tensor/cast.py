@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, define_op
@@ -16,12 +15,10 @@ from compiler.lir.index import imm, plus
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Cast, Scalar
 from compiler.ops.arg_types import Types, tensor
-from compiler.ops.number_format import convert, integer_range, storage_dtype
+from compiler.ops.number_format import Array, convert, integer_range, storage_dtype
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
@@ -24,12 +23,12 @@ from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import IntImm, Intrin, Scalar
 from compiler.ops.arg_types import Types, integer_tensor, normalize_axis
+from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
-Array = NDArray[Any]
 POWER_OF_TWO = 1 << 30
 
 

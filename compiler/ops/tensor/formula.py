@@ -16,13 +16,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.errors import AttrError
 from compiler.lir.scalars import Bin, Intrin, Scalar, Select
+from compiler.ops.number_format import Array
 from compiler.ops.tensor.unary import ANY_NUMBER, FLOAT_ONLY, unary_scalar
 
-Array = NDArray[Any]
 MAX_WORDS = 96
 
 _UNARY: dict[str, Callable[..., Any]] = {

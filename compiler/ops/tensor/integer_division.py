@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Intrin, Scalar, Select
+from compiler.ops.number_format import Array
 from compiler.ops.rules.lower import elementwise, like_first
 from compiler.ops.tensor.broadcast import binary_op
-
-Array = NDArray[Any]
 
 
 def truncated_quotient(lhs: Array, rhs: Array) -> Array:

@@ -10,19 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Intrin, Scalar, Select, Un, integer_limits
+from compiler.ops.number_format import Array
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.tensor.error_function import erf
 from compiler.ops.tensor.number_rel import number_rel
-
-Array = NDArray[Any]
 
 
 def round_half_away(x: Array) -> Array:

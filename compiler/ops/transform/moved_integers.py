@@ -17,6 +17,7 @@ from compiler.ops.pass_through import (
     annotate_max_pool,
     annotate_pass_through,
     movable,
+    moves_elements,
     realize_max_pool,
     realize_moving_channels,
 )
@@ -57,13 +58,7 @@ MOVES = (
 LEVEL = DEFAULT_LEVEL - 5
 PICKED = ("max", "min", "nn.global_max_pool2d")
 
-for _name in MOVES:
-    FQAnnotateRewrite.register(_name, level=LEVEL)(with_tables(annotate_pass_through))
-    FQRealizeRewrite.register(_name, level=LEVEL)(with_tables(realize_moving_channels))
-    FQDomScale.register(_name)(moved_scale)
-    FQZeroPoint.register(_name, level=LEVEL)(always(ZeroPoint.KEEPS))
-    FNeverNegative.register(_name)(first_positive)
-
+moves_elements(*MOVES, level=LEVEL, needs_tables=True)
 FQAnnotateRewrite.register(*PICKED, level=LEVEL)(with_tables(annotate_max_pool))
 FQRealizeRewrite.register(*PICKED, level=LEVEL)(with_tables(realize_max_pool))
 FQZeroPoint.register(*PICKED, level=LEVEL)(always(ZeroPoint.KEEPS))

@@ -16,15 +16,10 @@ from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, Shape, TensorType, Type
 from compiler.ops.arg_types import Types, shape_text, static, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
-from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, reshape_layout
 from compiler.ops.rules.lower import FLower
-from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.transform.row_major import reshape_lower
 
 
@@ -145,12 +140,8 @@ def reshape_numpy(attrs: ReshapeAttrs, args: Arrays, out_type: Type) -> list[Any
     return [data.reshape(new_shape(data.shape, attrs.newshape, attrs.allowzero))]
 
 
-FQAnnotateRewrite.register(reshape)(annotate_pass_through)
-FQRealizeRewrite.register(reshape)(realize_moving_channels)
-FQDomScale.register(reshape)(moved_scale)
-FQZeroPoint.register(reshape)(always(ZeroPoint.KEEPS))
+moves_elements(reshape)
 
 
 FLower.register(reshape)(reshape_lower)
-FNeverNegative.register(reshape)(first_positive)
 FConvertLayout.register(reshape)(reshape_layout)

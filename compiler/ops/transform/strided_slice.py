@@ -20,15 +20,10 @@ from compiler.lir import index
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axes, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
-from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, is_natural
 from compiler.ops.rules.lower import FLower, moved
-from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 
 OP = "strided_slice"
 
@@ -104,10 +99,7 @@ def strided_slice_numpy(attrs: StridedSliceAttrs, args: Arrays, out_type: Type) 
     return [data[tuple(index)]]
 
 
-FQAnnotateRewrite.register(strided_slice)(annotate_pass_through)
-FQRealizeRewrite.register(strided_slice)(realize_moving_channels)
-FQDomScale.register(strided_slice)(moved_scale)
-FQZeroPoint.register(strided_slice)(always(ZeroPoint.KEEPS))
+moves_elements(strided_slice)
 
 
 @FLower.register(strided_slice)
@@ -121,9 +113,6 @@ def strided_slice_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
         start = slice(begin, end, stride).indices(shape[axis])[0]
         found[axis] = index.plus(index.times(at[axis], stride), start)
     return found
-
-
-FNeverNegative.register(strided_slice)(first_positive)
 
 
 @FConvertLayout.register(strided_slice)

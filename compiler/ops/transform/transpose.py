@@ -13,15 +13,10 @@ from compiler.ir.ty import TensorType, Type
 from compiler.lir.scalars import Scalar
 from compiler.ops.arg_types import Types, normalize_axes, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.pass_through import annotate_pass_through, realize_moving_channels
-from compiler.ops.rules.annotate import FQAnnotateRewrite
-from compiler.ops.rules.dom_scale import FQDomScale, moved_scale
+from compiler.ops.pass_through import moves_elements
 from compiler.ops.rules.layout import FConvertLayout, Order, Relaid, permutation_layout
 from compiler.ops.rules.lower import FLower, moved
-from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
-from compiler.ops.rules.realize import FQRealizeRewrite
-from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +57,7 @@ def transpose_numpy(attrs: TransposeAttrs, args: Arrays, out_type: Type) -> list
     return [args[0].transpose(permutation(attrs.axes, args[0].ndim))]
 
 
-FQAnnotateRewrite.register(transpose)(annotate_pass_through)
-FQRealizeRewrite.register(transpose)(realize_moving_channels)
-FQDomScale.register(transpose)(moved_scale)
-FQZeroPoint.register(transpose)(always(ZeroPoint.KEEPS))
+moves_elements(transpose)
 
 
 @FLower.register(transpose)
@@ -75,9 +67,6 @@ def transpose_lower(call: Call, at: tuple[Scalar, ...]) -> list[Scalar]:
     attrs = TransposeAttrs.of(call)
     order = permutation(attrs.axes, len(at))
     return [at[order.index(axis)] for axis in range(len(at))]
-
-
-FNeverNegative.register(transpose)(first_positive)
 
 
 @FConvertLayout.register(transpose)

@@ -16,12 +16,11 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, TupleType, Type, is_float
 from compiler.ops.arg_types import Types, integer_tensor, same_dtype, tensor_of_rank
+from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, library_routine
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.sort import ordering
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

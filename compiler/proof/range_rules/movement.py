@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.export.to_onnx.emitter import Array
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import TupleType
+from compiler.ops.number_format import Array
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.proof.interval import Bound, Interval, constant_interval, interval, interval_of
 from compiler.proof.ranges import FRange, RangeContext

@@ -15,8 +15,8 @@ import math
 
 import numpy as np
 
-from compiler.export.to_onnx.emitter import Array
 from compiler.ir.dataflow import Step, Value
+from compiler.ops.number_format import Array
 from compiler.proof.interval import Bound, Interval, constant_interval, exact, interval
 from compiler.proof.ranges import FRange, RangeContext, dtype_range
 

@@ -6,21 +6,17 @@ onnx and onnxruntime are imported when the first function is compiled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from numpy.typing import NDArray
 
 from compiler.errors import EvaluationError
 from compiler.ir.expr import Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
+from compiler.ops.number_format import Array
 from compiler.runtime.executor import Executor
 from compiler.runtime.external_module import external_loaders
 from compiler.targets.external_codegen import external_codegen
 from compiler.targets.ort.supported import COMPILER
 from compiler.targets.target import Target, TargetKind, target_kinds
-
-Array = NDArray[Any]
 
 target_kinds.register(COMPILER)(
     TargetKind("float functions run by onnxruntime", options={"threads": "within one operator"})

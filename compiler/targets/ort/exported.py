@@ -16,19 +16,17 @@ import os
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from compiler.errors import ArtifactError, CodegenError, EvaluationError
 from compiler.export.to_onnx.interface import with_metadata
+from compiler.ops.number_format import Array
 from compiler.runtime.artifact import QModule
 from compiler.runtime.interface import Port
 from compiler.targets.ort.session import OrtExecutor
 
-Array = NDArray[Any]
 _Input = tuple[str, str, Sequence[int | str]]
 
 FORM, CHECK = "qsearch.form", "qsearch.check"

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.grid_emitter import Array, GridEmitter
+from compiler.export.to_onnx.grid_emitter import GridEmitter
 from compiler.export.to_onnx.grid_rules.fixed_point import FloatForm
 from compiler.ir.ty import TensorType
+from compiler.ops.number_format import Array
 
 ROUNDER = 3 << 22
 LAYOUT_LIMIT = 1 << 22

@@ -14,17 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.grid_emitter import (
-    Array,
-    Bound,
-    Carried,
-    GridEmitter,
-    Narrow,
-    NarrowConv,
-)
+from compiler.export.to_onnx.grid_emitter import Bound, Carried, GridEmitter, Narrow, NarrowConv
 from compiler.export.to_onnx.grid_rules.fixed_point import Factor, plain_product_holds
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
+from compiler.ops.number_format import Array
 
 LEVELS = 256
 

@@ -11,7 +11,6 @@ from compiler.export.to_onnx.convert.reduce import reduced_axes
 from compiler.export.to_onnx.convert.tensor import truncated
 from compiler.export.to_onnx.grid_emitter import (
     FLOAT_LIMIT,
-    Array,
     Carried,
     FToGrid,
     GridEmitter,
@@ -21,6 +20,7 @@ from compiler.export.to_onnx.grid_rules.narrow_kernels import from_narrow
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step
 from compiler.ops.nn.avg_pool2d import window_counts
+from compiler.ops.number_format import Array
 
 Total = Callable[[str], str]
 """Writes the sum over each window of a tensor, in the tensor's dtype, and gives its name."""

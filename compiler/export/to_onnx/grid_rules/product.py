@@ -15,7 +15,6 @@ from compiler.errors import OnnxExportError
 from compiler.export.to_onnx.convert.nn import conv_node
 from compiler.export.to_onnx.grid_emitter import (
     FLOAT_LIMIT,
-    Array,
     Carried,
     FToGrid,
     GridEmitter,
@@ -24,6 +23,7 @@ from compiler.export.to_onnx.grid_emitter import (
 )
 from compiler.export.to_onnx.grid_rules.narrow_kernels import narrow_conv
 from compiler.ir.dataflow import Step, Value
+from compiler.ops.number_format import Array
 
 
 def _channel_bounds(weight: Array, x: Carried) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

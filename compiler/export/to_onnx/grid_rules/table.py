@@ -11,14 +11,13 @@ import numpy as np
 
 from compiler.export.to_onnx.grid_emitter import (
     FLOAT_LIMIT,
-    Array,
     Carried,
     FToGrid,
     GridEmitter,
     narrowed,
 )
 from compiler.ir.dataflow import Step
-from compiler.ops.number_format import integer_range
+from compiler.ops.number_format import Array, integer_range
 
 
 def _constant_table(step: Step, grid: GridEmitter) -> Array:

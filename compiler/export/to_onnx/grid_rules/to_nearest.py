@@ -11,16 +11,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.export.to_onnx.grid_rules.fixed_point import Factor
 from compiler.ir.dataflow import Step, Value
+from compiler.ops.number_format import Array
 from compiler.ops.rules.float_product import Ties
-
-Array = NDArray[Any]
 
 
 def to_nearest_chain(step: Step) -> tuple[Value, Factor] | None:

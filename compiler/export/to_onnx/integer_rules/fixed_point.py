@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.export.to_onnx.emitter import Array
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.ir.dataflow import Step, Value
+from compiler.ops.number_format import Array
 
 _HALF_TURN = -(1 << 63)
 POWER_OF_TWO = 1 << 30

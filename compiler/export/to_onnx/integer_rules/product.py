@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.export.to_onnx.emitter import Array
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.export.to_onnx.windows import window_attributes
 from compiler.ir.dataflow import Step, Value
 from compiler.ir.ty import bits
+from compiler.ops.number_format import Array
 
 Digit = tuple[str, int, int]
 """uint8 tensor, its zero point, and the place (power of 256) it counts at."""

@@ -12,20 +12,15 @@ is kept at its own scale. The values are ONNX's to the last bit, so halves go to
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.values import Quantized
 from compiler.ir.expr import Expr, Op
 from compiler.ir.ty import TensorType
-from compiler.ops.number_format import integer_range
+from compiler.ops.number_format import Array, integer_range
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.qtypes.kind import QAnnotateKind
-
-Array = NDArray[Any]
 
 SIMULATED_QUANTIZE = "relay.op.annotation.simulated_quantize"
 _INT8 = (-128, 127)
