@@ -47,9 +47,7 @@ from compiler.ir.expr import (
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.op import all_ops, has_op
-from compiler.ir.ty import (
-    Any as AnyDim,
-)
+from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import (
     FuncType,
     GlobalTypeVar,

@@ -13,13 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from compiler.drawing.kernels import (
-    Kernel,
-    is_kernel,
-    kernel_of,
-    lowered_kernel,
-    shown_operands,
-)
+from compiler.drawing.kernels import Kernel, is_kernel, kernel_of, lowered_kernel, shown_operands
 from compiler.drawing.scales import scale_text
 from compiler.drawing.wording import Wording, box_title, type_text
 from compiler.ir.adt import Match

@@ -15,17 +15,7 @@ from typing import Any
 from compiler.errors import ArtifactError
 from compiler.ir.adt import Match, RefCreate, RefRead, RefWrite
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    GlobalVar,
-    If,
-    Op,
-    Tuple,
-    TupleGetItem,
-)
+from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Op, Tuple, TupleGetItem
 from compiler.ir.module import IRModule
 from compiler.ir.op import OpRule
 from compiler.ir.ty import TensorType, bits, tensor_fields

@@ -47,12 +47,7 @@ def open_dataset(
         DatasetError: unknown kind or option, missing or empty data, or data that does not fit.
         DataChangedError: the files do not have the hash of ``ref``.
     """
-    from workers.datasets import (  # noqa: F401 - each registers itself
-        image_folder,
-        npz,
-        synthetic,
-        variant,
-    )
+    from workers.datasets import image_folder, npz, synthetic, variant  # noqa: F401 - each registers itself
 
     if not ref.sha256:
         return datasets.require(ref.kind)(ref.options, inputs)

@@ -9,10 +9,7 @@ from compiler.errors import CalibrationError
 from compiler.ir.ty import bits
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize.calibration import (  # noqa: F401 - each registers a calibrate_mode
-    kl_divergence,
-    mse,
-)
+from compiler.quantize.calibration import kl_divergence, mse  # noqa: F401 - each registers a calibrate_mode
 from compiler.quantize.calibration.modes import calibrate_modes, two_sided_range
 from compiler.quantize.calibration.point_bits import input_bits
 from compiler.quantize.calibration.stats import CalibrationStats

@@ -18,14 +18,7 @@ from numpy.typing import NDArray
 from compiler.errors import CodegenError
 from compiler.ir import dataflow as flat
 from compiler.ir.dataflow import Form, flatten_function
-from compiler.ir.expr import (
-    Call,
-    Expr,
-    Function,
-    GlobalVar,
-    Op,
-    describe,
-)
+from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, describe
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TensorType, tensor_fields
 from compiler.ops.lowered.call_lowered import get_call_lowered_props

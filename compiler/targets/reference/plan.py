@@ -15,15 +15,7 @@ from enum import IntEnum
 from typing import Any
 
 from compiler.errors import EvaluationError
-from compiler.ir.adt import (
-    Constructor,
-    Match,
-    Pattern,
-    RefCreate,
-    RefRead,
-    RefWrite,
-    pattern_vars,
-)
+from compiler.ir.adt import Constructor, Match, Pattern, RefCreate, RefRead, RefWrite, pattern_vars
 from compiler.ir.expr import (
     Call,
     Constant,

@@ -19,13 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compiler.ops.rules.float_product import (
-    MAX_STEPS,
-    Floats,
-    Ints,
-    Ties,
-    same_as_float_product,
-)
+from compiler.ops.rules.float_product import MAX_STEPS, Floats, Ints, Ties, same_as_float_product
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,7 @@ from compiler.export.to_onnx.grid_emitter import (
     clamped,
     narrowed,
 )
-from compiler.export.to_onnx.grid_rules.fixed_point import (
-    Factor,
-    FloatForm,
-    proven_float_form,
-)
+from compiler.export.to_onnx.grid_rules.fixed_point import Factor, FloatForm, proven_float_form
 from compiler.export.to_onnx.grid_rules.layout import (
     LAYOUT_LIMIT,
     blocked_layout,
