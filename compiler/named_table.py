@@ -22,11 +22,7 @@ class NamedTable(Generic[T]):
     """
 
     def __init__(
-        self,
-        noun: str,
-        error: type[CompilerError] = CompilerError,
-        *,
-        filled_by: str | None = None,
+        self, noun: str, error: type[CompilerError] = CompilerError, *, filled_by: str | None = None
     ) -> None:
         self.noun = noun
         self._error = error

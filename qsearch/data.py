@@ -142,11 +142,7 @@ def read_preprocess(path: str | None) -> dict[str, Any] | None:
 
 
 def _checked(
-    dataset: OpenDataset,
-    ref: DatasetRef,
-    sha256: str,
-    described: str,
-    inputs: Sequence[InputSpec],
+    dataset: OpenDataset, ref: DatasetRef, sha256: str, described: str, inputs: Sequence[InputSpec]
 ) -> PreparedData:
     count = len(dataset)
     spread = sorted({place * count // _RANGED for place in range(_RANGED)})

@@ -117,9 +117,7 @@ def _contents(path: Path) -> Contents:
         return Contents(path)
     except DatasetError as error:
         raise ModelFileError(
-            f"the model cannot be read: {error.what}",
-            where=str(path),
-            fix="check its permissions",
+            f"the model cannot be read: {error.what}", where=str(path), fix="check its permissions"
         ) from error
 
 

@@ -322,8 +322,7 @@ class Settings(BaseSettings):
         BeforeValidator(OneOf(SAMPLERS, or_import_path=True).check),
         Flag(SEARCH, "|".join(SAMPLERS)),
     ] = Field(
-        "auto",
-        description="what proposes trials; auto: a Gaussian process with TPE, later NSGA-II",
+        "auto", description="what proposes trials; auto: a Gaussian process with TPE, later NSGA-II"
     )
     seed: Annotated[Whole, Flag(SEARCH, "S")] = Field(
         0, ge=0, description="of the sampler and of synthetic data"

@@ -85,9 +85,7 @@ def keygen(path: PathLike) -> tuple[Path, str]:
     public = private.with_name(f"{private.name}.pub")
     key = ed25519.Ed25519PrivateKey.generate()
     secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     shown = key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -95,8 +93,7 @@ def keygen(path: PathLike) -> tuple[Path, str]:
     for target in (private, public):
         if target.exists():
             raise SettingsError(
-                f"{target} is there already, and is not replaced",
-                fix="choose another name with -o",
+                f"{target} is there already, and is not replaced", fix="choose another name with -o"
             )
     for target, data, mode in ((private, secret, 0o600), (public, shown, 0o644)):
         try:
@@ -106,8 +103,7 @@ def keygen(path: PathLike) -> tuple[Path, str]:
                 file.write(data)
         except OSError as error:
             raise SettingsError(
-                f"{target} cannot be written: {error.strerror}",
-                fix="choose another name with -o",
+                f"{target} cannot be written: {error.strerror}", fix="choose another name with -o"
             ) from error
     return public, fingerprint(key.public_key())
 

@@ -114,9 +114,7 @@ class _Judgement:
 
     def _new_sums(self, names: tuple[str, ...]) -> MetricSums:
         return MetricSums(
-            names,
-            has_labels=self._dataset.has_labels,
-            has_reference=self._reference is not None,
+            names, has_labels=self._dataset.has_labels, has_reference=self._reference is not None
         )
 
     def collapsed_early(self) -> bool:

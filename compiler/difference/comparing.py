@@ -89,12 +89,7 @@ def _plain(row: NodeDifference) -> dict[str, Any]:
 
 
 def compare_modules(
-    a: IRModule,
-    b: IRModule,
-    batches: Iterable[Batch],
-    *,
-    rtol: float = 0.0,
-    atol: float = 0.0,
+    a: IRModule, b: IRModule, batches: Iterable[Batch], *, rtol: float = 0.0, atol: float = 0.0
 ) -> Difference:
     """Run both modules on every batch and compare outputs and matched nodes.
 

@@ -55,8 +55,7 @@ class Groups:
         wide = OpPattern.BROADCAST
         if self.anchor[into] >= 0 or min(self.pattern[child], self.pattern[into]) > wide:
             raise PassError(
-                f"two complex operators in one group: nodes {child} and {into}",
-                pass_name="FuseOps",
+                f"two complex operators in one group: nodes {child} and {into}", pass_name="FuseOps"
             )
         self.anchor[into] = self.anchor[child]
         self.pattern[into] = max(self.pattern[child], self.pattern[into])

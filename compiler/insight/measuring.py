@@ -51,10 +51,7 @@ class PointSums:
         return self._saturated / self._count if self._count else 0.0
 
     def add(
-        self,
-        exact: NDArray[Any],
-        simulated: NDArray[Any] | None,
-        held: NDArray[Any] | None = None,
+        self, exact: NDArray[Any], simulated: NDArray[Any] | None, held: NDArray[Any] | None = None
     ) -> None:
         """Count one tensor.
 

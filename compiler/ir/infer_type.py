@@ -108,12 +108,7 @@ def _infer_function(
 
 
 def _infer(
-    expr: Expr,
-    mod: IRModule,
-    global_type: GlobalType,
-    trust: bool,
-    name: str,
-    budget: PartsBudget,
+    expr: Expr, mod: IRModule, global_type: GlobalType, trust: bool, name: str, budget: PartsBudget
 ) -> Expr:
     try:
         return _inferred(expr, mod, global_type, trust, name, budget)
@@ -127,12 +122,7 @@ def _infer(
 
 
 def _inferred(
-    expr: Expr,
-    mod: IRModule,
-    global_type: GlobalType,
-    trust: bool,
-    name: str,
-    budget: PartsBudget,
+    expr: Expr, mod: IRModule, global_type: GlobalType, trust: bool, name: str, budget: PartsBudget
 ) -> Expr:
     definitions = _definitions(mod)
 

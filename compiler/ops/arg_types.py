@@ -69,8 +69,7 @@ def integer_tensor(op: str, types: Types, index: int, name: str) -> TensorType:
     if is_integer(ty.dtype):
         return ty
     raise TypeInferenceError(
-        f"{op}: argument {index} ({name}) is {ty}, an integer dtype is needed",
-        fix="insert a cast",
+        f"{op}: argument {index} ({name}) is {ty}, an integer dtype is needed", fix="insert a cast"
     )
 
 

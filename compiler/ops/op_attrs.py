@@ -39,7 +39,7 @@ class OpAttrs(Attrs):
                 wanted = convert(value)
             except (TypeError, ValueError) as error:
                 raise AttrError(
-                    f"{self.type_key}: attribute {name}={_shown(value)} is not {error}",
+                    f"{self.type_key}: attribute {name}={_shown(value)} is not {error}"
                 ) from None
             if wanted is not value:
                 object.__setattr__(self, name, wanted)

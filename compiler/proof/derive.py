@@ -105,12 +105,7 @@ class Proof:
                 {"claim": c.name, "holds": c.holds, "detail": c.detail} for c in self.claims
             ],
             "tested": [
-                {
-                    "what": c.what,
-                    "runs": c.runs,
-                    "elements": c.elements,
-                    "differing": c.differing,
-                }
+                {"what": c.what, "runs": c.runs, "elements": c.elements, "differing": c.differing}
                 for c in self.comparisons
             ],
             "findings": [
@@ -215,9 +210,7 @@ def _tested(
     except CompilerError as error:
         return proof.with_findings(Finding("samples", "a stored sample", f"cannot be run: {error}"))
     return replace(
-        proof,
-        comparisons=(*proof.comparisons, *comparisons),
-        findings=(*proof.findings, *findings),
+        proof, comparisons=(*proof.comparisons, *comparisons), findings=(*proof.findings, *findings)
     )
 
 

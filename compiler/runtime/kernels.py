@@ -87,8 +87,7 @@ class ModuleKernels:
 def _runner(kind: str, functions: Sequence[LoweredFunction]) -> KernelRunner:
     if kind not in KERNEL_RUNNERS:
         raise LoweringError(
-            f"kernels for target {kind!r} cannot be run here",
-            fix=legal_names(kind, KERNEL_RUNNERS),
+            f"kernels for target {kind!r} cannot be run here", fix=legal_names(kind, KERNEL_RUNNERS)
         )
     home, attribute = KERNEL_RUNNERS[kind].split(":")
     factory: Callable[[Sequence[LoweredFunction]], KernelRunner] = getattr(

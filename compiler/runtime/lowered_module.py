@@ -63,10 +63,7 @@ class LoweredModule:
         return tuple(p.name_hint for p in self.main.params)
 
     def run(
-        self,
-        inputs: Inputs,
-        kernels: str | None = None,
-        function: str = "main",
+        self, inputs: Inputs, kernels: str | None = None, function: str = "main"
     ) -> list[Array]:
         """The results, tuples flattened from left to right.
 

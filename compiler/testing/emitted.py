@@ -52,10 +52,7 @@ def compare_emitted(
 
     save_qmod(path, module)
     reference = ReferenceExecutor(module)
-    others: tuple[Executor, ...] = (
-        ReferenceExecutor(load_qmod(path).module),
-        GridExecutor(module),
-    )
+    others: tuple[Executor, ...] = (ReferenceExecutor(load_qmod(path).module), GridExecutor(module))
     differing = [0, 0]
     elements = 0
     kept: list[NDArray[Any]] = []

@@ -360,10 +360,7 @@ def show_command(
 @argument("a", "A", "module taken as right: .onnx, .qmod or .relay")
 @argument("b", "B", "module that is compared with A")
 @option(
-    "--eval",
-    metavar="E",
-    help="data: .npz, .npy or a folder of images (synthetic)",
-    panel=INPUT,
+    "--eval", metavar="E", help="data: .npz, .npy or a folder of images (synthetic)", panel=INPUT
 )
 @options.preprocess
 @option("--samples", metavar="N", type=int, default=4, help="how many of the data (4)", panel=INPUT)

@@ -37,11 +37,7 @@ _SIGNATURES: Final = {
 @click.command(cls=Command)
 @argument("module", "FILE", "a .qmod, or an .onnx file that `export` wrote")
 @option(
-    "--eval",
-    metavar="E",
-    required=True,
-    help="data: .npz, .npy or a folder of images",
-    panel=INPUT,
+    "--eval", metavar="E", required=True, help="data: .npz, .npy or a folder of images", panel=INPUT
 )
 @options.preprocess
 @option(

@@ -243,14 +243,7 @@ def _given_once(ctx: click.Context, param: click.Parameter, value: tuple[str, ..
 
 MODEL_HELP: Final = "an .onnx file, or `digits`, which ships with the package"
 model: Decorator = stacked(
-    argument(
-        "model_word",
-        "M",
-        MODEL_HELP,
-        nargs=-1,
-        expose_value=False,
-        callback=_given_once,
-    ),
+    argument("model_word", "M", MODEL_HELP, nargs=-1, expose_value=False, callback=_given_once),
     option(
         "--model",
         "model_option",

@@ -371,11 +371,7 @@ def export_optuna_command(study: str, url: str, storage: str | None, name: str |
 
     named = storage is not None
     target, count = export_optuna(
-        None if named else study,
-        url,
-        storage=storage,
-        study=study if named else None,
-        name=name,
+        None if named else study, url, storage=storage, study=study if named else None, name=name
     )
     print(f"wrote {count} trials as study {target}\ntry it: optuna-dashboard {url}")
     return EXIT_OK

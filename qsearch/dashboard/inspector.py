@@ -131,11 +131,7 @@ if __name__ == "__main__":
 
 
 def layers_of(
-    module: Path,
-    qconfig: dict[str, Any],
-    inputs: Path,
-    scales: Path | None,
-    channels: Path | None,
+    module: Path, qconfig: dict[str, Any], inputs: Path, scales: Path | None, channels: Path | None
 ) -> dict[str, Any]:
     """Layers in visiting order with their ratios in dB, and that of the outputs.
 

@@ -92,9 +92,7 @@ def serve(options: DashboardOptions, port: int) -> None:
     host = options.policy.host
     if not 0 <= port <= _LAST_PORT:
         raise SettingsError(
-            f"{port} is no port",
-            where="--port",
-            fix=f"1 to {_LAST_PORT}; 0 takes any that is free",
+            f"{port} is no port", where="--port", fix=f"1 to {_LAST_PORT}; 0 takes any that is free"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named TCP: else asyncio leaves Nagle's algorithm on, and a body waits 40 ms for its headers.

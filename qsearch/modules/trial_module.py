@@ -144,10 +144,7 @@ def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
     }
     module = ModuleBlob(_bytes(artifacts, FLOAT_MODULE)).unpack()
     calibration = Calibration(
-        module,
-        NoData(),
-        percentiles=tuple(spec["percentiles"]),
-        store=_Kept(artifacts, key),
+        module, NoData(), percentiles=tuple(spec["percentiles"]), store=_Kept(artifacts, key)
     )
     try:
         shipped, _ = build_winner(calibration, qconfig)

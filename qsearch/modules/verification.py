@@ -136,8 +136,7 @@ class Verification:
             write_atomically(path, json_bytes(self.to_dict()))
         except OSError as error:
             raise RunFolderError(
-                f"{path} cannot be written: {error.strerror}",
-                fix="name another place with -o",
+                f"{path} cannot be written: {error.strerror}", fix="name another place with -o"
             ) from error
 
 

@@ -112,10 +112,7 @@ def batch_seed(seed: int, batch: int, slot: int = 0) -> int:
 def tpe(seed: int) -> BaseSampler:
     """Tree-structured Parzen estimator over all parameters at once."""
     return TPESampler(
-        seed=seed,
-        multivariate=True,
-        constant_liar=True,
-        n_startup_trials=_STARTUP_TRIALS,
+        seed=seed, multivariate=True, constant_liar=True, n_startup_trials=_STARTUP_TRIALS
     )
 
 

@@ -263,11 +263,7 @@ def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
 
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True}
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
-_ADAPTIVE: Final[Params] = {
-    **_ASYMMETRIC,
-    "weight_rounding": "adaptive",
-    "bias_correction": False,
-}
+_ADAPTIVE: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "adaptive", "bias_correction": False}
 _GOOD_GUESSES: Final[tuple[Params, ...]] = (
     {**_ASYMMETRIC, "smooth_alpha": 0.75},
     {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"},

@@ -62,9 +62,7 @@ _FREE: Final = (
             & _T.c.id.not_in(bindparam("held", expanding=True)),
         ),
         ~exists().where(
-            _TWIN.c.work_hash == _T.c.work_hash,
-            _TWIN.c.state == "running",
-            _TWIN.c.id != _T.c.id,
+            _TWIN.c.work_hash == _T.c.work_hash, _TWIN.c.state == "running", _TWIN.c.id != _T.c.id
         ),
     )
     .order_by(_T.c.number)

@@ -24,11 +24,7 @@ class Agreement:
         return {"equal": 0.0, "total": 0.0}
 
     def update(
-        self,
-        state: State,
-        outputs: Outputs,
-        reference: Outputs | None,
-        labels: NDArray[Any] | None,
+        self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
         """Count decisions that equal those of the float model.
 

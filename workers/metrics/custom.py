@@ -52,11 +52,7 @@ class CustomMetric:
         return dict.fromkeys((VALUE, TOTAL, _CALLS, _SQUARES, _PRODUCTS, _COUNTS), 0.0)
 
     def update(
-        self,
-        state: State,
-        outputs: Outputs,
-        reference: Outputs | None,
-        labels: NDArray[Any] | None,
+        self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
         """Call the function and add its answer.
 

@@ -24,11 +24,7 @@ class Metric(Protocol):
         """Sums over no sample."""
 
     def update(
-        self,
-        state: State,
-        outputs: Outputs,
-        reference: Outputs | None,
-        labels: NDArray[Any] | None,
+        self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
         """Add samples; ``reference`` is the float model's outputs for them, ``labels`` int64."""
 

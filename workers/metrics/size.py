@@ -13,28 +13,16 @@ if TYPE_CHECKING:
 def size_figures(candidate: Candidate) -> dict[str, float]:
     """Figures of a candidate, as keys of a score."""
     cost = candidate.cost
-    return {
-        "model_bytes": float(cost.weight_bytes),
-        "bit_operations": float(cost.bit_operations),
-    }
+    return {"model_bytes": float(cost.weight_bytes), "bit_operations": float(cost.bit_operations)}
 
 
 measures.register("model_bytes")(
     Measure(
-        "model_bytes",
-        "size",
-        title="model size",
-        unit="bytes",
-        smaller_is_better=True,
-        place=10,
+        "model_bytes", "size", title="model size", unit="bytes", smaller_is_better=True, place=10
     )
 )
 measures.register("bit_operations")(
     Measure(
-        "bit_operations",
-        "bit_operations",
-        title="bit operations",
-        smaller_is_better=True,
-        place=11,
+        "bit_operations", "bit_operations", title="bit operations", smaller_is_better=True, place=11
     )
 )

@@ -32,11 +32,7 @@ class Sqnr:
         return dict.fromkeys(_SUMS, 0.0)
 
     def update(
-        self,
-        state: State,
-        outputs: Outputs,
-        reference: Outputs | None,
-        labels: NDArray[Any] | None,
+        self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
         """Add the squares of the reference and of the differences.
 

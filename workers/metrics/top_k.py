@@ -37,11 +37,7 @@ class Top1:
         return {"correct": 0.0, "total": 0.0}
 
     def update(
-        self,
-        state: State,
-        outputs: Outputs,
-        reference: Outputs | None,
-        labels: NDArray[Any] | None,
+        self, state: State, outputs: Outputs, reference: Outputs | None, labels: NDArray[Any] | None
     ) -> None:
         """Count samples whose highest output is the label.
 

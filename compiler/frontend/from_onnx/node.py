@@ -163,8 +163,7 @@ class OnnxNode:
         ty = expr.tensor_type
         if any(isinstance(d, AnyDim) for d in ty.shape):
             raise self.error(
-                f"needs a static shape and has {ty}",
-                fix="give the dimension with --dim NAME=VALUE",
+                f"needs a static shape and has {ty}", fix="give the dimension with --dim NAME=VALUE"
             )
         return ty.concrete_shape
 

@@ -51,11 +51,7 @@ def group_function(group: Group, hdfg_name: str, symbol: str) -> GroupFunction:
         }
     )
     function = Function(
-        tuple(inputs.values()),
-        made[root],
-        root.checked_type,
-        attrs=attrs,
-        span=root.span,
+        tuple(inputs.values()), made[root], root.checked_type, attrs=attrs, span=root.span
     )
     return GroupFunction(function, tuple(inputs))
 

@@ -21,11 +21,7 @@ class DebugAttrs(OpAttrs):
 
 
 debug = register_op(
-    "debug",
-    arg_names=("data",),
-    attrs_type=DebugAttrs,
-    rel=identity_rel,
-    pattern=OpPattern.OPAQUE,
+    "debug", arg_names=("data",), attrs_type=DebugAttrs, rel=identity_rel, pattern=OpPattern.OPAQUE
 )
 
 

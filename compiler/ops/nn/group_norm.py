@@ -71,12 +71,7 @@ def group_norm_numpy(attrs: GroupNormAttrs, args: Arrays, out_type: Type) -> lis
     axis = attrs.axis % data.ndim
     channels = data.shape[axis]
     shape = data.shape
-    split = (
-        *shape[:axis],
-        attrs.num_groups,
-        channels // attrs.num_groups,
-        *shape[axis + 1 :],
-    )
+    split = (*shape[:axis], attrs.num_groups, channels // attrs.num_groups, *shape[axis + 1 :])
     axes = tuple(range(axis + 1, len(split)))
     y = standardize(data.reshape(split), axes, attrs.epsilon).reshape(shape)
     y = affine(y, gamma if attrs.scale else None, beta if attrs.center else None, axis)

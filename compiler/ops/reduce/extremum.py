@@ -21,11 +21,7 @@ from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 
 def _register(name: str, function: Any, combiner: Combiner, rel: TypeRelation) -> None:
     op = register_op(
-        name,
-        arg_names=("data",),
-        attrs_type=ReduceAttrs,
-        rel=rel,
-        pattern=OpPattern.COMM_REDUCE,
+        name, arg_names=("data",), attrs_type=ReduceAttrs, rel=rel, pattern=OpPattern.COMM_REDUCE
     )
 
     @FNumpyCompute.register(op)

@@ -114,14 +114,7 @@ def sum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> 
     held = data.cast(acc)
     narrow = None if acc == data.dtype else lambda total, at: Cast(data.dtype, total)
     found = reduce_axes(
-        b,
-        data.shape,
-        axes,
-        "sum",
-        literal(0, acc),
-        held.at,
-        keepdims=attrs.keepdims,
-        post=narrow,
+        b, data.shape, axes, "sum", literal(0, acc), held.at, keepdims=attrs.keepdims, post=narrow
     )
     return [found]
 

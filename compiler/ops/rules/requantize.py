@@ -258,10 +258,7 @@ class _Step:
             high = 0 if value.high <= 0 else high
         if clipped is None:
             return low, high
-        return (
-            min(max(low, clipped[0]), clipped[1]),
-            max(min(high, clipped[1]), clipped[0]),
-        )
+        return (min(max(low, clipped[0]), clipped[1]), max(min(high, clipped[1]), clipped[0]))
 
 
 def _absorb_channel_clip(

@@ -77,10 +77,7 @@ def fixed_point_multiply_numpy(
 
 
 def fixed_point_per_axis_rel(
-    types: Types,
-    num_inputs: int,
-    attrs: FixedPointMultiplyPerAxisAttrs,
-    reporter: Reporter,
+    types: Types, num_inputs: int, attrs: FixedPointMultiplyPerAxisAttrs, reporter: Reporter
 ) -> bool:
     """Result = type of the data; multiplier and shift are int32 vectors as long as its axis."""
     if not is_known(types[0]):

@@ -21,12 +21,7 @@ from compiler.ops.rules.lower import FLower, library_routine
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
 from compiler.ops.transform.take import kept_inside
 
-_COMBINE: dict[str, Any] = {
-    "add": np.add,
-    "mul": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-}
+_COMBINE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 _MODES = ("update", *_COMBINE)
 
 

@@ -79,8 +79,7 @@ def take_numpy(attrs: TakeAttrs, args: Arrays, out_type: Type) -> list[Any]:
         return [np.take(data, inside, axis=axis)]
     batch = data.shape[: attrs.batch_dims]
     out = np.empty(
-        (*data.shape[:axis], *inside.shape[attrs.batch_dims :], *data.shape[axis + 1 :]),
-        data.dtype,
+        (*data.shape[:axis], *inside.shape[attrs.batch_dims :], *data.shape[axis + 1 :]), data.dtype
     )
     for at in np.ndindex(*batch):
         out[at] = np.take(data[at], inside[at], axis=axis - attrs.batch_dims)

@@ -63,8 +63,7 @@ def _bounded(
     positive, negative = signed_sums(weight)
     bottom, top = np.minimum(low, 0), np.maximum(high, 0)
     partial = Interval(
-        weighted_sum(positive, negative, bottom, top),
-        weighted_sum(positive, negative, top, bottom),
+        weighted_sum(positive, negative, bottom, top), weighted_sum(positive, negative, top, bottom)
     )
     _check_widened(step, ctx)
     ctx.fits(step, "the accumulator", partial, step.result.type.dtype)

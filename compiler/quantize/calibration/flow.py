@@ -299,9 +299,7 @@ class Calibration:
     def _calibrated(self, qconfig: QConfig) -> CalibratedScales:
         fields = scale_fields(qconfig)
         return _remembered(
-            self._scales,
-            self._key(fields, qconfig),
-            lambda: self._stored_scales(qconfig, fields),
+            self._scales, self._key(fields, qconfig), lambda: self._stored_scales(qconfig, fields)
         )
 
     def _stored_scales(self, qconfig: QConfig, fields: Mapping[str, Any]) -> CalibratedScales:

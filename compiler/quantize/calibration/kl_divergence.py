@@ -116,8 +116,7 @@ def kl_scale(stats: TensorStats, qconfig: QConfig, nbit: int) -> np.float32:
 
 
 def _least(
-    estimates: NDArray[np.float64],
-    defined: Callable[[NDArray[np.int64]], NDArray[np.float32]],
+    estimates: NDArray[np.float64], defined: Callable[[NDArray[np.int64]], NDArray[np.float32]]
 ) -> tuple[int, np.float32]:
     """Place and value of the least definition, the first of equals; NaN estimates know nothing."""
     wanted = np.isnan(estimates)

@@ -11,11 +11,7 @@ from compiler.targets.c.constants import ConstantPool
 
 
 def source_text(
-    title: str,
-    use: Arithmetic,
-    pool: ConstantPool,
-    definitions: Sequence[str],
-    header: str = "",
+    title: str, use: Arithmetic, pool: ConstantPool, definitions: Sequence[str], header: str = ""
 ) -> str:
     """Text of a file.
 

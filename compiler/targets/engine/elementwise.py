@@ -266,11 +266,7 @@ def _inner_fits(strides: Shape, out: View, views: list[View | None]) -> bool:
 
 
 def _copied_first(
-    planner: Planner,
-    item: Item,
-    leaves: list[Item],
-    views: list[View | None],
-    target: View | None,
+    planner: Planner, item: Item, leaves: list[Item], views: list[View | None], target: View | None
 ) -> View:
     """The program after copies of the operands that lie in another order."""
     if not any(v is not None and not planner.emitter.is_constant(v) for v in views) or any(

@@ -47,10 +47,7 @@ class OrtExecutor:
     """
 
     def __init__(
-        self,
-        model: onnx.ModelProto | bytes,
-        threads: int = 1,
-        optimize: bool = True,
+        self, model: onnx.ModelProto | bytes, threads: int = 1, optimize: bool = True
     ) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -62,9 +59,7 @@ class OrtExecutor:
         data = model if isinstance(model, bytes) else model.SerializeToString()
         try:
             self._session = onnxruntime.InferenceSession(
-                data,
-                options,
-                providers=["CPUExecutionProvider"],
+                data, options, providers=["CPUExecutionProvider"]
             )
         except ORT_ERRORS as error:
             raise CodegenError(

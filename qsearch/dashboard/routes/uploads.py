@@ -24,9 +24,7 @@ class ForbiddenError(SearchError):
 
 @router.post(UPLOAD_PATH, status_code=201)
 async def upload(
-    request: Request,
-    found: SharedDep,
-    kind: Annotated[str, Query(pattern="^(onnx|npz)$")],
+    request: Request, found: SharedDep, kind: Annotated[str, Query(pattern="^(onnx|npz)$")]
 ) -> UploadOut:
     """The bytes of a model or of data; kept if they can be read."""
     starter = _starter(found)

@@ -32,9 +32,7 @@ def batch_norm(step: Step, e: Emitter) -> list[str]:
     if axis != 1:
         name = e.node("Transpose", [name], perm=order)
     result = e.node(
-        "BatchNormalization",
-        [name, gamma, beta, mean, variance],
-        epsilon=float(step.attrs.epsilon),
+        "BatchNormalization", [name, gamma, beta, mean, variance], epsilon=float(step.attrs.epsilon)
     )
     if axis != 1:
         result = e.node("Transpose", [result], perm=[int(i) for i in np.argsort(order)])

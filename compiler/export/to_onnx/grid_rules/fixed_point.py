@@ -115,12 +115,7 @@ def plain_product_holds(factor: Factor, x_low: Ints, x_high: Ints, low: int, hig
 
 
 def proven_float_form(
-    factor: Factor,
-    x_low: Ints,
-    x_high: Ints,
-    low: int,
-    high: int,
-    prefer_round: bool = False,
+    factor: Factor, x_low: Ints, x_high: Ints, low: int, high: int, prefer_round: bool = False
 ) -> FloatForm | None:
     """A float32 form that equals the definition for every x in [x_low, x_high] after a clip to
     [low, high]; None when none of the tried ones does.

@@ -57,10 +57,7 @@ def narrow_conv(step: Step, x: Carried, weight: Array, grid: GridEmitter) -> Nar
         if bias is not None:
             inputs.append(grid.writer.constant(bias.astype("int32")))
         return grid.node(
-            "QLinearConv",
-            inputs,
-            group=attrs.groups,
-            **window_attributes(attrs, weight.shape[2:]),
+            "QLinearConv", inputs, group=attrs.groups, **window_attributes(attrs, weight.shape[2:])
         )
 
     return emit

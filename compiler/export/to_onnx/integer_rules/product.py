@@ -124,12 +124,7 @@ def conv2d(step: Step, e: IntegerEmitter) -> str:
             _zero(data, e),
             _zero(weight, e),
         ]
-        return e.node(
-            "ConvInteger",
-            inputs,
-            group=attrs.groups,
-            **window_attributes(attrs, kernel),
-        )
+        return e.node("ConvInteger", inputs, group=attrs.groups, **window_attributes(attrs, kernel))
 
     return from_nchw(product(step, e, terms, emit), attrs.out_layout or attrs.data_layout, e)
 

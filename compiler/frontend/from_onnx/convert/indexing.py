@@ -111,11 +111,7 @@ def gather_nd(node: OnnxNode) -> Expr:
     order = (rank - 1, *range(rank - 1))
     turned = node.call("transpose", indices, axes=order) if rank > 1 else indices
     return node.call(
-        "gather_nd",
-        node.arg(0),
-        turned,
-        batch_dims=batch_dims,
-        index_rank=node.shape(indices)[-1],
+        "gather_nd", node.arg(0), turned, batch_dims=batch_dims, index_rank=node.shape(indices)[-1]
     )
 
 

@@ -25,9 +25,5 @@ def scatter_nd(node: OnnxNode) -> Expr:
     order = (rank - 1, *range(rank - 1))
     turned = node.call("transpose", indices, axes=order) if rank > 1 else indices
     return node.call(
-        "scatter_nd",
-        node.arg(0),
-        turned,
-        node.arg(2),
-        mode={"none": "update"}.get(mode, mode),
+        "scatter_nd", node.arg(0), turned, node.arg(2), mode={"none": "update"}.get(mode, mode)
     )

@@ -38,10 +38,7 @@ class Kernels(Protocol):
         """Add upper 16 bits of |values| to ``counts``; widen ``keys`` = (min, max) order keys."""
 
     def histogram(
-        self,
-        values: NDArray[np.float32],
-        edges: NDArray[np.float32],
-        counts: NDArray[np.int64],
+        self, values: NDArray[np.float32], edges: NDArray[np.float32], counts: NDArray[np.int64]
     ) -> None:
         """counts[k] += values with edges[k] <= x < edges[k+1]; the last bin is closed.
 
