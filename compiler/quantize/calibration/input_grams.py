@@ -36,8 +36,8 @@ MAX_TAPS: Final = 1536
 _STEPS: Final = 1 << 15
 
 _POSITIONS: Final = 512
-"""Columns that are multiplied at a time, or more: large products of few columns cost memory traffic
-and no arithmetic."""
+"""Columns that are multiplied at a time, or more: products of few columns cost memory traffic and
+hardly any arithmetic."""
 
 
 def blocks_of(taps: int) -> int:
@@ -143,7 +143,7 @@ class GramCollector:
             self._products.append(np.zeros((groups, taps, taps), np.int64))
             self._sums.append(np.zeros((groups, taps), np.int64))
         self._counts = np.zeros(len(self._rules), np.int64)
-        self._held: dict[tuple[int, int], list[NDArray[np.float64]]] = {}
+        self._held: dict[tuple[int, int], tuple[list[NDArray[Any]], int]] = {}
 
     def update(self, outputs: list[NDArray[Any]]) -> None:
         """Add one run.
@@ -155,22 +155,15 @@ class GramCollector:
             if rule is None:
                 continue
             data = np.asarray(outputs[self._place[index]], np.float32)
-            if rule.depthwise is not None:
-                self._add_windows(index, data, *rule.depthwise)
+            depthwise = _window_of(rule)
+            if depthwise is not None:
+                axes, window = depthwise
+                plain = np.ascontiguousarray(data.transpose(axes))
+                self._hold(index, 0, plain, len(plain) * window.out[0] * window.out[1])
             else:
-                self._add_columns(index, data, rule)
+                self._hold_columns(index, data, rule)
 
-    def _add_windows(
-        self, index: int, data: NDArray[np.float32], axes: tuple[int, ...], window: Window
-    ) -> None:
-        plain = np.ascontiguousarray(data.transpose(axes))
-        found = self._kernels.window_products(plain, self._units[index], _STEPS, window)
-        products, sums = _within(found)
-        self._products[index] += products.reshape(self._products[index].shape)
-        self._sums[index] += sums.reshape(self._sums[index].shape)
-        self._counts[index] += len(data) * window.out[0] * window.out[1]
-
-    def _add_columns(self, index: int, data: NDArray[np.float32], rule: InputColumns) -> None:
+    def _hold_columns(self, index: int, data: NDArray[np.float32], rule: InputColumns) -> None:
         axis = rule.data_axis
         shape = (math.prod(data.shape[:axis]), data.shape[axis], math.prod(data.shape[axis + 1 :]))
         rows = np.ascontiguousarray(data).reshape(shape)
@@ -178,17 +171,29 @@ class GramCollector:
         groups, taps = _blocked(rule)
         blocks = groups // rule.channels.shape[0]
         for first, piece in rule.columns(steps):
-            count, _, positions = piece.shape
-            held = self._held.setdefault((index, first * blocks), [])
-            held.append(piece.reshape(count * blocks, taps, positions))
-            self._counts[index] += positions if first == 0 else 0
-            if sum(cut.shape[2] for cut in held) >= _POSITIONS:
-                self._multiply(index, first * blocks)
+            cut = piece.reshape(len(piece) * blocks, taps, -1)
+            self._hold(index, first * blocks, cut, cut.shape[2])
+
+    def _hold(self, index: int, first: int, part: NDArray[Any], positions: int) -> None:
+        """Keep data of one operator, from group ``first`` on, until they are worth a product."""
+        held, count = self._held.get((index, first), ([], 0))
+        self._held[index, first] = [*held, part], count + positions
+        self._counts[index] += positions if first == 0 else 0
+        if count + positions >= _POSITIONS:
+            self._multiply(index, first)
 
     def _multiply(self, index: int, first: int) -> None:
-        """Add the products of the columns that are held."""
-        held = self._held.pop((index, first))
-        cut = held[0] if len(held) == 1 else np.concatenate(held, axis=2)
+        """Add the products of what is held."""
+        parts, _ = self._held.pop((index, first))
+        depthwise = _window_of(self._rules[index])
+        if depthwise is not None:
+            data = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            units = self._units[index]
+            found, sums = _within(self._kernels.window_products(data, units, _STEPS, depthwise[1]))
+            self._products[index] += found.reshape(self._products[index].shape)
+            self._sums[index] += sums.reshape(self._sums[index].shape)
+            return
+        cut = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
         some = slice(first, first + len(cut))
         # Whole numbers below 2^53: exact in any order.
         self._products[index][some] += (cut @ cut.transpose(0, 2, 1)).astype(np.int64)
@@ -219,6 +224,12 @@ def _within(found: T | None) -> T:
             fix="measure channel ranges over the same data first",
         )
     return found
+
+
+def _window_of(rule: InputColumns | None) -> tuple[tuple[int, ...], Window] | None:
+    """Axes and window of a depthwise convolution whose taps are one block."""
+    whole = rule is not None and rule.channels.shape[1] <= MAX_TAPS
+    return rule.depthwise if rule is not None and whole else None
 
 
 def _blocked(rule: InputColumns) -> tuple[int, int]:

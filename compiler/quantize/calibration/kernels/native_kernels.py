@@ -158,24 +158,23 @@ class NativeKernels:
         padded = (height + top + bottom, width + left + right)
         shape = (height, width, top, left, *padded, *window.size, *window.strides)
         numbers = (ctypes.c_int32 * 14)(*shape, *window.dilation, *window.out)
-        vectors = padded[0] * (padded[1] + columns * (columns + 1)) + rows
+        taps = rows * columns
+        vectors = padded[0] * (padded[1] + columns * (columns + 1)) + rows + taps * (taps + 1)
         scratch = np.empty(_GROUP * vectors, np.float64)
-        products = np.zeros((channels, rows * columns, rows * columns), np.int64)
-        sums = np.zeros((channels, rows * columns), np.int64)
-        for image in range(images):
-            fits = self._window_products(
-                _pointer(values[image]),
-                ctypes.c_int32(channels),
-                _pointer(units),
-                ctypes.c_double(limit),
-                numbers,
-                _pointer(scratch),
-                _pointer(products),
-                _pointer(sums),
-            )
-            if not fits:
-                return None
-        return products, sums
+        products = np.empty((channels, taps, taps), np.int64)
+        sums = np.empty((channels, taps), np.int64)
+        fits = self._window_products(
+            _pointer(values),
+            ctypes.c_int32(images),
+            ctypes.c_int32(channels),
+            _pointer(units),
+            ctypes.c_double(limit),
+            numbers,
+            _pointer(scratch),
+            _pointer(products),
+            _pointer(sums),
+        )
+        return (products, sums) if fits else None
 
     def round_columns(
         self, values: NDArray[np.float64], factor: NDArray[np.float64], limit: int

@@ -130,43 +130,48 @@ static Group over_rows(const Group *entry, int64_t width, const Window *w, int32
     return total;
 }
 
-/* products[c][k][l] += sum over positions of what taps k and l read of channel c, and
- * sums[c][k] += of tap k, in whole steps of unit[c]. x: (channels, height, width).
- * scratch: GROUP * (padded_height * (padded_width + columns * (columns + 1)) + rows) doubles.
+/* products[c][k][l] = sum over positions of all images of what taps k and l read of channel c, and
+ * sums[c][k] of tap k, in whole steps of unit[c]. x: (images, channels, height, width).
+ * scratch: GROUP * (padded_height * (padded_width + columns * (columns + 1)) + rows +
+ * taps * (taps + 1)) doubles.
  * Returns whether all steps are within limit; if not, the sums are not defined.
  */
-int32_t qs_window_products(const float *x, int32_t channels, const double *unit, double limit,
-                           const Window *w, double *scratch, int64_t *products, int64_t *sums) {
+int32_t qs_window_products(const float *x, int32_t images, int32_t channels, const double *unit,
+                           double limit, const Window *w, double *scratch, int64_t *products,
+                           int64_t *sums) {
     int32_t rows = w->rows, columns = w->columns, taps = rows * columns;
     int64_t line = w->padded_width, width = columns * (columns + 1);
+    int64_t image_size = (int64_t)channels * w->height * w->width;
     Group *block = (Group *)scratch, *found = block + line * w->padded_height;
-    Group *totals = found + width * w->padded_height;
+    Group *totals = found + width * w->padded_height, *all = totals + rows;
     for (int32_t first = 0; first < channels; first += GROUP) {
-        if (!gather_group(x, channels, first, unit, limit, w, block)) return 0;
-        int32_t some = channels - first < GROUP ? channels - first : GROUP;
-        for (int32_t down = 0; down < rows; down++) {
-            int32_t below = down * w->row_dilation;
-            for (int32_t r = 0; r + below < w->padded_height; r++)
-                row_products(block + r * line, block + (r + below) * line, w, down == 0,
-                             found + r * width);
-            for (int32_t s = 0; s < columns; s++) {
-                for (int32_t t = down ? 0 : s; t <= columns - (down > 0); t++) {
-                    for (int32_t r = 0; r + down < rows; r++) {
-                        Group total = over_rows(found + s * (columns + 1) + t, width, w, r, totals);
-                        totals[r] = total;
-                        int32_t k = r * columns + s, l = (r + down) * columns + t;
-                        for (int32_t c = 0; c < some; c++) {
-                            int64_t value = (int64_t)total[c];
-                            if (t == columns) {
-                                sums[(int64_t)(first + c) * taps + k] += value;
-                                continue;
-                            }
-                            int64_t *own = products + (int64_t)(first + c) * taps * taps;
-                            own[k * taps + l] += value;
-                            if (k != l) own[l * taps + k] += value;
+        /* all: (taps, taps + 1), the last column for the sums */
+        memset(all, 0, sizeof(Group) * (size_t)taps * (taps + 1));
+        for (int32_t image = 0; image < images; image++) {
+            if (!gather_group(x + image * image_size, channels, first, unit, limit, w, block))
+                return 0;
+            for (int32_t down = 0; down < rows; down++) {
+                int32_t below = down * w->row_dilation;
+                for (int32_t r = 0; r + below < w->padded_height; r++)
+                    row_products(block + r * line, block + (r + below) * line, w, down == 0,
+                                 found + r * width);
+                for (int32_t s = 0; s < columns; s++)
+                    for (int32_t t = down ? 0 : s; t <= columns - (down > 0); t++)
+                        for (int32_t r = 0; r + down < rows; r++) {
+                            const Group *entry = found + s * (columns + 1) + t;
+                            totals[r] = over_rows(entry, width, w, r, totals);
+                            int32_t l = t == columns ? taps : (r + down) * columns + t;
+                            all[(r * columns + s) * (taps + 1) + l] += totals[r];
                         }
-                    }
-                }
+            }
+        }
+        for (int32_t c = 0; c < GROUP && first + c < channels; c++) {
+            int64_t *own = products + (int64_t)(first + c) * taps * taps;
+            for (int32_t k = 0; k < taps; k++) {
+                const Group *of_tap = all + k * (taps + 1);
+                sums[(int64_t)(first + c) * taps + k] = (int64_t)of_tap[taps][c];
+                for (int32_t l = k; l < taps; l++)
+                    own[k * taps + l] = own[l * taps + k] = (int64_t)of_tap[l][c];
             }
         }
     }
