@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "diff": (MODELS, "models", "run two modules on the same inputs; name the first difference"),
     "run": (MODELS, "modules", "run a .qmod on data and score it"),
     "verify": (MODELS, "modules", "prove that a .qmod is integers only and cannot overflow"),
+    "profile": (MODELS, "modules", "CPU time of every layer of a .qmod, beside onnxruntime"),
     "keygen": (MODELS, "modules", "make a pair of keys for signing modules"),
     "export": (MODELS, "modules", "write a .qmod as C source, as ONNX, or as commands"),
     "status": (STUDIES, "studies", "how the studies of a run folder or storage stand"),

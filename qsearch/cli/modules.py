@@ -11,6 +11,7 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
+from qsearch.cli.output import table, write_text
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
@@ -63,6 +64,45 @@ def run_command(
         print(json.dumps(found))
     else:
         print("\n".join(f"{key:<16} {value}" for key, value in found.items()))
+    return EXIT_OK
+
+
+@click.command(cls=Command)
+@argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
+@option(
+    "--model",
+    metavar="M.onnx",
+    help="the model it was made from: onnxruntime runs it in turns, in float and in 8 bits",
+    panel=INPUT,
+)
+@option(
+    "--rounds",
+    metavar="N",
+    type=options.AtLeast(1),
+    default=15,
+    help="measurements of everything (15)",
+    panel=INPUT,
+)
+@option("--json", "as_json", help="print one JSON object instead of a table", panel=OUTPUT)
+@option("-o", "--out", metavar="FILE.html", help="write a page with plots", panel=OUTPUT)
+@options.verbosity
+def profile_command(
+    module: str, model: str | None, rounds: int, as_json: bool, out: str | None
+) -> int:
+    """Tell what every layer of a .qmod costs: CPU time on the integer engine, one thread."""
+    from qsearch.modules.profiling import profile
+
+    found = profile(module, model, rounds)
+    if out is not None:
+        write_text(Path(out), found.html())
+    if as_json:
+        print(json.dumps(found.to_dict()))
+        return EXIT_OK
+    print(table(found.rows()))
+    for name, value in found.facts().items():
+        print(f"{name}: {value}")
+    for note in found.notes:
+        print(f"note: {note}")
     return EXIT_OK
 
 

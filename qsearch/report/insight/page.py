@@ -31,30 +31,83 @@ def insight_page(title: str, facts: Mapping[str, str], insight: Insight, mode: s
     said["simulated"] = _output(insight.simulated)
     if insight.integer is not None:
         said["integer"] = _output(insight.integer)
-    terms = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in said.items())
+    costs = bars(
+        [Row(layer_name(x), (x.output_db,), decibels(x.output_db)) for x in insight.layers],
+        "SQNR of the outputs when only this layer is quantized",
+        "dB",
+    )
+    cut = [
+        Row(point_name(p, names), (100 * p.saturated,), f"{100 * p.saturated:.3g}")
+        for p in insight.points
+        if p.saturated > 0
+    ]
+    return plot_page(
+        title,
+        said,
+        [
+            (
+                "What each layer costs alone",
+                "SQNR of the outputs, in dB, when this layer is quantized and all others are "
+                "float. Short bars are where accuracy goes; an open bar loses nothing.",
+                costs,
+            ),
+            (
+                "SQNR at the quantize points",
+                "Of the tensor itself, and with everything before it quantized as well.",
+                legend(("the tensor alone", "with everything before it"))
+                + markers([_sqnr_row(p) for p in measured], "SQNR at the quantize points", "dB"),
+            ),
+            (
+                "Ranges by method",
+                "Each method's range over the largest magnitude in the calibration data; the ring "
+                "marks the one in use. Beyond 1.25 stands at the edge.",
+                legend(MODES)
+                + markers(
+                    [_range_row(p, mode) for p in measured], "Ranges by method", "", top=RANGE_TOP
+                ),
+            ),
+            (
+                "Values cut off",
+                "Percent of the values beyond the clip bounds, over the samples examined.",
+                bars(cut, "Percent of values cut off", "%"),
+            ),
+        ],
+        {
+            "Layers": layer_rows(insight.layers),
+            "Quantize points": point_rows(insight.points, names),
+        },
+    )
+
+
+def plot_page(
+    title: str,
+    facts: Mapping[str, str],
+    plots: Sequence[tuple[str, str, str]],
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> str:
+    """A page of facts, plots and tables that loads nothing.
+
+    Args:
+        title: of the page.
+        facts: name and value, in order.
+        plots: heading, explanation and SVG of each.
+        tables: rows by name; the first one is open.
+    """
+    sections = "\n".join(
+        f"<section><h2>{escape(heading)}</h2>\n<p>{escape(said)}</p>{plot}</section>"
+        for heading, said, plot in plots
+    )
+    details = "\n".join(
+        f"<details{'' if number else ' open'}><summary>{escape(name)}</summary>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name.lower())}">'
+        f"{_table(rows)}</div></details>"
+        for number, (name, rows) in enumerate(tables.items())
+    )
     filled = {
         "TITLE": escape(title),
-        "FACTS": terms,
-        "COST": bars(
-            [Row(layer_name(x), (x.output_db,), decibels(x.output_db)) for x in insight.layers],
-            "SQNR of the outputs when only this layer is quantized",
-            "dB",
-        ),
-        "SQNR": legend(("the tensor alone", "with everything before it"))
-        + markers([_sqnr_row(p) for p in measured], "SQNR at the quantize points", "dB"),
-        "RANGES": legend(MODES)
-        + markers([_range_row(p, mode) for p in measured], "Ranges by method", "", top=RANGE_TOP),
-        "SATURATED": bars(
-            [
-                Row(point_name(p, names), (100 * p.saturated,), f"{100 * p.saturated:.3g}")
-                for p in insight.points
-                if p.saturated > 0
-            ],
-            "Percent of values cut off",
-            "%",
-        ),
-        "LAYERS": _table(layer_rows(insight.layers)),
-        "POINTS": _table(point_rows(insight.points, names)),
+        "FACTS": "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts.items()),
+        "PLOTS": sections,
+        "TABLES": details,
     }
     page = files("qsearch.report.insight").joinpath("page.html").read_text(encoding="utf-8")
     parts = page.split("@@")
@@ -148,7 +201,7 @@ def _number(value: float | None) -> str:
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "<p>none</p>"
-    words = {"layer", "operator", "point", "kind"}
+    words = {"layer", "operator", "point", "kind", "steps", "shape"}
     head = "".join(_cell("th", name, name in words) for name in rows[0])
     body = "".join(
         f"<tr>{''.join(_cell('td', value, name in words) for name, value in row.items())}</tr>"
