@@ -60,8 +60,8 @@ class DatasetRef:
     Attributes:
         kind: a key of ``workers.datasets.registry``: "npz", "image_folder", "synthetic".
         options: of that kind.
-        sha256: of ``Contents``, for data in files: whoever opens the dataset compares it with what
-            lies there. Empty compares nothing.
+        sha256: of ``Contents``, for data in files: opening the dataset compares it with the
+            files. Empty compares nothing.
     """
 
     kind: str

@@ -55,7 +55,7 @@ def find_layers(body: Expr, points: Sequence[Call]) -> list[Layer]:
             assert isinstance(node.op, Op)
             read = _read(node.operands(), seen_through)
             if read and FQAnnotateRewrite.get(node.op) is annotate_pass_through:
-                seen_through[node] = read  # the integers it moves are those that the next one reads
+                seen_through[node] = read  # the next operator reads the integers that it moves
             elif read:
                 layer = _followed(node, read, points, layer_of)
                 if layer is None:

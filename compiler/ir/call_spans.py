@@ -42,7 +42,7 @@ def restore_spans(mod: IRModule, index: Any, *, keep_others: bool = False) -> bo
         keep_others: calls that had no span keep their place in the text.
 
     Returns:
-        False, and changes nothing, when the values are not those of such a module.
+        False, and changes nothing, when the values do not describe such a module.
     """
     calls = _calls(mod)
     if not _is_index(index) or len(index["calls"]) != len(calls):

@@ -113,7 +113,7 @@ class _PatternRewriter(MixedModeMutator):
 def rewrite(callbacks: PatternCallback | Sequence[PatternCallback], expr: Expr) -> Expr:
     """Apply rules bottom-up, over and over until nothing changes.
 
-    Types are those of ``expr``: ``has_type`` does not match nodes that a rule has made.
+    Only nodes of ``expr`` have types: ``has_type`` does not match nodes that a rule has made.
 
     Raises:
         RewriteLoopError: still changing after 100 rounds.

@@ -40,8 +40,8 @@ class MetadataWriter:
     """Numbers objects by first use, one entry per object.
 
     Args:
-        external_data: where arrays go that are not written into the text: an .npz path takes those
-            above EXTERNAL_BYTES, a mapping takes all.
+        external_data: where arrays go that are not written into the text: an .npz path takes
+            arrays above EXTERNAL_BYTES, a mapping takes all.
         brief: describe constants instead of writing them.
     """
 

@@ -54,8 +54,8 @@ def rebuilt(
 
     Args:
         order: operands before users, such as ``post_order`` gives.
-        made: what a node becomes, from the node and the new forms of those before it; None keeps
-            it, over its new operands.
+        made: what a node becomes, from the node and the new forms of the nodes before it; None
+            keeps the node, over its new operands.
     """
     new: dict[Expr, Expr] = {}
     for node in order:

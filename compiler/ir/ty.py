@@ -46,8 +46,8 @@ MAX_NESTING = 100
 MAX_TYPE_PARTS = 1 << 12
 """Types in a type. Sixty lines of ``%n = (%m, %m)`` would make 2^60 without a bound."""
 MAX_ALL_TYPE_PARTS = 1 << 20
-"""Types in all tuples and functions that are the type of a node, and in those that are unified,
-over a whole module: 10 bytes of text can give a node a type of MAX_TYPE_PARTS."""
+"""Types in all tuples and functions of a module, in types of nodes and in types that are unified:
+10 bytes of text can give a node a type of MAX_TYPE_PARTS."""
 
 
 class Any:

@@ -38,7 +38,7 @@ def contract(
     """sum over the inner loops of a * b.
 
     Args:
-        a: of the rank of the loops, size 1 along those it does not depend on.
+        a: of the rank of the loops, size 1 along loops that it does not depend on.
         b: likewise; integers of any width, or floats of ``dtype``.
         loops: extents; the first ``kept`` of them stay.
         kept: number of loops that stay.
@@ -83,7 +83,7 @@ def contract(
 
 
 def _arranged(array: Array, groups: tuple[list[int], list[int], list[int]]) -> Array:
-    """Rank 3: one axis per group of loops, those outside all groups (of size 1) dropped."""
+    """Rank 3: one axis per group of loops; loops outside all groups (of size 1) are dropped."""
     order = [k for group in groups for k in group]
     rest = [k for k in range(array.ndim) if k not in order]
     moved = array.transpose(*order, *rest)

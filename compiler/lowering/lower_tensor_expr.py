@@ -71,7 +71,7 @@ class LowerTensorExprMutator(DeviceAwareExprMutator):
 
     Args:
         mod: the module it belongs to.
-        names: those of ``mod``, made once for all its functions.
+        names: the names of ``mod``, made once for all its functions.
         compiler: keeps what is lowered.
         process_fn: called once per lowered call, and with literals that are called as they are.
         config: targets of external functions.

@@ -143,7 +143,7 @@ class _Partitioner:
         )
 
     def _reads(self, node: Expr) -> list[Expr]:
-        """Operands of a node; those of tuples that are packed inside a function, for a call."""
+        """Operands of a node; of a call, the fields of tuples that its function packs."""
         if node in self._packed:
             return []
         found: list[Expr] = []

@@ -59,7 +59,7 @@ class Intermediate:
         node: number and name of the operator.
         what: the quantity.
         dtype: what it must fit into.
-        low, high: its bounds; for an accumulator those of every partial sum, in any order.
+        low, high: its bounds; for an accumulator the bounds of every partial sum, in any order.
     """
 
     node: str

@@ -232,9 +232,9 @@ def main_inputs(
     """Inputs of main by kind.
 
     Random floats reach a little beyond the clips of quantize_inputs. Special ones are NaN, both
-    infinities, both zeros, denormals, the largest numbers, and the floats beside those that are
-    scaled to half a step, where rounding turns; all NaN, and all kinds in one tensor. Integers are
-    random, and the ends of their dtype.
+    infinities, both zeros, denormals, the largest numbers, and the floats next to every
+    float that scales to half a step, where rounding turns; all NaN, and all kinds in one tensor.
+    Integers are random, and the ends of their dtype.
 
     Args:
         ranges: bounds of each parameter of quantized_main.

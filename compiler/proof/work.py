@@ -46,8 +46,8 @@ _STEP_CHARACTERS = 2000
 """Of C text per operator, its loops unrolled."""
 
 # Units: what one multiplication of efficientnet_lite0 costs in a whole verification, 18 ns of CPU
-# time: 17 runs of the reference, 13 of the integer ONNX, 13 of the C. The figures are those of
-# tests/benchmarks/bench_work.py, rounded up.
+# time: 17 runs of the reference, 13 of the integer ONNX, 13 of the C. The figures are measured by
+# tests/benchmarks/bench_work.py and rounded up.
 _UNITS = {
     4: (
         "add subtract multiply nn.bias_add maximum minimum clip nn.relu negative abs cast round "

@@ -49,9 +49,9 @@ class QConfig:
         stop_after_global_pool: nothing visited after an nn.global_avg_pool2d is quantized.
         avg_pool_round: average pooling loses nothing; the rounding happens in the requantization.
         weight_granularity: one weight scale per "tensor" or per output "channel".
-        activation_scheme: narrow activations are all "symmetric"; or those that are never negative
-            "unsigned", which doubles their levels; or also the others "asymmetric", with a zero
-            point where their range is not even.
+        activation_scheme: "symmetric": all narrow activations are signed. "unsigned": activations
+            that are never negative are unsigned, which doubles their levels. "asymmetric": the
+            others also have a zero point where their range is not even.
         integer_tables: activation functions, softmax, layer normalisation and every operator that
             moves data run on integers; the residual stream between layer norms has 16 bits.
         prerequisite_level: opt level of the passes before quantization; None takes the context's.
@@ -149,7 +149,7 @@ class QConfig:
 
     @property
     def needs_channels(self) -> bool:
-        """True where statistics of single channels are needed, beside those of quantize points."""
+        """True where statistics of single channels are needed, not only of points."""
         return self.smooth_alpha is not None or self.bias_correction or self.needs_grams
 
     @property

@@ -93,7 +93,7 @@ class Diagnosis:
         """Float operators that are no consequence of another, grouped by operator and advice.
 
         Each row: op, reason, advice, count, onnx_nodes, and how many more operators are float
-        because of them; those with the widest effect first.
+        because of them; the widest effect comes first.
         """
         follow = Counter(e.because_of for e in self.operators if e.because_of is not None)
         rows: dict[tuple[str, str, str], dict[str, Any]] = {}

@@ -234,7 +234,7 @@ def _refused_by_system(error: OSError) -> int:
 
 
 def _unforeseen(error: Exception, words: Sequence[str]) -> int:
-    """A bug of ours: one line for the user, the traceback for whoever asks for it."""
+    """A bug of ours: one line for the user, and the traceback with -vv."""
     print(
         f"error: unforeseen {type(error).__name__}: {error}\n"
         "  fix: run the same command again (finished trials are kept); with -vv it shows where",

@@ -60,7 +60,7 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class DashboardOptions:
-    """What a dashboard shows, and to whom.
+    """What a dashboard shows, and which users may see it.
 
     Attributes:
         root: a run folder, or a folder of run folders.
@@ -198,7 +198,7 @@ WARM_PAGES: Final = 8
 def warm(found: Shared) -> None:
     """Read the newest studies, and answer what their pages ask first.
 
-    What cannot be read is left to whoever asks for it: they are told why.
+    A study that cannot be read is skipped: its own request gives the error.
     """
     with contextlib.suppress(CompilerError):
         read, _ = found.snapshots.page(0, KEPT)

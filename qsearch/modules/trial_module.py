@@ -1,7 +1,7 @@
 """The module of any trial of a stored study, built again from what the study kept.
 
 Float module, statistics and ranges are artefacts, and a build is deterministic: the module has the
-bits that were scored, whoever was the winner.
+bits that were scored, whichever trial won.
 """
 
 from __future__ import annotations

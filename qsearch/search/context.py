@@ -25,7 +25,7 @@ class StudyContext:
     Attributes:
         repository: the store.
         study: the row of the study when the run began.
-        pool: workers; whoever made the pool closes it.
+        pool: workers; the caller that made the pool closes it.
         progress: what the user sees.
     """
 

@@ -192,7 +192,7 @@ class Driver:
         study_id = self.context.study_id
         self._seen_command = self.context.repository.last_command(study_id)
         if not self.context.repository.shared:
-            # We hold the database's lock: whoever else was here, in whatever study, is gone.
+            # We hold the lock of the database: every other driver, of any study, is gone.
             others = self.context.repository.drivers_of(None, running=True)
             self._requeue([driver for driver in others if driver.id != self._me])
         self.queue.trials.note_all(self.context.repository.trials_of(study_id))

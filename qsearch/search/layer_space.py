@@ -248,7 +248,7 @@ def native_stdout_dropped() -> Iterator[None]:
     HiGHS 1.12, which SciPy 1.17 carries, prints a line left from debugging (ERGO-Code/HiGHS #2783).
     On a pipe C keeps it until the process ends, where it would follow the last line of ``--json``.
     """
-    if sys.stdout is None:  # closed by whoever started us
+    if sys.stdout is None:  # closed by the parent process
         yield
         return
     libc = ctypes.CDLL(None)

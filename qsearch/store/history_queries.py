@@ -66,7 +66,7 @@ class HistoryQueries(Database):
         """Events with an id above ``after``, oldest first.
 
         With several drivers on PostgreSQL an event may become visible after one with a greater id;
-        whoever follows the history reads the last few again.
+        a reader that follows the history reads the last few again.
         """
         rows = self.read(
             select(*EventRow.__table__.columns)

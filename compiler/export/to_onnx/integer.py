@@ -29,7 +29,7 @@ from compiler.ir.ty import is_integer
 def to_integer_onnx(mod: IRModule, function: str = "main") -> onnx.ModelProto:
     """Export a realised module, partitioned or not, with its integers as they are.
 
-    Float operators, such as those of quantize_inputs and dequantize_outputs, are exported as
+    Float operators, as in quantize_inputs and dequantize_outputs, are exported as
     ``float_model.to_onnx`` does. Inputs and outputs have the dtypes of the function's own.
 
     Args:

@@ -126,8 +126,8 @@ def _make_text_of_names(model: onnx.ModelProto, name: str) -> None:
 
 @cache
 def _fields_of(kind: Any) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
-    """Fields of a kind of message that hold text, and those that hold messages; and whether they
-    are repeated. Contents of tensors are neither."""
+    """Fields of a kind of message that hold text, and fields that hold messages, each with whether
+    it is repeated. Contents of tensors are neither."""
     found: dict[int, list[tuple[str, bool]]] = {
         FieldDescriptor.TYPE_STRING: [],
         FieldDescriptor.TYPE_MESSAGE: [],

@@ -22,7 +22,7 @@ class ExprRewriter:
     """``rewrite(pre, post)`` dispatches on the kind of ``pre``: a Call goes to ``rewrite_call``.
 
     ``pre`` is the original node, ``post`` the same node over rewritten children. A kind without a
-    rule gives ``post``. The names of the kinds are those of ``KIND_NAMES``.
+    rule gives ``post``. ``KIND_NAMES`` holds the names of the kinds.
     """
 
     _rules: ClassVar[dict[type[Expr], Handler]] = {}

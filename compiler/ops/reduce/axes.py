@@ -72,7 +72,7 @@ def reduce_rel(
 
 
 def reduction_layout(call: Call, orders: Sequence[Order]) -> Relaid | None:
-    """Sums of integers do not depend on the order of their terms; those of floats may."""
+    """Sums of integers do not depend on the order of their terms; sums of floats may."""
     attrs, order = ReduceAttrs.of(call), orders[0]
     if is_natural(order) or holds_float(call.args[0].checked_type):
         return None

@@ -111,7 +111,7 @@ def logsumexp_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilde
 
 
 def _with_ones(at: tuple[Scalar, ...], axes: tuple[int, ...]) -> list[Scalar]:
-    """Indices of a tensor without ``axes`` as those of the one that keeps them with size 1."""
+    """Indices of a tensor without ``axes`` as indices of the tensor that keeps them with size 1."""
     found = list(at)
     for axis in axes:
         found.insert(axis, imm(0))

@@ -45,8 +45,8 @@ class Relaid:
 
 
 LayoutRule = Callable[[Call, Sequence[Order]], Relaid | None]
-"""``rule(call, orders)``: ``call`` is typed and has static shapes, ``orders`` are those in which
-its arguments lie; for a tuple, the first order that is not natural. None: the operator takes its
+"""``rule(call, orders)``: ``call`` is typed and has static shapes, ``orders`` are the orders of
+its arguments; of a tuple, the first order that is not natural. None: the operator takes its
 operands as the graph has them."""
 
 FConvertLayout: OpRule[LayoutRule] = OpRule("FConvertLayout", asked_by="ConvertLayout")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-# Whoever has operators reads modules with PrimFuncs: the parser registers itself.
+# With operators, modules may hold PrimFuncs: their parser registers itself.
 import compiler.lir.parser  # noqa: F401
 from compiler.ir.expr import Call
 from compiler.ir.op import OpRule
@@ -33,8 +33,8 @@ Lowered = list[TensorView]
 
 LowerRule = Callable[[Call, Views, OutTypes, LirBuilder], Lowered]
 """``rule(call, inputs, out_types, builder) -> views``: ``call`` is typed with static shapes;
-``inputs`` are those of its arguments, tuples flattened left to right; ``out_types`` the tensors of
-its result, in the same order as the views returned, which have these shapes and dtypes."""
+``inputs`` are the views of its arguments, tuples flattened left to right; ``out_types`` are the
+tensors of its result, in the order of the views that the rule returns."""
 
 FLower: OpRule[LowerRule] = OpRule("FLower", asked_by="LowerTE")
 
@@ -89,8 +89,8 @@ def library_routine(symbol: str, compute: NumpyCompute) -> LowerRule:
     """The rule of an operator that is a routine on whole buffers; registers it for the reference.
 
     Args:
-        symbol: name of the routine; its attributes are those of the operator, ``axis`` counted from
-            the front.
+        symbol: name of the routine; its attributes are the operator's attributes, with ``axis``
+            counted from the front.
         compute: the operator's FNumpyCompute rule, which may not look at the result type.
     """
 

@@ -1,7 +1,7 @@
 """The questions of FoldScaleAxis: may a per-channel scale pass an operator, and what happens then.
 
-A *scale* is a tensor that varies along some axes of the value it multiplies; squeezed, it has just
-those axes. A *message* says which axes an operator can take a scale on. Source: Relay v0.10
+A *scale* is a tensor that varies along some axes of the value it multiplies; squeezed, it has
+these axes only. A *message* says which axes an operator can take a scale on. Source: Relay v0.10
 transforms/fold_scale_axis.cc.
 """
 

@@ -19,8 +19,8 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
     """Range S of every non-WEIGHT quantize point in binding order, shape (points,).
 
     With an ``activation_scheme`` other than "symmetric" the shape is (3 * points,): S of all
-    points, then the lower and then the upper ends, for those that may have an uneven grid. A lower
-    end of 0 says that nothing below it was seen.
+    points, then the lower ends, then the upper ends of the points that may have an uneven grid. A
+    lower end of 0 says that no value below 0 was seen.
 
     A tensor that is zero everywhere gets S = 1. Scales are remembered in ``stats``, so that
     the trials of a study pay for a search over thresholds once.

@@ -45,7 +45,7 @@ from compiler.quantize.calibration.weight_scale import weight_range
 
 
 def quantize_points(annotated: IRModule) -> list[Call]:
-    """The simulated_quantize calls of ``main`` in binding order, those of kind WEIGHT included."""
+    """The simulated_quantize calls of ``main`` in binding order, points of kind WEIGHT included."""
     return _points(list(post_order(annotated["main"].body)))
 
 

@@ -70,7 +70,7 @@ def input_bits(readers: Iterable[str], qconfig: QConfig) -> int:
 
 
 def chosen_bits(main: Function, qconfig: QConfig) -> dict[Expr, int]:
-    """Bits of points that do not have those of their kind, and of the data of layers; O(edges).
+    """Bits of the points whose bits differ from their kind's, and of the data of layers; O(edges).
 
     Args:
         main: of an annotated module.

@@ -144,7 +144,7 @@ class _Nest:
         return join_loops(order, frozenset(fixed), taken)
 
     def _raxes(self) -> list[Axis]:
-        """The loops of the reduction; those with bounds of their own outermost where that is free.
+        """The loops of the reduction; loops with their own bounds come first where that is free.
 
         Integers may be combined in any order. A loop without bounds can then add several terms at
         once, and the bounds are computed less often.

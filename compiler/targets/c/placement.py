@@ -24,9 +24,9 @@ class Placement:
         offsets: byte offset in the arena of every value that lies there.
         temps: byte offsets of the temporaries of each step's kernel.
         shared: for each step, parameters of its kernel whose memory the result takes over.
-        arena_bytes: of the whole arena, those of called functions included.
-        lower_bound_bytes: the largest set of values alive at once, those of called functions
-            included; no arena can be smaller.
+        arena_bytes: of the whole arena, called functions included.
+        lower_bound_bytes: the largest set of values alive at once, called functions included; no
+            arena can be smaller.
     """
 
     program: Program

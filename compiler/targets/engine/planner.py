@@ -125,7 +125,7 @@ class Planner:
         return found
 
     def _distinct_steps(self) -> list[Step]:
-        """The steps that are needed, equal ones once; counts who reads what.
+        """The steps that are needed, equal steps once; counts the readers of each value.
 
         A step that only moves or casts shares the item of its operand, so equal steps after it are
         equal as well.

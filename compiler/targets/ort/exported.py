@@ -1,4 +1,4 @@
-"""Exported modules carry a test of their bits, and are opened by somebody who runs it.
+"""Exported modules carry a test of their bits; ``open_exported`` runs it.
 
     metadata_props    qsearch.form     grid, onnx, …: what the file is
                       qsearch.check    seed of a noise input, SHA-256 of the outputs for it

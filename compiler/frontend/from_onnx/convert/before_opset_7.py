@@ -1,7 +1,7 @@
 """Binary operators before opset 7, where broadcasting was asked for and aligned by attributes.
 
-With ``broadcast=1`` the second operand's axes lie along those of the first that begin at ``axis``
-(the last ones when it is not given); without it both shapes are equal.
+With ``broadcast=1`` the second operand's axes lie along the first operand's axes from ``axis`` on
+(without ``axis``: the last axes); without ``broadcast`` both shapes are equal.
 """
 
 from __future__ import annotations
