@@ -104,4 +104,5 @@ def lower(
     to_c = (config.default_primitive.target or "").partition(" ")[0] == "c"
     fused = run_named(infer_module(mod), BEFORE_C if to_c else BEFORE_LOWERING, "lower")
     lowered = LowerTE(mod_name, config=config, cache_dir=str(cache_dir or ""))(fused)
-    return LoweredModule(lowered, config.default_primitive.target or "")
+    by_kind = {kind: str(one) for kind, one in config.targets_by_kind.items()}
+    return LoweredModule(lowered, config.default_primitive.target or "", mod_name, by_kind)

@@ -33,6 +33,7 @@ from compiler.runtime.npy import array_of, npy_bytes
 Array = NDArray[Any]
 
 TEXT, INDEX = "lir.txt", "lir.json"
+_MOST_NAME = 256
 
 # The walk over the graph is the reference target's; named as text, see ``runtime.kernels``.
 _GRAPH_EXECUTOR = "compiler.targets.reference.executor:ReferenceExecutor"
@@ -45,10 +46,14 @@ class LoweredModule:
     Args:
         mod: after LowerTE, typed.
         target: text of the target of plain kernels.
+        mod_name: prefix of the names of PrimFuncs.
+        targets_by_kind: ``Compiler`` attribute → text of the target of its functions.
     """
 
     mod: IRModule
     target: str = "c"
+    mod_name: str = "m"
+    targets_by_kind: Mapping[str, str] = field(default_factory=dict)
     _executors: dict[tuple[str, str | None], Executor] = field(default_factory=dict, repr=False)
 
     @property
@@ -106,7 +111,14 @@ class LoweredModule:
                 files[name] = member
                 members[member] = data
             externals.append({"kind": external.kind, "files": files})
-        members[INDEX] = json_bytes({"target": self.target, "externals": externals})
+        members[INDEX] = json_bytes(
+            {
+                "target": self.target,
+                "mod_name": self.mod_name,
+                "targets_by_kind": dict(self.targets_by_kind),
+                "externals": externals,
+            }
+        )
         return members
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -141,12 +153,17 @@ class LoweredModule:
             )
             externals = tuple(_external(entry, members) for entry in index["externals"])
             target = str(index["target"])
-        except (CompilerError, UnicodeDecodeError, KeyError, TypeError) as error:
+            mod_name = str(index.get("mod_name", "m"))
+            by_kind = {str(k): str(v) for k, v in index.get("targets_by_kind", {}).items()}
+        except (CompilerError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(
                 f"the lowered module cannot be read: {error}", fix="use the qsearch that wrote it"
             ) from error
         return LoweredModule(
-            mod.with_attr("external_mods", externals) if externals else mod, target
+            mod.with_attr("external_mods", externals) if externals else mod,
+            target,
+            mod_name[:_MOST_NAME],
+            by_kind,
         )
 
     @staticmethod

@@ -26,6 +26,11 @@ _RECORDS: Final = {
     "older": "the writer's record is of an older format and was not compared: whether the file was "
     "changed is not known; --record writes a new one",
 }
+_LOWERED = {
+    "agrees": "is what lowering this module gives",
+    "unknown": "is NOT what lowering this module gives here, and was not run: nothing is known of it; "
+    "compiler.lower makes it again",
+}
 _SIGNATURES: Final = {
     "unsigned": "none",
     "not checked": "by key {}, not checked; --key checks it",
@@ -230,8 +235,8 @@ def verify_command(
 ) -> int:
     """Prove that a .qmod is integers only and cannot overflow, and test what it says.
 
-    Exit codes: 0 proved, 1 refuted, or its record or signature does not hold, 2 the file cannot be
-    read, or is too much work.
+    Exit codes: 0 proved, 1 refuted, or its record, lowered module or signature does not hold, 2 the
+    file cannot be read, or is too much work.
     """
     from qsearch.modules.verification import verify
     from qsearch.run_folder import RunFolder
@@ -260,6 +265,8 @@ def _report(found: Verification) -> list[str]:
     lines += _finding_lines(found.findings)
     lines.append(f"record: {_RECORDS[found.record]}")
     lines += _finding_lines(found.record_findings)
+    if found.lowered != "missing":
+        lines.append(f"lowered module: {_LOWERED[found.lowered]}")
     lines.append(f"signature: {_SIGNATURES[found.signature.state].format(found.signature.key)}")
     if found.proof is None:
         return lines

@@ -2,9 +2,9 @@
 
 hashes → types → dtypes → ranges → samples → executors → lowered → data → record → signature
 
-Verdict, record and signature are three answers. Whatever fails in the module is a finding, and one
-finding refutes. A record or a signature that does not hold leaves the verdict as it is and makes
-the file unacceptable. A file that is no .qmod at all is an error.
+Verdict, record, lowered module and signature are four answers. Whatever fails in the module is a
+finding, and one finding refutes. A record, a lowered module or a signature that does not hold leaves
+the verdict as it is and makes the file unacceptable. A file that is no .qmod at all is an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import onnxruntime
@@ -34,6 +34,7 @@ from compiler.runtime.archive import json_bytes, read_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.target import Target
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError
 from qsearch.run_folder import RunFolder, module_at
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     )
 
 PathLike = str | os.PathLike[str]
+LoweredState = Literal["missing", "agrees", "unknown"]
 
 
 _CHUNK: Final = 16
@@ -80,6 +82,8 @@ class Verification:
         record_findings: where a record that disagrees does.
         signature: what the signature of the file is worth.
         evaluation: score and output hash on the data that was given; None without data.
+        lowered: whether a lowered module that ships is what lowering the module gives; "missing"
+            where there is none, or where the module is refuted.
     """
 
     path: Path
@@ -90,6 +94,7 @@ class Verification:
     record_findings: tuple[Finding, ...] = ()
     signature: Signature = UNSIGNED
     evaluation: Mapping[str, Any] | None = None
+    lowered: LoweredState = "missing"
 
     @property
     def proved(self) -> bool:
@@ -97,7 +102,7 @@ class Verification:
         return not self.findings
 
     def acceptable(self, require_record: bool = False) -> bool:
-        """Whether the file is proved and neither its record nor its signature speaks against it.
+        """Whether the file is proved, and neither record, signature nor lowered module is against it.
 
         Args:
             require_record: a record that is missing or of an older format does not suffice.
@@ -105,7 +110,8 @@ class Verification:
         recorded = self.record == "agrees" or (
             not require_record and self.record in ("missing", "older")
         )
-        return self.proved and recorded and self.signature.holds
+        known = self.lowered != "unknown"
+        return self.proved and recorded and known and self.signature.holds
 
     def to_dict(self) -> dict[str, Any]:
         """proof.json; no time, host or path."""
@@ -118,6 +124,7 @@ class Verification:
             "record": self.record,
             "record_findings": [_finding_row(f) for f in self.record_findings],
             "signature": {"state": self.signature.state, "key": self.signature.key},
+            "lowered": self.lowered,
             "evaluation": None if self.evaluation is None else dict(self.evaluation),
             "checked_with": {
                 "qsearch": code_version(),
@@ -207,8 +214,6 @@ def _verify(
     types = declared_types(source, module.module)
     proof = derive(module.module, module.samples, compiled=find_compiler() is not None)
     against = [*types, *proof.findings]
-    if module.lowered is not None and not against:
-        against.extend(check_lowered(module.module, module.lowered))
     differences = compare_record(module.proof, proof)
     record: RecordState = "disagrees" if differences else record_state(module.proof)
     if not module.samples and data is None:
@@ -218,9 +223,16 @@ def _verify(
         comparison, evaluation, found = _evaluate(path, module, data, preprocess)
         proof = proof.with_comparison(comparison, "eval")
         against.extend([*comparison.finding("eval"), *found])
-    signature = check_signature(members, trusted)
     return Verification(
-        path, digest, tuple(against), proof, record, differences, signature, evaluation
+        path,
+        digest,
+        tuple(against),
+        proof,
+        record,
+        differences,
+        check_signature(members, trusted),
+        evaluation,
+        "missing" if against else lowered_state(module.module, module.lowered),
     )
 
 
@@ -262,18 +274,21 @@ def _unchanged_members(found: Verification) -> dict[str, bytes]:
     return read_archive(found.path)
 
 
-def check_lowered(module: IRModule, lowered: LoweredModule) -> tuple[Finding, ...]:
-    """Whether a lowered module that ships in a file is what lowering its module gives.
+def lowered_state(module: IRModule, lowered: LoweredModule | None) -> LoweredState:
+    """Whether the lowered module of a file is what lowering its module gives, with its options.
 
-    It is not run: equal text computes what the generated C of the module was seen to compute.
+    It is never run: its loops may be endless and its indices anywhere. Equal text computes what the
+    generated C of the module was seen to compute. Other text may come from another version, from
+    passes of its writer's own, or from an attacker.
     """
-    what = f"is not what lowering the module for target {lowered.target!r} gives"
+    if lowered is None:
+        return "missing"
     try:
-        if lower(module, target=lowered.target).members() == lowered.members():
-            return ()
-    except CompilerError as error:
-        what = f"cannot be compared, because the module cannot be lowered: {error}"
-    return (Finding("lowered", "the lowered module", f"{what}; nothing is known of it"),)
+        kinds = {kind: Target.from_text(text) for kind, text in lowered.targets_by_kind.items()}
+        again = lower(module, lowered.mod_name, lowered.target, targets_by_kind=kinds)
+        return "agrees" if again.members() == lowered.members() else "unknown"
+    except CompilerError:
+        return "unknown"
 
 
 def declared_types(source: str, module: IRModule) -> tuple[Finding, ...]:

@@ -9,8 +9,8 @@ bytes and valid protobuf fields; what imports is diagnosed, quantized and verifi
 a module, parsed, typed and proved. data: .npz, .npy, preprocess, settings, qconfig, space and
 hardware files. Commands run as on the command line, in child processes with limits.
 
-Counted are exit codes, and three faults: a traceback or "unforeseen"; more than 10 CPU s in
-one command (the honest files take less than one), or 2 GB; a module that is proved while exact
+Counted are exit codes, and three faults: a traceback or "unforeseen"; 10 CPU s more in
+one command than an honest model with inputs of the same size takes, or 2 GB; a module that is proved while exact
 integers at the ends of its inputs leave a dtype or a stated bound. The command exits 1 where there
 is any. ``--only`` runs one again.
 """
@@ -21,6 +21,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import os
 import resource
 import shutil
@@ -70,6 +71,9 @@ from tests.compiler.proof.forged import contradiction
 from tests.e2e.operator_cases import CASES
 
 MORE_CPU_S = 10
+CPU_S_PER_ELEMENT = 7e-6
+"""Of an input: an honest model of three convolutions is compiled on 64 made-up samples in this."""
+MOST_ELEMENTS = 1 << 21
 MOST_BYTES = 2 << 30
 BATCH = 250
 Generator = np.random.Generator
@@ -78,10 +82,15 @@ FAULTS = ("unforeseen", "over bounds", "falsely proved")
 
 @dataclass(slots=True)
 class Told:
-    """What one mutant came to: what was done with it, CPU seconds of each command, and faults."""
+    """What one mutant came to: what was done with it, CPU seconds of each command, and faults.
+
+    Attributes:
+        honest_s: what an honest file of this size takes.
+    """
 
     outcomes: list[str] = field(default_factory=list)
     command_s: list[float] = field(default_factory=list)
+    honest_s: float = 0.0
     faults: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -281,12 +290,22 @@ def onnx_file(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
         for _ in range(int(rng.integers(1, 3))):
             change_message(model, rng, bases.words)
         path.write_bytes(model.SerializeToString())
+    told.honest_s = CPU_S_PER_ELEMENT * _input_elements(model)
+    resource.setrlimit(resource.RLIMIT_CPU, (_cpu_limit(told), resource.RLIM_INFINITY))
     if command(told, "doctor", str(path)) != 0:
         return
     if command(told, "compile", str(path), "-q", "-o", str(out)) != 0:
         return
     if command(told, "verify", str(out), "-o", str(folder / "proof.json")) == 0:
         judge(told, load_qmod(out).module)
+
+
+def _input_elements(model: onnx.ModelProto) -> int:
+    """Elements of the declared inputs, as far as an honest file may have them."""
+    shapes = [
+        [dim.dim_value for dim in given.type.tensor_type.shape.dim] for given in model.graph.input
+    ]
+    return min(sum(math.prod(max(dim, 1) for dim in shape) for shape in shapes), MOST_ELEMENTS)
 
 
 @kind("text")
@@ -396,14 +415,13 @@ def one(name: str, bases: Bases, seed: int, index: int, folder: Path) -> dict[st
     told = Told()
     began = _cpu()
     _forget_peak()
-    limit = int(time.process_time()) + 2 * MORE_CPU_S + 5
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CPU, (_cpu_limit(told), resource.RLIM_INFINITY))
     try:
         KINDS[name](bases, np.random.default_rng([seed, *name.encode(), index]), place, told)
     except Exception:
         told.faults.append(("unforeseen", traceback.format_exc()[-900:]))
     taken, peak = max(told.command_s, default=_cpu() - began), _peak()
-    if taken > MORE_CPU_S or peak > MOST_BYTES:
+    if taken > told.honest_s + MORE_CPU_S or peak > MOST_BYTES:
         told.faults.append(("over bounds", f"{taken:.1f} CPU s, {peak >> 20} MB"))
     if not told.faults:
         shutil.rmtree(place, ignore_errors=True)
@@ -414,6 +432,11 @@ def one(name: str, bases: Bases, seed: int, index: int, folder: Path) -> dict[st
         "cpu_s": taken,
         "peak": peak,
     }
+
+
+def _cpu_limit(told: Told) -> int:
+    """Seconds of this process after which a command is killed."""
+    return int(time.process_time() + 2 * (MORE_CPU_S + told.honest_s)) + 5
 
 
 def _cpu() -> float:

@@ -150,20 +150,38 @@ def test_what_compile_writes_is_proved(shipped: Path) -> None:
     assert found.evaluation is None
 
 
-def test_a_lowered_module_must_be_what_lowering_gives(shipped: Path, tmp_path: Path) -> None:
+def test_a_lowered_module_must_be_what_lowering_gives(
+    shipped: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     found = load_qmod(shipped)
     path = tmp_path / "m.qmod"
     replace(found, lowered=lower(found.module)).save(path)
-    assert qsearch.verify(path).proved
+    assert qsearch.verify(path).lowered == "agrees"
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist() if name != MANIFEST}
     name = next(n for n in sorted(members) if n.startswith("lir/") and b"|i1" in members[n])
     array = np.load(io.BytesIO(members[name])).copy()
     array.reshape(-1)[0] ^= 1
-    write_archive(path, {**members, name: npy_bytes(array)})
-    assert [f.check for f in qsearch.verify(path).findings] == ["lowered"]
-    write_archive(path, {**members, "lir.json": b'{"target": "fpga", "externals": []}'})
-    assert [f.check for f in qsearch.verify(path).findings] == ["lowered"]
+    fpga = b'{"target": "fpga", "externals": []}'
+    for changed in ({name: npy_bytes(array)}, {"lir.json": fpga}):
+        write_archive(path, {**members, **changed})
+        verified = qsearch.verify(path)
+        assert verified.proved, "the module is what it was"
+        assert verified.lowered == "unknown"
+        assert not verified.acceptable()
+    assert run(["verify", str(path)]) == 1
+    assert "lowered module: is NOT what lowering this module gives" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("options", [{"mod_name": "net"}, {"target": "reference"}])
+def test_a_module_that_was_lowered_with_other_options_is_no_other_module(
+    shipped: Path, tmp_path: Path, options: dict[str, str]
+) -> None:
+    found = load_qmod(shipped)
+    replace(found, lowered=lower(found.module, **options)).save(tmp_path / "m.qmod")
+    verified = qsearch.verify(tmp_path / "m.qmod")
+    assert (verified.findings, verified.lowered) == ((), "agrees")
+    assert verified.acceptable(require_record=True)
 
 
 @pytest.mark.parametrize("name", CHANGES)
