@@ -190,10 +190,15 @@ class NotFullyIntegralError(QuantizeError, AssertionError):
     """``fully_integral`` was asked for and a float operator is left."""
 
 
+_ALIKE = 0.5
+"""Likeness, as difflib measures it, from which a word may be a slip of another."""
+
+
 def nearest(word: str, legal: Iterable[str], count: int = 3) -> list[str]:
-    """Legal words that look most like ``word``, best first; all lower-case comparison."""
-    words = list(legal)
-    return difflib.get_close_matches(word, words, n=count, cutoff=0.4)
+    """Legal words that look like ``word`` in any case, best first; none where all are far off."""
+    words = {legal_word.lower(): legal_word for legal_word in legal}
+    close = difflib.get_close_matches(word.lower(), list(words), n=count, cutoff=_ALIKE)
+    return [words[found] for found in close]
 
 
 def legal_names(word: str, legal: Iterable[str]) -> str:

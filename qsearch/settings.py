@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from workers.metrics.registry import cost_options, metric_options
+from workers.metrics.registry import cost_options, metric_options, option_named
 
 COSTS: Final = cost_options()
 """What ``--minimize`` may name, and ``--metric`` with less being better."""
@@ -71,7 +71,10 @@ class UnknownWordError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A setting takes one of these words, or an import path of the user's own code."""
+    """A setting takes one of these words in any case, or an import path of the user's own code.
+
+    Measures may be called as they are printed: ``model_bytes`` is ``size``.
+    """
 
     legal: tuple[str, ...]
     or_import_path: bool = False
@@ -84,9 +87,11 @@ class OneOf:
         """
         if isinstance(raw, str) and self.or_import_path and is_import_path(raw):
             return raw
-        if raw not in self.legal:
-            raise UnknownWordError(raw, self.legal)
-        return str(raw)
+        words = {word.lower(): word for word in self.legal}
+        for word in (str(raw).lower(), option_named(str(raw)).lower()):
+            if word in words:
+                return words[word]
+        raise UnknownWordError(raw, self.legal)
 
 
 def is_import_path(text: str) -> bool:
@@ -203,7 +208,7 @@ def _limits(raw: Any) -> tuple[tuple[str, float], ...]:
     legal = OneOf(tuple(name for name in COSTS if name != "size"))
     found = {}
     for name, value in _pairs(raw):
-        if name == "size":
+        if option_named(name) == "size":
             raise ValueError("size has a limit of its own, --max-size")
         cost = legal.check(name)
         found[cost] = _finite(value, f"a number for {name}, such as 39")

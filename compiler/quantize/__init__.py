@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from compiler.quantize.candidate import Candidate as Candidate
     from compiler.quantize.candidate import build_candidate as build_candidate
     from compiler.quantize.candidate import mark as mark
+    from compiler.quantize.choice import Decision as Decision
+    from compiler.quantize.choice import choose as choose
     from compiler.quantize.conversions import fuse_partitions as fuse_partitions
     from compiler.quantize.conversions import partition_conversions as partition_conversions
     from compiler.quantize.conversions import partition_prefix as partition_prefix

@@ -142,9 +142,9 @@ def _nodes(names: Any) -> str:
 @option(
     "--qconfig",
     metavar="K=V,…",
-    default="",
-    help="changes to the recommended configuration (lists: skip_conv_layers=[0,3]), "
-    "or a qconfig.json",
+    default="auto",
+    help="changes to the recommended configuration (lists: skip_conv_layers=[0,3]), or a "
+    "qconfig.json; auto chooses from the calibration data and says why (auto)",
 )
 @option(
     "-o",
@@ -200,6 +200,8 @@ def compile_command(
         sign_file(Path(out), signer)
     print(out)
     if verbosity >= 0 and module.qconfig is not None:
+        for decision in module.provenance.get("decisions", ()):
+            print(f"chosen: {decision}", file=sys.stderr)
         from qsearch.cli.launch import export_step
 
         place = shlex.quote(str(Path(out)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,18 +21,32 @@ COUNTED: Final = 1000
 
 
 def print_rows(rows: Rows, format: str) -> None:
-    """Print rows as "table", "json" or "csv"."""
-    write = {"table": table, "json": json_text, "csv": csv_text}[format]
+    """Print rows as "table", "json" or "csv"; a table fits the terminal it is printed to."""
+    if format == "table":
+        print(table(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+        return
+    write = {"json": json_text, "csv": csv_text}[format]
     print(write(rows), end="" if format == "csv" else "\n")
 
 
-def table(rows: Rows) -> str:
-    """Columns padded to their widest value; floats to four places, counts to none."""
+def table(rows: Rows, width: int | None = None) -> str:
+    """Columns padded to their widest value; floats to four places, counts to none.
+
+    Args:
+        width: letters of a line. The widest columns are left out until lines fit, and named below.
+    """
     if not rows:
         return "(none)"
     cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
+    widths = {i: max(len(line[i]) for line in cells) for i in range(len(cells[0]))}
+    dropped: list[int] = []
+    while width is not None and len(widths) > 1 and sum(widths.values()) + 2 * len(widths) > width:
+        dropped.append(max((i for i in widths if i), key=lambda i: (widths[i], i)))
+        del widths[dropped[-1]]
+    lines = ["  ".join(line[i].ljust(w) for i, w in widths.items()) for line in cells]
+    if dropped:
+        names = ", ".join(cells[0][i] for i in sorted(dropped))
+        lines.append(f"(without {names}: too wide for this terminal; --format csv has them)")
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration
+from compiler.quantize import Calibration, Decision
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.data import PreparedData, prepare_data, read_preprocess
@@ -61,14 +61,16 @@ def quantize(
 
     Args:
         calib: as for ``launch``; None is synthetic inputs, and not needed for global_scale.
-        qconfig: a QConfig is taken as it is; a mapping, ``"k=v,k=[v]"`` or the path of a
-            qconfig.json changes ``QConfig.recommended()``, which is also what None means.
+        qconfig: None or "auto" chooses from the statistics of the data, and the module's
+            provenance gives the reasons (``compiler.quantize.choose``). A QConfig is taken as it
+            is; a mapping, ``"k=v,k=[v]"`` or the path of a qconfig.json changes
+            ``QConfig.recommended()``.
         dim: sizes of named dimensions.
         seed: of synthetic inputs.
     Raises:
         CompilerError: the model, data or configuration cannot be used.
     """
-    config = resolve_qconfig(qconfig)
+    config = None if qconfig is None or qconfig == "auto" else resolve_qconfig(qconfig)
     source = find_model(model)
     module = import_model(source, dim)
     inputs = input_specs(module)
@@ -83,6 +85,9 @@ def quantize(
             seed=int(seed),
         )
         calibration = Calibration(module, Batches(data, inputs))
+        decisions: tuple[Decision, ...] = ()
+        if config is None:
+            config, decisions = calibration.choose()
         if calibration.scales_for(config) and data.synthetic:
             log.warning(
                 "no calibration data was given: activation ranges come from random inputs "
@@ -101,6 +106,7 @@ def quantize(
                 "module_sha256": ModuleBlob.pack(module).sha256,
                 "calib_sha256": data.sha256,
                 "seed": int(seed),
+                **({"decisions": [str(one) for one in decisions]} if decisions else {}),
                 INTERFACE: declared_interface(source.path).to_dict(),
                 "code_version": code_version(),
             },

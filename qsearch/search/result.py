@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from compiler.runtime.artifact import QModule
 
 
+CHOSEN: Final = "chosen"
+"""Kind of the event that holds the first trial's configuration and the reasons for it."""
+FIRST_EVENTS: Final = 20
+"""Events among which those are that a search begins with."""
 _ALWAYS_TOLD: Final = ("hw_groups", "hw_traffic")
 
 
@@ -245,6 +249,9 @@ def finish(
         },
         float_ops=winner.float_ops,
     )
+    events = repository.events_of(study.id, limit=FIRST_EVENTS)
+    chosen = [event.data or {} for event in events if event.kind == CHOSEN]
+    report["first_trial"] = chosen[0]["decisions"] if chosen else []
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
     write_atomically(folder.report, text.encode())
     if best is None and not interrupted:

@@ -112,6 +112,7 @@ class StudySampler:
         objective: what the sampler maximises.
         spec: name of the sampler, seed and batches.
         plan: bits of single layers, for the stage "layers".
+        chosen: what the statistics speak for: the study's first trial, before ``start``.
     """
 
     def __init__(
@@ -121,7 +122,9 @@ class StudySampler:
         objective: Objective,
         spec: SamplerSpec,
         plan: LayerPlan | None = None,
+        chosen: QConfig | None = None,
     ) -> None:
+        self._chosen = chosen
         self.space = space
         self.start = start
         self.objective = objective
@@ -233,7 +236,7 @@ class StudySampler:
             assert self.plan is not None
             first = self.plan.first_points()[:_PROGRAMMES]
             return first[place] if place < len(first) else None
-        good = first_points(self.space, self.start)
+        good = first_points(self.space, self.start, self._chosen)
         guesses = good if self._spec.sampler == AUTO else good[:1]
         if place < len(guesses):
             return guesses[place]

@@ -39,7 +39,7 @@ from qsearch.search.evaluator import (
 from qsearch.search.layer_space import LayerPlan
 from qsearch.search.objectives import keeps_accuracy
 from qsearch.search.pruner import SignFlipPruner
-from qsearch.search.result import SearchResult, finish
+from qsearch.search.result import CHOSEN, FIRST_EVENTS, SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler
 from qsearch.search.space import first_points, to_qconfig
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageBook
@@ -69,7 +69,6 @@ log = logging.getLogger("qsearch.search.session")
 
 EXAMINED = "examined"
 """Kind of the event that holds what is doubtful about the float model's score."""
-_FIRST_EVENTS = 20
 FLOAT_MODULE = "float_module"
 INTERRUPTED = "interrupted"
 _HASHED_BYTES = 64 << 20
@@ -189,7 +188,7 @@ class Session:
     def _doubt(self, outputs: tuple[Any, ...]) -> None:
         """Warn of a float model whose score is not plausible; once, and of what was found then."""
         prepared, rows = self._prepared, self._context.repository
-        events = rows.events_of(self._context.study_id, limit=_FIRST_EVENTS)
+        events = rows.events_of(self._context.study_id, limit=FIRST_EVENTS)
         known = [event.data or {} for event in events if event.kind == EXAMINED]
         if known:
             warnings = tuple(known[0]["warnings"])
@@ -278,7 +277,11 @@ class Session:
     def _first_guess(self) -> list[Base]:
         """The first good guess of the space and its ranges, where there are both."""
         prepared = self._prepared
-        points = first_points(prepared.space, prepared.start)[1:2]
+        points = [
+            point
+            for point in first_points(prepared.space, prepared.start, self._chosen())
+            if point != prepared.space.params_of(prepared.start)
+        ][:1]
         try:
             guesses = [to_qconfig(point, prepared.start) for point in points]
             return [(guess, self._calibration.scales_for(guess)) for guess in guesses]
@@ -286,6 +289,27 @@ class Session:
             raise
         except CompilerError:
             return []  # its trial will tell
+
+    def _chosen(self) -> QConfig | None:
+        """What the statistics speak for; a study keeps what it began with.
+
+        None for a study that began without it, and where no trial measures channels.
+        """
+        rows, study_id = self._context.repository, self._context.study_id
+        events = rows.events_of(study_id, limit=FIRST_EVENTS)
+        known = [event.data or {} for event in events if event.kind == CHOSEN]
+        if known:
+            return QConfig.from_dict(known[0]["qconfig"])
+        names = {parameter.name for parameter in self._prepared.space.parameters}
+        if "bias_correction" not in names or rows.trials_of(study_id):
+            return None
+        chosen, decisions = self._calibration.choose()
+        told = [str(decision) for decision in decisions]
+        data = {"qconfig": chosen.to_dict(), "decisions": told}
+        rows.add_event(study_id, CHOSEN, data=data)
+        for decision in told:
+            self._context.progress.message(f"first trial: {decision}")
+        return chosen
 
     def _make_driver(self, evaluator: Evaluator, plan: LayerPlan | None) -> Driver:
         prepared, context = self._prepared, self._context
@@ -308,7 +332,10 @@ class Session:
             and prepared.space.size(settings.trials + 1) <= settings.trials,
             waits=alpha > 0,
         )
-        sampler = StudySampler(prepared.space, prepared.start, prepared.objective, spec, plan)
+        chosen = None if spec.enumerates else self._chosen()
+        sampler = StudySampler(
+            prepared.space, prepared.start, prepared.objective, spec, plan, chosen
+        )
         queue = TrialQueue(
             context, trials, sampler, self._calibration, work_key(prepared), self._budget
         )

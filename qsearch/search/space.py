@@ -275,9 +275,11 @@ _GOOD_GUESSES: Final[tuple[Params, ...]] = (
 smoothing, other networks gain most from adaptive rounding."""
 
 
-def first_points(space: Space, start: QConfig) -> list[Params]:
-    """Tried before the sampler is asked: ``start``, then what served our models best.
+def first_points(space: Space, start: QConfig, chosen: QConfig | None = None) -> list[Params]:
+    """Tried before the sampler is asked: ``chosen``, ``start``, then what served our models best.
 
+    Args:
+        chosen: what the statistics speak for; what the space does not have is left out of it.
     Raises:
         SearchError: ``start`` is not a point of the space.
     """
@@ -286,6 +288,12 @@ def first_points(space: Space, start: QConfig) -> list[Params]:
     for guess in _GOOD_GUESSES:
         if all(value in known.get(name, ()) for name, value in guess.items()):
             points.append(space.effective({**points[0], **guess}))
+    if chosen is not None:
+        usual, fields = QConfig.recommended().to_dict(), chosen.to_dict()
+        decided = {name: value for name, value in fields.items() if value != usual[name]}
+        fitting = {name: v for name, v in decided.items() if v in known.get(name, ())}
+        first = space.effective({**points[0], **fitting})
+        points = [first, *(point for point in points if point != first)]
     return points
 
 

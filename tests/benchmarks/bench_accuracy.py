@@ -1,7 +1,7 @@
 """Accuracy of fully integral modules beside onnxruntime's quantization, model by model.
 
     python -m tests.benchmarks.bench_accuracy [--models NAME …] [--images N] [--calib N]
-        [--methods MinMax …] [--data ../shared/data] [--json FILE]
+        [--methods MinMax …] [--no-search] [--data ../shared/data] [--json FILE]
 
 For every model: float; onnxruntime quantize_static per tensor and per channel, MinMax, Entropy and
 Percentile, u8 and s8; and ours, written to a file, read again, and run on the exact grid, whose
@@ -10,7 +10,9 @@ SQNR, each with a 95 % interval; CPU milliseconds an image with all sides taking
 
 Ours is the configuration with the best top-1 of those within 0.5 dB of our best SQNR. Goals, which
 set the exit code: within 0.3 points of the best peer's top-1 and 0.5 dB of the best peer's SQNR,
-which may be two peers, and no output that differs from the reference.
+which may be two peers, and no output that differs from the reference. With ``--no-search`` ours is
+what ``qsearch compile`` chooses alone; it has to be within a point of float and at least the best
+peer's SQNR.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,10 @@ OURS: tuple[dict[str, Any], ...] = (
 )
 """Changes to the recommended configuration; the first is the recommendation itself."""
 
+ALONE: tuple[None, ...] = (None,)
+"""What ``qsearch compile`` chooses by itself."""
+TOP1_OF_FLOAT_ALONE = -1.0
+
 Run = Callable[[NDArray[np.float32]], NDArray[Any]]
 
 
@@ -90,13 +96,19 @@ def measure_peers(
 
 
 def measure_ours(
-    model: Path, calib: Split, dev: Split, reference: Any, work: Path
+    model: Path,
+    calib: Split,
+    dev: Split,
+    reference: Any,
+    work: Path,
+    configurations: Sequence[dict[str, Any] | None] = OURS,
 ) -> list[tuple[str, Score, dict[str, Any], Run]]:
     """The same for our configurations; one that cannot be built is a row with its error."""
     batch = batch_of(model.stem)
     found = []
-    for changes in OURS:
-        name = "ours, " + (",".join(f"{k}={v}" for k, v in changes.items()) or "recommended")
+    for changes in configurations:
+        told = ",".join(f"{k}={v}" for k, v in (changes or {}).items())
+        name = "ours, " + ("chosen alone" if changes is None else told or "recommended")
         begin = time.process_time()
         try:
             made = qsearch.quantize(model, {"input": calib.images}, changes, dim={"N": batch})
@@ -107,6 +119,8 @@ def measure_ours(
         path = work / "ours.qmod"
         made.save(path)
         module = qsearch.load(path)
+        for decision in module.provenance.get("decisions", ()):
+            print(f"  {decision}")
         run = on_grid(module)
         outputs = outputs_of(run, dev, batch)
         scored = score(outputs, reference, dev.labels)
@@ -150,7 +164,8 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         reference = outputs_of(plain, dev, 1)
         base = score(reference, reference, dev.labels)
         show({"name": "float", **base.to_dict()})
-        ours = measure_ours(model, calib, dev, reference, work)
+        configurations = ALONE if args.no_search else OURS
+        ours = measure_ours(model, calib, dev, reference, work, configurations)
         theirs = measure_peers(prepared, args.methods, calib, dev, reference, work)
         result: dict[str, Any] = {
             "model": model.stem,
@@ -161,7 +176,11 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         }
         if ours and theirs:
             result["verdict"] = compared(ours, theirs, plain, dev, batch)
-            result["verdict"]["points_from_float"] = round(chosen(ours)[1].top1 - base.top1, 2)
+            verdict = result["verdict"]
+            verdict["points_from_float"] = round(chosen(ours)[1].top1 - base.top1, 2)
+            if args.no_search:
+                near = verdict["points_from_float"] >= TOP1_OF_FLOAT_ALONE
+                verdict["met"] = near and verdict["sqnr_margin"] >= 0
             print(f"  {json.dumps(result['verdict'])}", flush=True)
     return result
 
@@ -224,6 +243,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, help="dev images per model (all)")
     parser.add_argument("--calib", type=int, help="calibration images per model (all)")
     parser.add_argument("--methods", nargs="*", default=peers.METHODS, choices=peers.METHODS)
+    parser.add_argument("--no-search", action="store_true", help="only what compile chooses")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     args.methods = tuple(args.methods)

@@ -64,7 +64,7 @@ def test_resolved_settings_can_be_read_back(tmp_path: Path) -> None:
     ("key", "value", "says"),
     [
         ("trails", "3", "trials"),
-        ("metric", "top-1", "top1"),
+        ("metric", "topp1", "top1"),
         ("pool", "proces", "process"),
         ("sampler", "tpee", "tpe"),
         ("evaluator", "gird", "grid"),
@@ -199,6 +199,28 @@ def test_names_of_the_version_before_mean_the_same(tmp_path: Path) -> None:
     of_variable = resolve({"sampler": "tpe"}, environment={"QSEARCH_JUDGE": "simulated"}).settings
     assert (of_variable.evaluator, of_variable.sampler) == ("simulated", "tpe")
     assert with_hyphens(["launch", "--judge", "grid"]) == ["launch", "--evaluator", "grid"]
+
+
+@pytest.mark.parametrize(
+    ("word", "option"),
+    [
+        ("model_bytes", "size"),
+        ("SQNR_dB", "sqnr"),
+        ("Accuracy", "top1"),
+        ("top-1", "top1"),
+        ("TOP1", "top1"),
+        ("latency_ms", "latency"),
+    ],
+)
+def test_a_metric_may_be_called_as_it_is_printed(word: str, option: str) -> None:
+    assert resolve({"metric": word}, environment={}).settings.metric == option
+
+
+def test_words_that_are_far_off_are_not_suggested() -> None:
+    with pytest.raises(SettingsError) as caught:
+        resolve({"metric": "map"}, environment={})
+    assert "did you mean" not in str(caught.value)
+    assert "legal: agreement" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,22 @@ def metric_options() -> tuple[str, ...]:
     return tuple(m.option for m in known_measures() if m.option)
 
 
+_SYNONYMS: Final = {"accuracy": "top1", "acc": "top1", "snr": "sqnr", "bytes": "size"}
+
+
+def option_named(word: str) -> str:
+    """The option that a word means: an option, a key or a title in any spelling; else the word."""
+    plain = _plain(word)
+    for each in known_measures():
+        if each.option and plain in map(_plain, (each.option, each.name, each.title)):
+            return each.option
+    return _SYNONYMS.get(plain, word)
+
+
+def _plain(word: str) -> str:
+    return "".join(letter for letter in word.lower() if letter.isalnum())
+
+
 def cost_options() -> tuple[str, ...]:
     """Words that ``--minimize`` takes."""
     return tuple(m.option for m in known_measures() if m.option and m.smaller_is_better)

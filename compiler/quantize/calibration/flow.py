@@ -13,7 +13,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Sequential
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize._given_points import given_points
 from compiler.quantize._prerequisite import Params, prerequisite_optimize
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize.calibration.activation_scales import activation_scales
@@ -42,7 +43,9 @@ from compiler.quantize.calibration.measurement import (
     merged_products,
 )
 from compiler.quantize.calibration.stats import CalibrationStats
+from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.candidate import Candidate, build_candidate, mark
+from compiler.quantize.choice import Decision, choose
 
 CHANNELS: Final = "channels"
 STATISTICS: Final = "calibration"
@@ -285,6 +288,16 @@ class Calibration:
             return ()
         return clipping_note(self._calibrated(qconfig).clipped, qconfig.calibrate_mode)
 
+    def choose(self) -> tuple[QConfig, tuple[Decision, ...]]:
+        """The configuration that the statistics speak for, and why; see ``choice.choose``.
+
+        Raises:
+            CalibrationError: there are no data, or they do not fit.
+        """
+        weighted = weighted_calls(self._mod["main"]) and not given_points(self._mod).count
+        channels = self.channels(QConfig.recommended(bias_correction=True)) if weighted else None
+        return choose(self._mod, channels)
+
     def candidate(self, qconfig: QConfig, context: QuantizeContext | None = None) -> Candidate:
         """The module of a configuration.
 
@@ -377,14 +390,17 @@ def quantize(
     params: Params | None = None,
     dataset: Iterable[Any] | None = None,
     context: QuantizeContext | None = None,
+    qconfig: QConfig | Literal["auto"] | None = None,
 ) -> IRModule:
-    """Quantize a float module after the current QConfig.
+    """Quantize a float module after a QConfig.
 
     Args:
         mod: the module; ``main`` is quantized.
         params: weights by parameter name, bound as constants.
         dataset: calibration batches (input name → array), iterable more than once.
         context: a run of one's own, to read its ``report`` afterwards; its QConfig counts.
+        qconfig: the configuration; None is that of ``context`` or the current one; "auto" is what
+            ``choose`` decides from the statistics of the dataset.
 
     Returns:
         The integer module, partitioned as ``partition_conversions`` says; with do_simulation the
@@ -397,7 +413,12 @@ def quantize(
         TypeError: the dataset can be read only once.
         QuantizeError: layers of the model multiply integers already.
     """
-    run = context_or_new(context)
+    if qconfig == "auto":
+        require_reiterable(() if dataset is None else dataset)
+        prepared = prerequisite_optimize(mod, params, QConfig.recommended().prerequisite_level)
+        calibration = Calibration(prepared, dataset)
+        return calibration.candidate(calibration.choose()[0]).module
+    run = context_or_new(context) if qconfig is None else QuantizeContext(qconfig)
     cfg = run.qconfig
     if dataset is not None and cfg.calibrate_mode != "global_scale":
         require_reiterable(dataset)

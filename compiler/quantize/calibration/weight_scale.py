@@ -29,7 +29,7 @@ weight_scales: NamedTable[WeightScale] = NamedTable("weight_scale", ConfigValueE
 
 @weight_scales.register("max")
 def max_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np.float32]:
-    """The largest magnitude."""
+    """The largest magnitude. It is cut by one step: the levels end at 127/128 of the range."""
     return largest
 
 

@@ -18,6 +18,7 @@ import pytest
 
 import qsearch
 from qsearch.cli.main import run
+from qsearch.cli.output import table
 from qsearch.errors import SearchFailedError
 from qsearch.run_folder import RunFolder
 from qsearch.store.engine import open_engine
@@ -282,3 +283,11 @@ def test_the_shell_completes_commands_options_and_words(
     assert run([]) == 0
     found = [line.split(",") for line in capsys.readouterr().out.splitlines()]
     assert [word for kind, word in found if kind == "plain"] == wanted
+
+
+def test_a_table_leaves_out_its_widest_columns_until_it_fits() -> None:
+    rows = [{"number": 1, "params": "x" * 80, "top1": 0.5}, {"number": 2, "params": "", "top1": 1}]
+    assert all(len(line) <= 70 for line in table(rows, 70).splitlines()[:-1])
+    assert "params" not in table(rows, 70).splitlines()[0]
+    assert "without params" in table(rows, 70)
+    assert "params" in table(rows).splitlines()[0]

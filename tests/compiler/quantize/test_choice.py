@@ -1,0 +1,63 @@
+"""choose: a configuration from statistics, with a figure for each decision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler import relay
+from compiler.ir.module import IRModule
+from compiler.quantize import Calibration, QConfig, choose, quantize
+
+
+def two_layers(rng: np.random.Generator, spread: float) -> IRModule:
+    """Two convolutions; one channel between them is ``spread`` times the others."""
+    first = rng.normal(size=(8, 3, 1, 1)).astype(np.float32)
+    second = rng.normal(size=(4, 8, 1, 1)).astype(np.float32)
+    first[0] *= spread
+    second[:, 0] /= spread
+    x = relay.var("x", (1, 3, 8, 8))
+    hidden = relay.op.nn.relu(relay.op.nn.conv2d(x, relay.const(first)))
+    return relay.module(relay.op.nn.conv2d(hidden, relay.const(second)))
+
+
+def batches(rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
+    return [{"x": rng.normal(size=(1, 3, 8, 8)).astype(np.float32)} for _ in range(8)]
+
+
+@pytest.mark.parametrize(("spread", "alpha"), [(1.0, None), (100.0, 0.75)])
+def test_uneven_channels_are_smoothed_and_even_ones_are_not(
+    spread: float, alpha: float | None
+) -> None:
+    first = np.ones((8, 3, 1, 1), np.float32)
+    first[0] *= spread
+    x = relay.var("x", (1, 3, 8, 8))
+    hidden = relay.op.nn.relu(relay.op.nn.conv2d(x, relay.const(first)))
+    ones = np.ones((4, 8, 1, 1), np.float32)
+    module = relay.module(relay.op.nn.conv2d(hidden, relay.const(ones)))
+    calibration = Calibration(module, [{"x": np.ones((1, 3, 8, 8), np.float32)}])
+    qconfig, decisions = calibration.choose()
+    assert qconfig.smooth_alpha == alpha
+    (why,) = (d.why for d in decisions if d.field == "smooth_alpha")
+    assert f"{spread:.1f} times the median" in why
+    assert {d.field for d in decisions} == {
+        *("calibrate_mode", "activation_scheme", "weight_scale", "bias_correction"),
+        "smooth_alpha",
+    }
+    assert all(getattr(qconfig, d.field) == d.value for d in decisions)
+    assert choose(module, calibration.channels(qconfig))[0] == qconfig
+
+
+def test_auto_is_more_exact_than_the_recommendation_where_channels_are_uneven() -> None:
+    rng = np.random.default_rng(0)
+    module, data = two_layers(rng, 60.0), batches(rng)
+    from compiler.pipeline import evaluate
+
+    def noise(made: IRModule) -> float:
+        wanted = [evaluate(module, batch)[0] for batch in data]
+        found = [evaluate(made, batch)[0] for batch in data]
+        return float(sum(((a - b) ** 2).sum() for a, b in zip(wanted, found, strict=True)))
+
+    alone = noise(quantize(module, dataset=data, qconfig="auto"))
+    recommended = noise(quantize(module, dataset=data, qconfig=QConfig.recommended()))
+    assert alone < recommended / 10
