@@ -127,6 +127,7 @@ __getattr__, __all__ = lazy_names(
         "compiler.quantize.calibration.modes": ("find_scale_by_percentile",),
         "compiler.quantize.calibration.quantize_calibrate": ("QuantizeCalibrate", "calibrate"),
         "compiler.quantize.candidate": ("Candidate", "build_candidate", "mark"),
+        "compiler.quantize.choice": ("Decision", "choose"),
         "compiler.quantize.conversions": (
             "fuse_partitions",
             "partition_conversions",
