@@ -28,8 +28,8 @@ _RECORDS: Final = {
 }
 _LOWERED = {
     "agrees": "is what lowering this module gives",
-    "unknown": "is NOT what lowering this module gives here, and was not run: nothing is known of it; "
-    "compiler.lower makes it again",
+    "unknown": "is NOT what lowering this module gives here, and was not run: nothing is known of "
+    "it; compiler.lower makes it again",
 }
 _SIGNATURES: Final = {
     "unsigned": "none",

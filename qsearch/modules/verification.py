@@ -3,8 +3,9 @@
 hashes → types → dtypes → ranges → samples → executors → lowered → data → record → signature
 
 Verdict, record, lowered module and signature are four answers. Whatever fails in the module is a
-finding, and one finding refutes. A record, a lowered module or a signature that does not hold leaves
-the verdict as it is and makes the file unacceptable. A file that is no .qmod at all is an error.
+finding, and one finding refutes. A record, a lowered module or a signature that does not hold
+leaves the verdict as it is and makes the file unacceptable. A file that is no .qmod at all is an
+error.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Verification:
         return not self.findings
 
     def acceptable(self, require_record: bool = False) -> bool:
-        """Whether the file is proved, and neither record, signature nor lowered module is against it.
+        """Whether the file is proved, and no record, lowered module or signature is against it.
 
         Args:
             require_record: a record that is missing or of an older format does not suffice.

@@ -10,9 +10,9 @@ a module, parsed, typed and proved. data: .npz, .npy, preprocess, settings, qcon
 hardware files. Commands run as on the command line, in child processes with limits.
 
 Counted are exit codes, and three faults: a traceback or "unforeseen"; 10 CPU s more in
-one command than an honest model with inputs of the same size takes, or 2 GB; a module that is proved while exact
-integers at the ends of its inputs leave a dtype or a stated bound. The command exits 1 where there
-is any. ``--only`` runs one again.
+one command than an honest model with inputs of the same size takes, or 2 GB; a module that is
+proved while exact integers at the ends of its inputs leave a dtype or a stated bound. The command
+exits 1 where there is any. ``--only`` runs one again.
 """
 
 from __future__ import annotations
