@@ -115,15 +115,34 @@ def profile_command(
 @argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
 @option(
     "--format",
-    metavar="c|onnx|grid|float|commands",
+    metavar="c|grid|onnx|qdq|float|commands",
     default="c",
-    help="c: C99 source with a self check; onnx: exact integers; grid: the same integers on "
-    "float32 tensors; float: a module that is not on integers; commands: what the accelerator "
-    "--hw and its host run, in order (c)",
+    help="c: C99 source with a self check; grid: exact integers on float32 tensors; onnx: the same "
+    "integers in their own dtypes; qdq: for the 8 bit kernels of --for; float: a module that is "
+    "not on integers; commands: what the accelerator --hw and its host run, in order (c)",
+    panel=OUTPUT,
+)
+@option(
+    "--for",
+    "runtime",
+    metavar="RUNTIME",
+    help="of qdq: onnxruntime, openvino or tensorrt (onnxruntime)",
+    panel=OUTPUT,
+)
+@option(
+    "--reduce-range",
+    help="of qdq: weights of 7 bits, for processors without VNNI, whose kernels saturate",
     panel=OUTPUT,
 )
 @options.hardware
 @options.matcher
+@option(
+    "--eval",
+    metavar="E",
+    help="score the ONNX model on this data, beside the module",
+    panel=INPUT,
+)
+@options.preprocess
 @option(
     "-o",
     "--out",
@@ -150,8 +169,12 @@ def profile_command(
 def export_command(
     module: str,
     format: str,
+    runtime: str | None,
+    reduce_range: bool,
     hw: str | None,
     matcher: str | None,
+    eval: str | None,
+    preprocess: str | None,
     out: str | None,
     batch: int | None,
     name: str | None,
@@ -160,7 +183,19 @@ def export_command(
     """Write a .qmod as C source, as ONNX, or as commands of an accelerator."""
     from qsearch.modules.export import export
 
-    found = export(module, format, out, name=name, batch=batch, hw=hw, matcher=matcher)
+    found = export(
+        module,
+        format,
+        out,
+        name=name,
+        batch=batch,
+        runtime=runtime,
+        reduce_range=reduce_range,
+        eval=eval,
+        preprocess=preprocess,
+        hw=hw,
+        matcher=matcher,
+    )
     if as_json:
         print(json.dumps(found.to_dict()))
         return EXIT_OK

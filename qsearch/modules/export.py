@@ -1,4 +1,4 @@
-"""A quantized module in a form that runs without qsearch: C, ONNX in one of three forms, or the
+"""A quantized module in a form that runs without qsearch: C, ONNX in one of four forms, or the
 commands of an accelerator.
 
 One more format: a function registered with ``export_formats`` that writes its files into a folder.
@@ -6,20 +6,17 @@ One more format: a function registered with ``export_formats`` that writes its f
 
 from __future__ import annotations
 
-import keyword
 import os
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from compiler.errors import CodegenError, OnnxExportError
+from compiler.errors import CodegenError
 from compiler.named_table import NamedTable
-from compiler.runtime.artifact import QModule, Sample, load_qmod
+from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.errors import RunFolderError, SettingsError
+from qsearch.modules.onnx_file import sample_of, scores, write_file, write_onnx
 from qsearch.run_folder import module_at
 
 if TYPE_CHECKING:
@@ -27,14 +24,16 @@ if TYPE_CHECKING:
 
 COMMANDS = "commands"
 """The format that needs an accelerator."""
-ONNX_FORMATS = ("grid", "onnx", "float")
+QDQ = "qdq"
+"""The format that is for the kernels of a runtime, and nearly exact."""
+ONNX_FORMATS = ("grid", "onnx", QDQ, "float")
 """Formats that are one .onnx file."""
 
 PathLike = str | os.PathLike[str]
-
-_TOLERANCE = 1e-4
-_SEED = 0
-"""Of the sample that a module without samples gets."""
+_WHY_QDQ_DIFFERS = (
+    "8 bit kernels multiply by float32 scales and round sums and averages once, where the module "
+    "rounds each part; softmax and layer normalisation are in float; what saturates reaches -128"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +66,8 @@ class ExportTarget:
         name: base of the file names.
         folder: it is there.
         batch: samples at a time, of ONNX; None takes any number.
+        runtime: that a QDQ graph is for.
+        reduce_range: its weights have 7 bits.
         hw: the accelerator, a shipped name or a file; None for formats that need none.
         matcher: how hardware groups are drawn: "greedy" or "optimal".
     """
@@ -74,6 +75,8 @@ class ExportTarget:
     name: str
     folder: Path
     batch: int | None = None
+    runtime: str = "onnxruntime"
+    reduce_range: bool = False
     hw: str | None = None
     matcher: str = "greedy"
 
@@ -90,6 +93,10 @@ def export(
     *,
     name: str | None = None,
     batch: int | None = None,
+    runtime: str | None = None,
+    reduce_range: bool = False,
+    eval: Any = None,
+    preprocess: str | None = None,
     hw: str | None = None,
     matcher: str | None = None,
 ) -> ExportedFiles:
@@ -105,10 +112,14 @@ def export(
             ``NAME_FORMAT``.
         name: base of the file names and C symbols; that of the module without it.
         batch: samples that an ONNX model takes at a time; None takes any number of them.
+        runtime: of "qdq": "onnxruntime" (without it), "openvino" or "tensorrt".
+        reduce_range: of "qdq": weights of 7 bits, for processors without VNNI.
+        eval: data that an ONNX model is scored on beside the module, by onnxruntime.
+        preprocess: of ``eval``, where it holds images.
         hw: name of a shipped hardware description, or its file; for "commands" only.
         matcher: how its groups are drawn, "greedy" (without it) or "optimal".
     Raises:
-        SettingsError: unknown format; "commands" without ``hw``; another format with ``hw``.
+        SettingsError: unknown format or runtime; an option that the format does not have.
         HDFGError: the hardware description is wrong or not there.
         CodegenError: something in the module has no C form.
         OnnxExportError: something in the module has no such ONNX form.
@@ -130,26 +141,46 @@ def export(
             where="--batch",
             fix=f"leave it out, or choose --format {ONNX_FORMATS[0]}",
         )
+    if (runtime is not None or reduce_range) and format != QDQ:
+        raise SettingsError(
+            f"{format} is for no runtime in particular",
+            where="--for" if runtime is not None else "--reduce-range",
+            fix=f"leave it out, or choose --format {QDQ}",
+        )
+    if eval is not None and format not in ONNX_FORMATS:
+        raise SettingsError(
+            f"{format} is not scored here",
+            where="--eval",
+            fix="leave it out: what is written checks itself",
+        )
     found = module_at(Path(path))
     module = load_qmod(found)
-    folder, base = _place(found, format, None if out is None else Path(out))
+    form = runtime if runtime not in (None, "onnxruntime") else format
+    folder, base = _place(found, format, form, None if out is None else Path(out))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(
             f"{folder} cannot be made: {error.strerror}", where="-o", fix="name another folder"
         ) from error
-    target = ExportTarget(name or base, folder, batch, hw, matcher or "greedy")
-    return exporter(module, target)
+    target = ExportTarget(
+        name or base, folder, batch, runtime or "onnxruntime", reduce_range, hw, matcher or "greedy"
+    )
+    written = exporter(module, target)
+    if eval is None:
+        return written
+    why = _WHY_QDQ_DIFFERS if format == QDQ else ""
+    scored = scores(written.files[0], module, eval, preprocess, why)
+    return replace(written, facts={**written.facts, **scored})
 
 
-def _place(module: Path, format: str, out: Path | None) -> tuple[Path, str]:
-    """Folder of the files, and the base of their names."""
+def _place(module: Path, format: str, form: str, out: Path | None) -> tuple[Path, str]:
+    """Folder of the files, and the base of their names, in which ``form`` stands."""
     onnx_file = format in ONNX_FORMATS
     if out is None:
         folder = module.parent
         if onnx_file:
-            return folder, f"{module.stem}.{'integer' if format == 'onnx' else format}"
+            return folder, f"{module.stem}.{'integer' if form == 'onnx' else form}"
         return folder / f"{module.stem}_{format}", module.stem
     if out.suffix != ".onnx" or out.is_dir():
         return out, module.stem
@@ -160,18 +191,6 @@ def _place(module: Path, format: str, out: Path | None) -> tuple[Path, str]:
             fix=f"name a folder, or add --format {ONNX_FORMATS[0]}",
         )
     return out.parent, out.stem
-
-
-def sample_of(module: QModule) -> Sample:
-    """The first stored sample; one of normal noise with the reference's outputs where none is."""
-    if module.samples:
-        return module.samples[0]
-    rng = np.random.default_rng(_SEED)
-    inputs = {
-        name: rng.standard_normal(ty.concrete_shape).astype(ty.dtype)
-        for name, ty in module.input_types.items()
-    }
-    return inputs, module.run(inputs, "reference")
 
 
 @export_formats.register("c")
@@ -222,7 +241,7 @@ def export_integer_onnx(module: QModule, to: ExportTarget) -> ExportedFiles:
     """The same integers in their own dtypes: ConvInteger, MatMulInteger, BitShift."""
     from compiler.export.to_onnx.integer import to_integer_onnx
 
-    return _onnx("onnx", to_integer_onnx(module.module), module, to)
+    return _written("onnx", to_integer_onnx(module.module), module, to)
 
 
 @export_formats.register("grid")
@@ -230,7 +249,50 @@ def export_grid(module: QModule, to: ExportTarget) -> ExportedFiles:
     """The same integers carried in float32 tensors, fast on onnxruntime."""
     from compiler.export.to_onnx.grid import to_grid_onnx
 
-    return _onnx("grid", to_grid_onnx(module.module), module, to)
+    return _written("grid", to_grid_onnx(module.module), module, to)
+
+
+@export_formats.register(QDQ)
+def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
+    """Quantize and dequantize nodes, which a runtime replaces by its 8 bit kernels."""
+    from compiler.export.to_onnx.qdq import to_qdq_onnx
+    from compiler.targets.ort.narrow_kernels import are_exact
+
+    made = to_qdq_onnx(module.module, to.runtime, to.reduce_range)
+    written = _written(QDQ, made.model, module, to, exact=None)
+    left = sum(macs for _, _, macs in made.float_products)
+    share = left / made.macs if made.macs else 0.0
+    facts: dict[str, Any] = {
+        "for": to.runtime,
+        "in_8_bits": f"{1 - share:.1%} of {made.macs:,} multiplications",
+    }
+    if made.float_products:
+        facts["products_in_float"] = [
+            f"{op} {where or 'without a name'}: {macs / made.macs:.2%}"
+            for op, where, macs in made.float_products
+        ]
+    if made.float_ops:
+        facts["other_float"] = ", ".join(f"{n} x {op}" for op, n in made.float_ops.items())
+    if to.runtime == "tensorrt":
+        facts["checked"] = "types and shapes; TensorRT itself was not run"
+    elif not to.reduce_range and not are_exact():
+        facts["warning"] = (
+            "the 8 bit kernels of this processor add pairs of products in 16 bits, which "
+            "saturates: add --reduce-range if the file is for such a processor"
+        )
+    return replace(written, facts={**facts, **written.facts})
+
+
+def _written(
+    format: str,
+    model: onnx.ModelProto,
+    module: QModule,
+    to: ExportTarget,
+    exact: bool | None = True,
+) -> ExportedFiles:
+    path = to.folder / f"{to.name}.onnx"
+    facts, hint = write_onnx(path, format, model, module, to.batch, exact)
+    return ExportedFiles(format, (path,), facts, hint)
 
 
 @export_formats.register("float")
@@ -238,105 +300,7 @@ def export_float(module: QModule, to: ExportTarget) -> ExportedFiles:
     """A module that is not on integers (do_simulation=True), operator by operator."""
     from compiler.export.to_onnx.float_model import to_onnx
 
-    return _onnx("float", to_onnx(module.module), module, to, exact=False)
-
-
-def _onnx(
-    format: str, model: onnx.ModelProto, module: QModule, to: ExportTarget, exact: bool = True
-) -> ExportedFiles:
-    """Write a model with the interface of the original; a self check runs it.
-
-    Args:
-        exact: it promises the module's bits.
-    """
-    from compiler.export.to_onnx.interface import with_batch, with_names
-    from compiler.targets.ort.exported import seal
-
-    interface = module.interface
-    note = ""
-    try:
-        made = with_batch(model, interface, to.batch)
-        _compare(made, module, exact)
-    except (OnnxExportError, CodegenError) as error:
-        if to.batch not in (None, 1):
-            raise
-        made, note = model, error.what
-        _compare(made, module, exact)
-    if interface is not None:
-        made = with_names(made, interface)
-    seal(made, format, module if exact else None)
-    path = to.folder / f"{to.name}.onnx"
-    _write(path, made.SerializeToString(deterministic=True))
-    facts = {
-        "nodes": len(made.graph.node),
-        "model_bytes": path.stat().st_size,
-        "inputs": [_shown(info) for info in made.graph.input],
-        "outputs": [_shown(info) for info in made.graph.output],
-        "self_check": "bit by bit, default session options" if exact else f"within {_TOLERANCE:g}",
-        **({"one_sample_at_a_time": note} if note else {}),
-    }
-    feed = ", ".join(f'"{info.name}": {_variable(info.name)}' for info in made.graph.input)
-    hint = (
-        f"qsearch run {path} --eval DATA\nin Python:\n"
-        f"  import onnxruntime\n  session = onnxruntime.InferenceSession({str(path)!r})\n"
-        f"  outputs = session.run(None, {{{feed}}})"
-    )
-    return ExportedFiles(format, (path,), facts, hint)
-
-
-def _variable(name: str) -> str:
-    """A Python name like the name of an input."""
-    made = re.sub(r"\W", "_", name)
-    return made if made.isidentifier() and not keyword.iskeyword(made) else f"x_{made}"
-
-
-def _compare(model: onnx.ModelProto, module: QModule, exact: bool) -> None:
-    """Run the module's samples through onnxruntime, as many at a time as the model takes.
-
-    Raises:
-        CodegenError: onnxruntime gives something else than the reference.
-    """
-    from compiler.targets.ort.session import OrtExecutor
-
-    session = OrtExecutor(model)
-    samples = list(module.samples) or [sample_of(module)]
-    if len(samples) == 1:
-        inputs, _ = samples[0]
-        turned = {name: np.ascontiguousarray(array[..., ::-1]) for name, array in inputs.items()}
-        samples.append((turned, module.run(turned, "reference")))
-    fixed = [dims[0] for _, _, dims in session.inputs if dims and isinstance(dims[0], int)]
-    rows = [dims[0] for dims in (ty.concrete_shape for ty in module.input_types.values()) if dims]
-    count = len(samples) if len(fixed) < len(rows) else max(fixed[0] // rows[0], 1) if rows else 1
-    chosen = [samples[place % len(samples)] for place in range(count)]
-    if count == 1:
-        found, wanted = session.run(chosen[0][0]), chosen[0][1]
-    else:
-        many = {dims[0] for _, _, dims in session.inputs if dims}
-        joined = {
-            name: np.concatenate([inputs[name] for inputs, _ in chosen])
-            if dims and dims[0] in many and (not isinstance(dims[0], int) or dims[0] == fixed[0])
-            else chosen[0][0][name]
-            for name, _, dims in session.inputs
-        }
-        found = session.run(joined)
-        wanted = [np.concatenate(parts) for parts in zip(*(out for _, out in chosen), strict=True)]
-    for ours, theirs in zip(found, wanted, strict=True):
-        same = ours.tobytes() == theirs.tobytes()
-        if not same and (exact or not np.allclose(ours, theirs, _TOLERANCE, _TOLERANCE)):
-            raise CodegenError(
-                "onnxruntime computes something else than the module",
-                where=f"{count} of its samples at a time",
-                fix="this is a defect, please report the module",
-            )
-
-
-def _shown(info: onnx.ValueInfoProto) -> str:
-    import onnx
-
-    tensor = info.type.tensor_type
-    dims = ", ".join(str(d.dim_param or d.dim_value) for d in tensor.shape.dim)
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    return f"{info.name}: {dtype}[{dims}]"
+    return _written("float", to_onnx(module.module), module, to, exact=False)
 
 
 @export_formats.register(COMMANDS)
@@ -359,15 +323,6 @@ def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
     written = []
     for name, data in made.files(to.name).items():
         written.append(to.folder / name)
-        _write(written[-1], data)
+        write_file(written[-1], data)
     facts = {**made.cost, "self_check": "bit by bit"}
     return ExportedFiles(COMMANDS, tuple(written), facts, f"cat {to.folder / to.name}.txt")
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise RunFolderError(
-            f"{path} cannot be written: {error.strerror}", fix="name another folder with -o"
-        ) from error

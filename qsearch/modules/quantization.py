@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,53 @@ def run_module(
         ArtifactError: the file is neither.
         CodegenError: onnxruntime gives other bits for an .onnx file than its module has.
     """
-    inputs, run = _runnable(Path(path), executor)
+    found = run_samples(runnable(Path(path), executor), data, preprocess=preprocess, kept=False)
+    return {
+        "top1": found.top1,
+        "n": found.count,
+        "outputs_sha256": found.digest,
+        "wall_s": round(found.wall_s, 3),
+        "cpu_s": round(found.cpu_s, 3),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """Inputs of a module or of an exported file, and what runs it on arrays of them."""
+
+    inputs: tuple[InputSpec, ...]
+    run: Callable[[Mapping[str, NDArray[Any]]], list[NDArray[Any]]]
+
+    @staticmethod
+    def of(module: QModule, executor: str = "auto") -> Runnable:
+        """A module."""
+        return Runnable(input_specs(module.module), lambda inputs: module.run(inputs, executor))
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What data gave.
+
+    Attributes:
+        top1: None without labels.
+        count: samples.
+        digest: SHA-256 over the little-endian float32 outputs.
+        outputs: of all samples; () where they were not kept.
+    """
+
+    top1: float | None
+    count: int
+    digest: str
+    outputs: tuple[NDArray[Any], ...]
+    wall_s: float
+    cpu_s: float
+
+
+def run_samples(
+    what: Runnable, data: Any, *, preprocess: str | None = None, kept: bool = True
+) -> Scored:
+    """Run every sample of the data; arguments as of ``run_module``."""
+    inputs = what.inputs
     with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
         prepared = prepare_data(
             data,
@@ -191,30 +238,35 @@ def run_module(
             has_reference=False,
         )
         digest = hashlib.sha256()
+        gathered: list[list[NDArray[Any]]] = []
         begin, begin_cpu = time.monotonic(), time.process_time()
         for batch in model_batches(dataset, prepared.samples, inputs, _CHUNK):
-            outputs = [out[: batch.count] for out in run(batch.inputs)]
+            outputs = [out[: batch.count] for out in what.run(batch.inputs)]
             for sample in range(batch.count):
                 for out in outputs:
                     digest.update(np.ascontiguousarray(out[sample], "<f4").tobytes())
             sums.add(outputs, None, batch.labels)
-        return {
-            "top1": sums.results().get("top1"),
-            "n": prepared.count,
-            "outputs_sha256": digest.hexdigest(),
-            "wall_s": round(time.monotonic() - begin, 3),
-            "cpu_s": round(time.process_time() - begin_cpu, 3),
-        }
+            if kept:
+                gathered.append(outputs)
+        return Scored(
+            sums.results().get("top1"),
+            prepared.count,
+            digest.hexdigest(),
+            tuple(np.concatenate(parts) for parts in zip(*gathered, strict=True)),
+            time.monotonic() - begin,
+            time.process_time() - begin_cpu,
+        )
 
 
-Run = Callable[[Mapping[str, NDArray[Any]]], list[NDArray[Any]]]
+def runnable(path: Path, executor: str = "auto") -> Runnable:
+    """What a file holds: a .qmod, or an .onnx file that ``export`` wrote.
 
-
-def _runnable(path: Path, executor: str) -> tuple[tuple[InputSpec, ...], Run]:
-    """Inputs of a file, and how to run it on arrays of them."""
+    Raises:
+        ArtifactError: the file is neither.
+        CodegenError: onnxruntime gives other bits for an .onnx file than its module has.
+    """
     if path.suffix != ".onnx":
-        module = load(path)
-        return input_specs(module.module), lambda inputs: module.run(inputs, executor)
+        return Runnable.of(load(path), executor)
     from compiler.targets.ort.exported import open_exported
 
     session = open_exported(path)
@@ -227,4 +279,8 @@ def _runnable(path: Path, executor: str) -> tuple[tuple[InputSpec, ...], Run]:
         )
         for name, dtype, dims in session.inputs
     )
-    return specs, lambda inputs: session.run({n: a.astype(dtypes[n]) for n, a in inputs.items()})
+
+    def run(inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        return session.run({name: array.astype(dtypes[name]) for name, array in inputs.items()})
+
+    return Runnable(specs, run)

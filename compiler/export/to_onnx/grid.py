@@ -61,7 +61,7 @@ def to_grid_onnx(
             held = name if value.type.dtype == carrier else grid.writer.cast(name, carrier)
             grid.carry(value, Carried(held, carrier, low, high))
     for step in flow.steps:
-        _emit(step, grid)
+        emit_integers(step, grid)
     single = len(flow.outputs) == 1
     for index, value in enumerate(flow.outputs):
         integer = is_integer(value.type.dtype)
@@ -70,7 +70,7 @@ def to_grid_onnx(
     return grid.writer.finish()
 
 
-def _emit(step: Step, grid: GridEmitter) -> None:
+def emit_integers(step: Step, grid: GridEmitter) -> None:
     """Write one step in the form that fits its types."""
     integer_result = all(is_integer(r.type.dtype) for r in step.results)
     integer_args = [a for a in step.args if is_integer(a.type.dtype)]

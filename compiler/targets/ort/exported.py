@@ -23,7 +23,7 @@ import onnx
 from compiler.errors import ArtifactError, CodegenError, EvaluationError
 from compiler.export.to_onnx.interface import with_metadata
 from compiler.ops.number_format import Array
-from compiler.runtime.artifact import QModule
+from compiler.runtime.artifact import QModule, Sample
 from compiler.runtime.interface import Port
 from compiler.targets.ort.session import OrtExecutor
 
@@ -75,6 +75,52 @@ def open_exported(path: str | os.PathLike[str], threads: int = 1) -> OrtExecutor
     if CHECK in metadata:
         _check(session, metadata[CHECK], file)
     return session
+
+
+def compare_samples(
+    model: onnx.ModelProto, samples: Sequence[Sample], tolerance: float | None = None
+) -> None:
+    """Run samples through onnxruntime, as many at a time as the model takes.
+
+    Args:
+        samples: inputs by name and outputs, each as of one run of the module; one at least.
+        tolerance: of the largest output; None wants the same bits.
+    Raises:
+        CodegenError: onnxruntime gives something else than the outputs.
+    """
+    session = OrtExecutor(model)
+    first = samples[0][0]
+    declared = {name: dims[0] for name, _, dims in session.inputs if dims}
+    counts = [
+        len(samples) if isinstance(size, str) else size // max(first[name].shape[0], 1)
+        for name, size in declared.items()
+    ]
+    count = max(counts, default=1)
+    chosen = [samples[place % len(samples)] for place in range(count)]
+    feed = {}
+    for name, array in first.items():
+        size = declared.get(name)
+        many = isinstance(size, str) or (size is not None and size == count * array.shape[0])
+        feed[name] = np.concatenate([inputs[name] for inputs, _ in chosen]) if many else array
+    for place, ours in enumerate(session.run(feed)):
+        theirs = samples[0][1][place]
+        if ours.shape != theirs.shape:
+            theirs = np.concatenate([outputs[place] for _, outputs in chosen])
+        if not _equal(ours, theirs, tolerance):
+            raise CodegenError(
+                "onnxruntime computes something else than the module",
+                where=f"{count} of its samples at a time",
+                fix="this is a defect, please report the module",
+            )
+
+
+def _equal(ours: Array, theirs: Array, tolerance: float | None) -> bool:
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    if tolerance is None:
+        return ours.tobytes() == theirs.tobytes()
+    reach = tolerance * float(np.abs(theirs).max(initial=0))
+    return bool(np.allclose(ours, theirs, rtol=0, atol=reach, equal_nan=True))
 
 
 def _check(session: OrtExecutor, told: str, file: Path) -> None:

@@ -181,3 +181,36 @@ def test_commands_need_an_accelerator_and_other_formats_take_none(
 ) -> None:
     assert run(["export", str(digits), *words, "-o", str(tmp_path / "out")]) == 2
     assert said in capfd.readouterr().err
+
+
+def test_qdq_is_scored_beside_the_module(
+    digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = str(Path(qsearch.__file__).parent / "models" / "digits_dev.npz")
+    words = ["export", str(digits), "--format", "qdq", "--eval", data, "--json"]
+    assert run([*words, "-o", str(tmp_path / "q.onnx")]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["in_8_bits"].startswith("100.0% of ")
+    assert found["samples"] == 400
+    assert abs(found["top1"] - found["top1_of_module"]) <= 0.01
+    assert run([*words, "--for", "tensorrt", "-o", str(tmp_path / "t.onnx")]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert "not run" in found["checked"]
+    assert found["why"]
+    assert found["agreement_with_module"] >= 0.98
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--format", "qdq", "--for", "openvin"], "openvino"),
+        (["--format", "grid", "--for", "openvino"], "--format qdq"),
+        (["--reduce-range"], "--format qdq"),
+        (["--eval", "x.npz"], "leave it out"),
+    ],
+)
+def test_options_of_another_format_are_refused(
+    words: list[str], said: str, digits: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(["export", str(digits), *words, "-o", str(tmp_path / "x")]) == 2
+    assert said in capfd.readouterr().err

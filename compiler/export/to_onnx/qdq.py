@@ -1,0 +1,140 @@
+"""A realised integer module as a QDQ graph: float operators between 8 bit tensors.
+
+    integer module                                          exported
+    cast(clip(fixed_point_multiply(nn.conv2d(q, W) + b)))   Q(Conv(DQ(q), DQ(W, r), DQ(b, r)))
+    the same of q1 * r1 + q2 * r2                           Q(Add(DQ(q1, r1), DQ(q2, r2)))
+
+Runtimes replace the groups by their 8 bit kernels. Their requantization is a float product and
+their pools round elsewhere, so a QDQ graph gives nearly the module's integers and not exactly them.
+What it cannot express (sums of more than 8 bits, softmax, layer normalisation, tables) is computed
+in float, or by the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+import compiler.export.to_onnx.convert
+import compiler.export.to_onnx.grid_rules
+import compiler.export.to_onnx.qdq_rules  # noqa: F401  (fills the table)
+from compiler.errors import OnnxExportError, legal_names
+from compiler.export.to_onnx.graph_writer import GraphWriter
+from compiler.export.to_onnx.grid import emit_integers
+from compiler.export.to_onnx.grid_emitter import Carried
+from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
+from compiler.ir.dataflow import Step, dataflow
+from compiler.ir.module import IRModule
+from compiler.ir.ty import is_float, is_integer
+from compiler.ops.number_format import integer_range
+
+PRODUCTS = ("nn.conv2d", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.conv2d_transpose")
+_NARROW = ("int8", "uint8")
+
+
+@dataclass(frozen=True, slots=True)
+class QdqExport:
+    """The model, and what is not 8 bits in it.
+
+    Attributes:
+        macs: multiplications of all products.
+        float_products: operator, ONNX node that it came from, and multiplications of every product
+            that is computed in float.
+        float_ops: other operators that QDQ has no integers for, with their number.
+    """
+
+    model: onnx.ModelProto
+    macs: int
+    float_products: tuple[tuple[str, str, int], ...]
+    float_ops: dict[str, int]
+
+
+def to_qdq_onnx(
+    mod: IRModule, runtime: str = "onnxruntime", reduce_range: bool = False, function: str = "main"
+) -> QdqExport:
+    """Export a realised module for a runtime with 8 bit kernels.
+
+    Args:
+        mod: a typed module after QuantizeRealize.
+        runtime: key of ``qdq_emitter.RUNTIMES``.
+        reduce_range: weights of 7 bits, for processors whose 8 bit kernels add pairs of products in
+            16 bits (AVX2 and AVX512 without VNNI).
+        function: "main", or another function.
+    Raises:
+        OnnxExportError: an unknown runtime; an operator with neither a QDQ nor a grid form.
+    """
+    if runtime not in RUNTIMES:
+        raise OnnxExportError(f"unknown runtime {runtime!r}", fix=legal_names(runtime, RUNTIMES))
+    flow = dataflow(mod, function)
+    grid = QdqEmitter(GraphWriter(function), RUNTIMES[runtime], reduce_range)
+    for value in flow.inputs:
+        name = grid.writer.input(value.name, value.type)
+        grid.bind(value, name)
+        if is_integer(value.type.dtype):
+            low, high = integer_range(value.type.dtype)
+            small = value.type.dtype in (*_NARROW, "int16", "uint16")
+            carrier = "float32" if small else "int64"
+            grid.carry(value, Carried(grid.writer.cast(name, carrier), carrier, low, high))
+    for step in flow.steps:
+        _emit(step, grid)
+    single = len(flow.outputs) == 1
+    for index, value in enumerate(flow.outputs):
+        integer = is_integer(value.type.dtype)
+        name = grid.native(value) if integer else grid.name(value)
+        grid.writer.output("output" if single else f"output_{index}", name, value.type)
+    model = grid.writer.finish()
+    return _reported(model, flow.steps, grid)
+
+
+def _emit(step: Step, grid: QdqEmitter) -> None:
+    """The grid's form first, which knows the bounds; then the QDQ form, where there is one."""
+    real = grid.real(step.args[0]) if step.args else None
+    if step.name == "cast" and real is not None and is_float(step.result.type.dtype):
+        name = real.emit(grid, np.ones(()))
+        wanted = step.result.type.dtype
+        grid.bind(step.result, name if wanted == "float32" else grid.writer.cast(name, wanted))
+        return
+    emit_integers(step, grid)
+    if not all(is_integer(value.type.dtype) for value in step.results):
+        return
+    rule = FToQdq.get(step.op)
+    made = None if rule is None else rule(step, grid)
+    for value in step.results:
+        if made is not None:
+            grid.set_real(value, made)
+        if value.type.dtype in _NARROW and value.users:
+            source = grid.quantized(step.args[0])
+            if made is not None and source is not None and made is grid.real(step.args[0]):
+                held = grid.carried(step.args[0])
+                grid.set_quantized(value, source, held.low, held.high)
+            else:
+                grid.settle(value)
+
+
+def _reported(model: onnx.ModelProto, steps: tuple[Step, ...], grid: QdqEmitter) -> QdqExport:
+    written = {name for node in model.graph.node for name in node.output}
+    narrow = {step for name, step in grid.products.items() if name in written}
+    products = [step for step in steps if step.name in PRODUCTS]
+    left = tuple(
+        (step.name, str(step.span or ""), _macs(step)) for step in products if step not in narrow
+    )
+    counted: dict[str, int] = {}
+    for step in steps:
+        if step.name in ("nn.integer_softmax", "nn.integer_standardize", "lookup"):
+            counted[step.name] = counted.get(step.name, 0) + 1
+    return QdqExport(model, sum(map(_macs, products)), left, counted)
+
+
+def _macs(step: Step) -> int:
+    """Multiplications of a product."""
+    out = math.prod(step.result.type.concrete_shape)
+    weight = step.args[1].type.concrete_shape
+    if step.name == "nn.conv2d":
+        return out * math.prod(weight[1:])
+    if step.name == "nn.conv2d_transpose":
+        return math.prod(step.args[0].type.concrete_shape) * math.prod(weight[1:])
+    data = step.args[0].type.concrete_shape
+    return out * (data[-2] if getattr(step.attrs, "transpose_a", False) else data[-1])

@@ -1,0 +1,285 @@
+"""What a QDQ rule sees: integers in 8 bits, and sums of them that wait for their requantization.
+
+A QDQ graph computes in float between DequantizeLinear and QuantizeLinear, and a runtime replaces
+such groups by 8 bit kernels. The unit of every tensor is the module's own integer: a tensor of 8
+bits is dequantized with scale 1, and a requantization multiplies the scales of the weights. So no
+scale has to be known that the integers do not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.export.to_onnx.graph_writer import GraphWriter
+from compiler.export.to_onnx.grid_emitter import Carried, GridEmitter
+from compiler.ir.dataflow import Step, Value
+from compiler.ir.op import OpRule
+from compiler.ops.number_format import Array, integer_range
+
+Floats = NDArray[np.float64]
+
+LEVELS = 256
+_SIGNED_TOP = 127
+_WIDENED = 32
+"""Sums of sums before one of them becomes a tensor: the text of a chain is written once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What a runtime takes.
+
+    Attributes:
+        name: as ``--for`` has it.
+        symmetric: activations are int8 with zero point 0; else uint8 with any.
+        integer_bias: biases are int32 with the scales of the products; else float.
+    """
+
+    name: str
+    symmetric: bool = False
+    integer_bias: bool = True
+
+
+RUNTIMES = {
+    runtime.name: runtime
+    for runtime in (
+        Runtime("onnxruntime"),
+        Runtime("openvino"),
+        Runtime("tensorrt", symmetric=True, integer_bias=False),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantized:
+    """An 8 bit tensor: (element - zero_point) * scale is the integer, or near it."""
+
+    name: str
+    zero_point: int
+    scale: float
+    dtype: str
+
+
+Write = Callable[[Floats, Floats | None], str]
+"""``write(scale, addend)`` writes (value + addend) * scale as a float tensor; both broadcast
+against the value, of whose leading axes they may leave out some."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Real:
+    """(value + addend) * scale, to be written once its reader is known.
+
+    Attributes:
+        write: writes the value.
+        clip: limits that were asked for and are not written yet, in units of the result.
+        depth: sums of sums that it is made of.
+        written: tensors by what they are multiplied by; equal ones are shared.
+        settled: the 8 bit tensors made of it, by their limits.
+    """
+
+    write: Write
+    scale: Floats
+    addend: Floats | None = None
+    clip: tuple[float, float] | None = None
+    depth: int = 0
+    written: dict[tuple[bytes, tuple[int, ...]], str] | None = None
+    settled: dict[tuple[int, int], Quantized] | None = None
+    source: str | None = None
+    """A float tensor that ``scale`` makes the value of."""
+    tensor: Quantized | None = None
+    """An 8 bit tensor whose integers ``scale`` makes the value of."""
+    like: Quantized | None = None
+    """An 8 bit tensor whose zero point and scale the result shall have."""
+
+    @staticmethod
+    def of(write: Write, depth: int = 0) -> Real:
+        """The value itself."""
+        return Real(write, np.ones(()), None, None, depth, {}, {})
+
+    def _changed(self, **fields: Any) -> Real:
+        forgotten: dict[str, Any] = {"source": None, "tensor": None, "like": None}
+        return replace(self, **{**forgotten, **fields}, written={}, settled={})
+
+    def times(self, factor: Array | float) -> Real:
+        """Multiplied by positive numbers; there is no limit to be written."""
+        scale = self.scale * np.asarray(factor, np.float64)
+        return self._changed(scale=scale, tensor=self.tensor)
+
+    def plus(self, addend: Array | float) -> Real:
+        """With a constant added."""
+        more = np.asarray(addend, np.float64) / self.scale
+        return self._changed(addend=more if self.addend is None else self.addend + more)
+
+    def limited(self, low: float, high: float) -> Real:
+        """Limited; the reader may do that itself."""
+        return self._changed(clip=(low, high))
+
+    def emit(self, grid: QdqEmitter, factor: Floats) -> str:
+        """The float tensor of the value times ``factor``, limits included."""
+        assert self.written is not None
+        key = (factor.tobytes(), factor.shape)
+        if key not in self.written:
+            name = self.write(self.scale * factor, self.addend)
+            if self.clip is not None:
+                ends = [grid.float_constant(end * float(factor)) for end in self.clip]
+                name = grid.node("Clip", [name, *ends])
+            self.written[key] = name
+        return self.written[key]
+
+
+class QdqEmitter(GridEmitter):
+    """Emitter that also knows of 8 bit tensors and of reals.
+
+    Args:
+        writer: receives the nodes.
+        runtime: what the file is for.
+        reduce_range: weights have 7 bits, for kernels that add pairs of products in 16 bits.
+    """
+
+    def __init__(self, writer: GraphWriter, runtime: Runtime, reduce_range: bool = False) -> None:
+        super().__init__(writer)
+        self.runtime = runtime
+        self.reduce_range = reduce_range
+        self.products: dict[str, Step] = {}
+        """Tensor → the product that a runtime may compute in 8 bits."""
+        self._quantized: dict[Value, Quantized] = {}
+        self._reals: dict[Value, Real] = {}
+        self._dequantized: dict[tuple[str, float], str] = {}
+
+    def quantized(self, value: Value) -> Quantized | None:
+        """The 8 bit tensor of a value; None where there is none."""
+        return self._quantized.get(value)
+
+    def real(self, value: Value) -> Real | None:
+        """The value as a real; None where only the grid has it."""
+        return self._reals.get(value)
+
+    def set_real(self, value: Value, real: Real) -> None:
+        """Record how a value is computed."""
+        self._reals[value] = self._shared(value, real)
+
+    def _shared(self, value: Value, real: Real) -> Real:
+        """Written once where several readers would write it anew, or where it grows."""
+        narrow = all(user.name == "cast" and _is_narrow(user.result) for user in value.users)
+        if real.depth < _WIDENED and (len(value.users) < 2 or narrow):
+            return real
+        name: list[str] = []
+
+        def write(scale: Floats, addend: Floats | None) -> str:
+            if not name:
+                name.append(real.emit(self, np.ones(())))
+            return scaled(name[0], scale, addend, self)
+
+        return Real.of(write)
+
+    def settle(self, value: Value) -> None:
+        """An 8 bit value becomes an 8 bit tensor, which its readers dequantize."""
+        carried = self.carried(value)
+        real = self._reals.get(value)
+        if real is None:
+            real = self._reals[value] = self.real_of(carried)
+        assert real.settled is not None
+        low, high = carried.low, carried.high
+        made = real.settled.get((low, high))
+        if made is None:
+            made = real.settled[low, high] = self._quantize(real, low, high)
+        self.set_quantized(value, made, low, high)
+
+    def set_quantized(self, value: Value, made: Quantized, low: int, high: int) -> None:
+        """Record the 8 bit tensor of a value within [low, high]."""
+        self._quantized[value] = made
+
+        def write(scale: Floats, addend: Floats | None) -> str:
+            if scale.size > 1 or addend is not None:
+                return scaled(self.dequantized(made, 1.0), scale, addend, self)
+            return self.dequantized(made, float(scale.reshape(())))
+
+        self._reals[value] = replace(Real.of(write), tensor=made, scale=np.ones(()))
+        name = self.dequantized(made, 1.0)
+        if made.scale != 1:
+            name = self.node("Round", [name])
+        # What saturates in 8 bits may pass the limits by one, but not leave the dtype.
+        least = min(low, -made.zero_point if made.dtype == "uint8" else low)
+        least = max(least, integer_range(value.type.dtype)[0])
+        self.carry(value, Carried(name, "float32", least, high))
+
+    def real_of(self, carried: Carried) -> Real:
+        """What only the grid has."""
+        return Real.of(lambda scale, addend: scaled(self.as_float(carried), scale, addend, self))
+
+    def _quantize(self, real: Real, low: int, high: int) -> Quantized:
+        held = real.tensor
+        if held is not None and real.scale.size == 1:
+            # Rounding again would lose levels: the readers take the tensor with another scale.
+            return replace(held, scale=held.scale * float(real.scale.reshape(())))
+        zero, unit, dtype = self._levels(low, high)
+        if real.like is not None:
+            zero, unit, dtype = real.like.zero_point, real.like.scale, real.like.dtype
+        saturates = self._saturates(zero, unit, dtype, low, high)
+        if real.clip is not None and saturates:
+            real = replace(real, clip=None, written={})
+        if dtype == "int8" and low == 0 and saturates:
+            # Symmetric int8 has levels below 0, which a clip at 0 must not give.
+            name = self.node("Relu", [real.emit(self, np.ones(()))])
+            return Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype)
+        if real.source is not None and real.clip is None:
+            step = unit / float(real.scale)
+            return Quantized(self.quantize(real.source, zero, step, dtype), zero, unit, dtype)
+        name = real.emit(self, np.ones(()))
+        return Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype)
+
+    def quantize(self, name: str, zero_point: int, scale: float, dtype: str) -> str:
+        """QuantizeLinear of a float tensor."""
+        zero = self.writer.constant(np.asarray(zero_point, dtype))
+        return self.node("QuantizeLinear", [name, self.float_constant(scale), zero])
+
+    def _levels(self, low: int, high: int) -> tuple[int, float, str]:
+        """Zero point, scale and dtype of 8 bit integers within [low, high]."""
+        if self.runtime.symmetric:
+            reach = max(-low, high)
+            return 0, 1.0 if reach <= _SIGNED_TOP + (low < 0) else reach / _SIGNED_TOP, "int8"
+        if low >= 0:
+            return 0, 1.0, "uint8"
+        return (LEVELS // 2 if high <= _SIGNED_TOP else -low), 1.0, "uint8"
+
+    def _saturates(self, zero: int, unit: float, dtype: str, low: int, high: int) -> bool:
+        """Whether 8 bits limit to [low, high] themselves, but for one level."""
+        least, most = (-128, 127) if dtype == "int8" else (0, 255)
+        ends = (least - zero) * unit, (most - zero) * unit
+        # A Relu stands before int8 that has no level for a limit at 0.
+        below = low - 1 <= ends[0] or (low == 0 and dtype == "int8")
+        return below and ends[1] <= high + unit
+
+    def dequantized(self, tensor: Quantized, factor: float) -> str:
+        """DequantizeLinear, of the integers times ``factor``; equal ones are shared."""
+        key = (tensor.name, tensor.scale * factor)
+        if key not in self._dequantized:
+            zero = self.writer.constant(np.asarray(tensor.zero_point, tensor.dtype))
+            scale = self.float_constant(tensor.scale * factor)
+            self._dequantized[key] = self.node("DequantizeLinear", [tensor.name, scale, zero])
+        return self._dequantized[key]
+
+
+def _is_narrow(value: Value) -> bool:
+    return value.type.dtype in ("int8", "uint8")
+
+
+def scaled(name: str, scale: Floats, addend: Floats | None, grid: GridEmitter) -> str:
+    """(tensor + addend) * scale."""
+    if np.any(scale != 1):
+        name = grid.node("Mul", [name, grid.float_constant(scale)])
+    if addend is not None:
+        name = grid.node("Add", [name, grid.float_constant(addend * scale)])
+    return name
+
+
+QdqRule = Callable[[Step, QdqEmitter], Real | None]
+"""``rule(step, grid)`` gives the result of an integer step as a real, or None: the grid has it."""
+
+FToQdq: OpRule[QdqRule] = OpRule(
+    "FToQdq", asked_by="export.to_onnx.qdq", defined_in="compiler/export/to_onnx/qdq_rules"
+)

@@ -1,0 +1,5 @@
+"""Rules of QDQ graphs, by what they compute; importing this fills the table FToQdq."""
+
+# ruff: noqa: F401  (imported so that they register)
+
+from compiler.export.to_onnx.qdq_rules import elementwise, normalize, product, window

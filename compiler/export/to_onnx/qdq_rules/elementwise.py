@@ -1,0 +1,214 @@
+"""Sums, limits, casts and requantizations: the float arithmetic between two 8 bit tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.export.to_onnx.emitter import Emitter, FToOnnx
+from compiler.export.to_onnx.grid_rules.fixed_point import Factor
+from compiler.export.to_onnx.grid_rules.to_nearest import to_even_chain, to_nearest_chain
+from compiler.export.to_onnx.movement_operators import IDENTITIES, MOVES
+from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Real, scaled
+from compiler.ir.dataflow import Step, Value
+from compiler.ir.ty import is_integer
+from compiler.ops.number_format import integer_range
+from compiler.ops.tensor.clip import integer_bound
+
+
+@FToQdq.register(*IDENTITIES)
+def pass_through(step: Step, grid: QdqEmitter) -> Real | None:
+    """The value itself."""
+    return grid.real(step.args[0])
+
+
+@FToQdq.register("cast")
+def cast(step: Step, grid: QdqEmitter) -> Real | None:
+    """The value itself where the dtype holds it."""
+    source = step.args[0]
+    if not is_integer(source.type.dtype):
+        return _quantized_input(step, grid)
+    held, (low, high) = grid.carried(source), integer_range(step.result.type.dtype)
+    return grid.real(source) if low <= held.low and held.high <= high else None
+
+
+def _quantized_input(step: Step, grid: QdqEmitter) -> Real | None:
+    """cast(clip(round(multiply(x, r)))): x itself, which QuantizeLinear scales."""
+    value, factor = step.args[0], 1.0
+    for name in ("clip", "round"):
+        if value.producer is None or value.producer.name != name:
+            return None
+        value = value.producer.args[0]
+    producer = value.producer
+    if producer is not None and producer.name == "multiply" and _number(producer.args[1]):
+        value, factor = producer.args[0], _number(producer.args[1])
+    if value.type.dtype != "float32":
+        return None
+    name = grid.name(value)
+    real = Real.of(lambda scale, addend: scaled(name, scale, addend, grid)).times(factor)
+    return replace(real, source=name)
+
+
+def _number(value: Value) -> float:
+    """A positive constant of one element; 0 for others."""
+    if value.data is None or value.data.size != 1:
+        return 0.0
+    return max(float(value.data.reshape(())), 0.0)
+
+
+@FToQdq.register("add", "nn.bias_add", "subtract")
+def add(step: Step, grid: QdqEmitter) -> Real | None:
+    """A constant becomes part of the bias; two tensors are added."""
+    lhs, rhs = step.args
+    if step.name != "subtract" and lhs.data is not None:
+        lhs, rhs = rhs, lhs
+    a = _free(lhs, grid)
+    sign = -1 if step.name == "subtract" else 1
+    if a is None:
+        return None
+    if rhs.data is not None:
+        constant = sign * rhs.data.astype(np.float64)
+        if step.name == "nn.bias_add":
+            rank = len(lhs.type.shape)
+            constant = constant.reshape(-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
+        return a.plus(_short(constant, lhs))
+    b = _free(rhs, grid)
+    if b is None or lhs.type.shape != rhs.type.shape or sign < 0:
+        return None
+
+    def write(scale: Floats, addend: Floats | None) -> str:
+        name = grid.node("Add", [a.emit(grid, scale), b.emit(grid, scale)])
+        return scaled(name, np.ones(()), None if addend is None else addend * scale, grid)
+
+    return Real.of(write, 1 + max(a.depth, b.depth))
+
+
+def _short(constant: Floats, value: Value) -> Floats:
+    """Without leading axes of one element, which a vector of channels has not."""
+    while constant.ndim and constant.shape[0] == 1 and constant.ndim >= len(value.type.shape):
+        constant = constant.reshape(constant.shape[1:])
+    return constant
+
+
+def _free(value: Value, grid: QdqEmitter) -> Real | None:
+    """The real of a value without a limit that waits."""
+    real = grid.real(value)
+    if real is None or real.clip is None:
+        return real
+    return Real.of(lambda s, c: scaled(real.emit(grid, np.ones(())), s, c, grid), real.depth)
+
+
+@FToQdq.register("multiply")
+def multiply(step: Step, grid: QdqEmitter) -> Real | None:
+    """By positive constants."""
+    lhs, rhs = step.args
+    if lhs.data is not None:
+        lhs, rhs = rhs, lhs
+    real = _free(lhs, grid)
+    if real is None or rhs.data is None or rhs.data.size == 0 or float(rhs.data.min()) <= 0:
+        return None
+    return real.times(_short(rhs.data.astype(np.float64), lhs))
+
+
+@FToQdq.register("nn.relu")
+def relu(step: Step, grid: QdqEmitter) -> Real | None:
+    """Relu, which kernels take up."""
+    real = _free(step.args[0], grid)
+    if real is None:
+        return None
+
+    def write(scale: Floats, addend: Floats | None) -> str:
+        return scaled(
+            grid.node("Relu", [real.emit(grid, scale)]),
+            np.ones(()),
+            None if addend is None else addend * scale,
+            grid,
+        )
+
+    return Real.of(write, real.depth)
+
+
+@FToQdq.register("clip")
+def clip(step: Step, grid: QdqEmitter) -> Real | None:
+    """Limits, which 8 bits have by themselves."""
+    real = _free(step.args[0], grid)
+    if real is None:
+        return None
+    dtype = step.args[0].type.dtype
+    low, high = (integer_bound(b, dtype) for b in (step.attrs.a_min, step.attrs.a_max))
+    held = grid.carried(step.args[0])
+    return real if low <= held.low and held.high <= high else real.limited(low, high)
+
+
+@FToQdq.register("fixed_point_multiply")
+def fixed_point_multiply(step: Step, grid: QdqEmitter) -> Real | None:
+    """One factor for the whole tensor."""
+    return _scaled_by(step.args[0], Factor.of(step.attrs.multiplier, 31 - step.attrs.shift), grid)
+
+
+@FToQdq.register("fixed_point_multiply_per_axis")
+def fixed_point_multiply_per_axis(step: Step, grid: QdqEmitter) -> Real | None:
+    """One factor per channel."""
+    data, multiplier, shift = step.args
+    if multiplier.data is None or shift.data is None:
+        return None
+    rank = len(data.type.shape)
+    shape = (-1, *([1] * (rank - 1 - step.attrs.axis % rank)))
+    shifts = 31 - shift.data.astype(np.int64)
+    return _scaled_by(data, Factor.of(multiplier.data.reshape(shape), shifts.reshape(shape)), grid)
+
+
+@FToQdq.register("right_shift")
+def right_shift(step: Step, grid: QdqEmitter) -> Real | None:
+    """Chains that round to nearest are factors; a plain shift rounds down, half a level lower."""
+    chain = to_nearest_chain(step) or to_even_chain(step)
+    if chain is not None:
+        return _scaled_by(*chain, grid)
+    amount, real = step.args[1].data, _free(step.args[0], grid)
+    if amount is None or real is None:
+        return None
+    bits = amount.astype(np.float64)
+    half = np.where(bits > 0, 0.5, 0.0)
+    return real.times(np.exp2(-_short(bits, step.args[0]))).plus(-_short(half, step.args[0]))
+
+
+def _scaled_by(value: Value, factor: Factor, grid: QdqEmitter) -> Real | None:
+    real = _free(value, grid)
+    if real is None or factor.multiplier.min() <= 0:
+        return None
+    return real.times(_short(factor.real(), value))
+
+
+def move(step: Step, grid: QdqEmitter) -> Real | None:
+    """Elements change their places in float, between two 8 bit tensors of one scale."""
+    if len(step.results) > 1:
+        return None
+    moved = step.args if step.name in ("concatenate", "stack") else step.args[:1]
+    reals = [_free(value, grid) for value in moved]
+    found = [real for real in reals if real is not None]
+    if len(found) < len(reals):
+        return None
+
+    def write(scale: Floats, addend: Floats | None) -> str:
+        single = scale.size == 1
+        inner = Emitter(grid.writer)
+        for value, real in zip(moved, found, strict=True):
+            inner.bind(value, real.emit(grid, scale if single else np.ones(())))
+        for value in step.args[len(moved) :]:
+            whole = is_integer(value.type.dtype)
+            inner.bind(value, grid.native(value) if whole else grid.name(value))
+        name = FToOnnx.require(step.op)(step, inner)
+        assert isinstance(name, str)
+        if single:
+            return scaled(name, np.ones(()), None if addend is None else addend * scale, grid)
+        return scaled(name, scale, addend, grid)
+
+    tensors = {grid.quantized(value) for value in moved}
+    like = tensors.pop() if len(tensors) == 1 else None
+    return replace(Real.of(write, 1 + max(real.depth for real in found)), like=like)
+
+
+FToQdq.register(*(name for name in MOVES if name not in ("split", "take", "gather", "gather_nd")))(
+    move
+)

@@ -1,0 +1,59 @@
+"""Softmax and layer normalisation: no QDQ graph has them in integers, so they are in float."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Real, scaled
+from compiler.ir.dataflow import Step
+
+
+@FToQdq.register("nn.integer_softmax")
+def integer_softmax(step: Step, grid: QdqEmitter) -> Real | None:
+    """Softmax; the unit of its argument is read off the table of exponentials."""
+    real, table = grid.real(step.args[0]), step.args[1].data
+    if real is None or real.clip is not None or table is None:
+        return None
+    entries = table.astype(np.float64).reshape(-1)
+    places = np.flatnonzero(entries[1:] > 0) + 1
+    if not places.size or entries[0] <= 0:
+        return None
+    # An entry is right to half a unit; d * e^-(d s) is largest, and so s best, where d s = 1.
+    place = int(places[np.argmax(places * entries[places])])
+    unit = np.log(entries[0] / entries[place]) / place
+    if not unit > 0:
+        return None
+    levels = np.asarray(float(1 << step.attrs.out_bits))
+
+    def write(scale: Floats, addend: Floats | None) -> str:
+        name = real.emit(grid, np.asarray(unit))
+        name = grid.node("Softmax", [name], axis=step.attrs.axis)
+        return scaled(name, scale, addend, grid)
+
+    return Real.of(write).times(levels)
+
+
+@FToQdq.register("nn.integer_standardize")
+def integer_standardize(step: Step, grid: QdqEmitter) -> Real | None:
+    """LayerNormalization over the last axis, in units of the integers."""
+    attrs = step.attrs
+    real = grid.real(step.args[0])
+    rank = len(step.result.type.shape)
+    if real is None or real.clip is not None:
+        real = grid.real_of(grid.carried(step.args[0])) if real is None else real
+    if attrs.axis % rank != rank - 1 or not attrs.centred:
+        return None
+    count = step.result.type.concrete_shape[-1]
+    epsilon = attrs.epsilon / count**2
+    source = real
+
+    def write(scale: Floats, addend: Floats | None) -> str:
+        # The variance of wide integers is large, so the unit is made small: about 1.
+        unit = 2.0**-10
+        gamma = np.broadcast_to(scale, count).astype("float32")
+        inputs = [source.emit(grid, np.asarray(unit)), grid.writer.constant(gamma)]
+        if addend is not None:
+            inputs.append(grid.float_constant(np.broadcast_to(addend * scale, count)))
+        return grid.node("LayerNormalization", inputs, axis=-1, epsilon=epsilon * unit**2)
+
+    return Real.of(write).times(2.0**attrs.out_bits)

@@ -1,0 +1,171 @@
+"""Convolutions and products of 8 bit tensors, with the scales of their requantization.
+
+    fixed_point_multiply_per_axis(nn.conv2d(q, W) + b, r)      Conv(DQ(q), DQ(W, r), DQ(b, r))
+
+The weights stay the module's integers; wider ones leave the product to the grid, in float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from compiler.export.to_onnx.convert.nn import conv_node
+from compiler.export.to_onnx.qdq_emitter import (
+    Array,
+    Floats,
+    FToQdq,
+    QdqEmitter,
+    Quantized,
+    Real,
+    scaled,
+)
+from compiler.ir.dataflow import Step
+
+_SEVEN_BITS = 64
+_INT32 = 2**31 - 1
+
+
+@FToQdq.register("nn.conv2d")
+def conv2d(step: Step, grid: QdqEmitter) -> Real | None:
+    """Conv of dequantized tensors."""
+    weight = step.args[1].data
+    shape = () if weight is None else (weight.shape[0], 1, 1)
+    return _product(step, grid, weight, shape, lambda inputs: conv_node(step, grid, inputs))
+
+
+@FToQdq.register("nn.dense")
+def dense(step: Step, grid: QdqEmitter) -> Real | None:
+    """Gemm for two axes; MatMul for more."""
+    weight = step.args[1].data
+    if weight is None:
+        return _of_activations(step, grid, False, True)
+    if len(step.args[0].type.shape) == 2:
+        return _product(
+            step, grid, weight, weight.shape[:1], lambda ins: grid.node("Gemm", ins, transB=1)
+        )
+
+    def matmul(inputs: list[str]) -> str:
+        result = grid.node("MatMul", inputs[:2])
+        return result if len(inputs) == 2 else grid.node("Add", [result, inputs[2]])
+
+    return _product(step, grid, weight, weight.shape[:1], matmul, turned=True)
+
+
+@FToQdq.register("nn.matmul", "nn.batch_matmul")
+def matmul(step: Step, grid: QdqEmitter) -> Real | None:
+    """MatMul of two 8 bit tensors."""
+    return _of_activations(step, grid, step.attrs.transpose_a, step.attrs.transpose_b)
+
+
+def _product(
+    step: Step,
+    grid: QdqEmitter,
+    weight: Array | None,
+    shape: tuple[int, ...],
+    node: Callable[[list[str]], str],
+    turned: bool = False,
+) -> Real | None:
+    """A product with a constant weight.
+
+    Args:
+        shape: in which a vector of the channels broadcasts against the result.
+        node: writes it, given the tensor, the weight and, where there is one, the bias.
+        turned: the weight is written with its two axes exchanged, and the bias as a float.
+    """
+    x = grid.quantized(step.args[0])
+    if weight is None or x is None or weight.min(initial=0) < -128 or weight.max(initial=0) > 127:
+        return None
+    tensor, levels, channels = x, weight, weight.shape[0]
+
+    def write(scale: Floats, addend: Floats | None) -> str:
+        if not _per_channel(scale, shape):
+            return scaled(write(np.ones(()), None), scale, addend, grid)
+        factors = np.broadcast_to(scale, shape).reshape(channels)
+        held, units = _weights(levels, factors, grid)
+        held = np.ascontiguousarray(held.T) if turned else held
+        inputs = [grid.dequantized(tensor, 1.0), _dequantized(held, units, int(turned), grid)]
+        joined = addend is not None and _per_channel(addend, shape)
+        if addend is not None and joined:
+            bias = np.broadcast_to(addend, shape).reshape(channels)
+            inputs.append(_bias(bias * factors, units * tensor.scale, grid, turned))
+        name = node(inputs)
+        grid.products[name] = step
+        if addend is None or joined:
+            return name
+        return scaled(name, np.ones(()), addend * scale, grid)
+
+    return Real.of(write)
+
+
+def _per_channel(values: Floats, shape: tuple[int, ...]) -> bool:
+    """Whether they are one number, or one per channel."""
+    try:
+        return np.broadcast_shapes(values.shape, shape) == shape
+    except ValueError:
+        return False
+
+
+def _weights(weight: Array, factors: Floats, grid: QdqEmitter) -> tuple[Array, Floats]:
+    """int8 levels and their scale per channel; 7 bits where the range is to be reduced."""
+    if not grid.reduce_range:
+        return weight.astype("int8"), factors
+    rows = np.abs(weight.astype(np.int64)).reshape(len(weight), -1).max(axis=1, initial=0)
+    wide = np.where(rows > _SEVEN_BITS, rows / _SEVEN_BITS, 1.0)
+    column = wide.reshape(-1, *([1] * (weight.ndim - 1)))
+    return np.rint(weight / column).astype("int8"), factors * wide
+
+
+def _dequantized(levels: Array, units: Floats, axis: int, grid: QdqEmitter) -> str:
+    inputs = [
+        grid.writer.constant(levels),
+        grid.float_constant(units),
+        grid.writer.constant(np.zeros(len(units), "int8")),
+    ]
+    return grid.node("DequantizeLinear", inputs, axis=axis)
+
+
+def _bias(bias: Floats, units: Floats, grid: QdqEmitter, plain: bool) -> str:
+    """A float bias, or int32 in the units of the sums, which kernels take for granted."""
+    whole = np.rint(bias / units)
+    if plain or not grid.runtime.integer_bias or np.abs(whole).max(initial=0) > _INT32:
+        return grid.float_constant(bias)
+    inputs = [
+        grid.writer.constant(whole.astype("int32")),
+        grid.float_constant(units),
+        grid.writer.constant(np.zeros(len(units), "int32")),
+    ]
+    return grid.node("DequantizeLinear", inputs, axis=0)
+
+
+def _of_activations(
+    step: Step, grid: QdqEmitter, transpose_a: bool, transpose_b: bool
+) -> Real | None:
+    lhs, rhs = (grid.quantized(value) for value in step.args)
+    if lhs is None or rhs is None:
+        return None
+
+    def turned(tensor: Quantized, factor: float, turn: bool) -> str:
+        name = grid.dequantized(tensor, factor)
+        if not turn:
+            return name
+        # The runtime takes a product whose operands are dequantized by the node in front of it.
+        rank = len(step.args[0].type.shape)
+        moved = grid.node("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
+        made = grid.quantize(moved, tensor.zero_point, tensor.scale * factor, tensor.dtype)
+        zero = grid.writer.constant(np.asarray(tensor.zero_point, tensor.dtype))
+        scale = grid.float_constant(tensor.scale * factor)
+        return grid.node("DequantizeLinear", [made, scale, zero])
+
+    def write(scale: Floats, addend: Floats | None) -> str:
+        factor = float(scale.reshape(())) if scale.size == 1 else 1.0
+        name = grid.node(
+            "MatMul", [turned(lhs, factor, transpose_a), turned(rhs, 1.0, transpose_b)]
+        )
+        grid.products[name] = step
+        if scale.size == 1:
+            return scaled(name, np.ones(()), None if addend is None else addend * scale, grid)
+        return scaled(name, scale, addend, grid)
+
+    return Real.of(write)

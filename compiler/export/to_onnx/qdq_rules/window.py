@@ -1,0 +1,64 @@
+"""Pools: averages of dequantized tensors, maxima of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.export.to_onnx.convert.reduce import reduced_axes
+from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Real, scaled
+from compiler.export.to_onnx.windows import window_attributes
+from compiler.ir.dataflow import Step
+
+
+@FToQdq.register("nn.max_pool2d")
+def max_pool2d(step: Step, grid: QdqEmitter) -> Real | None:
+    """MaxPool."""
+    attrs = step.attrs
+    window = window_attributes(attrs, attrs.pool_size)
+    return _pooled(step, grid, "MaxPool", ceil_mode=int(attrs.ceil_mode), **window)
+
+
+@FToQdq.register("nn.avg_pool2d")
+def avg_pool2d(step: Step, grid: QdqEmitter) -> Real | None:
+    """AveragePool; without dilation, which opset 17 does not have."""
+    attrs = step.attrs
+    if any(step != 1 for step in attrs.dilation) or attrs.ceil_mode:
+        return None
+    window = window_attributes(attrs, attrs.pool_size)
+    del window["dilations"]
+    padded = int(attrs.count_include_pad)
+    return _pooled(step, grid, "AveragePool", count_include_pad=padded, **window)
+
+
+@FToQdq.register("nn.global_avg_pool2d", "nn.global_max_pool2d")
+def global_pool2d(step: Step, grid: QdqEmitter) -> Real | None:
+    """GlobalAveragePool or GlobalMaxPool."""
+    kind = "GlobalAveragePool" if "avg" in step.name else "GlobalMaxPool"
+    return _pooled(step, grid, kind)
+
+
+@FToQdq.register("mean")
+def mean(step: Step, grid: QdqEmitter) -> Real | None:
+    """ReduceMean."""
+    axes = reduced_axes(step)
+    return _pooled(step, grid, "ReduceMean", axes=axes, keepdims=int(step.attrs.keepdims))
+
+
+def _pooled(step: Step, grid: QdqEmitter, op_type: str, **attrs: object) -> Real | None:
+    layout = getattr(step.attrs, "layout", "NCHW")
+    real = grid.real(step.args[0])
+    if real is None or real.clip is not None or layout != "NCHW":
+        return None
+
+    def write(scale: Floats, addend: Floats | None) -> str:
+        single = scale.size == 1
+        name = grid.node(op_type, [real.emit(grid, scale if single else np.ones(()))], **attrs)
+        if single:
+            return scaled(name, np.ones(()), None if addend is None else addend * scale, grid)
+        return scaled(name, scale, addend, grid)
+
+    # A largest value is one of the elements; a mean has a scale of its own.
+    like = grid.quantized(step.args[0]) if "Max" in op_type else None
+    return replace(Real.of(write, real.depth), like=like)

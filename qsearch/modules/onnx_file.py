@@ -1,0 +1,165 @@
+"""Exported ONNX as a file: interface of the original, self check, scores beside the module."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compiler.errors import CodegenError, OnnxExportError
+from compiler.runtime.artifact import QModule, Sample
+from qsearch.errors import RunFolderError
+from qsearch.modules.quantization import Runnable, run_samples, runnable
+
+if TYPE_CHECKING:
+    import onnx
+
+_TOLERANCE = 1e-4
+_ROUGHLY = 0.1
+"""Of the largest output: one rounding that differs shows in 8 bits."""
+_CHECKED = {True: "bit by bit, default session options", False: f"within {_TOLERANCE:g}"}
+_SEED = 0
+"""Of the sample that a module without samples gets."""
+
+
+def sample_of(module: QModule) -> Sample:
+    """The first stored sample; one of normal noise with the reference's outputs where none is."""
+    if module.samples:
+        return module.samples[0]
+    rng = np.random.default_rng(_SEED)
+    inputs = {
+        name: rng.standard_normal(ty.concrete_shape).astype(ty.dtype)
+        for name, ty in module.input_types.items()
+    }
+    return inputs, module.run(inputs, "reference")
+
+
+def write_onnx(
+    path: Path,
+    format: str,
+    model: onnx.ModelProto,
+    module: QModule,
+    batch: int | None,
+    exact: bool | None = True,
+) -> tuple[dict[str, Any], str]:
+    """Write a model with the interface of the original; a self check runs it.
+
+    Args:
+        batch: samples that it takes at a time; None is any number of them.
+        exact: it promises the module's bits; None promises no numbers.
+    Returns:
+        what is worth knowing of the file, by name, and commands that try it.
+    Raises:
+        OnnxExportError: the module does not take ``batch`` samples at a time.
+        CodegenError: onnxruntime computes something else.
+    """
+    from compiler.export.to_onnx.interface import with_batch, with_names
+    from compiler.targets.ort.exported import compare_samples, seal
+    from compiler.targets.ort.session import OrtExecutor
+
+    interface = module.interface
+    samples = _several_samples(module)
+    if exact is None:
+        alone = OrtExecutor(model)
+        samples = [(inputs, alone.run(inputs)) for inputs, _ in samples]
+    tolerance = {True: None, False: _TOLERANCE, None: _ROUGHLY}[exact]
+    note = ""
+    try:
+        made = with_batch(model, interface, batch)
+        compare_samples(made, samples, tolerance)
+    except (OnnxExportError, CodegenError) as error:
+        if batch not in (None, 1):
+            raise
+        made, note = model, error.what
+        compare_samples(made, samples, tolerance)
+    if interface is not None:
+        made = with_names(made, interface)
+    seal(made, format, module if exact else None)
+    write_file(path, made.SerializeToString(deterministic=True))
+    facts = {
+        "nodes": len(made.graph.node),
+        "model_bytes": path.stat().st_size,
+        "inputs": [_shown(info) for info in made.graph.input],
+        "outputs": [_shown(info) for info in made.graph.output],
+        **({} if exact is None else {"self_check": _CHECKED[exact]}),
+        **({"one_sample_at_a_time": note} if note else {}),
+    }
+    feed = ", ".join(f'"{info.name}": {_variable(info.name)}' for info in made.graph.input)
+    hint = (
+        f"qsearch run {path} --eval DATA\nin Python:\n"
+        f"  import onnxruntime\n  session = onnxruntime.InferenceSession({str(path)!r})\n"
+        f"  outputs = session.run(None, {{{feed}}})"
+    )
+    return facts, hint
+
+
+def scores(
+    file: Path, module: QModule, data: Any, preprocess: str | None, why: str
+) -> dict[str, Any]:
+    """What a written ONNX model scores beside its module, and how far its outputs are.
+
+    Args:
+        why: of outputs that differ.
+    """
+    ours, theirs = (
+        run_samples(run, data, preprocess=preprocess)
+        for run in (runnable(file), Runnable.of(module))
+    )
+    said: dict[str, Any] = {"samples": ours.count}
+    if ours.top1 is not None:
+        said |= {"top1": ours.top1, "top1_of_module": theirs.top1}
+    if ours.digest == theirs.digest:
+        return {**said, "outputs": "those of the module, bit for bit"}
+    a, b = (np.concatenate([out.reshape(-1) for out in side.outputs]) for side in (ours, theirs))
+    noise = float(np.square(a.astype(np.float64) - b).sum())
+    said["sqnr_db_to_module"] = round(
+        10 * np.log10(np.square(b.astype(np.float64)).sum() / noise), 2
+    )
+    if ours.outputs[0].ndim == 2:
+        same = ours.outputs[0].argmax(axis=1) == theirs.outputs[0].argmax(axis=1)
+        said["agreement_with_module"] = round(float(same.mean()), 4)
+    if why:
+        said["why"] = why
+    return said
+
+
+def _variable(name: str) -> str:
+    """A Python name like the name of an input."""
+    made = re.sub(r"\W", "_", name)
+    return made if made.isidentifier() and not keyword.iskeyword(made) else f"x_{made}"
+
+
+def _several_samples(module: QModule) -> list[Sample]:
+    """The stored samples, two at least: of one, another one is made by turning it round."""
+    samples = list(module.samples) or [sample_of(module)]
+    if len(samples) == 1:
+        inputs, _ = samples[0]
+        turned = {name: np.ascontiguousarray(array[..., ::-1]) for name, array in inputs.items()}
+        samples.append((turned, module.run(turned, "reference")))
+    return samples
+
+
+def _shown(info: onnx.ValueInfoProto) -> str:
+    import onnx
+
+    tensor = info.type.tensor_type
+    dims = ", ".join(str(d.dim_param or d.dim_value) for d in tensor.shape.dim)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    return f"{info.name}: {dtype}[{dims}]"
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write bytes.
+
+    Raises:
+        RunFolderError: the file cannot be written.
+    """
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} cannot be written: {error.strerror}", fix="name another folder with -o"
+        ) from error

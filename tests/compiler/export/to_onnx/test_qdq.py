@@ -1,0 +1,120 @@
+"""QDQ graphs: nearly the module's integers, in 8 bit kernels."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import qsearch
+from compiler.errors import OnnxExportError
+from compiler.export.to_onnx.qdq import to_qdq_onnx
+from compiler.runtime.artifact import QModule
+from compiler.targets.ort.session import OrtExecutor
+
+DATA = Path(qsearch.__file__).parent / "models" / "digits_dev.npz"
+
+
+def digits(**changes: object) -> QModule:
+    """The shipped CNN, quantized as recommended but for the changes."""
+    return qsearch.quantize("digits", qconfig=changes)
+
+
+def images(count: int = 100) -> np.ndarray:
+    """Images nobody calibrated on."""
+    with np.load(DATA) as held:
+        return np.asarray(held["input"][:count])
+
+
+def sqnr_db(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Signal to noise of outputs."""
+    noise = float(np.square(found - wanted).sum())
+    return 10 * float(np.log10(np.square(wanted).sum() / max(noise, 1e-12)))
+
+
+def outputs(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    """One sample after the other."""
+    session = OrtExecutor(model)
+    return np.concatenate([session.run([x[i : i + 1]])[0] for i in range(len(x))])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"activation_scheme": "symmetric"},
+        {"activation_scheme": "asymmetric"},
+        {"requantization": "power_of_two"},
+        {"rounding": "TONEAREST"},
+        {"weight_granularity": "tensor", "avg_pool_round": False},
+        {"nbit_weight": 4, "keep_output_wide": False},
+    ],
+    ids=str,
+)
+def test_outputs_are_near_those_of_the_module(changes: dict[str, object]) -> None:
+    module, x = digits(**changes), images()
+    (wanted,) = module.run([x])
+    for runtime, least in (("onnxruntime", 30), ("openvino", 30), ("tensorrt", 25)):
+        made = to_qdq_onnx(module.module, runtime)
+        onnx.checker.check_model(made.model, full_check=True)
+        assert made.float_products == ()
+        found = outputs(made.model, x)
+        assert sqnr_db(found, wanted) > least
+        assert np.mean(found.argmax(axis=1) == wanted.argmax(axis=1)) >= 0.98
+
+
+def test_onnxruntime_finds_its_kernels_everywhere(tmp_path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    data = to_qdq_onnx(digits().module).model.SerializeToString()
+    onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    nodes = onnx.load(tmp_path / "optimized.onnx").graph.node
+    kinds = collections.Counter(node.op_type for node in nodes)
+    assert kinds["QLinearConv"] == 3
+    assert (kinds["QGemm"], kinds["QLinearGlobalAveragePool"]) == (1, 1)
+    assert kinds["Conv"] == kinds["Gemm"] == kinds["DequantizeLinear"] == 0
+
+
+def test_a_symmetric_runtime_gets_symmetric_int8_only() -> None:
+    graph = to_qdq_onnx(digits().module, "tensorrt").model.graph
+    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    quantizing = [n for n in graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    for node in quantizing:
+        zero = held[node.input[2]]
+        assert zero.dtype == np.int8
+        assert not zero.any()
+
+
+def test_a_reduced_range_has_weights_of_seven_bits() -> None:
+    graph = to_qdq_onnx(digits().module, reduce_range=True).model.graph
+    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    weights = [w for w in held.values() if w.dtype == np.int8 and w.ndim > 1]
+    assert len(weights) == 4
+    assert max(int(np.abs(w.astype(np.int32)).max()) for w in weights) == 64
+
+
+def test_what_has_no_8_bit_form_is_named_with_its_share() -> None:
+    from compiler import relay
+
+    rng = np.random.default_rng(0)
+    x = relay.var("x", (1, 8))
+    q = relay.op.cast(relay.op.clip(relay.op.round(x), a_min=-127, a_max=127), dtype="int8")
+    wide = relay.const(rng.integers(-500, 500, (4, 8)).astype("int16"))
+    total = relay.op.nn.dense(relay.op.cast(q, dtype="int16"), wide, out_dtype="int32")
+    mod = relay.module(relay.op.cast(total, dtype="float32"))
+    made = to_qdq_onnx(mod)
+    assert made.macs == 32
+    assert [(op, macs) for op, _, macs in made.float_products] == [("nn.dense", 32)]
+    data = rng.integers(-100, 100, (1, 8)).astype("float32")
+    (wanted,) = QModule(mod).run([data], "reference")
+    np.testing.assert_array_equal(outputs(made.model, data), wanted)
+
+
+def test_an_unknown_runtime_is_refused() -> None:
+    with pytest.raises(OnnxExportError, match="unknown runtime"):
+        to_qdq_onnx(digits().module, "onnx-runtime")
