@@ -3,7 +3,9 @@
     python tests/benchmarks/bench_calibration.py MODEL.onnx DATA.npz [--samples 100] [--kernels c]
 
 Prints one JSON object: CPU seconds of each step, the same in passes of the float network over the
-samples, and peak memory. DATA.npz holds the model's inputs by name.
+samples, and peak memory. DATA.npz holds the model's inputs by name. ``every method`` is both rounds
+and the scales of all modes; channel statistics and products of taps are what smoothing, bias
+correction and adaptive rounding need beside them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,11 @@ from compiler.quantize import QConfig, activation_scales, mark, prerequisite_opt
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.quantize.calibration.collectors import HistogramCollector, RangeCollector
 from compiler.quantize.calibration.kernels.protocol import choose_kernels
+from compiler.quantize.calibration.measurement import (
+    LocalData,
+    merged_channels,
+    merged_products,
+)
 from compiler.quantize.calibration.profile_function import profile_function
 from workers.batching import model_batches
 from workers.datasets.registry import input_specs, open_dataset
@@ -27,6 +34,8 @@ from workers.messages import DatasetRef, Range
 from workers.process import peak_rss_bytes
 
 T = TypeVar("T")
+
+MODES = ("max", "percentile", "mse", "kl_divergence")
 
 
 def main() -> None:
@@ -55,18 +64,24 @@ def main() -> None:
         return result
 
     ranges = RangeCollector(points, kernels)
+    batches = [batch.inputs for batch in model_batches(dataset, samples, inputs, 16)]
+    data = LocalData(mod, batches, kernels=kernels)
     for batch in model_batches(dataset, samples, inputs, 16):
         timed("float pass", network.run, batch.inputs)
         outputs = timed("pass with all points", measured.run, batch.inputs)
         timed("ranges", ranges.update, outputs)
     histograms = HistogramCollector(ranges.result(), kernels=kernels)
     for batch in model_batches(dataset, samples, inputs, 16):
-        outputs = measured.run(batch.inputs)
+        outputs = timed("histograms pass", measured.run, batch.inputs)
         timed("histograms", histograms.update, outputs)
     stats = histograms.result()
-    for mode in ("max", "percentile", "mse", "kl_divergence"):
+    for mode in MODES:
         config = QConfig.recommended().to_dict() | {"calibrate_mode": mode}
         timed(mode, activation_scales, stats, QConfig.from_dict(config))
+    needed = ("histograms pass", "pass with all points", "ranges", "histograms", *MODES)
+    seconds["every method"] = sum(seconds[step] for step in needed)
+    channels = timed("channel statistics", merged_channels, data, QConfig())
+    timed("products of taps", merged_products, data, QConfig(), channels)
     unit = seconds["float pass"]
     report = {
         "machine": platform.processor() or platform.machine(),

@@ -7,10 +7,12 @@ Both sides: {MinMax, Entropy, Percentile} × weight granularity × sign of activ
 every configuration is scored on all images. The hand loop calibrates, quantizes (quantize_static)
 and scores each; ours calibrates once and judges exact integers on the grid. After each of our
 trials comes one configuration of the hand loop, then one pass of the float model, all in this
-process on one thread, so that a busy machine slows all alike. CPU seconds.
+process on one thread, so that a busy machine slows all alike. CPU seconds; ours are those of the
+whole command, calibration, final check and the written module included.
 
 Goals, reported as met or not: 5 times less CPU where no trial is stopped early; a trial at most 1.9
-float passes; of the same configurations searched again under another name none is evaluated.
+float passes, all else 9; of the same configurations searched again under another name none is
+evaluated.
 The default models are small. EfficientNet-Lite0 takes ten minutes and 7 GB with all its images,
 less with --hand-loop 6: so many configurations are run, the others cost the mean of their method.
 """
@@ -38,6 +40,7 @@ from tests.benchmarks.real_models import DATA, Split, batch_of, read_split
 
 TIMES_LESS = 5.0
 FLOAT_PASSES = 1.9
+FIXED_PASSES = 9.0
 QUICK = ("fashion_resnet", "fashion_mobilenet")
 
 PEERS = [
@@ -62,7 +65,7 @@ class Loop:
     Attributes:
         cpu_s: CPU seconds of each configuration.
         float_cpu_s: of one pass of the float model after each.
-        ours_cpu_s: of this process outside the loop, up to the last trial.
+        ours_cpu_s: of this process outside the loop, so far.
     """
 
     prepared: Path
@@ -84,7 +87,7 @@ class Loop:
     def after(self, trial: Trial) -> None:
         """One configuration and one float pass."""
         begin = time.process_time()
-        self.ours_cpu_s = begin - self._begin - self._elsewhere
+        self.look()
         line = f"  {len(self.float_cpu_s) + 1:2}  "
         if len(self.cpu_s) < self.limit:
             line += self._run_one(PEERS[len(self.cpu_s)])
@@ -96,6 +99,10 @@ class Loop:
         line += f"   ours: {spent(trial):6.2f} s ({trial.state}, {trial.outcome.samples} images)"
         line += f"   float pass: {end - middle:.2f} s   all of ours so far: {self.ours_cpu_s:.1f} s"
         print(line, flush=True)
+
+    def look(self) -> None:
+        """Note what was spent so far."""
+        self.ours_cpu_s = time.process_time() - self._begin - self._elsewhere
 
     def _run_one(self, peer: peers.Peer) -> str:
         """Calibrate, quantize, score."""
@@ -140,6 +147,7 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         prepare_s = time.process_time() - begin
         loop = Loop(prepared, calib, dev, batch, folder, args.hand_loop)
         found = search(model, calib, dev, folder, "first", args.configurations, [loop.after])
+        loop.look()
         begin = time.process_time()
         again = search(model, calib, dev, folder, "again", args.configurations, [])
         again_s = time.process_time() - begin
@@ -149,6 +157,8 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
     saved = sum(on_all_images(t, len(dev)) - spent(t) for t in trials)
     ours = loop.ours_cpu_s + saved
     passes = sum(on_all_images(t, len(dev)) for t in trials) / sum(loop.float_cpu_s)
+    float_pass = median(loop.float_cpu_s)
+    fixed = (loop.ours_cpu_s - sum(map(spent, trials))) / float_pass
     repeated = [t for t in again.trials if t.state == "complete" and not t.outcome.from_store]
     return {
         "model": model.stem,
@@ -162,7 +172,9 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         "stopped_early": sum(t.outcome.samples != len(dev) for t in trials),
         "ours_with_early_stop_cpu_s": round(loop.ours_cpu_s, 2),
         "times_less_with_early_stop": round(theirs / loop.ours_cpu_s, 2),
-        "float_pass_cpu_s": round(median(loop.float_cpu_s), 3),
+        "float_pass_cpu_s": round(float_pass, 3),
+        "float_passes_of_the_command": round(loop.ours_cpu_s / float_pass, 2),
+        "float_passes_beside_the_trials": round(fixed, 2),
         "trial_build_cpu_s": round(median(t.outcome.compile_cpu_s or 0.0 for t in trials), 3),
         "trial_run_cpu_s": round(median(t.outcome.run_cpu_s or 0.0 for t in trials), 3),
         "float_passes_a_trial": round(passes, 2),
@@ -175,6 +187,7 @@ def measure(model: Path, args: argparse.Namespace) -> dict[str, Any]:
         "met": {
             "times_less": theirs / ours >= TIMES_LESS,
             "float_passes": passes <= FLOAT_PASSES,
+            "beside_the_trials": fixed <= FIXED_PASSES,
             "repeated": not repeated,
         },
     }
@@ -218,7 +231,11 @@ def main() -> int:
     for name in args.models:
         rows.append(measure(args.data / f"{name}.onnx", args))
         print(json.dumps(rows[-1], indent=1), flush=True)
-    result = {"machine": machine(), "goals": [TIMES_LESS, FLOAT_PASSES, 0], "models": rows}
+    result = {
+        "machine": machine(),
+        "goals": [TIMES_LESS, FLOAT_PASSES, FIXED_PASSES, 0],
+        "models": rows,
+    }
     print(json.dumps(result["machine"]))
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
