@@ -13,7 +13,6 @@ import numpy as np
 
 from compiler.export.to_onnx.convert.nn import conv_node
 from compiler.export.to_onnx.qdq_emitter import (
-    Array,
     Floats,
     FToQdq,
     QdqEmitter,
@@ -22,6 +21,7 @@ from compiler.export.to_onnx.qdq_emitter import (
     scaled,
 )
 from compiler.ir.dataflow import Step
+from compiler.ops.number_format import Array
 
 _SEVEN_BITS = 64
 _INT32 = 2**31 - 1
