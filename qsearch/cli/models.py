@@ -253,7 +253,7 @@ def insight_command(
     """Tell which layers and tensors of a quantized model lose accuracy."""
     given = options.named_model(model)
     from qsearch.modules.analysis import insight
-    from qsearch.report.insight.page import decibels, layer_rows
+    from qsearch.report.insight import decibels, layer_rows
 
     quiet = options.given_verbosity() == -1 or not sys.stderr.isatty()
     found = insight(

@@ -188,16 +188,12 @@ def compare_command(studies: tuple[str, ...], storage: str | None, format: str) 
     help="the page (report.html)",
     panel=OUTPUT,
 )
-@option("--svg", metavar="DIR", help="also write every plot as an SVG file there", panel=OUTPUT)
 @options.verbosity
-def report_command(
-    folder: str | None, storage: str | None, study: str | None, out: str, svg: str | None
-) -> int:
+def report_command(folder: str | None, storage: str | None, study: str | None, out: str) -> int:
     """Write a study as one HTML file with all plots, to attach to a ticket."""
     from qsearch.report.html import report
 
-    for path in report(folder, out, storage=storage, study=study, plots=svg):
-        print(f"wrote {path}")
+    print(f"wrote {report(folder, out, storage=storage, study=study)}")
     return EXIT_OK
 
 

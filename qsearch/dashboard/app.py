@@ -23,9 +23,13 @@ from qsearch.dashboard.inspection import Inspection, InspectionError
 from qsearch.dashboard.launcher import Starter
 from qsearch.dashboard.live import Live, TooManyStreamsError
 from qsearch.dashboard.page_files import PageFiles
-from qsearch.dashboard.plots import importance_of
 from qsearch.dashboard.routes import artifacts, commands, events, studies, trials, uploads
-from qsearch.dashboard.routes.studies import get_study, list_failures
+from qsearch.dashboard.routes.studies import (
+    get_points,
+    get_study,
+    importances_kept,
+    list_failures,
+)
 from qsearch.dashboard.routes.trials import list_trials
 from qsearch.dashboard.schemas import ErrorOut
 from qsearch.dashboard.security import HEALTH_PATH, Guard, Policy, without_passwords
@@ -33,7 +37,6 @@ from qsearch.dashboard.snapshots import KEPT, Snapshots
 from qsearch.dashboard.sources import NotFoundError, Sources
 from qsearch.dashboard.state import Shared
 from qsearch.errors import RunFolderError, StoreError
-from qsearch.report.plots.alone import stylesheet
 
 PAGES: Final = (
     "/",
@@ -41,6 +44,7 @@ PAGES: Final = (
     "/studies/{key}/trials/{number}",
     "/studies/{key}/module",
     "/launch",
+    "/compare",
 )
 _STATUS: Final[tuple[tuple[type[CompilerError], int], ...]] = (
     (NotFoundError, 404),
@@ -106,6 +110,7 @@ def create_app(options: DashboardOptions) -> FastAPI:
                 live.end()
                 await reading
                 sources.close()
+                options.inspection.close()
 
     app = FastAPI(
         title="qsearch",
@@ -135,7 +140,8 @@ def create_app(options: DashboardOptions) -> FastAPI:
 
 def _add_pages(app: FastAPI) -> None:
     static = Path(str(files("qsearch.dashboard").joinpath("static")))
-    page = PageFiles(static, {"plots.css": stylesheet()})
+    web = Path(str(files("qsearch.report").joinpath("web")))
+    page = PageFiles({"": static, "web/": web})
 
     @app.get(HEALTH_PATH, tags=["health"])
     def healthz() -> dict[str, str]:
@@ -207,4 +213,5 @@ def warm(found: Shared) -> None:
             list_trials(study, sort="-number")
             list_failures(study)
         for study in read[:WARM_PAGES]:
-            importance_of(study, study.measures.primary)
+            get_points(study)
+            importances_kept(study, study.measures.primary)

@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.quantize.calibration.stats import CalibrationStats
 from qsearch.errors import DataError
-from qsearch.report.plots.layers import histogram
 
 BINS: Final = 96
-WIDTH: Final = 300
-"""Pixels of a histogram."""
 MAX_POINTS: Final = 400
 MAX_FILE_BYTES: Final = 1 << 30
 
@@ -53,8 +50,6 @@ def histograms_of(statistics: Path, scales: Path | None) -> dict[str, Any]:
                 **_thresholds(chosen, point, len(stats.point_tensor), low),
             }
         )
-    for entry in points:
-        entry["svg"] = histogram(entry, WIDTH)
     return {"points": points, "total": len(stats.point_tensor)}
 
 

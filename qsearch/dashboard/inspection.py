@@ -1,4 +1,4 @@
-"""Files that others wrote are read in a process of their own, with bounds on memory and time.
+"""Files that others wrote are read in processes of their own, with bounds on memory and time.
 
 A bomb ends as an error message, not as a dead server; and reading a large module does not slow
 what everybody else sees. Answers are kept by the content that was read.
@@ -6,18 +6,25 @@ what everybody else sees. Answers are kept by the content that was read.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from fastapi import Request
 
 from qsearch.errors import SearchError
 
@@ -25,8 +32,9 @@ MEMORY_BYTES: Final = 4 << 30
 TIME_S: Final = 120.0
 MAX_ANSWER_BYTES: Final = 64 << 20
 KEPT_BYTES: Final = 128 << 20
-MAX_SAID_BYTES: Final = 8192
-"""Of what such a process says before it fails, for the log."""
+WATCH_S: Final = 0.5
+"""How often it is looked whether a client still waits."""
+EXIT_BAD_FILE: Final = 2
 
 log = logging.getLogger("qsearch.dashboard.inspection")
 
@@ -35,19 +43,111 @@ class InspectionError(SearchError):
     """A file that cannot be read within the limits, or at all."""
 
 
+class Reader:
+    """A warm process: it has imported what reads files, and forks a child for every question.
+
+    The environment may hold tokens and store passwords: none of it is handed on.
+    """
+
+    def __init__(self) -> None:
+        names = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH")
+        environment = {name: os.environ[name] for name in names if name in os.environ}
+        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "qsearch.dashboard.inspector"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def ask(self, question: Mapping[str, Any], time_s: float) -> int | None:
+        """The exit code of the child that answered; None where it was killed or took too long."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        timer = threading.Timer(time_s, self.end)
+        timer.start()
+        try:
+            self.process.stdin.write(json.dumps(question).encode() + b"\n")
+            self.process.stdin.flush()
+            told = self.process.stdout.readline()
+        except OSError:
+            return None
+        finally:
+            timer.cancel()
+        return int(told) if told else None
+
+    def end(self) -> None:
+        """Kill it with its child."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class _Job:
+    """A question that is being answered, and how many wait for it."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    waiting: int = 0
+    reader: Reader | None = None
+    given_up: bool = False
+    answer: bytes | None = None
+    error: Exception | None = None
+
+
 @dataclass(slots=True)
 class Inspection:
-    """Runs ``qsearch.dashboard.inspector`` on files, one after the other.
+    """Answers questions about files in ``qsearch.dashboard.inspector``, a few at a time.
+
+    An answer that is kept is given at once, whatever else is computed; equal questions share one
+    computation; one that nobody waits for any more is ended.
 
     Args:
-        memory_bytes: address space of the process.
+        memory_bytes: address space of a process.
         time_s: wall time after which it is ended.
+        parallel: questions that are computed at a time.
     """
 
     memory_bytes: int = MEMORY_BYTES
     time_s: float = TIME_S
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    parallel: int = 2
+    _slots: threading.Semaphore = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _idle: list[Reader] = field(default_factory=list)
+    _jobs: dict[Any, _Job] = field(default_factory=dict)
     _kept: OrderedDict[Any, bytes] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self._slots = threading.Semaphore(self.parallel)
+
+    async def answer(self, request: Request, task: str, file: Path, **options: Any) -> bytes:
+        """``ask`` for a client: when it goes away and nobody else waits, the work ends.
+
+        Raises:
+            InspectionError: as ``ask``.
+        """
+        key = self._key(task, file, options)
+        kept = self.known(task, file, **options)
+        if kept is not None:
+            return kept
+        asking = asyncio.create_task(asyncio.to_thread(self.ask, task, file, **options))
+        while not (await asyncio.wait({asking}, timeout=WATCH_S))[0]:
+            if await request.is_disconnected():
+                self._leave(key)
+                break
+        return await asking
+
+    def known(self, task: str, file: Path, **options: Any) -> bytes | None:
+        """The answer where it is kept already."""
+        try:
+            key = self._key(task, file, options)
+        except InspectionError:
+            return None
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
 
     def ask(self, task: str, file: Path, **options: Any) -> bytes:
         """The JSON that the task gives for a file.
@@ -58,56 +158,99 @@ class Inspection:
         Raises:
             InspectionError: the file cannot be read, or not within the limits.
         """
-        key = (task, _identity(file), json.dumps(options, sort_keys=True))
-        with self._turn:
-            if key not in self._kept:
-                self._keep(key, self._run(task, file, options))
-            self._kept.move_to_end(key)
-            return self._kept[key]
+        key = self._key(task, file, options)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+            job = self._jobs.get(key)
+            mine = job is None
+            if job is None:
+                job = self._jobs[key] = _Job()
+            job.waiting += 1
+        if mine:
+            try:
+                job.answer = self._run(job, task, file, options)
+            except Exception as error:
+                job.error = error
+            with self._lock:
+                del self._jobs[key]
+                if job.answer is not None:
+                    self._keep(key, job.answer)
+            job.done.set()
+        else:
+            job.done.wait()
+        if job.error is not None:
+            raise job.error
+        assert job.answer is not None
+        return job.answer
+
+    def close(self) -> None:
+        """End every process."""
+        with self._lock:
+            readers = [*self._idle, *(job.reader for job in self._jobs.values() if job.reader)]
+            self._idle.clear()
+        for reader in readers:
+            reader.end()
+            reader.process.wait()
+
+    def _leave(self, key: Any) -> None:
+        with self._lock:
+            job = self._jobs.get(key)
+            if job is None:
+                return
+            job.waiting -= 1
+            if job.waiting == 0:
+                job.given_up = True
+                if job.reader is not None:
+                    job.reader.end()
+
+    def _key(self, task: str, file: Path, options: Mapping[str, Any]) -> Any:
+        return task, _identity(file), json.dumps(options, sort_keys=True)
 
     def _keep(self, key: Any, answer: bytes) -> None:
         self._kept[key] = answer
         while len(self._kept) > 1 and sum(map(len, self._kept.values())) > KEPT_BYTES:
             self._kept.popitem(last=False)
 
-    def _run(self, task: str, file: Path, options: Mapping[str, Any]) -> bytes:
-        # The environment may hold tokens and store passwords: none of it is handed on.
-        names = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH")
-        environment = {name: os.environ[name] for name in names if name in os.environ}
-        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        words = {"file": str(file.absolute()), "memory_bytes": self.memory_bytes, **options}
-        command = [sys.executable, "-m", "qsearch.dashboard.inspector", task, json.dumps(words)]
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as complaints:
-            try:
-                done = subprocess.run(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=complaints,
-                    timeout=self.time_s,
-                    env=environment,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired as error:
-                raise InspectionError(
-                    f"reading it took longer than {self.time_s:g} s",
-                    where=file.name,
-                    fix="use the qsearch command on it, where no limit applies",
-                ) from error
-            size = out.seek(0, os.SEEK_END)
-            out.seek(0)
-            answer = out.read(MAX_ANSWER_BYTES + 1)
-            end = complaints.seek(0, os.SEEK_END)
-            complaints.seek(max(0, end - MAX_SAID_BYTES))
-            said = complaints.read().decode(errors="replace")
+    def _run(self, job: _Job, task: str, file: Path, options: Mapping[str, Any]) -> bytes:
+        with self._slots, tempfile.TemporaryDirectory(prefix="qsearch-answer-") as folder:
+            with self._lock:
+                if job.given_up:
+                    raise InspectionError("nobody waits for it any more", where=file.name)
+                reader = job.reader = self._idle.pop() if self._idle else Reader()
+            out = Path(folder) / "answer"
+            words = {
+                "file": str(file.absolute()),
+                "memory_bytes": self.memory_bytes,
+                "answer": str(out),
+                "task": task,
+                **options,
+            }
+            begun = time.monotonic()
+            code = reader.ask(words, self.time_s)
+            if code is None:
+                reader.end()
+                reader.process.wait()
+            else:
+                with self._lock:
+                    self._idle.append(reader)
+            size = out.stat().st_size if out.is_file() else 0
+            with out.open("rb") if size else io.BytesIO() as stream:
+                answer = stream.read(MAX_ANSWER_BYTES + 1)
+        if code is None and time.monotonic() - begun >= self.time_s:
+            raise InspectionError(
+                f"reading it took longer than {self.time_s:g} s",
+                where=file.name,
+                fix="use the qsearch command on it, where no limit applies",
+            )
         if size > MAX_ANSWER_BYTES:
             raise InspectionError("there is more in it than a page can show", where=file.name)
-        if done.returncode == 2:
+        if code == EXIT_BAD_FILE:
             told = json.loads(answer)
             raise InspectionError(told["what"], where=told["where"], fix=told["fix"])
-        if done.returncode != 0:
-            log.warning("%s of %s ended with %d", task, file.name, done.returncode)
-            log.info("%s", said)
+        if code != 0:
+            log.warning("%s of %s ended with %s", task, file.name, code)
             raise InspectionError(
                 "the file cannot be read within the limits",
                 where=f"{file.name}: {self.memory_bytes >> 20} MiB, {self.time_s:g} s",

@@ -1,7 +1,7 @@
-"""``python -m qsearch.dashboard.inspector TASK OPTIONS``: read one file, print JSON, end.
+"""``python -m qsearch.dashboard.inspector``: a question (JSON) a line, an exit code a line.
 
-The process limits itself before it opens anything. Exit code 2 with ``{what, where, fix}`` is a
-file that cannot be used.
+A child answers every question into the file that it names, and limits itself before it opens
+anything. Exit code 2 with ``{what, where, fix}`` is a file that cannot be used.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from compiler.ir.blob import ModuleBlob
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats
 from qsearch.dashboard.histograms import arrays_of
+from qsearch.dashboard.inspection import EXIT_BAD_FILE
 from qsearch.search.winner import runs_of
 
-EXIT_BAD_FILE: Final = 2
 NICE: Final = 5
 
 
@@ -64,7 +64,6 @@ def histograms(options: dict[str, Any]) -> dict[str, Any]:
 
 def layers(options: dict[str, Any]) -> dict[str, Any]:
     """SQNR of what every layer of a stored module reads under a configuration."""
-    from qsearch.dashboard.inspector import layers_of
 
     def path(name: str) -> Path | None:
         return None if options[name] is None else Path(options[name])
@@ -97,34 +96,44 @@ TASKS: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
 }
 
 
-def main(words: list[str]) -> int:
-    """Run one task; the exit code."""
-    task, options = TASKS[words[0]], json.loads(words[1])
+def serve() -> None:
+    """Answer a question a line until the server goes away; each in a child of its own."""
+    # What every task needs is imported once, before the first question.
+    import qsearch.dashboard.module_view  # noqa: F401
+
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            os._exit(answer(json.loads(line)))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def answer(options: dict[str, Any]) -> int:
+    """Write the answer to one question into a file; the exit code."""
     limit = int(options["memory_bytes"])
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # A search on this machine goes first.
     os.nice(NICE)
+    code = 0
     try:
-        answer = task(options)
+        told = TASKS[options["task"]](options)
     except CompilerError as error:
         told = {"what": error.what, "where": error.where, "fix": error.fix}
-        print(json.dumps(told))
-        return EXIT_BAD_FILE
+        code = EXIT_BAD_FILE
     except MemoryError:
         told = {
             "what": "the file cannot be read within the limits",
             "where": f"memory: {limit >> 20} MiB",
             "fix": "use the qsearch command on it, where no limit applies",
         }
-        print(json.dumps(told))
-        return EXIT_BAD_FILE
-    json.dump(answer, sys.stdout, allow_nan=False)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        code = EXIT_BAD_FILE
+    except BaseException:
+        return 1
+    with open(options["answer"], "w", encoding="utf-8") as out:
+        json.dump(told, out, allow_nan=False)
+    return code
 
 
 # Layers -----------------------------------------------------------------------------------------
@@ -160,3 +169,7 @@ def layers_of(
         "output_db": outputs.output_db,
         "agreement": outputs.agreement,
     }
+
+
+if __name__ == "__main__":
+    serve()

@@ -34,14 +34,15 @@ class PageFiles:
     """What a browser loads besides the API.
 
     Args:
-        folder: its files; ``/static/`` in index.html becomes their address.
-        made: further files by name: text that is computed.
+        folders: where its files lie, by the beginning of their names; ``/static/`` in index.html
+            becomes their address.
     """
 
-    def __init__(self, folder: Path, made: Mapping[str, str]) -> None:
-        found = {name: text.encode() for name, text in made.items()}
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            found[path.relative_to(folder).as_posix()] = path.read_bytes()
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        found: dict[str, bytes] = {}
+        for prefix, folder in folders.items():
+            for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                found[prefix + path.relative_to(folder).as_posix()] = path.read_bytes()
         digest = hashlib.sha256()
         for name, body in sorted(found.items()):
             digest.update(f"{name}\0{len(body)}\0".encode() + body)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from qsearch.dashboard.security import without_passwords
 from qsearch.store.records import Event, Stage
-from qsearch.store.view_queries import TrialPoint
-from workers.metrics.registry import Measure
+from qsearch.store.view_queries import Note, TrialPoint
 
 LARGEST_ID = 2**63 - 1
 """What a column of ids holds."""
@@ -45,16 +44,7 @@ class MeasureOut(Out):
     words: str
     unit: str
     smaller_is_better: bool
-
-    @classmethod
-    def of(cls, measure: Measure) -> MeasureOut:
-        """From the study's measure."""
-        return cls(
-            name=measure.name,
-            words=measure.words,
-            unit=measure.unit,
-            smaller_is_better=measure.smaller_is_better,
-        )
+    infinite: float | None
 
 
 class StageOut(Out):
@@ -83,6 +73,7 @@ class StageOut(Out):
 class DriverOut(Out):
     """A process that drives the study; ``silent_s`` is how long its heart did not beat."""
 
+    id: int
     name: str
     workers: int
     state: str
@@ -92,20 +83,47 @@ class DriverOut(Out):
 class BestOut(Out):
     """The winner so far; ``value`` is of the study's first measure.
 
-    ``breaks`` names the limits that even the winner does not keep, as ``--max-drop``.
+    ``breaks`` names the limits that even the winner does not keep, as ``--max-drop``;
+    ``intervals`` are 95 % intervals of its scores.
     """
 
     number: int
     value: float | None
     score: Score
     breaks: list[str]
+    intervals: dict[str, tuple[float, float]]
+
+
+class VerdictOut(Out):
+    """Whether the search reached what it was asked for."""
+
+    state: Literal["met", "missed", "none", "open"]
+    words: str
+
+
+class LimitOut(Out):
+    """What a winner must keep; ``kept`` by the best trial so far."""
+
+    name: str
+    sign: str
+    limit: float
+    words: str
+    kept: bool | None
+
+
+class FrontOut(Out):
+    """A trial that no other beats in every objective."""
+
+    number: int
+    score: Score
 
 
 class StudyOut(Out):
     """How a study stands.
 
     ``listening`` counts the drivers that will hear a command; ``silent`` says that there are some
-    that did not leave and of which nothing is heard.
+    that did not leave and of which nothing is heard. ``phase`` says what happens now; ``resume`` is
+    the command that continues a search that ended early.
     """
 
     key: str
@@ -117,9 +135,19 @@ class StudyOut(Out):
     target_trials: int
     finished: int
     counts: dict[str, int]
+    phase: str
+    verdict: VerdictOut
     measure: MeasureOut
+    objectives: list[MeasureOut]
+    limits: list[LimitOut]
     best: BestOut | None
     baseline: Score | None
+    baseline_intervals: dict[str, tuple[float, float]]
+    front: list[FrontOut]
+    cost: str | None
+    accuracy: str
+    floor: float | None
+    resume: str | None
     rate_per_min: float
     listening: int
     silent: bool
@@ -127,6 +155,8 @@ class StudyOut(Out):
     updated_at: float
     version: int
     spark: list[float]
+    note: str
+    tags: list[str]
 
 
 class StudyDetail(StudyOut):
@@ -138,10 +168,12 @@ class StudyDetail(StudyOut):
     code_version: str
     evaluator: str | None
     sampler: str | None
-    accuracy_floor: float | None
     emitted: dict[str, Any] | None
     measures: list[MeasureOut]
     parameters: list[str]
+    constant: list[str]
+    proof: str | None
+    module_bytes: int | None
     stages: list[StageOut]
     drivers: list[DriverOut]
     layer_kinds: list[str]
@@ -173,13 +205,23 @@ class TrialRow(Out):
     attempts: int
     lost_workers: int
     from_store: bool
+    driver_id: int | None
+    started_at: float | None
     finished_at: float | None
     error: str | None
+    front: bool = False
+    note: str = ""
+    tags: list[str] = []
 
     @classmethod
-    def of(cls, point: TrialPoint) -> TrialRow:
-        """From the snapshot."""
+    def of(
+        cls, point: TrialPoint, front: Container[int] = (), note: Note | None = None
+    ) -> TrialRow:
+        """From the snapshot; ``front`` holds the numbers of the trials on it."""
         row = cls.model_validate(point, from_attributes=True)
+        row.front = point.number in front
+        if note is not None:
+            row.note, row.tags = note.note, list(note.tags)
         if row.error is not None:
             row.error = without_passwords(row.error)
         return row
@@ -225,9 +267,9 @@ class TrialDetail(TrialRow):
     outputs_sha256: str | None
     peak_rss_bytes: int | None
     created_at: float
-    started_at: float | None
     error_where: str | None
     error_fix: str | None
+    intervals: dict[str, tuple[float, float]]
     shards: list[ShardOut]
     logs: list[LogOut]
     is_best: bool
@@ -273,6 +315,28 @@ class EventOut(Out):
             data=None if data is None else dict(data),
             at=event.at,
         )
+
+
+class ImportancesOut(Out):
+    """How much each parameter decides a measure; ``left_out`` are those some trials lack."""
+
+    measure: str
+    importances: dict[str, float]
+    left_out: list[str]
+
+
+class NoteIn(In):
+    """What somebody says of a trial, or of the study where ``trial`` is null."""
+
+    trial: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    note: Annotated[str, Field(max_length=4000)] = ""
+    tags: Annotated[list[Annotated[str, Field(pattern=r"^\S{1,40}$")]], Field(max_length=20)] = []
+
+
+class DeleteIn(In):
+    """The name of the study that is to be forgotten, written once more."""
+
+    name: str
 
 
 class CommandIn(In):

@@ -45,7 +45,9 @@ _PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)\S*@", re.IGNO
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'; object-src 'none'",
+    "frame-ancestors 'none'; object-src 'none'; "
+    # A plot becomes a PNG by way of an image that the page itself made.
+    "img-src 'self' blob:",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",

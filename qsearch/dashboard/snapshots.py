@@ -13,16 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from qsearch.dashboard.sources import NotFoundError, Source, Sources, study_key
-from qsearch.report.measures import Measures
+from qsearch.report.measures import Measures, front_numbers
 from qsearch.run_folder import RunFolder
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository
-from qsearch.store.view_queries import TrialPoint
+from qsearch.store.view_queries import Note, TrialPoint
 
+Importances = tuple[dict[str, float], list[str]]
+"""By parameter, and the names of those left out."""
 FRESH_S: Final = 0.4
 """Requests of one page arrive together and are answered from one reading."""
 KEPT: Final = 32
 """Studies in memory."""
+MOST_DERIVED: Final = 200
+"""Values of one version; filters that people try are among them."""
 RATE_WINDOW_S: Final = 300.0
 MOST_OPEN: Final = 200
 """Unfinished trials that are asked for by number; of more, all from the first one on are read."""
@@ -35,6 +39,7 @@ class Snapshot:
     Attributes:
         version: grows whenever anything that is shown changed; plots are cached by it.
         derived: what was computed from this version, by name.
+        notes: the newest note of every trial that has one; of the study under None.
         importances: by measure, with the number of trials they were computed from.
     """
 
@@ -47,7 +52,8 @@ class Snapshot:
     version: int = 0
     read_at: float = float("-inf")
     derived: dict[Any, Any] = field(default_factory=dict)
-    importances: dict[str, tuple[int, dict[str, float]]] = field(default_factory=dict)
+    importances: dict[str, tuple[int, Importances]] = field(default_factory=dict)
+    notes: dict[int | None, Note] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -76,6 +82,12 @@ class Snapshot:
         return found
 
     @property
+    def front(self) -> list[int]:
+        """Numbers of the trials on the front of a search with several objectives, best first."""
+        found: list[int] = self.derive("front", lambda: front_numbers(self.measures, self.points))
+        return found
+
+    @property
     def rate_per_min(self) -> float:
         """Trials that ended in the last minutes of the study's activity, by minutes."""
         ends = sorted(p.finished_at for p in self.points if p.finished_at and not p.from_store)
@@ -87,8 +99,30 @@ class Snapshot:
     def derive(self, name: Any, compute: Callable[[], Any]) -> Any:
         """A value of this version, computed once."""
         if name not in self.derived:
+            if len(self.derived) >= MOST_DERIVED:
+                self.derived.clear()
             self.derived[name] = compute()
         return self.derived[name]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFilter:
+    """Which studies a list shows, and in which order; fields as in ``list_studies``."""
+
+    find: str = ""
+    state: str = ""
+    sort: str = "-changed"
+
+    def passes(self, study: Study) -> bool:
+        """Whether the list shows it."""
+        text = f"{study.name} {study.model_name}".lower()
+        return self.state in ("", study.state) and all(w in text for w in self.find.lower().split())
+
+    def place(self, study: Study) -> Any:
+        """What it is sorted by."""
+        column = self.sort.removeprefix("-")
+        names = {"changed": "updated_at", "created": "created_at", "model": "model_name"}
+        return getattr(study, names.get(column, column))
 
 
 class Snapshots:
@@ -119,13 +153,17 @@ class Snapshots:
             raise NotFoundError("there is no such study", where=key, fix="see /api/v1/studies")
         return self.refreshed(key, source, repository, found)
 
-    def page(self, offset: int, limit: int) -> tuple[list[Snapshot], int]:
-        """Snapshots of so many studies, the newest change first; and how many studies there are.
+    def page(
+        self, offset: int, limit: int, chosen: StudyFilter | None = None
+    ) -> tuple[list[Snapshot], int]:
+        """Snapshots of so many studies, in order; and how many studies pass the filter.
 
         Raises:
             StoreError: the only database does not answer.
         """
-        studies = sorted(self.sources.studies(), key=lambda each: -each[2].updated_at)
+        chosen = chosen or StudyFilter()
+        studies = [each for each in self.sources.studies() if chosen.passes(each[2])]
+        studies.sort(key=lambda each: chosen.place(each[2]), reverse=chosen.sort.startswith("-"))
         shown = [
             self.refreshed(study_key(source, study), source, repository, study)
             for source, repository, study in studies[offset : offset + limit]
@@ -156,8 +194,15 @@ class Snapshots:
         else:
             start, kept = next(iter(open_ones.items()))
         read = known.repository.points_of(study.id, start, [n for n in open_ones if n < start])
+        newest = max((note.event for note in known.notes.values()), default=0)
+        notes = known.repository.notes_of(study.id, newest)
         known_ones = [points[i] for i in open_ones.values() if i < kept]
-        if read != [*known_ones, *points[kept:]] or study != known.study or not known.version:
+        if (
+            read != [*known_ones, *points[kept:]]
+            or study != known.study
+            or notes
+            or not known.version
+        ):
             renewed = points[:kept]
             for point in read:
                 place = open_ones.get(point.number, kept)
@@ -167,6 +212,7 @@ class Snapshots:
                     renewed.append(point)
             known.points = renewed
             known.study = study
+            known.notes = known.notes | {note.trial: note for note in notes}
             known.derived = {}
             known.version += 1
         known.read_at = self._monotonic()

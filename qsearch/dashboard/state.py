@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from compiler.errors import CompilerError
 from qsearch.dashboard.inspection import Inspection
 from qsearch.dashboard.launcher import Starter
 from qsearch.dashboard.live import Live
@@ -32,6 +34,23 @@ class Shared:
     inspection: Inspection
     starter: Starter | None
     exports: Path
+    preparing: set[Path] = field(default_factory=set)
+
+    def prepare(self, module: Path) -> None:
+        """Derive in the background what the page of a module asks for first."""
+        if module in self.preparing:
+            return
+        self.preparing.add(module)
+
+        def work() -> None:
+            try:
+                for task, options in (("proof", {}), ("module", {"groups": "fused"}), ("text", {})):
+                    self.inspection.ask(task, module, **options)
+            except CompilerError:
+                return  # whoever opens the page is told why
+            self.preparing.discard(module)
+
+        threading.Thread(target=work, daemon=True).start()
 
 
 def shared(request: Request) -> Shared:
@@ -52,3 +71,9 @@ def snapshot(key: str, found: SharedDep) -> Snapshot:
 
 
 SnapshotDep = Annotated[Snapshot, Depends(snapshot)]
+
+
+def slug(name: str) -> str:
+    """A study's name with only what a file name may hold."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name)
+    return kept[:64].lstrip(".") or "study"

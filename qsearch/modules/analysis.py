@@ -169,7 +169,7 @@ class ModelInsight:
 
     def html(self) -> str:
         """One page that needs no other file."""
-        from qsearch.report.insight.page import insight_page
+        from qsearch.report.insight import insight_page
 
         changed = {
             name: value

@@ -35,8 +35,7 @@ from compiler.targets.ort.session import ORT_ERRORS, OrtExecutor
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
 from qsearch.modules.quantization import load
-from qsearch.report.insight.page import plot_page
-from qsearch.report.insight.plots import Row, bars
+from qsearch.report.page import plot_page, plot_row
 
 PathLike = str | os.PathLike[str]
 Inputs = dict[str, NDArray[Any]]
@@ -162,24 +161,18 @@ class ModuleProfile:
             f"profile of {self.module}",
             {**self.facts(), **{f"note {n + 1}": note for n, note in enumerate(self.notes)}},
             [
-                (
-                    "Where the time goes",
-                    f"CPU microseconds of the {len(slow)} slowest layers, one thread.",
-                    bars(
-                        [Row(x.layer, (1e3 * x.ms,), f"{1e3 * x.ms:.0f}") for x in slow],
-                        "CPU time of layers",
-                        "us",
-                    ),
-                ),
-                (
-                    "How well the processor is used",
-                    "Percent of the products a second that one core can add up.",
-                    bars(
-                        [Row(x.layer, (100 * p,), f"{100 * p:.0f}") for x, p in used if p],
-                        "Share of the peak",
-                        "%",
-                    ),
-                ),
+                {
+                    "name": "Where the time goes",
+                    "about": f"CPU microseconds of the {len(slow)} slowest layers, one thread.",
+                    "rows": [plot_row(x.layer, [1e3 * x.ms], f"{1e3 * x.ms:.0f}") for x in slow],
+                    "unit": "us",
+                },
+                {
+                    "name": "How well the processor is used",
+                    "about": "Percent of the products a second that one core can add up.",
+                    "rows": [plot_row(x.layer, [100 * p], f"{100 * p:.0f}") for x, p in used if p],
+                    "unit": "%",
+                },
             ],
             {"Layers": self.rows()},
         )

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from qsearch.report.pareto import front
 from qsearch.search.objectives import (
     KEEPS_ACCURACY,
     Objective,
@@ -99,22 +100,25 @@ class Measures:
 
     @property
     def cost(self) -> Measure | None:
-        """The cost that accuracy is drawn against.
+        """The cost that accuracy is drawn against; None where trials do not differ in any.
 
         That which the search minimises, or else the first in which its trials differ: the
-        hardware's, the model's, what a trial takes to run.
+        hardware's, the model's. What a trial took to run says nothing of its module.
         """
         asked = [score_key(name) for name in self.objective.minimize]
         wanted = [*asked, *_COSTS_FIRST]
-        costs = [m for m in self.all if m.smaller_is_better and m is not SECONDS]
-        return min(
-            costs,
-            key=lambda m: (
-                m.name not in self.varying and m.name not in asked,
-                wanted.index(m.name) if m.name in wanted else len(wanted),
-            ),
-            default=None,
-        )
+        costs = [
+            m
+            for m in self.all
+            if m.smaller_is_better and m.name not in _TIMINGS and m.name in {*asked, *self.varying}
+        ]
+        place = {name: index for index, name in reversed(list(enumerate(wanted)))}
+        return min(costs, key=lambda m: place.get(m.name, len(wanted)), default=None)
+
+    @property
+    def objectives(self) -> tuple[Measure, ...]:
+        """What the search is after: the metric, then the costs of ``--minimize``."""
+        return tuple(by_option(name) for name in self.objective.names)
 
     def broken(self, score: Mapping[str, Any] | None) -> list[str]:
         """Limits that a trial breaks, as the options of the command line that set them."""
@@ -152,24 +156,16 @@ def value_in(each: Measure, score: Mapping[str, Any] | None) -> float | None:
     return each.finite(score[each.name])
 
 
-def pareto(
-    trials: Iterable[Scored], good: Measure, cost: Measure
-) -> list[tuple[float, float, int]]:
-    """Trials that no other beats in both: (cost, value, number), cheapest first.
+def front_numbers(measures: Measures, trials: Iterable[Scored]) -> list[int]:
+    """Trials that break no limit and that no other beats in every objective, the best first.
 
-    Only complete trials take part; of equal ones the earliest stays.
+    Empty for a search with one objective. Of equal trials the earliest stays.
     """
-    points = []
+    objective = measures.objective
+    if not objective.minimize:
+        return []
+    first: dict[tuple[float, ...], int] = {}
     for trial in trials:
-        x, y = value_of(cost, trial), value_of(good, trial)
-        if trial.state == "complete" and x is not None and y is not None:
-            points.append((x if cost.smaller_is_better else -x, -y, trial.number))
-    if good.smaller_is_better:
-        points = [(x, -y, number) for x, y, number in points]
-    front: list[tuple[float, float, int]] = []
-    for x, y, number in sorted(points):
-        if not front or y < front[-1][1]:
-            front.append((x, y, number))
-    sign_x = 1.0 if cost.smaller_is_better else -1.0
-    sign_y = 1.0 if good.smaller_is_better else -1.0
-    return [(sign_x * x, sign_y * y, number) for x, y, number in front]
+        if trial.state == "complete" and trial.score and objective.feasible(trial.score):
+            first.setdefault(objective.values(trial.score), trial.number)
+    return [first[point] for point in front(first)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import func, select
 
@@ -12,6 +12,7 @@ from qsearch.store.database import Database
 from qsearch.store.models import EventRow, TrialRow
 from qsearch.store.records import FINISHED, Trial, TrialState, objective_values_of, record_of
 
+NOTE: Final = "note"
 _COLUMNS = (
     TrialRow.number,
     TrialRow.state,
@@ -26,6 +27,8 @@ _COLUMNS = (
     TrialRow.attempts,
     TrialRow.lost_workers,
     TrialRow.from_store,
+    TrialRow.driver_id,
+    TrialRow.started_at,
     TrialRow.finished_at,
     TrialRow.error_what,
 )
@@ -47,6 +50,8 @@ class TrialPoint:
     attempts: int
     lost_workers: int
     from_store: bool
+    driver_id: int | None
+    started_at: float | None
     finished_at: float | None
     error: str | None
 
@@ -67,6 +72,8 @@ class TrialPoint:
             attempts=outcome.attempts,
             lost_workers=trial.lost_workers,
             from_store=outcome.from_store,
+            driver_id=trial.driver_id,
+            started_at=trial.started_at,
             finished_at=trial.finished_at,
             error=None if outcome.failure is None else outcome.failure.what,
         )
@@ -75,6 +82,19 @@ class TrialPoint:
     def finished(self) -> bool:
         """Whether nothing of it will change any more."""
         return self.state in FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What people wrote about a trial, or about the study where ``trial`` is None.
+
+    A note is an event of kind ``NOTE``; the newest one counts.
+    """
+
+    event: int
+    trial: int | None
+    note: str
+    tags: tuple[str, ...]
 
 
 class ViewQueries(Database):
@@ -89,6 +109,18 @@ class ViewQueries(Database):
             wanted |= TrialRow.number.in_(also)
         query = select(*_COLUMNS).where(TrialRow.study_id == study_id, wanted)
         return [_point_of(row) for row in self.read(query.order_by(TrialRow.number))]
+
+    def notes_of(self, study_id: int, after: int = 0) -> list[Note]:
+        """Notes and tags on a study and its trials, written after event ``after``, oldest first."""
+        rows = self.read(
+            select(EventRow.id, EventRow.trial, EventRow.data)
+            .where(EventRow.study_id == study_id, EventRow.id > after, EventRow.kind == NOTE)
+            .order_by(EventRow.id)
+        )
+        return [
+            Note(r.id, r.trial, str(r.data.get("note", "")), tuple(r.data.get("tags", ())))
+            for r in rows
+        ]
 
     def last_event(self, study_id: int) -> int:
         """Id of the newest event; 0 when there is none."""

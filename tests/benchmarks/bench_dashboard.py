@@ -51,15 +51,14 @@ PATHS = {
     "study": "{study}",
     "trials, first page": "{study}/trials?limit=50&sort=-number",
     "trials, by top1": "{study}/trials?limit=50&sort=-top1",
-    "trials, filtered": "{study}/trials?limit=50&find=calibrate_mode%3Dmse",
+    "trials, filtered": "{study}/trials?limit=50&filter=calibrate_mode%3Dmse",
     "trials, last page": "{study}/trials?limit=50&offset=9950",
     "one trial": "{study}/trials/21",
     "failures": "{study}/failures",
-    "history": "{study}/plots/history.svg",
-    "scatter": "{study}/plots/scatter.svg",
-    "importances": "{study}/plots/importances.svg",
-    "parallel": "{study}/plots/parallel.svg",
-    "slice": "{study}/plots/slice.svg?x=calibrate_mode",
+    "trials, by two columns": "{study}/trials?limit=50&sort=params.calibrate_mode,-top1",
+    "export": "{study}/trials/export.csv",
+    "points": "{study}/points",
+    "importances": "{study}/importances",
 }
 
 
@@ -119,7 +118,7 @@ def measure(server: Server, repository: Repository, repeats: int) -> dict[str, A
     time.sleep(FRESH_S)
     found["study after one more trial"] = server.asked(study)
     found["table after one more trial"] = server.asked(f"{study}/trials?limit=50&sort=-number")
-    found["scatter after one more trial"] = server.asked(f"{study}/plots/scatter.svg")
+    found["points after one more trial"] = server.asked(f"{study}/points")
     return found
 
 

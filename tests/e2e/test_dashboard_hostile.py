@@ -85,7 +85,8 @@ def test_words_stay_words(hostile: Path, browser: Any) -> None:
             "/": "'study'",
             f"/studies/{key}": "'error'",
             f"/studies/{key}/trials/12": "'log'",
-            f"/studies/{key}/trials/13?with=12": "'metric'",
+            f"/studies/{key}/trials/13": "'metric'",
+            f"/compare?trial={key}:13&trial={key}:12": "'metric'",
             f"/studies/{key}/module": "'box'",
         }
         for path, word in shown.items():

@@ -54,12 +54,13 @@ def test_wheel_ships_models_migrations_and_kernels(wheel: Path) -> None:
         "qsearch/models/digits_calib.npz",
         "qsearch/models/digits_dev.npz",
         "qsearch/models/NOTICE",
-        "qsearch/report/insight/page.html",
-        "qsearch/report/report.html",
-        "qsearch/report/plots/plots.css",
+        *(
+            f"qsearch/report/web/{name}"
+            for name in ("plots.css", "style.css", "charts.js", "vendor/d3.js", "vendor/NOTICE")
+        ),
         *(
             f"qsearch/dashboard/static/{name}"
-            for name in ("index.html", "style.css", "favicon.svg", "js/app.js", "js/pages/study.js")
+            for name in ("index.html", "favicon.svg", "js/app.js", "js/pages/study.js")
         ),
         *(f"compiler/fusion/hardware/descriptions/{name}.toml" for name in ("npu", "opu", "opu_q")),
         "qsearch/store/migrations/env.py",

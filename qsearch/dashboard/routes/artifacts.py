@@ -6,12 +6,12 @@ import json
 from pathlib import Path as FilePath
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import FileResponse
 
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
-from qsearch.dashboard.state import SharedDep, SnapshotDep
+from qsearch.dashboard.state import SharedDep, SnapshotDep, slug
 
 router = APIRouter(prefix="/api/v1/studies/{key}", tags=["module"])
 
@@ -23,22 +23,26 @@ _JSON = "application/json"
 
 
 @router.get("/module/graph")
-def get_graph(study: SnapshotDep, found: SharedDep, groups: Groups = "none") -> Response:
+async def get_graph(
+    study: SnapshotDep, found: SharedDep, request: Request, groups: Groups = "fused"
+) -> Response:
     """Functions as boxes and edges with places, and what a click on each box shows."""
-    answer = found.inspection.ask("module", _module(study), groups=groups)
+    answer = await found.inspection.answer(request, "module", _module(study), groups=groups)
     return Response(answer, media_type=_JSON)
 
 
 @router.get("/module/text")
-def get_text(study: SnapshotDep, found: SharedDep) -> Response:
+async def get_text(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
     """The IR text and what the file says of its making."""
-    return Response(found.inspection.ask("text", _module(study)), media_type=_JSON)
+    answer = await found.inspection.answer(request, "text", _module(study))
+    return Response(answer, media_type=_JSON)
 
 
 @router.get("/module/proof")
-def get_proof(study: SnapshotDep, found: SharedDep) -> Response:
+async def get_proof(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
     """What is proved of the module, derived again from the file."""
-    return Response(found.inspection.ask("proof", _module(study)), media_type=_JSON)
+    answer = await found.inspection.answer(request, "proof", _module(study))
+    return Response(answer, media_type=_JSON)
 
 
 @router.get("/files/{name}")
@@ -52,13 +56,16 @@ def download(study: SnapshotDep, name: File) -> FileResponse:
 
 
 @router.get("/export/{format}")
-def export(study: SnapshotDep, found: SharedDep, format: Format) -> FileResponse:
+async def export(
+    study: SnapshotDep, found: SharedDep, request: Request, format: Format
+) -> FileResponse:
     """The module as C source, ONNX on integers, or ONNX on a float grid, zipped."""
-    answer = found.inspection.ask(
-        "export", _module(study), format=format, out=str(found.exports.absolute())
+    out = str(found.exports.absolute())
+    answer = await found.inspection.answer(
+        request, "export", _module(study), format=format, out=out
     )
     path = FilePath(json.loads(answer)["zip"])
-    return _attachment(path, f"{_slug(study)}-{format}.zip")
+    return _attachment(path, f"{slug(study.study.name)}-{format}.zip")
 
 
 @router.get("/artifacts/{sha256}")
@@ -83,11 +90,3 @@ def _module(study: Snapshot) -> FilePath:
             fix="start the dashboard on the folder of its run folders: qsearch dashboard DIR",
         )
     return study.folder.module
-
-
-def _slug(study: Snapshot) -> str:
-    """The study's name with only what a file name may hold."""
-    kept = "".join(
-        c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in study.study.name
-    )
-    return kept[:64].lstrip(".") or "module"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from qsearch.dashboard.routes.studies import listening
-from qsearch.dashboard.schemas import CommandIn, CommandOut, SessionIn
+from qsearch.dashboard.schemas import CommandIn, CommandOut, DeleteIn, NoteIn, SessionIn
 from qsearch.dashboard.security import SESSION_PATH
+from qsearch.dashboard.sources import NotFoundError
 from qsearch.dashboard.state import SharedDep, SnapshotDep
-from qsearch.errors import SearchError
+from qsearch.errors import SearchError, SettingsError
+from qsearch.report.view import listening
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
+from qsearch.store.view_queries import NOTE
+from qsearch.studies import delete
 
 router = APIRouter(tags=["commands"])
 
@@ -38,6 +41,36 @@ def add_command(asked: CommandIn, study: SnapshotDep, found: SharedDep) -> Comma
     finally:
         repository.close()
     return CommandOut(kind=asked.kind, listening=heard)
+
+
+@router.post("/api/v1/studies/{key}/notes", status_code=204, responses={204: {}})
+def write_note(given: NoteIn, study: SnapshotDep) -> Response:
+    """Note and tags of a trial, or of the study; the newest ones count."""
+    if given.trial is not None and given.trial not in {p.number for p in study.points}:
+        raise NotFoundError("the study has no such trial", where=f"trial {given.trial}")
+    repository = Repository(open_engine(study.source.url, create=False))
+    try:
+        data = {"note": given.note, "tags": given.tags}
+        repository.add_event(study.study.id, NOTE, trial=given.trial, data=data)
+    finally:
+        repository.close()
+    return Response(status_code=204)
+
+
+@router.post("/api/v1/studies/{key}/delete", status_code=204, responses={204: {}})
+def delete_study(given: DeleteIn, study: SnapshotDep) -> Response:
+    """Forget a study with all its trials; of a run folder also its files.
+
+    Raises:
+        SettingsError: the name is another, or it is being searched.
+    """
+    name = study.study.name
+    if given.name != name:
+        raise SettingsError("the name is not the study's", where="name", fix=f"write {name!r}")
+    storage = None if study.source.folder is not None else study.source.url
+    folder = None if study.folder is None else study.folder.path
+    delete(folder, storage=storage, study=name)
+    return Response(status_code=204)
 
 
 @router.post(SESSION_PATH, status_code=204, responses={204: {"description": "cookie set"}})

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Response
 
-from qsearch.dashboard import plots
+from compiler.errors import legal_names
 from qsearch.dashboard.schemas import (
     LARGEST_ID,
-    BestOut,
     DriverOut,
     FailureOut,
+    ImportancesOut,
     LayerOut,
     MeasureOut,
     StageOut,
@@ -23,17 +25,25 @@ from qsearch.dashboard.schemas import (
     StudyOut,
 )
 from qsearch.dashboard.security import without_passwords
-from qsearch.dashboard.snapshots import Snapshot
-from qsearch.dashboard.state import SharedDep, SnapshotDep
-from qsearch.report.measures import value_of
+from qsearch.dashboard.snapshots import Snapshot, StudyFilter
+from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep
+from qsearch.dashboard.trial_table import constant_columns
+from qsearch.errors import SettingsError
+from qsearch.report.view import (
+    StudyView,
+    importances_of,
+    layers_out,
+    measure_out,
+    parameter_names,
+    spark,
+    trials_as_columns,
+)
 from qsearch.store.records import DriverRecord, Stage
 from qsearch.store.view_queries import TrialPoint
+from workers.metrics.registry import Measure
 
 router = APIRouter(prefix="/api/v1/studies", tags=["studies"])
 
-LISTENING_S: Final = 60.0
-"""A driver whose heart was silent for longer is not counted on."""
-SPARK_POINTS: Final = 60
 _FIGURE: Final = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 _FAILED: Final = ("failed", "infeasible", "pruned")
 
@@ -43,9 +53,18 @@ def list_studies(
     found: SharedDep,
     offset: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
     limit: Annotated[int, Query(ge=1, le=100)] = 50,
+    find: Annotated[str, Query(max_length=200)] = "",
+    state: Annotated[str, Query(max_length=20)] = "",
+    sort: Annotated[str, Query(pattern="^-?(changed|created|name|model|state)$")] = "-changed",
 ) -> StudiesPage:
-    """Studies of every source, newest change first."""
-    shown, total = found.snapshots.page(offset, limit)
+    """Studies of every source.
+
+    Args:
+        find: words that must all occur in the name or the model's name.
+        state: only these.
+        sort: ``-`` puts the greatest first.
+    """
+    shown, total = found.snapshots.page(offset, limit, StudyFilter(find, state, sort))
     return StudiesPage(
         studies=[StudyOut(**_summary(each)) for each in shown],
         total=total,
@@ -60,6 +79,7 @@ def get_study(study: SnapshotDep, found: SharedDep) -> StudyDetail:
     spec = row.spec
     stages = repository.stages_of(row.id)
     drivers = repository.drivers_of(row.id)
+    module = study.folder.module if study.folder and study.folder.module.is_file() else None
     return StudyDetail(
         **_summary(study),
         model_sha256=row.model_sha256,
@@ -68,13 +88,14 @@ def get_study(study: SnapshotDep, found: SharedDep) -> StudyDetail:
         code_version=row.code_version,
         evaluator=_text(spec.get("evaluator")),
         sampler=_text(spec.get("sampler")),
-        accuracy_floor=study.measures.floor,
         emitted=None if row.emitted is None else dict(row.emitted),
-        measures=[MeasureOut.of(measure) for measure in study.measures.all],
-        parameters=study.derive("parameters", lambda: _parameters(study)),
+        measures=[MeasureOut(**measure_out(measure)) for measure in study.measures.all],
+        parameters=study.derive("parameters", lambda: parameter_names(study.points)),
+        constant=constant_columns(study),
         stages=_stages(study, stages),
         drivers=[
             DriverOut(
+                id=driver.id,
                 name=driver.name,
                 workers=driver.workers,
                 state=driver.state,
@@ -83,7 +104,9 @@ def get_study(study: SnapshotDep, found: SharedDep) -> StudyDetail:
             for driver in drivers[-20:]
         ],
         layer_kinds=sorted({figures.kind for figures in repository.layers_of(row.id)}),
-        has_module=study.folder is not None and study.folder.module.is_file(),
+        has_module=module is not None,
+        module_bytes=None if module is None else module.stat().st_size,
+        proof=_proof(found, module),
         last_event=repository.last_event(row.id),
         can_resume=found.starter is not None and found.starter.can_resume(study.folder),
     )
@@ -113,32 +136,50 @@ def list_failures(study: SnapshotDep) -> list[FailureOut]:
 @router.get("/{key}/layers")
 def list_layers(study: SnapshotDep, kind: str | None = None) -> list[LayerOut]:
     """Figures about layers, such as their sensitivities, in the order of the model."""
-    return [
-        LayerOut(kind=f.kind, layer=f.layer, position=f.position, figures=dict(f.figures))
-        for f in study.repository.layers_of(study.study.id, kind)
-    ]
+    found = layers_out(study.repository.layers_of(study.study.id, kind))
+    return [LayerOut(**each) for each in found]
 
 
-@router.get(
-    "/{key}/plots/{name}.svg",
-    response_class=Response,
-    responses={200: {"content": {"image/svg+xml": {}}}},
-)
-def get_plot(
-    study: SnapshotDep,
-    name: plots.PlotName,
-    width: Annotated[int, Query(ge=240, le=1600)] = 640,
-    x: Annotated[str | None, Query(max_length=255)] = None,
-    y: Annotated[str | None, Query(max_length=255)] = None,
-) -> Response:
-    """A plot of the study as SVG; ``x`` and ``y`` name measures or parameters."""
-    svg = plots.plot(study, name, width, x, y)
-    return Response(svg, media_type="image/svg+xml")
+@router.get("/{key}/points")
+def get_points(study: SnapshotDep) -> Response:
+    """Every trial, a list per column: what all plots are drawn from; see ``trials_as_columns``."""
+
+    def make() -> bytes:
+        found = trials_as_columns(study.measures, study.points)
+        return json.dumps(found, separators=(",", ":")).encode()
+
+    return Response(study.derive("points", make), media_type="application/json")
+
+
+@router.get("/{key}/importances")
+def get_importances(study: SnapshotDep, measure: str | None = None) -> ImportancesOut:
+    """How much each parameter decides a measure; conditional ones are named as left out."""
+    chosen = study.measures.named(measure) if measure else study.measures.primary
+    if chosen is None:
+        legal = [each.name for each in study.measures.all]
+        fix = legal_names(measure or "", legal)
+        raise SettingsError(f"no measure {measure!r}", where="measure", fix=fix)
+    found, left_out = importances_kept(study, chosen)
+    return ImportancesOut(measure=chosen.name, importances=found, left_out=left_out)
+
+
+def importances_kept(study: Snapshot, measure: Measure) -> tuple[dict[str, float], list[str]]:
+    """Importances, computed again when a twentieth of the trials is new."""
+    count = study.counts["complete"]
+    kept = study.importances.get(measure.name)
+    if kept is None or count >= 1.05 * kept[0]:
+        kept = (count, importances_of(measure, study.points))
+        study.importances[measure.name] = kept
+    return kept[1]
 
 
 def _summary(study: Snapshot) -> dict[str, Any]:
-    row, measure, best = study.study, study.measures.primary, study.best
-    drivers = study.repository.drivers_of(row.id, running=True)
+    row, measure = study.study, study.measures.primary
+    drivers = study.repository.drivers_of(row.id)
+    view = view_of(study, drivers)
+    # What depends on the time is told anew; the rest once a version.
+    head = study.derive(("head", view.phase, view.resume), view.head)
+    note = study.notes.get(None)
     return {
         "key": study.key,
         "name": row.name,
@@ -149,29 +190,42 @@ def _summary(study: Snapshot) -> dict[str, Any]:
         "target_trials": row.target_trials,
         "finished": study.finished,
         "counts": dict(study.counts),
-        "measure": MeasureOut.of(measure),
-        "best": None
-        if best is None
-        else BestOut(
-            number=best.number,
-            value=value_of(measure, best),
-            score=dict(best.score or {}),
-            breaks=study.measures.broken(best.score),
-        ),
-        "baseline": None if row.baseline is None else _numbers(row.baseline),
+        "measure": measure_out(measure),
+        **head,
         "rate_per_min": study.derive("rate", lambda: study.rate_per_min),
-        "listening": listening(drivers),
-        "silent": bool(drivers) and not listening(drivers),
+        "listening": view.listening,
+        "silent": view.silent,
         "created_at": row.created_at,
         "updated_at": row.updated_at,
         "version": study.version,
-        "spark": study.derive("spark", lambda: _spark(study)),
+        "spark": study.derive("spark", lambda: spark(measure, study.points)),
+        "note": "" if note is None else note.note,
+        "tags": [] if note is None else list(note.tags),
     }
 
 
-def listening(drivers: Sequence[DriverRecord]) -> int:
-    """How many drivers will hear a command."""
-    return sum(d.state == "running" and time.time() - d.beat_at < LISTENING_S for d in drivers)
+def _proof(found: Shared, module: Path | None) -> str | None:
+    """The verdict of the proof where it is derived already; else somebody begins to derive it."""
+    if module is None:
+        return None
+    known = found.inspection.known("proof", module)
+    if known is not None:
+        return str(json.loads(known)["derived"]["verdict"])
+    found.prepare(module)
+    return None
+
+
+def view_of(study: Snapshot, drivers: Sequence[DriverRecord]) -> StudyView:
+    """The study with those who search it."""
+    return StudyView(
+        study.study,
+        study.measures,
+        study.points,
+        study.repository.stages_of(study.study.id),
+        drivers,
+        study.folder,
+        None if study.source.folder is not None else study.source.url,
+    )
 
 
 def _stages(study: Snapshot, stages: Sequence[Stage]) -> list[StageOut]:
@@ -181,40 +235,10 @@ def _stages(study: Snapshot, stages: Sequence[Stage]) -> list[StageOut]:
     return [StageOut.of(stage, ended.get(stage.name, 0)) for stage in stages]
 
 
-def _parameters(study: Snapshot) -> list[str]:
-    """Names of the searched parameters, those that were tried with most values first."""
-    values: dict[str, set[str]] = {}
-    for point in study.points:
-        for name, value in point.params.items():
-            values.setdefault(name, set()).add(str(value))
-    return sorted(values, key=lambda name: -len(values[name]))
-
-
-def _spark(study: Snapshot) -> list[float]:
-    """The best value so far over the trials, thinned out."""
-    measure = study.measures.primary
-    sign = -1.0 if measure.smaller_is_better else 1.0
-    best: list[float] = []
-    for point in study.points:
-        value = value_of(measure, point) if point.state == "complete" else None
-        if value is not None:
-            best.append(value if not best else sign * max(sign * best[-1], sign * value))
-    if len(best) <= SPARK_POINTS:
-        return best
-    step = (len(best) - 1) / (SPARK_POINTS - 1)
-    return [best[round(index * step)] for index in range(SPARK_POINTS)]
-
-
 def _reason(points: Sequence[TrialPoint]) -> str:
     """What they have in common; figures that differ are left out."""
     texts = {point.error or "" for point in points}
     return texts.pop() if len(texts) == 1 else _FIGURE.sub("…", texts.pop())
-
-
-def _numbers(values: object) -> dict[str, float | None]:
-    """The plain numbers of a mapping."""
-    assert isinstance(values, dict)
-    return {k: v for k, v in values.items() if v is None or isinstance(v, int | float)}
 
 
 def _text(value: object) -> str | None:

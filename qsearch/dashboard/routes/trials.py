@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 
-from compiler.errors import legal_names
 from qsearch.dashboard.measurements import measurements, missing
 from qsearch.dashboard.schemas import (
     LARGEST_ID,
@@ -22,10 +20,9 @@ from qsearch.dashboard.schemas import (
 from qsearch.dashboard.security import without_passwords
 from qsearch.dashboard.snapshots import Snapshot
 from qsearch.dashboard.sources import NotFoundError
-from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep
-from qsearch.errors import SettingsError
-from qsearch.report.measures import value_of
-from qsearch.report.plots import layers
+from qsearch.dashboard.state import SharedDep, SnapshotDep, slug
+from qsearch.dashboard.trial_table import chosen, csv_of
+from qsearch.report.build import intervals
 from qsearch.search.evaluator import score_of
 from qsearch.store.records import Trial
 from qsearch.store.view_queries import TrialPoint
@@ -33,36 +30,56 @@ from qsearch.store.view_queries import TrialPoint
 router = APIRouter(prefix="/api/v1/studies/{key}/trials", tags=["trials"])
 
 Number = Annotated[int, Path(ge=0, le=2**31)]
-_OWN = ("number", "state", "stage", "samples", "seconds", "cpu_s", "attempts", "finished_at")
+Filter = Annotated[str, Query(max_length=2000)]
+Sort = Annotated[str, Query(max_length=2000)]
 
 
 @router.get("")
 def list_trials(
     study: SnapshotDep,
+    filter: Filter = "",
+    sort: Sort = "number",
+    state: Annotated[list[str] | None, Query()] = None,
     offset: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    sort: Annotated[str, Query(max_length=255)] = "number",
-    state: Annotated[list[str] | None, Query()] = None,
-    stage: str | None = None,
-    find: Annotated[str, Query(max_length=200)] = "",
     after: Annotated[int | None, Query(ge=-1, le=LARGEST_ID)] = None,
 ) -> TrialsPage:
     """One page of trials.
 
     Args:
-        sort: a column, a measure or ``params.NAME``; ``-`` before it puts the greatest first.
-        state, stage: only these.
-        find: words that must all occur in a parameter ``name=value``, the state or the error.
+        filter: terms such as ``sqnr_db>35 calibrate_mode=mse``; see ``trial_table``.
+        sort: columns separated by commas; ``-`` before one puts the greatest first.
+        state: only these.
         after: only trials with a greater number.
     """
-    key = ("rows", sort, tuple(sorted(state or ())), stage, find, after)
-    rows = study.derive(key, lambda: _chosen(study, sort, state, stage, find, after))
+    rows = _chosen(study, filter, sort, state, after)
+    front = set(study.front)
     return TrialsPage(
-        rows=[TrialRow.of(point) for point in rows[offset : offset + limit]],
+        rows=[
+            TrialRow.of(point, front, study.notes.get(point.number))
+            for point in rows[offset : offset + limit]
+        ],
         matched=len(rows),
         total=len(study.points),
         offset=offset,
     )
+
+
+@router.get("/export.csv", response_class=Response, responses={200: {"content": {"text/csv": {}}}})
+def export_csv(study: SnapshotDep, filter: Filter = "", sort: Sort = "number") -> Response:
+    """The trials that pass the filter, in order, as comma-separated values."""
+    return _download(csv_of(study, _chosen(study, filter, sort)), "csv", study)
+
+
+@router.get("/export.json")
+def export_json(study: SnapshotDep, filter: Filter = "", sort: Sort = "number") -> Response:
+    """The trials that pass the filter, in order, as a JSON array."""
+    front = set(study.front)
+    rows = [
+        TrialRow.of(point, front, study.notes.get(point.number)).model_dump()
+        for point in _chosen(study, filter, sort)
+    ]
+    return _download(json.dumps(rows, indent=1), "json", study)
 
 
 @router.get("/{number}")
@@ -73,7 +90,7 @@ def get_trial(study: SnapshotDep, number: Number, shared: SharedDep) -> TrialDet
     best = study.best
     files = measurements(shared, study, trial)
     return TrialDetail(
-        **TrialRow.of(TrialPoint.of(trial)).model_dump(),
+        **TrialRow.of(TrialPoint.of(trial), study.front, study.notes.get(number)).model_dump(),
         batch=trial.batch,
         qconfig=dict(trial.qconfig),
         config_hash=trial.config_hash,
@@ -81,9 +98,9 @@ def get_trial(study: SnapshotDep, number: Number, shared: SharedDep) -> TrialDet
         outputs_sha256=outcome.outputs_sha256,
         peak_rss_bytes=outcome.peak_rss_bytes,
         created_at=trial.created_at,
-        started_at=trial.started_at,
         error_where=_masked(failure.where if failure else None),
         error_fix=_masked(failure.fix if failure else None),
+        intervals=intervals(outcome.score or {}, outcome.samples),
         shards=[
             ShardOut(
                 shard=s.shard,
@@ -105,40 +122,39 @@ def get_trial(study: SnapshotDep, number: Number, shared: SharedDep) -> TrialDet
 
 
 @router.get("/{number}/histograms")
-def get_histograms(study: SnapshotDep, number: Number, found: SharedDep) -> Response:
+async def get_histograms(
+    study: SnapshotDep, number: Number, found: SharedDep, request: Request
+) -> Response:
     """Ranges of what was calibrated, with the thresholds that this trial chose."""
-    files = measurements(found, study, _trial(study, number))
+    files = await run_in_threadpool(lambda: measurements(found, study, _trial(study, number)))
     if files.statistics is None:
         raise missing("statistics", number)
     scales = None if files.scales is None else str(files.scales)
-    answer = found.inspection.ask("histograms", files.statistics, scales=scales)
+    answer = await found.inspection.answer(request, "histograms", files.statistics, scales=scales)
     return Response(answer, media_type="application/json")
 
 
 @router.get("/{number}/layers")
-def get_layers(study: SnapshotDep, number: Number, found: SharedDep) -> Response:
+async def get_layers(
+    study: SnapshotDep, number: Number, found: SharedDep, request: Request
+) -> Response:
     """SQNR of what every layer reads under this trial's configuration, on a few stored inputs.
 
     ``null`` stands for nothing lost, or nothing of the kind that the layer reads.
     """
-    return Response(_layers(study, number, found), media_type="application/json")
-
-
-@router.get(
-    "/{number}/layers.svg",
-    response_class=Response,
-    responses={200: {"content": {"image/svg+xml": {}}}},
-)
-def get_layers_plot(
-    study: SnapshotDep,
-    number: Number,
-    found: SharedDep,
-    width: Annotated[int, Query(ge=240, le=1600)] = 640,
-) -> Response:
-    """The same as SVG."""
-    told = json.loads(_layers(study, number, found))
-    svg = layers.decibels(told["layers"], told["output_db"], width)
-    return Response(svg, media_type="image/svg+xml")
+    files = await run_in_threadpool(lambda: measurements(found, study, _trial(study, number)))
+    if not files.complete or files.module is None:
+        raise missing("model, inputs or ranges", number)
+    answer = await found.inspection.answer(
+        request,
+        "layers",
+        files.module,
+        qconfig=files.qconfig.to_dict(),
+        inputs=str(files.inputs),
+        scales=str(files.scales) if files.needs_ranges else None,
+        channels=str(files.channels) if files.qconfig.needs_channels else None,
+    )
+    return Response(answer, media_type="application/json")
 
 
 def _trial(study: Snapshot, number: int) -> Trial:
@@ -152,63 +168,31 @@ def _trial(study: Snapshot, number: int) -> Trial:
     return found[0]
 
 
-def _layers(study: Snapshot, number: int, found: Shared) -> bytes:
-    files = measurements(found, study, _trial(study, number))
-    if not files.complete or files.module is None:
-        raise missing("model, inputs or ranges", number)
-    return found.inspection.ask(
-        "layers",
-        files.module,
-        qconfig=files.qconfig.to_dict(),
-        inputs=str(files.inputs),
-        scales=str(files.scales) if files.needs_ranges else None,
-        channels=str(files.channels) if files.qconfig.needs_channels else None,
-    )
-
-
 def _chosen(
     study: Snapshot,
+    filter: str,
     sort: str,
-    states: list[str] | None,
-    stage: str | None,
-    find: str,
-    after: int | None,
+    states: list[str] | None = None,
+    after: int | None = None,
 ) -> list[TrialPoint]:
-    words = find.lower().split()
-    kept = [
-        point
-        for point in study.points
-        if (not states or point.state in states)
-        and stage in (None, "", point.stage)
-        and (after is None or point.number > after)
-        and (not words or _matches(point, words))
-    ]
-    value = _column(study, sort.removeprefix("-"))
-    have = [(value(point), point) for point in kept]
-    known = [pair for pair in have if pair[0] is not None]
-    # Stable, so equal values stay in order of their numbers.
-    known.sort(key=lambda pair: pair[0], reverse=sort.startswith("-"))
-    return [point for _, point in known] + [point for key, point in have if key is None]
+    key = ("rows", filter, sort, tuple(sorted(states or ())), after)
+
+    def find() -> list[TrialPoint]:
+        return [
+            point
+            for point in chosen(study, filter, sort)
+            if (not states or point.state in states) and (after is None or point.number > after)
+        ]
+
+    found: list[TrialPoint] = study.derive(key, find)
+    return found
 
 
-def _matches(point: TrialPoint, words: list[str]) -> bool:
-    text = " ".join(f"{name}={value}" for name, value in point.params.items())
-    whole = f"{point.number} {point.state} {point.stage} {text} {point.error or ''}".lower()
-    return all(word in whole for word in words)
-
-
-def _column(study: Snapshot, name: str) -> Callable[[TrialPoint], Any]:
-    if name in _OWN:
-        return lambda point: getattr(point, name)
-    measure = study.measures.named(name)
-    if measure is not None:
-        return partial(value_of, measure)
-    kind, _, parameter = name.partition(".")
-    names = {each for point in study.points for each in point.params}
-    if kind == "params" and parameter in names:
-        return lambda point: str(point.params[parameter]) if parameter in point.params else None
-    legal = [*_OWN, *(m.name for m in study.measures.all), *(f"params.{each}" for each in names)]
-    raise SettingsError(f"unknown column {name!r}", where="sort", fix=legal_names(name, legal))
+def _download(text: str, kind: str, study: Snapshot) -> Response:
+    media = {"csv": "text/csv; charset=utf-8", "json": "application/json"}[kind]
+    name = f"{slug(study.study.name)}-trials.{kind}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text, media_type=media, headers=headers)
 
 
 def _masked(text: str | None) -> str | None:

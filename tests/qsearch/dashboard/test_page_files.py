@@ -8,22 +8,27 @@ from pathlib import Path
 from qsearch.dashboard.page_files import PageFiles
 from tests.qsearch.dashboard.server import style_of
 
-STATIC = Path(__file__).parents[3] / "qsearch" / "dashboard" / "static"
+QSEARCH = Path(__file__).parents[3] / "qsearch"
+STATIC = QSEARCH / "dashboard" / "static"
+WEB = QSEARCH / "report" / "web"
+LATER = {"web/charts.js", "web/report.js", "web/vendor/d3.js"}
+"""Asked for by pages with plots only, or part of the report."""
 
 
 def test_every_file_that_the_page_names_is_served(client):
     page = client.get("/")
     assert page.headers["cache-control"] == "no-cache"
     named = re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)
-    scripts = {p.relative_to(STATIC / "js").as_posix() for p in (STATIC / "js").rglob("*.js")}
-    assert {n.split("/js/")[1] for n in named if n.endswith(".js")} == scripts
+    scripts = {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.js")}
+    scripts |= {f"web/{p.relative_to(WEB).as_posix()}" for p in WEB.rglob("*.js")} - LATER
+    assert {n.split("/", 3)[3] for n in named if n.endswith(".js")} == scripts
     for path in named:
         answer = client.get(path)
         assert answer.status_code == 200
         assert "immutable" in answer.headers["cache-control"]
-        file = STATIC / path.split("/", 3)[3]
-        if file.name != "plots.css":
-            assert answer.content == file.read_bytes()
+        name = path.split("/", 3)[3]
+        file = WEB / name.removeprefix("web/") if name.startswith("web/") else STATIC / name
+        assert answer.content == file.read_bytes()
         if file.suffix == ".js":
             assert answer.headers["content-type"].startswith("text/javascript")
 
@@ -45,7 +50,22 @@ def test_a_file_of_another_version_is_not_there(client):
     assert client.get(f"/static/{version}/js/nothing.js").status_code == 404
 
 
-def test_addresses_change_with_any_file():
-    first = PageFiles(STATIC, {"plots.css": "a"})
-    assert first.version == PageFiles(STATIC, {"plots.css": "a"}).version
-    assert first.version != PageFiles(STATIC, {"plots.css": "b"}).version
+def test_pages_without_plots_are_small_and_those_with_plots_bearable(client):
+    page = client.get("/").text
+    named = re.findall(r'(?:href|src)="(/static/[^"]+)"', page)
+    version = style_of(client).split("/")[2]
+    later = [f"/static/{version}/{name}" for name in LATER]
+
+    def sent(paths):
+        return sum(int(client.get(path).headers["content-length"]) for path in paths)
+
+    assert sent(named) <= 60_000
+    assert sent({*named, *later}) <= 300_000
+
+
+def test_addresses_change_with_any_file(tmp_path):
+    (tmp_path / "a.css").write_text("a")
+    first = PageFiles({"": STATIC, "web/": tmp_path})
+    assert first.version == PageFiles({"": STATIC, "web/": tmp_path}).version
+    (tmp_path / "a.css").write_text("b")
+    assert first.version != PageFiles({"": STATIC, "web/": tmp_path}).version

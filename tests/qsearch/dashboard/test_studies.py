@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import threading
 import time
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +13,13 @@ import pytest
 
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.snapshots import FRESH_S
-from qsearch.report.measures import Measures, measure_of, pareto
-from qsearch.report.plots import layers
-from qsearch.report.plots.parameters import slices
-from qsearch.report.plots.trials import scatter
+from qsearch.report.measures import Measures, measure_of
+from qsearch.report.view import importances_of
 from qsearch.store.engine import open_engine
-from qsearch.store.records import Ended, Failure, LayerFigures, Outcome
+from qsearch.store.records import Ended, Failure, Outcome
 from qsearch.store.repository import Repository
 from tests.qsearch.dashboard.server import served
-from tests.qsearch.dashboard.stores import new_study, new_trial
-
-SVG = "{http://www.w3.org/2000/svg}"
+from tests.qsearch.dashboard.stores import new_study, new_trial, written_runs
 
 
 def test_a_study_is_listed_with_its_progress_and_best(client, repository):
@@ -78,15 +75,35 @@ def test_layers_and_stages_are_told(client):
     assert [layer["figures"]["sqnr_db"] for layer in layers] == [30.0, 29.0, 28.0]
 
 
-def test_the_history_draws_every_trial_with_a_score(client, repository):
-    root = plot(client, "history")
-    drawn = {int(g.get("data-trial")) for g in root.iter(f"{SVG}g") if g.get("data-trial")}
-    assert drawn == {t.number for t in repository.trials_of(1) if t.outcome.score is not None}
+def test_points_hold_every_trial_with_its_values(client, repository):
+    told = client.get(f"{client.study}/points").json()
+    stored = repository.trials_of(1)
+    assert told["number"] == [t.number for t in stored]
+    states = [told["state"]["values"][at] for at in told["state"]["at"]]
+    assert states == [t.state for t in stored]
+    top1 = [None if t.outcome.score is None else t.outcome.score["top1"] for t in stored]
+    assert told["scores"]["top1"] == pytest.approx(top1, abs=1e-9)
+    modes = told["params"]["calibrate_mode"]
+    assert [modes["values"][at] for at in modes["at"]] == [
+        t.params["calibrate_mode"] for t in stored
+    ]
 
 
-def test_the_scatter_rings_exactly_the_pareto_front(client, repository):
-    root = plot(client, "scatter", x="hw_traffic", y="top1")
-    ringed = {int(c.get("data-front")) for c in root.iter(f"{SVG}circle") if c.get("data-front")}
+def test_importances_name_the_searched_parameters_and_what_they_leave_out(client, repository):
+    told = client.get(f"{client.study}/importances?measure=top1").json()
+    assert set(told["importances"]) == {"calibrate_mode", "equalize"}
+    assert told["left_out"] == []
+    points = repository.points_of(1)
+    some = [replace(p, params={**p.params, "own": 1} if p.number % 2 else p.params) for p in points]
+    assert importances_of(measure_of("top1"), some)[1] == ["own"]
+    assert client.get(f"{client.study}/importances?measure=nope").status_code == 400
+
+
+def test_the_front_of_two_objectives_is_told_and_can_be_filtered(folder, repository):
+    study = repository.study("digits")
+    spec = {**study.spec, "minimize": ["hw_traffic"]}
+    with repository.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE qs_study SET spec = ?", (json.dumps(spec),))
     complete = [t for t in repository.trials_of(1) if t.state == "complete"]
     values = {t.number: (t.outcome.score["hw_traffic"], -t.outcome.score["top1"]) for t in complete}
     beaten = {
@@ -94,62 +111,87 @@ def test_the_scatter_rings_exactly_the_pareto_front(client, repository):
         for n, (x, y) in values.items()
         if any(a <= x and b <= y and (a, b) != (x, y) for a, b in values.values())
     }
-    assert ringed == set(values) - beaten
-    front = pareto(repository.points_of(1), measure_of("top1"), measure_of("hw_traffic"))
-    assert {number for *_, number in front} == ringed
+    with served(DashboardOptions(root=folder)) as client:
+        told = client.get(client.study).json()
+        assert [each["name"] for each in told["objectives"]] == ["top1", "hw_traffic"]
+        assert {each["number"] for each in told["front"]} == set(values) - beaten
+        rows = client.get(f"{client.study}/trials?filter=front%3Dtrue").json()["rows"]
+        assert {row["number"] for row in rows} == set(values) - beaten
+        assert all(row["front"] for row in rows)
 
 
-def test_a_trial_that_breaks_a_limit_is_drawn_but_on_no_front(repository):
-    study, points = repository.study("digits"), repository.points_of(1)
-    good, cost = measure_of("top1"), measure_of("hw_traffic")
-    loser = pareto(points, good, cost)[0][2]
-    kept = {True: 1.0, False: 0.0}
-    points = [
-        replace(p, score={**p.score, "keeps_accuracy": kept[p.number != loser]}) if p.score else p
-        for p in points
-    ]
-    root = ElementTree.fromstring(
-        scatter(study, Measures.of(study, points), points, good, cost, 640)
-    )
-    ringed = {int(c.get("data-front")) for c in root.iter(f"{SVG}circle") if c.get("data-front")}
-    assert ringed
-    assert loser not in ringed
-    assert str(loser) in {g.get("data-trial") for g in root.iter(f"{SVG}g")}
+def test_a_study_that_kept_no_limit_says_which(folder, repository):
+    study = repository.study("digits")
+    with repository.engine.begin() as connection:
+        spec = json.dumps({**study.spec, "at_most": {"hw_traffic": 10}})
+        connection.exec_driver_sql("UPDATE qs_study SET spec = ?", (spec,))
+    repository.set_study_state(study.id, "complete")
+    with served(DashboardOptions(root=folder)) as client:
+        told = client.get(client.study).json()
+        assert told["verdict"]["state"] == "missed"
+        assert told["verdict"]["words"].startswith("no trial within limits: ")
+        assert "≤ 10 " in told["verdict"]["words"]
 
 
-@pytest.mark.parametrize("name", ["importances", "parallel", "layers"])
-def test_every_plot_is_well_formed_at_any_width(client, name):
-    for width in (240, 640, 1600):
-        root = plot(client, name, width=width)
-        assert root.get("width") == str(width)
-        assert root.get("aria-label")
+def test_a_killed_study_tells_the_command_that_resumes_it(folder, repository):
+    run = folder / "digits"
+    (run / "config.resolved.yaml").write_text("max_drop: '0.01'\n")
+    with repository.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE qs_study SET updated_at = 1000")
+    with served(DashboardOptions(root=folder)) as client:
+        told = client.get(client.study).json()
+        assert told["silent"]
+        assert told["phase"] == "no driver"
+        assert told["resume"] == f"qsearch launch -c {run}/config.resolved.yaml -o {run}"
+        assert told["limits"][0]["words"] == "top-1 ≥ 95 %"
 
 
-def test_importances_name_the_searched_parameters(client):
-    root = plot(client, "importances")
-    named = {r.get("data-parameter") for r in root.iter(f"{SVG}rect")}
-    assert named == {"calibrate_mode", "equalize"}
+def test_a_driver_that_ended_leaves_a_study_that_writes_its_winner(folder, repository):
+    study = repository.study("digits")
+    driver = repository.join(study.id, "one", "test", 2)
+    repository.end_drivers([driver])
+    with served(DashboardOptions(root=folder)) as client:
+        assert client.get(client.study).json()["phase"] == "writing the winner"
 
 
-def test_a_slice_shows_each_trial_at_its_value(client, repository):
-    root = plot(client, "slice", x="calibrate_mode")
-    titles = [t.text for t in root.iter(f"{SVG}title")]
-    complete = [t for t in repository.trials_of(1) if t.state == "complete"]
-    for trial in complete:
-        wanted = f"trial {trial.number}\ncalibrate_mode = {trial.params['calibrate_mode']}"
-        assert any(title.startswith(wanted) for title in titles)
+def test_notes_and_tags_are_stored_shown_and_exported(client, repository):
+    base = client.study
+    for trial, words in ((None, "whole"), (3, "first"), (3, "second")):
+        given = {"trial": trial, "note": words, "tags": ["candidate"]}
+        assert client.post(f"{base}/notes", json=given).status_code == 204
+    time.sleep(FRESH_S)
+    assert client.get(base).json()["note"] == "whole"
+    found = client.get(f"{base}/trials?filter=tags%3Dcandidate").json()["rows"]
+    assert [(row["number"], row["note"]) for row in found] == [(3, "second")]
+    table = list(csv.DictReader(client.get(f"{base}/trials/export.csv").text.splitlines()))
+    assert (table[3]["note"], table[3]["tags"]) == ("second", "candidate")
+    missing = client.post(f"{base}/notes", json={"trial": 999})
+    assert missing.status_code == 404
 
 
-def test_values_along_a_slice_keep_only_the_digits_that_tell_them_apart(repository):
-    points = [p for p in repository.points_of(1) if p.state == "complete"]
-    for values, wanted in (
-        ((0.03125, 0.8125, 1.0), {"0.031", "0.81", "1"}),
-        ((0.999, 0.9999, None), {"0.999", "0.9999", "None"}),
-    ):
-        known = [replace(p, params={"p": values[i % 3]}) for i, p in enumerate(points)]
-        svg = slices(known, "p", measure_of("top1"), 640)
-        shown = {text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")}
-        assert wanted <= shown
+def test_a_study_is_deleted_only_by_its_name(client, folder):
+    base = client.study
+    assert client.post(f"{base}/delete", json={"name": "other"}).status_code == 400
+    assert client.post(f"{base}/delete", json={"name": "digits"}).status_code == 204
+    assert client.get("/api/v1/studies").json()["total"] == 0
+    assert not (folder / "digits" / "study.db").exists()
+
+
+def test_studies_are_searched_filtered_and_sorted(tmp_path):
+    runs = written_runs(tmp_path)
+    for name in ("alpha", "beta"):
+        other = Repository(open_engine(f"sqlite:///{runs / 'digits' / 'study.db'}"))
+        other.create_study(new_study(name, 4, "mobilenet"))
+        other.close()
+    with served(DashboardOptions(root=runs)) as client:
+
+        def names(**asked):
+            told = client.get("/api/v1/studies", params=asked).json()
+            return [study["name"] for study in told["studies"]]
+
+        assert names(sort="name") == ["alpha", "beta", "digits"]
+        assert names(find="mobile", sort="-name") == ["beta", "alpha"]
+        assert names(state="complete") == []
 
 
 def test_measures_tell_costs_from_gains(repository):
@@ -169,17 +211,10 @@ def test_the_cost_that_is_drawn_is_one_that_varies(repository):
         replace(p, score=None if p.score is None else {**p.score, "hw_traffic": 7.0})
         for p in points
     ]
-    assert Measures.of(study, same).cost.name == "cpu_s"
+    # What a trial took to run is no cost of its module.
+    assert Measures.of(study, same).cost is None
     asked = replace(study, spec={**study.spec, "minimize": ["hw_traffic"]})
     assert Measures.of(asked, same).cost.name == "hw_traffic"
-
-
-def test_bars_of_layers_say_what_was_measured():
-    figures = [{"bits": 4, "sqnr_db": 9.0 + i, "sqnr_loss_db": 20.0 - i} for i in range(3)]
-    found = [LayerFigures("sensitivity", f"conv_{i}", i, each) for i, each in enumerate(figures)]
-    assert layers.figures_of(found) == ["sqnr_loss_db", "sqnr_db"]
-    svg = layers.bars(found, "sqnr_loss_db", "sensitivity", 640)
-    assert "SQNR lost by the outputs (dB), this layer alone at 4 bits" in svg
 
 
 def test_reasons_that_differ_in_figures_are_one_without_them(client, repository):
@@ -197,7 +232,7 @@ def test_reasons_that_differ_in_figures_are_one_without_them(client, repository)
 
 
 def test_answers_are_compressed_for_those_who_ask(client):
-    path = f"{client.study}/plots/history.svg"
+    path = f"{client.study}/points"
     small = client.get(path, headers={"Accept-Encoding": "gzip"})
     plain = client.get(path, headers={"Accept-Encoding": "identity"})
     assert small.headers["content-encoding"] == "gzip"
@@ -256,10 +291,3 @@ def test_a_search_that_begins_while_the_page_asks_is_no_error(tmp_path: Path):
         asking = False
         asker.join()
     assert set(answers) == {(200, 0), (200, 1)}
-
-
-def plot(client, name: str, width: int = 640, **options: str) -> ElementTree.Element:
-    answer = client.get(f"{client.study}/plots/{name}.svg", params={"width": str(width), **options})
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"].startswith("image/svg+xml")
-    return ElementTree.fromstring(answer.text)

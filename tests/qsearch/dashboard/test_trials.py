@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+from dataclasses import replace
+
 import pytest
+
+from qsearch.dashboard.app import DashboardOptions
+from tests.qsearch.dashboard.server import served
+from tests.qsearch.dashboard.stores import new_trial
 
 
 def rows(client, **options):
@@ -38,12 +45,76 @@ def test_filters_narrow_the_list(client):
         "failed",
         "pruned",
     }
-    found = rows(client, find="calibrate_mode=mse complete")
-    assert 0 < found["matched"] < 30
-    assert all(r["params"]["calibrate_mode"] == "mse" for r in found["rows"])
     assert [r["number"] for r in rows(client, after=27)["rows"]] == [28, 29]
-    assert rows(client, stage="other")["matched"] == 0
-    assert rows(client, find="ran out of memory")["matched"] == 2
+
+
+@pytest.mark.parametrize(
+    ("filter", "keeps"),
+    [
+        ("sqnr_db>30", lambda t: (t["score"] or {}).get("sqnr_db", 0) > 30),
+        ("sqnr>30 calibrate_mode=mse", lambda t: (t["score"] or {}).get("sqnr_db", 0) > 30
+         and t["params"]["calibrate_mode"] == "mse"),
+        ("top1>=93%", lambda t: (t["score"] or {}).get("top1", 0) >= 0.93),
+        ("top1 >= 0.93", lambda t: (t["score"] or {}).get("top1", 0) >= 0.93),
+        ("hw_traffic<=2k", lambda t: (t["score"] or {}).get("hw_traffic", 1e9) <= 2000),
+        ("calibrate_mode=mse,max", lambda t: t["params"]["calibrate_mode"] in ("mse", "max")),
+        ("calibrate_mode!=mse", lambda t: t["params"]["calibrate_mode"] != "mse"),
+        ("equalize=true", lambda t: t["params"]["equalize"]),
+        ("state=failed", lambda t: t["state"] == "failed"),
+        ("number=3,7", lambda t: t["number"] in (3, 7)),
+        ('error~"out of memory"', lambda t: "out of memory" in (t["error"] or "")),
+        ("memory", lambda t: "memory" in (t["error"] or "")),
+        ("stage=other", lambda t: False),
+    ],
+)  # fmt: skip
+def test_a_filter_compares(client, filter, keeps):
+    every = rows(client, limit=500)["rows"]
+    found = rows(client, filter=filter, limit=500)
+    assert [r["number"] for r in found["rows"]] == [r["number"] for r in every if keeps(r)]
+
+
+def test_a_percentage_of_a_cost_is_one_of_its_greatest(client):
+    every = [r for r in rows(client, limit=500)["rows"] if r["state"] == "complete"]
+    most = max(r["score"]["hw_traffic"] for r in every)
+    found = rows(client, filter="hw_traffic<=80% state=complete", limit=500)["rows"]
+    assert found
+    wanted = [r["number"] for r in every if r["score"]["hw_traffic"] <= 0.8 * most]
+    assert [r["number"] for r in found] == wanted
+
+
+@pytest.mark.parametrize("filter", ["sqnr_dbb>35", "top1>abc", "=3", "a=b=c"])
+def test_what_a_filter_does_not_understand_is_an_error(client, filter):
+    answer = client.get(f"{client.study}/trials", params={"filter": filter})
+    assert answer.status_code == 400
+    assert "sqnr_db" in answer.json()["fix"] or "number" in answer.json()["fix"]
+
+
+def test_rows_are_sorted_by_several_columns(client):
+    found = rows(client, sort="params.calibrate_mode,-sqnr_db", limit=500)["rows"]
+    known = [r for r in found if r["score"]]
+    keys = [(r["params"]["calibrate_mode"], -r["score"]["sqnr_db"]) for r in known]
+    assert keys == sorted(keys)
+
+
+def test_what_is_filtered_is_exported_in_its_order(client):
+    asked = {"filter": "calibrate_mode=mse state=complete", "sort": "-top1"}
+    shown = rows(client, **asked, limit=500)["rows"]
+    answer = client.get(f"{client.study}/trials/export.csv", params=asked)
+    assert "attachment" in answer.headers["content-disposition"]
+    table = list(csv.DictReader(answer.text.splitlines()))
+    assert [int(row["number"]) for row in table] == [r["number"] for r in shown]
+    assert [float(row["top1"]) for row in table] == [r["score"]["top1"] for r in shown]
+    assert {row["params.calibrate_mode"] for row in table} == {"mse"}
+    assert client.get(f"{client.study}/trials/export.json", params=asked).json() == shown
+
+
+def test_a_cell_of_the_export_is_no_formula(folder, repository):
+    trial = replace(new_trial(30), params={"=1+1": "@cmd"})
+    repository.add_trials(1, [trial])
+    with served(DashboardOptions(root=folder)) as client:
+        text = client.get(f"{client.study}/trials/export.csv").text
+    assert "'@cmd" in text
+    assert ",=1+1" not in text
 
 
 def test_an_unknown_column_names_the_legal_ones(client):

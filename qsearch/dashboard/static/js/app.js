@@ -1,17 +1,20 @@
 // Chooses the page for an address, and asks for the token where the server wants one.
 
 import { post } from "./api.js";
-import { h, link, problem, replace } from "./dom.js";
+import { h, link, problem, replace } from "../web/dom.js";
+import { comparePage } from "./pages/compare.js";
 import { launchPage } from "./pages/launch.js";
 import { modulePage } from "./pages/module.js";
 import { studiesPage } from "./pages/studies.js";
 import { studyPage } from "./pages/study.js";
 import { trialPage } from "./pages/trial.js";
 import { start } from "./router.js";
+import { themeSwitch } from "./theme.js";
 
 const PAGES = [
   [/^\/$/, studiesPage],
   [/^\/launch$/, launchPage],
+  [/^\/compare$/, comparePage],
   [/^\/studies\/([^/]+)$/, studyPage],
   [/^\/studies\/([^/]+)\/trials\/(\d+)$/, trialPage],
   [/^\/studies\/([^/]+)\/module$/, modulePage],
@@ -103,6 +106,7 @@ async function boot() {
       // The page will ask for the token.
     }
   }
+  themeSwitch();
   start(render);
 }
 

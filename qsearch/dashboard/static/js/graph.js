@@ -1,7 +1,7 @@
 // The drawing of a module from boxes that already have places: one cluster per function, from
 // the float inputs down to the float outputs; kernels are clusters of their operators.
 
-import { s } from "./dom.js";
+import { s } from "../web/dom.js";
 
 const PAD = 18;
 const TITLE = 26;

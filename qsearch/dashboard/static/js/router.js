@@ -1,4 +1,5 @@
-// Addresses of the pages; every one of them can be opened, bookmarked and gone back to.
+// Addresses of the pages; every one of them can be opened, bookmarked and gone back to. What a
+// reader chose on a page (filter, sort, page, axes, tab) stands in its query.
 
 let render = () => {};
 
@@ -25,3 +26,23 @@ export function go(path) {
 export function again() {
   render();
 }
+
+export function asked(name, otherwise = "") {
+  return new URLSearchParams(location.search).get(name) ?? otherwise;
+}
+
+// Put choices into the address; "" removes one. ``step`` makes it a step that Back undoes.
+export function keep(values, step = true) {
+  const words = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(values)) {
+    if (value === "" || value === null || value === undefined) words.delete(name);
+    else words.set(name, value);
+  }
+  const query = words.toString().replaceAll("%2C", ",").replaceAll("%3A", ":");
+  const path = location.pathname + (query ? `?${query}` : "");
+  if (path === location.pathname + location.search) return;
+  history[step ? "pushState" : "replaceState"](null, "", path);
+}
+
+// What plots remember their choices in.
+export const settings = { get: (name) => asked(name, null), set: (name, value) => keep({ [name]: value }) };

@@ -1,8 +1,8 @@
 // A new search: a model, data if there are any, how long.
 
 import { get, post, upload } from "../api.js";
-import { card, h, problem, replace } from "../dom.js";
-import { bytes } from "../format.js";
+import { card, h, problem, replace } from "../../web/dom.js";
+import { bytes } from "../../web/format.js";
 import { go } from "../router.js";
 
 export async function launchPage(page) {

@@ -1,8 +1,9 @@
 // The module that the study emitted: drawing, text, proof, downloads.
 
 import { get, query } from "../api.js";
-import { card, h, link, problem, replace, s, scroller, select } from "../dom.js";
-import { bytes, number, plain } from "../format.js";
+import { card, h, link, problem, replace, s, scroller, select } from "../../web/dom.js";
+import { bytes, number, plain } from "../../web/format.js";
+import { resultHead, studyChip } from "../../web/head.js";
 import { graphOf } from "../graph.js";
 
 const TABS = [["graph", "Graph"], ["text", "IR text"], ["proof", "Proof"], ["files", "Files"]];

@@ -1,49 +1,65 @@
-// Every study: how it stands, how far it is, its best.
+// Every study: how it stands, how far it is, its best. Search, order and page stand in the address.
 
-import { get } from "../api.js";
-import { h, link, replace, studyChip } from "../dom.js";
-import { ago, measure } from "../format.js";
-import { sparkline } from "../plot.js";
-import { go } from "../router.js";
+import { get, query } from "../api.js";
+import { chip, h, link, replace, select, sparkline } from "../../web/dom.js";
+import { ago, measure } from "../../web/format.js";
+import { studyChip, verdictLine } from "../../web/head.js";
+import { asked, go, keep } from "../router.js";
 
 const EVERY_MS = 3000;
 const PER_PAGE = 50;
+const STATES = ["", "running", "paused", "complete", "stopped", "failed"];
+const COLUMNS = [["name", "Study"], ["state", "State"], [null, "Progress"], [null, "Best", "num"], [null, "Best so far", "extra"], [null, "Float model", "num extra"], ["changed", "Changed", "extra"]];
 
 export async function studiesPage(page) {
-  let offset = 0;
+  let timer = 0;
   const body = h("tbody", {});
-  const count = h("span", { class: "soft small" });
+  const head = h("tr", {});
+  const count = h("span", { class: "soft small", role: "status" });
   const acts = h("div", { class: "acts" });
   const pages = h("div", { class: "tools" });
-  const table = h("table", { class: "studies" }, h("thead", {}, h("tr", {},
-    ["Study", "State"].map((words) => h("th", { scope: "col" }, words)),
-    h("th", { scope: "col" }, "Progress"),
-    h("th", { scope: "col", class: "num" }, "Best"),
-    h("th", { scope: "col", class: "extra" }, "Best so far"),
-    h("th", { scope: "col", class: "num extra" }, "Float model"),
-    h("th", { scope: "col", class: "extra" }, "Changed"))), body);
+  const find = h("input", { type: "search", placeholder: "Find a study or model", "aria-label": "Find studies", value: asked("find"),
+    oninput: () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => choose({ find: find.value }), 250);
+    } });
+  const state = select("State", STATES.map((each) => [each, each || "all states"]), asked("state"), (value) => choose({ state: value }));
+  const table = h("table", { class: "studies" }, h("thead", {}, head), body);
   const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Studies" }, table);
   const empty = h("div", { class: "empty", hidden: true });
-  const box = h("section", { class: "card" }, scroll, empty, pages);
+  const box = h("section", { class: "card", "aria-label": "Studies" }, h("div", { class: "tools" }, find, state), scroll, empty, pages);
+
+  function choose(values) {
+    keep({ page: "", ...values });
+    return refresh();
+  }
 
   async function refresh() {
-    const found = await get(`/studies?offset=${offset}&limit=${PER_PAGE}`);
+    const sort = asked("sort", "-changed");
+    const at = Math.max(1, Number(asked("page", "1")) || 1);
+    const found = await get(`/studies?${query({ offset: (at - 1) * PER_PAGE, limit: PER_PAGE, find: asked("find"), state: asked("state"), sort })}`);
+    replace(head, COLUMNS.map(([column, words, kind]) => {
+      const chosen = column && sort.replace(/^-/, "") === column;
+      const down = sort.startsWith("-");
+      return h("th", { scope: "col", class: kind ?? "", "aria-sort": chosen ? (down ? "descending" : "ascending") : null },
+        column ? h("button", { type: "button", onclick: () => choose({ sort: chosen && !down ? `-${column}` : column }) }, words, chosen ? (down ? " ↓" : " ↑") : "") : words);
+    }));
     replace(body, found.studies.map(row));
     count.textContent = found.total === 1 ? "1 study" : `${found.total} studies`;
     replace(acts, found.allow_launch ? link("/launch", "New search", { class: "button primary" }) : null);
     scroll.hidden = !found.total;
     empty.hidden = Boolean(found.total);
-    replace(empty, h("p", {}, "No study yet."), h("p", { class: "small" }, "Start one: ",
-      h("span", { class: "mono" }, "qsearch launch --model digits")));
+    replace(empty, find.value || asked("state") ? h("p", {}, "No study passes.") : [h("p", {}, "No study yet."), h("p", { class: "small" }, "Start one: ",
+      h("span", { class: "mono" }, "qsearch launch --model digits"))]);
     replace(pages, found.total <= PER_PAGE ? null : h("div", { class: "pages" },
-      h("button", { disabled: offset === 0, onclick: () => { offset -= PER_PAGE; refresh(); } }, "Newer"),
-      h("button", { disabled: offset + PER_PAGE >= found.total, onclick: () => { offset += PER_PAGE; refresh(); } }, "Older")));
+      h("button", { disabled: at === 1, onclick: () => choose({ page: String(at - 1) }) }, "Previous"),
+      h("button", { disabled: at * PER_PAGE >= found.total, onclick: () => choose({ page: String(at + 1) }) }, "Next")));
   }
 
   page.crumbs();
   await refresh();
   page.show(h("div", { class: "head" }, h("h1", {}, "Studies"), count, acts), h("p", { class: "under" }), box);
-  const timer = setInterval(async () => {
+  const poll = setInterval(async () => {
     try {
       await refresh();
       page.link("live");
@@ -52,7 +68,10 @@ export async function studiesPage(page) {
     }
   }, EVERY_MS);
   page.link("live");
-  page.onleave(() => clearInterval(timer));
+  page.onleave(() => {
+    clearInterval(poll);
+    clearTimeout(timer);
+  });
 }
 
 function row(study) {
@@ -61,11 +80,11 @@ function row(study) {
   bar.style.width = `${Math.min(100, (100 * study.finished) / Math.max(study.target_trials, 1))}%`;
   const base = study.baseline?.[study.measure.name];
   return h("tr", { class: "link-row", "data-study": study.key, onclick: (event) => { if (!event.target.closest("a")) go(path); } },
-    h("td", {}, link(path, study.name), h("div", { class: "small soft" }, study.model)),
-    h("td", {}, studyChip(study)),
+    h("td", {}, link(path, study.name), h("div", { class: "small soft" }, study.model, study.tags.map((tag) => [" ", chip("tag", tag)]))),
+    h("td", {}, studyChip(study), h("div", { class: "small" }, study.verdict.state === "open" ? null : verdictLine(study))),
     h("td", {}, `${study.finished} / ${study.target_trials}`, h("div", { class: "meter", "aria-hidden": "true" }, bar)),
     h("td", { class: "num" }, study.best ? measure(study.best.value, study.measure) : "–",
-      h("div", { class: "small soft" }, study.measure.words)),
+      h("div", { class: "small soft" }, study.front.length ? `${study.measure.words}, front of ${study.front.length}` : study.measure.words)),
     h("td", { class: "extra" }, sparkline(study.spark)),
     h("td", { class: "num extra" }, base === undefined ? "–" : measure(base, study.measure)),
     h("td", { class: "extra soft when" }, ago(study.updated_at)));

@@ -1,9 +1,11 @@
 // One study, live.
 
-import { follow, get, post, query } from "../api.js";
-import { card, chip, h, link, problem, replace, select, studyChip, toast } from "../dom.js";
-import { duration, measure } from "../format.js";
-import { Plot } from "../plot.js";
+import { follow, get, post } from "../api.js";
+import { ask, card, chip, h, link, problem, replace, toast } from "../../web/dom.js";
+import { duration, plain } from "../../web/format.js";
+import { progressOf, resultHead, studyChip } from "../../web/head.js";
+import { notesCard } from "../notes.js";
+import { go, settings } from "../router.js";
 import { TrialsTable } from "../trials.js";
 
 const REFRESH_MS = 700;
@@ -12,34 +14,34 @@ const POLL_MS = 10000;
 
 export async function studyPage(page, key) {
   const table = new TrialsTable(key);
+  const charting = import("../../web/charts.js");
   // Asked for at once: one round trip, not one behind the other.
   const [first, rows, reasons] = await Promise.all([get(`/studies/${key}`), table.ask(), askFailures()]);
   let study = first;
   const trialPath = (number) => `/studies/${key}/trials/${number}`;
   const head = h("div", {});
-  const tiles = h("div", { class: "tiles" });
   const failures = card("Trials that did not complete", {}, h("div", {}));
   const stages = card("Stages", {}, h("div", {}));
-  const axes = { scatter: { x: "", y: "" }, importance: { y: "" }, slice: { x: "" }, layer: { y: "" } };
+  const notes = notesCard(key, null, study, () => soon(0));
   const drawings = h("div", { class: "inside" });
-  let charts = [];
+  let plots = [];
   let offered = null;
   let plotted = null;
   let plottedAt = 0;
-
-  page.crumbs([study.name]);
-  page.show(head, tiles, h("div", { class: "grid" }, drawings, stages, failures,
-    card("Trials", { wide: true, id: "trials" }, table.element)));
-  draw();
-  // Words and numbers first: plots of many trials take the server longer.
-  drawFailures(reasons);
-  await table.refresh(study, rows);
-  plot();
-
+  let source = null;
   // The rows were asked for beside the study, so they may be older than it.
   let tabled = null;
   let pending = 0;
   let busy = false;
+
+  page.crumbs([study.name]);
+  page.show(head, h("div", { class: "grid" }, card("Trials", { wide: true, id: "trials" }, table.element), drawings, stages, failures, notes));
+  draw();
+  // Words and numbers first: plots of many trials take longer.
+  drawFailures(reasons);
+  await table.refresh(study, rows);
+
+  plot();
 
   function soon(delay = REFRESH_MS) {
     if (!pending) pending = setTimeout(refresh, delay);
@@ -66,7 +68,7 @@ export async function studyPage(page, key) {
       if (study.version !== plotted) {
         const wait = plottedAt + PLOTS_MS - performance.now();
         if (wait > 0) soon(wait);
-        else plot();
+        else await plot();
       }
     } catch (error) {
       if (error.status === 404) page.show(problem(error));
@@ -80,34 +82,46 @@ export async function studyPage(page, key) {
   page.onleave(() => {
     clearInterval(timer);
     clearTimeout(pending);
-    charts.forEach((chart) => chart.plot.close());
-    charts = [];
+    plots.forEach((each) => each.plot.close());
+    plots = [];
     table.close();
   });
 
-  // What can be chosen grows with the first trials: the plots are then offered anew.
-  function offer() {
-    const choices = JSON.stringify([study.measures.map((each) => each.name), [...study.parameters].sort(), study.layer_kinds]);
-    if (choices === offered) return;
-    offered = choices;
-    charts.forEach((chart) => chart.plot.close());
-    charts = plots(key, study, trialPath, axes);
-    replace(drawings, charts.map((chart) => chart.card));
-    if (plotted !== null) plot();
-  }
-
-  function plot() {
+  // Every trial is sent once a version; the plots are drawn here.
+  async function plot() {
     plotted = study.version;
     plottedAt = performance.now();
-    charts.forEach((chart) => chart.plot.update(plotted));
+    const [{ Trials, studyPlots }, columns, layers] = await Promise.all([charting, get(`/studies/${key}/points`), get(`/studies/${key}/layers`)]);
+    if (!page.current()) return;
+    const asking = new Map();
+    source = Object.assign(source ?? {}, { study, layers, trials: new Trials(columns, study),
+      importances: (name) => {
+        if (!asking.has(name)) asking.set(name, get(`/studies/${key}/importances?measure=${encodeURIComponent(name)}`));
+        return asking.get(name);
+      } });
+    // What can be chosen grows with the first trials: the plots are then offered anew.
+    const choices = JSON.stringify([study.measures.map((each) => each.name), study.parameters, study.layer_kinds, study.constant]);
+    if (choices !== offered) {
+      offered = choices;
+      plots.forEach((each) => each.plot.close());
+      plots = studyPlots(source, { settings, open: (number) => go(trialPath(number)), onbrush: brushed });
+      replace(drawings, plots.map(({ plot: made, wide }) => card(made.title, { acts: made.acts, wide }, made.element)));
+    } else plots.forEach((each) => each.plot.draw());
+  }
+
+  function brushed(name, range, about) {
+    if (!range) return table.constrain(name, null);
+    if (!about) return table.constrain(name, [`=${range.map((word) => (/[\s,"<>=!~]/.test(word) ? `"${word.replaceAll('"', "")}"` : word)).join(",")}`]);
+    const stored = range.map((value) => (about.unit === "%" ? value / 100 : value));
+    return table.constrain(name, [`>=${Number(stored[0].toPrecision(6))}`, `<=${Number(stored[1].toPrecision(6))}`]);
   }
 
   function draw() {
-    offer();
-    replace(head, heading(key, study, () => soon(300)));
-    replace(tiles, ...tilesOf(study, trialPath));
+    replace(head, heading(key, study, () => soon(300)), progressOf(study), resultHead(study, trialPath, { downloads: downloadsOf(key, study) }));
     replace(stages.lastChild, stagesOf(study));
     stages.hidden = !study.stages.length;
+    // The proof is derived beside the page.
+    if (study.has_module && !study.proof) soon(PLOTS_MS);
     besides();
   }
 
@@ -115,10 +129,9 @@ export async function studyPage(page, key) {
     return get(`/studies/${key}/failures`);
   }
 
-  // Each of the two fills the row where the other has nothing to say.
+  // The last of them fills its row.
   function besides() {
-    stages.classList.toggle("wide", failures.hidden);
-    failures.classList.toggle("wide", stages.hidden);
+    notes.classList.toggle("wide", stages.hidden === failures.hidden);
   }
 
   function drawFailures(found) {
@@ -131,13 +144,29 @@ export async function studyPage(page, key) {
   }
 }
 
+export function downloadsOf(key, study) {
+  if (!study.has_module) return null;
+  const base = `/api/v1/studies/${key}`;
+  return [["files/best.qmod", ".qmod"], ["export/c", "C"], ["export/onnx", "ONNX"]].map(([path, words]) => link(`${base}/${path}`, words, { class: "button", download: true }));
+}
+
 function heading(key, study, changed) {
   async function command(kind) {
+    if (kind === "stop" && !(await ask(`Stop ${study.name}? Trials that run are given up; the best so far is written. The same command continues it.`, "Stop the search"))) return;
     try {
       const answer = await post(`/studies/${key}/commands`, { kind });
       toast(answer.listening ? `${kind}: told to ${answer.listening} driver${answer.listening > 1 ? "s" : ""}`
-        : `${kind}: stored, but nobody searches this study now. Run its qsearch launch again.`);
+        : `${kind}: stored, but no driver runs this study now. Run its qsearch launch again.`);
       changed();
+    } catch (error) {
+      toast(`${error.what}${error.fix ? `: ${error.fix}` : ""}`);
+    }
+  }
+  async function forget() {
+    if (!(await ask(`Delete ${study.name} with its ${plain(study.finished)} trials and files? This cannot be undone.`, "Delete the study"))) return;
+    try {
+      await post(`/studies/${key}/delete`, { name: study.name });
+      go("/");
     } catch (error) {
       toast(`${error.what}${error.fix ? `: ${error.fix}` : ""}`);
     }
@@ -148,53 +177,21 @@ function heading(key, study, changed) {
     study.paused || (study.can_resume && !study.listening && (study.silent || study.state !== "running") && study.finished < study.target_trials)
       ? h("button", { class: "primary", onclick: () => command("resume") }, "Resume") : null,
     study.listening ? h("button", { class: "danger", onclick: () => command("stop") }, "Stop") : null,
-    study.has_module ? link(`/studies/${key}/module`, "Module", { class: "button" }) : null);
+    study.has_module ? link(`/studies/${key}/module`, "Module", { class: "button" }) : null,
+    study.listening ? null : h("button", { class: "danger", onclick: forget }, "Delete"));
   const facts = [study.model, study.evaluator && `scored by ${study.evaluator}`, study.sampler && `sampler ${study.sampler}`,
-    `seed ${study.seed}`, study.stopped && `stopped: ${study.stopped}`].filter(Boolean);
+    `seed ${study.seed}`, driversOf(study), study.stopped && `stopped: ${study.stopped}`].filter(Boolean);
   return [h("div", { class: "head" }, h("h1", {}, study.name), studyChip(study), acts),
     h("p", { class: "under" }, facts.join(" · "))];
 }
 
-function tilesOf(study, trialPath) {
-  const base = study.baseline?.[study.measure.name];
-  const best = study.best;
-  const bar = h("span", {});
-  bar.style.width = `${Math.min(100, (100 * study.finished) / Math.max(study.target_trials, 1))}%`;
-  const left = study.target_trials - study.finished;
-  const goes = study.state === "running" && study.listening && study.rate_per_min > 0;
-  const delta = best && typeof base === "number" && typeof best.value === "number" && study.measure.unit === "%"
-    ? `${best.value >= base ? "+" : "−"}${Math.abs(100 * (best.value - base)).toFixed(2)} points against float` : null;
-  const others = Object.entries(study.counts).filter(([state]) => state !== "complete");
-  return [
-    tile("Best", best ? measure(best.value, study.measure) : "–",
-      best ? [link(trialPath(best.number), `trial ${best.number}`), delta ? ` · ${delta}` : "",
-        best.breaks.length ? h("div", { class: "bad" }, `breaks ${best.breaks.join(" and ")}`) : null]
-        : study.state === "complete" ? "no trial gave a module" : study.measure.words, "best"),
-    tile("Float model", base === undefined ? "–" : measure(base, study.measure), study.measure.words, "float"),
-    h("div", { class: "tile full" }, h("div", { class: "name" }, "Progress"),
-      h("div", { class: "big", "data-tile": "progress" }, `${study.finished} / ${study.target_trials}`),
-      h("div", { class: "meter", "aria-hidden": "true" }, bar),
-      h("div", { class: "note" }, goes && left <= 0 ? "writing the winner" : goes ? `${study.rate_per_min.toFixed(1)} trials/min · ${duration((60 * left) / study.rate_per_min)} left`
-        : study.rate_per_min ? `${study.rate_per_min.toFixed(1)} trials/min` : study.state === "running" ? "no rate yet" : "")),
-    tile("Complete", String(study.counts.complete ?? 0),
-      others.length ? others.map(([state, count]) => `${count} ${state}`).join(", ") : "no other trials", "complete"),
-    tile("Drivers", String(study.listening), driversOf(study), "drivers"),
-  ];
-}
-
-function tile(name, big, note, id) {
-  return h("div", { class: "tile" }, h("div", { class: "name" }, name), h("div", { class: "big", "data-tile": id }, big),
-    h("div", { class: "note" }, note));
-}
-
 function driversOf(study) {
   const alive = study.drivers.filter((driver) => driver.state === "running");
-  if (!study.listening) {
-    const silent = Math.min(...alive.map((driver) => driver.silent_s));
-    return alive.length ? `nothing heard for ${duration(silent)}` : study.state === "running" ? "none yet" : "nobody is searching";
+  if (study.listening) {
+    const workers = alive.reduce((sum, driver) => sum + driver.workers, 0);
+    return `${study.listening} driver${study.listening === 1 ? "" : "s"}, ${workers} worker${workers === 1 ? "" : "s"}`;
   }
-  const workers = alive.reduce((sum, driver) => sum + driver.workers, 0);
-  return `${workers} worker${workers === 1 ? "" : "s"}`;
+  return alive.length ? `no driver: nothing heard for ${duration(Math.min(...alive.map((driver) => driver.silent_s)))}` : "";
 }
 
 function stagesOf(study) {
@@ -204,37 +201,4 @@ function stagesOf(study) {
     h("td", { class: "num" }, stage.name === "sensitivity" ? (stage.planned ? `${stage.planned} layers` : "–")
       : stage.planned === null ? stage.finished : `${stage.finished} / ${stage.planned}`),
     h("td", { class: "num" }, stage.started_at ? duration((stage.finished_at ?? Date.now() / 1000) - stage.started_at) : "–")))));
-}
-
-function plots(key, study, trialPath, { scatter, importance, slice, layer }) {
-  const base = `/studies/${key}/plots`;
-  const names = study.measures.map((each) => [each.name, each.words]);
-  const made = [];
-  function add(title, path, choices = [], wide = false) {
-    const plot = new Plot(path, trialPath);
-    const acts = choices.map(([label, options, about, axis]) => select(label, options, about[axis], (value) => {
-      about[axis] = value;
-      plot.draw();
-    }));
-    made.push({ plot, card: card(title, { acts, wide }, plot.element) });
-  }
-  importance.y ||= names[0][0];
-  if (!study.parameters.includes(slice.x)) slice.x = study.parameters[0] ?? "";
-  if (!study.layer_kinds.includes(layer.y)) layer.y = study.layer_kinds.includes("sensitivity") ? "sensitivity" : study.layer_kinds[0];
-  add("Optimisation history", () => `${base}/history.svg`);
-  add("Accuracy and cost", () => `${base}/scatter.svg?${query(scatter)}`, [
-    ["Measure across", [["", "cost"], ...names], scatter, "x"],
-    ["Measure upwards", [["", "accuracy"], ...names], scatter, "y"]]);
-  add("Importance of parameters", () => `${base}/importances.svg?${query(importance)}`, [
-    ["Measure of the importances", names, importance, "y"]]);
-  if (study.parameters.length) {
-    add("Slice", () => `${base}/slice.svg?${query(slice)}`, [
-      ["Parameter of the slice", study.parameters.map((name) => [name, name]), slice, "x"]]);
-  }
-  add("Parallel coordinates", () => `${base}/parallel.svg`, [], study.parameters.length > 0);
-  if (study.layer_kinds.length) {
-    add("Layers", () => `${base}/layers.svg?${query(layer)}`, [
-      ["Kind of figures", study.layer_kinds.map((kind) => [kind, kind]), layer, "y"]], true);
-  }
-  return made;
 }

@@ -1,32 +1,33 @@
-// One trial: scores, configuration, shards, layers, ranges, logs; beside another one if asked.
+// One trial: scores, configuration, shards, layers, ranges, logs.
 
-import { get, query } from "../api.js";
-import { card, chip, h, link, problem, replace, scroller, select } from "../dom.js";
-import { bytes, duration, measure, number, plain } from "../format.js";
-import { Plot, svgOf } from "../plot.js";
-import { again, go } from "../router.js";
+import { get } from "../api.js";
+import { card, chip, h, link, problem, replace, scroller } from "../../web/dom.js";
+import { bytes, duration, measure, number, plain } from "../../web/format.js";
+import { studyChip, verdictLine } from "../../web/head.js";
+import { notesCard } from "../notes.js";
+import { again, go, settings } from "../router.js";
 
 const AGAIN_MS = 2000;
 
 export async function trialPage(page, key, text) {
   const here = Number(text);
-  const asked = new URLSearchParams(location.search).get("with");
-  const other = asked !== null && /^\d+$/.test(asked) ? Number(asked) : null;
-  const [study, trial, second] = await Promise.all([
-    get(`/studies/${key}`), get(`/studies/${key}/trials/${here}`),
-    other === null ? null : get(`/studies/${key}/trials/${other}`)]);
+  const [study, trial] = await Promise.all([get(`/studies/${key}`), get(`/studies/${key}/trials/${here}`)]);
   page.crumbs([study.name, `/studies/${key}`], [`trial ${here}`]);
   const ranges = card("Ranges seen in calibration", { wide: true }, h("p", { class: "soft small" },
     trial.has_ranges ? "Reading the statistics…" : "Its statistics are not on this machine: start the dashboard on the folder of its run folders."));
-  const layers = layersCard(key, study);
-  const ratios = ratiosCard(key, trial, second);
-  page.show(heading(key, study, trial, second),
-    h("div", { class: "grid" }, failure(trial), scores(study, trial, second), facts(trial, second),
-      configuration(study, trial, second), shards(study, trial), ratios?.card, layers?.card, ranges, logs(trial)));
-  const drawings = [...(ratios?.plots ?? []), ...(layers ? [layers.plot] : [])];
-  drawings.forEach((plot) => plot.update(study.version));
-  page.onleave(() => drawings.forEach((plot) => plot.close()));
-  if (trial.has_ranges) drawRanges(ranges, key, here);
+  const ratios = trial.can_measure ? card("SQNR layer by layer", { wide: true, id: "ratios" }, h("div", {}, h("p", { class: "soft small" }, "Measuring…"))) : null;
+  const layers = study.layer_kinds.length ? card("Sensitivity of the layers, of the whole study", { wide: true }, h("div", {})) : null;
+  page.show(heading(key, study, trial),
+    h("div", { class: "grid" }, failure(trial), scores(study, trial), facts(trial),
+      configuration(trial), shards(study, trial), ratios, layers, ranges, notesCard(key, here, trial, () => again()), logs(trial)));
+  const plots = [];
+  page.onleave(() => plots.forEach((plot) => plot.close()));
+  if (ratios || layers || trial.has_ranges) {
+    const charts = await import("../../web/charts.js");
+    if (ratios) drawRatios(charts, ratios, key, here, plots);
+    if (layers) drawLayers(charts, layers, key, study, plots);
+    if (trial.has_ranges) drawRanges(charts, ranges, key, here);
+  }
   if (["waiting", "running"].includes(trial.state)) {
     const timer = setInterval(async () => {
       try {
@@ -40,23 +41,24 @@ export async function trialPage(page, key, text) {
   }
 }
 
-function heading(key, study, trial, second) {
+function heading(key, study, trial) {
   const path = (value) => `/studies/${key}/trials/${value}`;
-  const input = h("input", { type: "number", min: 0, value: second?.number ?? "", id: "with", placeholder: String(study.best?.number ?? 0) });
+  const input = h("input", { type: "number", min: 0, id: "with", required: true, placeholder: String(study.best?.number ?? 0) });
   const form = h("form", {
     class: "acts",
     onsubmit: (event) => {
       event.preventDefault();
-      go(input.value === "" ? path(trial.number) : `${path(trial.number)}?${query({ with: input.value })}`);
+      go(`/compare?trial=${key}:${trial.number}&trial=${key}:${input.value}`);
     },
   }, h("label", { for: "with" }, "Compare with trial"), input, h("button", {}, "Compare"),
   trial.number > 0 ? link(path(trial.number - 1), "Previous", { class: "button" }) : null,
   trial.number + 1 < Object.values(study.counts).reduce((sum, count) => sum + count, 0)
     ? link(path(trial.number + 1), "Next", { class: "button" }) : null);
   return [h("div", { class: "head" }, h("h1", {}, `Trial ${trial.number}`), chip(trial.state),
-    trial.is_best ? chip("best", "best of the study") : null, trial.from_store ? chip("", "known from the store") : null, form),
+    trial.is_best ? chip("best", "best of the study") : null, trial.front ? chip("front", "on the front") : null, trial.from_store ? chip("", "known from the store") : null,
+    trial.tags.map((tag) => chip("tag", tag)), form),
   h("p", { class: "under" }, `stage ${trial.stage} · batch ${trial.batch} · ${trial.attempts} attempt${trial.attempts === 1 ? "" : "s"}`,
-    trial.lost_workers ? ` · ${trial.lost_workers} workers lost` : "")];
+    trial.lost_workers ? ` · ${trial.lost_workers} workers lost` : "", trial.note ? ` · ${trial.note}` : "", " · study: ", studyChip(study), " ", verdictLine(study))];
 }
 
 function failure(trial) {
@@ -64,42 +66,33 @@ function failure(trial) {
   return card("Why it ended so", { wide: true }, problem({ what: trial.error, where: trial.error_where, fix: trial.error_fix }));
 }
 
-function scores(study, trial, second) {
+function scores(study, trial) {
   const shown = study.measures.filter((each) => trial.score && each.name in trial.score);
   const value = (score, each) => (score && each.name in score ? measure(score[each.name], each) : "–");
+  const range = (each) => (trial.intervals[each.name] ? trial.intervals[each.name].map((end) => measure(end, each)).join(" to ") : "");
+  const limit = (each) => study.limits.filter((one) => one.name === each.name).map((one) => one.words.replace(`${each.words} `, "")).join(", ");
   const body = shown.map((each) => h("tr", { "data-measure": each.name }, h("th", { scope: "row" }, each.words),
-    h("td", { class: "num" }, value(trial.score, each)),
-    second ? h("td", { class: "num" }, value(second.score, each)) : null,
-    h("td", { class: "num soft" }, value(study.baseline, each))));
-  return card("Scores", {}, shown.length ? scroller("Scores", h("table", {}, h("thead", {}, h("tr", {}, h("td", {}),
-    h("th", { scope: "col", class: "num" }, `Trial ${trial.number}`),
-    second ? h("th", { scope: "col", class: "num" }, `Trial ${second.number}`) : null,
-    h("th", { scope: "col", class: "num" }, "Float model"))), h("tbody", {}, body)))
+    h("td", { class: "num" }, value(trial.score, each)), h("td", { class: "num soft" }, range(each)),
+    h("td", { class: "num soft" }, value(study.baseline, each)), h("td", { class: "num soft" }, limit(each))));
+  return card("Scores", {}, shown.length ? scroller("Scores", h("table", {}, h("thead", {}, h("tr", {},
+    ["Measure", `Trial ${trial.number}`, "95 % interval", "Float model", "Limit"].map((words, i) => h("th", { scope: "col", class: i ? "num" : "" }, words)))), h("tbody", {}, body)))
     : h("p", { class: "soft" }, ["waiting", "running"].includes(trial.state) ? "No score yet." : "It ended without a score."));
 }
 
-function facts(trial, second) {
-  const rows = [["Samples scored", (t) => number(t.samples)], ["Wall time", (t) => duration(t.seconds)],
-    ["CPU time", (t) => (t.from_store ? "none: known from the store" : duration(t.cpu_s))],
-    ["Peak memory of a worker", (t) => bytes(t.peak_rss_bytes)],
-    ["Outputs", (t) => t.outputs_sha256?.slice(0, 16) ?? "–"], ["Configuration", (t) => t.config_hash.slice(0, 16)]];
-  return card("What it took", {}, scroller("What it took", h("table", {}, second ? h("thead", {}, h("tr", {}, h("td", {}),
-    [trial, second].map((each) => h("th", { scope: "col", class: "num" }, `Trial ${each.number}`)))) : null, h("tbody", {}, rows.map(([words, of]) => h("tr", {}, h("th", { scope: "row" }, words),
-    h("td", { class: "num" }, of(trial)), second ? h("td", { class: "num" }, of(second)) : null))))));
+function facts(trial) {
+  const rows = [["Samples scored", number(trial.samples)], ["Wall time", duration(trial.seconds)],
+    ["CPU time", trial.from_store ? "none: known from the store" : duration(trial.cpu_s)],
+    ["Peak memory of a worker", bytes(trial.peak_rss_bytes)],
+    ["Outputs", trial.outputs_sha256?.slice(0, 16) ?? "–"], ["Configuration", trial.config_hash.slice(0, 16)]];
+  return card("What it took", {}, scroller("What it took", h("table", {}, h("tbody", {}, rows.map(([words, value]) => h("tr", {}, h("th", { scope: "row" }, words), h("td", { class: "num" }, value)))))));
 }
 
-function configuration(study, trial, second) {
+function configuration(trial) {
   const names = Object.keys(trial.qconfig);
-  const searched = names.filter((name) => name in trial.params);
   const rest = names.filter((name) => !(name in trial.params)).sort();
-  const differs = (name) => second && JSON.stringify(trial.qconfig[name]) !== JSON.stringify(second.qconfig[name]);
-  const row = (name) => h("tr", { class: differs(name) ? "differs" : "", "data-field": name }, h("th", { scope: "row" }, name),
-    h("td", {}, plain(trial.qconfig[name])), second ? h("td", {}, plain(second.qconfig[name])) : null);
-  const table = (chosen) => h("table", {}, h("thead", {}, h("tr", {}, h("td", {}), h("th", { scope: "col" }, `Trial ${trial.number}`),
-    second ? h("th", { scope: "col" }, `Trial ${second.number}`) : null)), h("tbody", {}, chosen.map(row)));
-  const moved = rest.filter(differs);
-  return card("Configuration", { wide: !trial.shards.length }, scroller("Searched fields", table([...searched, ...moved])),
-    h("details", {}, h("summary", {}, `All ${names.length} fields`), scroller("Other fields", table(rest.filter((name) => !moved.includes(name))))));
+  const table = (chosen) => h("table", {}, h("tbody", {}, chosen.map((name) => h("tr", { "data-field": name }, h("th", { scope: "row" }, name), h("td", {}, plain(name in trial.qconfig ? trial.qconfig[name] : trial.params[name]))))));
+  return card("Configuration", { wide: !trial.shards.length }, scroller("Searched fields", table(Object.keys(trial.params))),
+    h("details", {}, h("summary", {}, `All ${names.length} fields`), scroller("Other fields", table(rest))));
 }
 
 function shards(study, trial) {
@@ -113,32 +106,37 @@ function shards(study, trial) {
     h("td", { class: "num" }, duration(shard.cpu_s))))))));
 }
 
-function ratiosCard(key, trial, second) {
-  const shown = [trial, second].filter((each) => each?.can_measure);
-  if (!shown.length) return null;
-  const plots = shown.map((each) => new Plot(() => `/studies/${key}/trials/${each.number}/layers.svg`));
-  plots.forEach((plot) => replace(plot.element, h("p", { class: "soft small" }, "Measuring…")));
-  const parts = plots.map((plot, i) => [shown.length > 1 ? h("h3", {}, `Trial ${shown[i].number}`) : null, plot.element]);
-  return { plots, card: card("SQNR layer by layer", { wide: true, id: "ratios" },
-    h("p", { class: "soft small" }, "Against the float model, measured now on the first calibration inputs. The further to the right, the less is lost; the figure is that of the inputs as they arrive."), parts) };
+async function drawRatios({ Plot, markers }, box, key, here, plots) {
+  try {
+    const found = await get(`/studies/${key}/trials/${here}/layers`);
+    const row = (layer) => ({ label: layer.name, values: [layer.weights_db, layer.alone_db, layer.upstream_db], note: layer.upstream_db === null ? "" : layer.upstream_db.toFixed(1) });
+    const rows = [...found.layers.map(row), { label: "outputs", values: [null, null, found.output_db], note: found.output_db === null ? "" : found.output_db.toFixed(1) }];
+    const plot = new Plot({ name: "layers", title: "SQNR of what the layers read", settings, draw: (each) => markers(each, ["weights", "inputs alone", "with all before"], rows, "dB") });
+    plots.push(plot);
+    box.querySelector("header").append(h("div", { class: "acts" }, plot.acts));
+    replace(box.lastChild, h("p", { class: "soft small" }, "Against the float model, measured now on the first calibration inputs. The further to the right, the less is lost; the figure is that of the inputs as they arrive."), plot.element);
+  } catch (error) {
+    if (error.status) replace(box.lastChild, problem(error));
+  }
 }
 
-function layersCard(key, study) {
-  if (!study.layer_kinds.length) return null;
-  const kind = { y: study.layer_kinds.includes("sensitivity") ? "sensitivity" : study.layer_kinds[0] };
-  const plot = new Plot(() => `/studies/${key}/plots/layers.svg?${query(kind)}`);
-  const acts = [select("Kind of figures", study.layer_kinds.map((each) => [each, each]), kind.y, (value) => { kind.y = value; plot.draw(); })];
-  return { plot, card: card("Sensitivity of the layers, of the whole study", { wide: true, acts }, plot.element) };
+async function drawLayers({ layersPlot }, box, key, study, plots) {
+  const layers = await get(`/studies/${key}/layers`);
+  for (const kind of study.layer_kinds) {
+    const plot = layersPlot({ layers }, kind, settings);
+    plots.push(plot);
+    box.lastChild.append(h("div", { class: "tools" }, plot.acts), plot.element);
+  }
 }
 
-async function drawRanges(box, key, here) {
+async function drawRanges({ histogram }, box, key, here) {
   const target = box.lastChild;
   try {
     const found = await get(`/studies/${key}/trials/${here}/histograms`);
-    const figures = found.points.map((point) => h("figure", { "data-point": point.label }, h("figcaption", { title: point.label }, point.label), svgOf(point.svg),
+    const figures = found.points.map((point) => h("figure", { "data-point": point.label }, h("figcaption", { title: point.label }, point.label), histogram(point),
       h("figcaption", {}, `${number(point.low)} … ${number(point.high)}`,
         point.threshold_high === null ? "" : `, kept ${number(point.threshold_low)} … ${number(point.threshold_high)}`)));
-    replace(target, h("p", { class: "soft small" }, "Values on a logarithmic scale; lines are the ends of the range that this configuration keeps."));
+    replace(target, "Values on a logarithmic scale; lines are the ends of the range that this configuration keeps.");
     target.after(h("div", { class: "hists" }, figures));
   } catch (error) {
     if (error.status) replace(target, error.what, error.fix ? `; ${error.fix}` : "");
@@ -148,5 +146,5 @@ async function drawRanges(box, key, here) {
 function logs(trial) {
   if (!trial.logs.length) return null;
   return card("Log", { wide: true }, trial.logs.map((log) => [h("h3", {}, log.source),
-    h("pre", { class: "log", tabindex: "0" }, log.excerpt)]));
+    h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": `Log of ${log.source}` }, log.excerpt)]));
 }

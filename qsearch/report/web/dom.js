@@ -46,12 +46,6 @@ export function chip(state, words) {
   return h("span", { class: `chip ${state}` }, words ?? state);
 }
 
-// A search whose driver is gone is not running, whatever it last wrote of itself.
-export function studyChip(study) {
-  if (study.state !== "running" || study.listening) return chip(study.state);
-  return study.silent ? chip("idle", "no driver") : chip("waiting", "preparing");
-}
-
 export function link(path, words, attributes = {}) {
   return h("a", { href: path, ...attributes }, words);
 }
@@ -59,6 +53,7 @@ export function link(path, words, attributes = {}) {
 let toastTimer = 0;
 export function toast(words) {
   const element = document.getElementById("toast");
+  if (!element) return;
   element.textContent = words;
   element.classList.add("on");
   clearTimeout(toastTimer);
@@ -70,4 +65,57 @@ export function problem(error) {
     h("p", {}, error.what ?? String(error)),
     error.where ? h("p", { class: "small soft" }, error.where) : null,
     error.fix ? h("p", { class: "small" }, error.fix) : null);
+}
+
+let tip = null;
+
+export function showTip(event, words) {
+  tip ??= document.getElementById("tip") ?? document.body.appendChild(h("div", { id: "tip", class: "tip", role: "tooltip" }));
+  tip.textContent = words;
+  tip.hidden = false;
+  tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8))}px`;
+  const below = event.clientY + 16 + tip.offsetHeight > window.innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 16;
+  tip.style.top = `${Math.max(8, below)}px`;
+}
+
+export function hideTip() {
+  if (tip) tip.hidden = true;
+}
+
+// Hand a file to the reader.
+export function save(blob, name) {
+  const address = URL.createObjectURL(blob);
+  h("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10000);
+}
+
+export function sparkline(values) {
+  const svg = s("svg", { class: "spark", viewBox: "0 0 120 28", role: "img", "aria-label": `best value so far, ${values.length} point${values.length === 1 ? "" : "s"}` });
+  if (values.length === 1) svg.append(s("circle", { cx: 4, cy: 14, r: 2.5 }));
+  if (values.length < 2) return svg;
+  const low = Math.min(...values);
+  const high = Math.max(...values);
+  const path = values.map((value, i) => `${(2 + (116 * i) / (values.length - 1)).toFixed(1)} ${(high === low ? 14 : 25 - (22 * (value - low)) / (high - low)).toFixed(1)}`);
+  svg.append(s("path", { d: `M${path.join("L")}` }));
+  return svg;
+}
+
+export async function copy(words) {
+  try {
+    await navigator.clipboard.writeText(words);
+    toast("copied");
+  } catch {
+    toast(words);
+  }
+}
+
+// A question before something that cannot be undone; true where the answer is yes.
+export function ask(words, yes) {
+  return new Promise((answer) => {
+    const told = (value) => () => { dialog.close(); dialog.remove(); answer(value); };
+    const dialog = h("dialog", { "aria-label": words, oncancel: told(false) }, h("p", {}, words),
+      h("div", { class: "tools after" }, h("button", { class: "danger", onclick: told(true) }, yes), h("button", { onclick: told(false) }, "Cancel")));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
 }

@@ -1,0 +1,81 @@
+"""One HTML file that draws JSON with the code of the dashboard, and loads nothing.
+
+The only script that may run is the one inside, named by its hash; data are text to it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any, Final
+
+_SCRIPTS: Final = ("vendor/d3.js", "dom.js", "format.js", "head.js", "charts.js", "report.js")
+"""In the order of what needs what; together they are one module."""
+_MODULE_WORDS: Final = re.compile(r"^import [^;]*;\n|^export (?=class|const|function|async)", re.M)
+
+
+def page(title: str, data: Mapping[str, Any]) -> str:
+    """The whole file; ``report.js`` draws ``data``."""
+    web = files("qsearch.report").joinpath("web")
+
+    def text(name: str) -> str:
+        return web.joinpath(name).read_text(encoding="utf-8")
+
+    script = "\n".join(_MODULE_WORDS.sub("", text(name)) for name in _SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # No "<" in JSON: nothing in it ends the element, whatever a model calls its nodes.
+    told = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src blob:; "
+        f"script-src 'sha256-{digest}'"
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{text('plots.css')}{text('style.css')}</style>\n"
+        f'</head>\n<body>\n<main id="main"><h1>{escape(title)}</h1>'
+        "<noscript>This file draws itself with the script inside.</noscript></main>\n"
+        f'<script type="application/json" id="data">{told}</script>\n'
+        f'<script type="module">{script}</script>\n</body>\n</html>\n'
+    )
+
+
+def plot_page(
+    title: str,
+    facts: Mapping[str, str],
+    plots: Sequence[Mapping[str, Any]],
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> str:
+    """A page of facts, plots and tables.
+
+    Args:
+        title: of the page.
+        facts: name and value, in order.
+        plots: ``name``, ``about``, ``rows`` (see ``plot_row``), ``unit``; with ``series``, names of
+            markers in a row, else bars; ``top`` is the end of the axis.
+        tables: rows by name; the first one is open.
+    """
+    shown = [
+        {
+            "name": name,
+            "head": list(rows[0]) if rows else [],
+            "rows": [[str(value) for value in row.values()] for row in rows],
+            "open": number == 0,
+        }
+        for number, (name, rows) in enumerate(tables.items())
+    ]
+    return page(
+        title, {"title": title, "facts": dict(facts), "plots": list(plots), "tables": shown}
+    )
+
+
+def plot_row(label: str, values: Sequence[float | None], note: str = "") -> dict[str, Any]:
+    """A row of a plot: a value per series, None where there is none, and words at its end."""
+    return {"label": label, "value": values[0], "values": list(values), "note": note}

@@ -1,0 +1,330 @@
+"""How a study stands, as plain values: what the dashboard and the report draw.
+
+Fractions are 0..1, times UTC seconds. ``trials_as_columns`` gives every trial in the space of a few
+numbers, so that a browser draws all plots from one answer.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from qsearch.report.build import intervals
+from qsearch.report.measures import Measures, front_numbers, value_in, value_of
+from qsearch.run_folder import RunFolder
+from qsearch.search.optuna_study import importances
+from qsearch.settings import parse_max_drop
+from qsearch.store.engine import masked, parse_url
+from qsearch.store.records import DriverRecord, LayerFigures, Stage, Study
+from qsearch.store.view_queries import TrialPoint
+from workers.metrics.registry import Measure, by_option
+
+LISTENING_S: Final = 60.0
+"""A driver whose heart was silent for longer is not counted on."""
+SPARK_POINTS: Final = 60
+MAX_CONFIG_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StudyView:
+    """A study and what belongs to it, read at one moment.
+
+    Attributes:
+        points: every trial, by number.
+        drivers: processes that search it, or did.
+        folder: the run folder, where this machine has it.
+        storage: URL of the database where it is not the run folder's own.
+    """
+
+    study: Study
+    measures: Measures
+    points: Sequence[TrialPoint]
+    stages: Sequence[Stage] = ()
+    drivers: Sequence[DriverRecord] = ()
+    folder: RunFolder | None = None
+    storage: str | None = None
+    now: float = field(default_factory=time.time)
+
+    @property
+    def listening(self) -> int:
+        """How many drivers will hear a command."""
+        return listening(self.drivers, self.now)
+
+    @property
+    def silent(self) -> bool:
+        """Whether a study that says it runs has nobody who searches it."""
+        quiet = self.now - max([self.study.updated_at, *(d.beat_at for d in self.drivers)])
+        return self.study.state == "running" and not self.listening and quiet > LISTENING_S
+
+    @property
+    def phase(self) -> str:
+        """What happens now, in words."""
+        study, ended = self.study, sum(point.finished for point in self.points)
+        if study.state != "running":
+            return study.state
+        if self.silent:
+            return "no driver"
+        if study.baseline is None:
+            return "measuring the float model"
+        if ended >= study.target_trials or (self.drivers and not self.listening):
+            return "writing the winner"
+        stage = next((stage.name for stage in self.stages if stage.state == "running"), None)
+        words = {"sensitivity": "measuring the sensitivity of layers", "layers": "searching layers"}
+        return words.get(stage or "", "searching" if self.points else "preparing trials")
+
+    def limits(self, best: TrialPoint | None) -> list[dict[str, Any]]:
+        """What a winner must keep, in words, and whether the best trial keeps it."""
+        objective, score = self.measures.objective, None if best is None else best.score
+        asked: list[tuple[Measure, str, float]] = []
+        floor = self.floor
+        if floor is not None:
+            asked.append((self.measures.accuracy, "≥", floor))
+        costs = [] if objective.max_size is None else [("size", objective.max_size)]
+        asked += [(by_option(n), "≤", limit) for n, limit in [*costs, *objective.at_most]]
+        found = []
+        for measure, sign, limit in asked:
+            value = value_in(measure, score)
+            # Fractions of a few hundred samples: the last bit of a subtraction must not decide.
+            near = 1e-9 * max(1.0, abs(limit))
+            kept = value is not None and (
+                value >= limit - near if sign == "≥" else value <= limit + near
+            )
+            found.append(
+                {
+                    "name": measure.name,
+                    "sign": sign,
+                    "limit": limit,
+                    "words": f"{measure.words} {sign} {told(measure, limit)}",
+                    "kept": None if best is None else kept,
+                }
+            )
+        return found
+
+    @property
+    def floor(self) -> float | None:
+        """Least accuracy that still counts as kept; from the run folder where the spec has none."""
+        if self.measures.floor is not None or not self.study.baseline:
+            return self.measures.floor
+        base = self.study.baseline.get(self.measures.accuracy.name)
+        text = _setting(self.folder, "max_drop")
+        if base is None or text is None:
+            return None
+        return parse_max_drop(str(text)).floor(float(base))
+
+    def verdict(
+        self, best: TrialPoint | None, limits: Sequence[Mapping[str, Any]]
+    ) -> dict[str, str]:
+        """``state`` (met, missed, none, open) and a sentence."""
+        missed = [limit["words"] for limit in limits if limit["kept"] is False]
+        if self.study.state == "running" or (self.study.state == "paused"):
+            so_far = "no trial within limits yet: " + ", ".join(missed) if missed else ""
+            return {"state": "open", "words": so_far or self.phase}
+        if best is None:
+            why = f": {self.study.stopped}" if self.study.stopped else ""
+            return {"state": "none", "words": f"no trial gave a module{why}"}
+        if missed:
+            return {"state": "missed", "words": f"no trial within limits: {', '.join(missed)}"}
+        kept = ", ".join(str(limit["words"]) for limit in limits)
+        return {"state": "met", "words": f"met: {kept}" if kept else "done; no limits were set"}
+
+    @property
+    def resume(self) -> str | None:
+        """The command that continues the search; None where it is done or runs."""
+        done = sum(p.finished for p in self.points) >= self.study.target_trials
+        wanting = self.silent or self.study.state in ("stopped", "failed", "paused")
+        if self.listening or not wanting or (done and self.study.state != "running"):
+            return None
+        if self.folder is None or not self.folder.config.is_file():
+            return None
+        words = ["qsearch", "launch", "-c", str(self.folder.config), "-o", str(self.folder.path)]
+        if self.storage is not None:
+            words += ["--storage", masked(parse_url(self.storage))]
+        return shlex.join(words)
+
+    def head(self) -> dict[str, Any]:
+        """The result: verdict, objectives and limits, the best trial beside the float model."""
+        study, measures = self.study, self.measures
+        best = measures.best(self.points)
+        limits = self.limits(best)
+        samples = best.samples if best is not None else None
+        numbers = set(front_numbers(measures, self.points))
+        front = [point for point in self.points if point.number in numbers]
+        good = measures.objectives[0]
+        front.sort(key=lambda p: value_of(good, p) or 0.0, reverse=not good.smaller_is_better)
+        return {
+            "phase": self.phase,
+            "verdict": self.verdict(best, limits),
+            "objectives": [measure_out(each) for each in measures.objectives],
+            "limits": limits,
+            "best": None
+            if best is None
+            else {
+                "number": best.number,
+                "value": value_of(measures.primary, best),
+                "score": dict(best.score or {}),
+                "breaks": measures.broken(best.score),
+                "intervals": intervals(best.score or {}, best.samples),
+            },
+            "baseline": None if study.baseline is None else _numbers(study.baseline),
+            "baseline_intervals": {}
+            if study.baseline is None
+            else intervals(_numbers(study.baseline), samples),
+            "front": [{"number": p.number, "score": dict(p.score or {})} for p in front],
+            "cost": None if measures.cost is None else measures.cost.name,
+            "accuracy": measures.accuracy.name,
+            "floor": self.floor,
+            "resume": self.resume,
+        }
+
+
+def listening(drivers: Sequence[DriverRecord], now: float | None = None) -> int:
+    """How many drivers will hear a command."""
+    at = time.time() if now is None else now
+    return sum(d.state == "running" and at - d.beat_at < LISTENING_S for d in drivers)
+
+
+def measure_out(measure: Measure) -> dict[str, Any]:
+    """A figure that trials have; the unit "%" stands for a stored fraction."""
+    return {
+        "name": measure.name,
+        "words": measure.words,
+        "unit": measure.unit,
+        "smaller_is_better": measure.smaller_is_better,
+        "infinite": measure.infinite,
+    }
+
+
+def parameter_names(points: Sequence[TrialPoint]) -> list[str]:
+    """Names of the searched parameters, those that were tried with most values first."""
+    values: dict[str, set[str]] = {}
+    for point in points:
+        for name, value in point.params.items():
+            values.setdefault(name, set()).add(str(value))
+    return sorted(values, key=lambda name: -len(values[name]))
+
+
+def constant_names(measures: Measures, points: Sequence[TrialPoint]) -> list[str]:
+    """Measures and parameters (``params.NAME``) that have one value in all trials."""
+    found = [m.name for m in measures.all if m.name not in measures.varying]
+    for name in parameter_names(points):
+        if len({str(point.params.get(name, _MISSING)) for point in points}) < 2:
+            found.append(f"params.{name}")
+    return found
+
+
+def spark(measure: Measure, points: Sequence[TrialPoint]) -> list[float]:
+    """The best value so far over the trials, thinned out."""
+    sign = -1.0 if measure.smaller_is_better else 1.0
+    best: list[float] = []
+    for point in points:
+        value = value_of(measure, point) if point.state == "complete" else None
+        if value is not None:
+            best.append(value if not best else sign * max(sign * best[-1], sign * value))
+    if len(best) <= SPARK_POINTS:
+        return best
+    step = (len(best) - 1) / (SPARK_POINTS - 1)
+    return [best[round(index * step)] for index in range(SPARK_POINTS)]
+
+
+def trials_as_columns(measures: Measures, points: Sequence[TrialPoint]) -> dict[str, Any]:
+    """Every trial, a list per column; words are places in a list of their own.
+
+    Returns:
+        ``number``, ``state``, ``stage``, ``driver_id``, ``started_at``, ``finished_at``; ``scores``
+        by measure; ``params`` by name, each ``{"values": […], "at": […]}`` with -1 for none. An
+        infinite score is the number that stands for it.
+    """
+    return {
+        "number": [point.number for point in points],
+        "state": _coded([point.state for point in points]),
+        "stage": _coded([point.stage for point in points]),
+        "driver_id": [point.driver_id for point in points],
+        "started_at": [_ms(point.started_at) for point in points],
+        "finished_at": [_ms(point.finished_at) for point in points],
+        "from_store": [int(point.from_store) for point in points],
+        "scores": {m.name: [_short(value_of(m, point)) for point in points] for m in measures.all},
+        "params": {
+            name: _coded([point.params.get(name, _MISSING) for point in points])
+            for name in parameter_names(points)
+        },
+        "front": front_numbers(measures, points),
+    }
+
+
+def importances_of(
+    measure: Measure, points: Sequence[TrialPoint]
+) -> tuple[dict[str, float], list[str]]:
+    """Importance of every parameter that all complete trials have, and the names left out."""
+    known = [
+        (p.params, v)
+        for p in points
+        if p.state == "complete" and (v := value_of(measure, p)) is not None
+    ]
+    found = importances(known, smaller_is_better=measure.smaller_is_better)
+    names = {name for params, _ in known for name in params}
+    shared = set.intersection(*(set(params) for params, _ in known)) if known else set()
+    return found, sorted(names - shared)
+
+
+def layers_out(layers: Sequence[LayerFigures]) -> list[dict[str, Any]]:
+    """Figures about layers, in the order of the model."""
+    return [
+        {"kind": f.kind, "layer": f.layer, "position": f.position, "figures": dict(f.figures)}
+        for f in layers
+    ]
+
+
+def told(measure: Measure, value: float) -> str:
+    """A stored value with its unit, for a sentence."""
+    shown = measure.shown(value)
+    assert shown is not None
+    return f"{shown:,.6g} {measure.unit}".strip()
+
+
+_MISSING: Final = object()
+
+
+def _coded(values: Sequence[Any]) -> dict[str, Any]:
+    places: dict[str, int] = {}
+    known: list[Any] = []
+    at = []
+    for value in values:
+        if value is _MISSING:
+            at.append(-1)
+            continue
+        key = f"{type(value).__name__} {value}"
+        if key not in places:
+            places[key] = len(known)
+            known.append(value)
+        at.append(places[key])
+    return {"values": known, "at": at}
+
+
+def _short(value: float | None) -> float | None:
+    # Nine digits are more than a plot can show, and a third of the bytes.
+    return None if value is None else float(f"{value:.9g}")
+
+
+def _ms(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _setting(folder: RunFolder | None, name: str) -> Any:
+    """A setting as the last run used it; None where this machine has no run folder."""
+    try:
+        if folder is None or folder.config.stat().st_size > MAX_CONFIG_BYTES:
+            return None
+        found = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+    return found.get(name) if isinstance(found, dict) else None
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float | None]:
+    """The plain numbers of a mapping."""
+    return {k: v for k, v in values.items() if v is None or isinstance(v, int | float)}
