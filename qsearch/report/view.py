@@ -58,8 +58,11 @@ class StudyView:
     @property
     def silent(self) -> bool:
         """Whether a study that says it runs has nobody who searches it."""
+        if self.study.state != "running" or self.listening:
+            return False
+        # A driver that left in good order, or has yet to come, is given a moment.
         quiet = self.now - max([self.study.updated_at, *(d.beat_at for d in self.drivers)])
-        return self.study.state == "running" and not self.listening and quiet > LISTENING_S
+        return quiet > LISTENING_S or any(d.state == "running" for d in self.drivers)
 
     @property
     def phase(self) -> str:
@@ -69,13 +72,15 @@ class StudyView:
             return study.state
         if self.silent:
             return "no driver"
+        if not self.drivers:
+            return "preparing"
         if study.baseline is None:
             return "measuring the float model"
-        if ended >= study.target_trials or (self.drivers and not self.listening):
+        if ended >= study.target_trials or not self.listening:
             return "writing the winner"
         stage = next((stage.name for stage in self.stages if stage.state == "running"), None)
         words = {"sensitivity": "measuring the sensitivity of layers", "layers": "searching layers"}
-        return words.get(stage or "", "searching" if self.points else "preparing trials")
+        return words.get(stage or "", "searching" if self.points else "preparing")
 
     def limits(self, best: TrialPoint | None) -> list[dict[str, Any]]:
         """What a winner must keep, in words, and whether the best trial keeps it."""

@@ -305,6 +305,7 @@ def test_the_module_by_keyboard(dashboard: Dashboard, finished: None, page: Any)
     assert "nn.conv2d(%input" in page.locator("[data-detail=text]").inner_text()
     assert "int32" in page.locator("[data-detail=type]").inner_text()
     assert "proved" in page.locator("[data-detail=range]").inner_text()
+    page.get_by_label("Grouping").select_option("fused")
     page.locator(".row", has_text="nn.conv2d").first.click()
     assert "nn.conv2d" in page.locator("[data-detail=text]").inner_text()
     page.locator("#tab-graph").focus()
@@ -337,7 +338,7 @@ def test_pages_look_right_and_can_be_used_by_all(
     module = f"/studies/{key}/module"
     places = {
         "studies": ("/", "tr[data-study]", None),
-        "study": (f"/studies/{key}", ".canvas svg", None),
+        "study": (f"/studies/{key}", "#trials tr[data-trial]", None),
         "trial": (f"/studies/{key}/trials/1", "figure svg", None),
         "compare": (f"/compare?trial={key}:1&trial={key}:0", "[data-layer-row]", None),
         "module": (module, ".graph .box", None),
@@ -353,6 +354,8 @@ def test_pages_look_right_and_can_be_used_by_all(
         page.locator(ready).first.wait_for()
         page.wait_for_load_state()
         # Plots are drawn when they come near the window.
+        if name in ("study", "trial", "compare"):
+            page.locator(".canvas").first.wait_for(state="attached")
         for index in range(page.locator(".canvas").count()):
             page.locator(".canvas").nth(index).scroll_into_view_if_needed()
             page.locator(".canvas").nth(index).locator("svg").wait_for()

@@ -102,11 +102,11 @@ async function drawGraph(key) {
     }
   }
 
-  const acts = [told, select("Grouping", GROUPS, "none", load), h("span", { class: "pair" },
+  const acts = [told, select("Grouping", GROUPS, "fused", load), h("span", { class: "pair" },
     h("button", { "aria-label": "Smaller", onclick: () => svg && scale(0.8) }, "−"),
     h("button", { "aria-label": "Larger", onclick: () => svg && scale(1.25) }, "+"))];
   const box = h("div", { class: "split" }, card("Partitions", { acts }, canvas, legend()), h("div", { class: "side" }, card("Operator", {}, side)));
-  await load("none");
+  await load("fused");
   // It has a width once the page shows it.
   const shown = new ResizeObserver(() => {
     if (!canvas.clientWidth) return;
