@@ -131,12 +131,12 @@ class Inspection:
         kept = self.known(task, file, **options)
         if kept is not None:
             return kept
-        asking = asyncio.create_task(asyncio.to_thread(self.ask, task, file, **options))
-        while not (await asyncio.wait({asking}, timeout=WATCH_S))[0]:
+        work = asyncio.create_task(asyncio.to_thread(self.ask, task, file, **options))
+        while not (await asyncio.wait({work}, timeout=WATCH_S))[0]:
             if await request.is_disconnected():
                 self._leave(key)
                 break
-        return await asking
+        return await work
 
     def known(self, task: str, file: Path, **options: Any) -> bytes | None:
         """The answer where it is kept already."""
