@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from compiler.insight import Insight, LayerInsight, OutputInsight, PointInsight
@@ -29,13 +29,14 @@ def insight_page(title: str, facts: Mapping[str, str], insight: Insight, mode: s
     said["simulated"] = _output(insight.simulated)
     if insight.integer is not None:
         said["integer"] = _output(insight.integer)
-    plots = [
+    plots: list[dict[str, Any]] = [
         {
             "name": "What each layer costs alone",
             "about": "SQNR of the outputs when this layer is quantized and all others are float. "
             "Short bars are where accuracy goes; an open bar loses nothing.",
             "rows": [
-                plot_row(layer_name(x), [x.output_db], decibels(x.output_db)) for x in insight.layers
+                plot_row(layer_name(x), [x.output_db], decibels(x.output_db))
+                for x in insight.layers
             ],
             "unit": "dB",
         },
