@@ -24,7 +24,7 @@ from compiler.ops.rules.never_negative import FNeverNegative, first_positive
 from compiler.ops.rules.partition import QPartitionExpr
 from compiler.ops.rules.realize import FQRealizeRewrite, QRealizeIntExpr, like, storage_dtype
 from compiler.ops.rules.requantize import to_scalar
-from compiler.ops.rules.with_tables import Rule, with_tables
+from compiler.ops.rules.with_tables import Rule, tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.kind import QAnnotateKind
@@ -94,6 +94,20 @@ def movable(data: QRealizeIntExpr, ref_call: Call, ctx: QuantizeContext) -> QRea
     if not ctx.qconfig.integer_tables or narrow is None or data.dtype == narrow:
         return data
     return like(data, cast(data.data, narrow), dtype=narrow)
+
+
+def annotate_accumulating(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Sums or mixes narrow integers into an accumulator; nothing where the data stay float."""
+    if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
+        return None
+    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+
+
+def annotate_tabulated(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
+    """Looks narrow integers up in a table; the result is an accumulator, as fine as it needs."""
+    if ctx.check_to_skip(ref_call) or not tabulates(ctx):
+        return None
+    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
 
 
 def annotate_max_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:

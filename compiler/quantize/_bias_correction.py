@@ -23,11 +23,10 @@ from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
-from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant
 from compiler.ops.evaluate import evaluate_call
 from compiler.ops.rules.product_shape import FQProductShape
 from compiler.qtypes.channel_ranges import ChannelRanges
-from compiler.qtypes.kind import QAnnotateKind
 from compiler.quantize.calibration.bias_room import add_operands
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
 
@@ -54,7 +53,11 @@ def correct_biases(
     replaced: dict[Expr, Expr] = {}
     for node in nodes:
         for bias, product in add_operands(node):
-            if product in errors and uses[product] == uses[bias] == 1 and _is_bias(bias):
+            if (
+                product in errors
+                and uses[product] == uses[bias] == 1
+                and is_quantized_constant(bias)
+            ):
                 assert isinstance(bias, Call)
                 assert isinstance(product, Call)
                 replaced[bias] = _corrected(bias, product, errors[product])
@@ -74,14 +77,6 @@ def _error(point: Call, given: Constant) -> NDArray[np.float64]:
     quantized = evaluate_call(point, values)
     assert isinstance(quantized, np.ndarray)
     return quantized.astype(np.float64) - given.data
-
-
-def _is_bias(bias: Expr) -> bool:
-    return (
-        isinstance(bias, Call)
-        and quantize_kind(bias) == QAnnotateKind.WEIGHT
-        and isinstance(bias.args[0], Constant)
-    )
 
 
 def _corrected(bias: Call, product: Call, error: NDArray[np.float64]) -> Call:

@@ -118,6 +118,39 @@ class ExprFunctor(Generic[R]):
         )
 
 
+class KindFunctor(Generic[R]):
+    """``visit(item, *args)`` calls the handler of the item's kind, or visit_default."""
+
+    kinds: ClassVar[dict[type, str]]
+    """Kind -> name of its handler."""
+    noun: ClassVar[str]
+    """What is visited, for errors."""
+    _handlers: ClassVar[dict[type, Handler]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        found = {kind: getattr(cls, name, None) for kind, name in cls.kinds.items()}
+        cls._handlers = {kind: handler for kind, handler in found.items() if handler is not None}
+
+    def visit(self, item: Any, *args: Any) -> R:
+        """The handler's answer for ``item``."""
+        handler = self._handlers.get(type(item))
+        result: R = (
+            self.visit_default(item, *args) if handler is None else handler(self, item, *args)
+        )
+        return result
+
+    def visit_default(self, item: Any, *args: Any) -> R:
+        """What a kind without a handler gets.
+
+        Raises:
+            NotImplementedError: always, naming the kind and the class.
+        """
+        raise NotImplementedError(
+            f"{self.noun} kind {type(item).__name__} not handled by {type(self).__name__}"
+        )
+
+
 class MemoizedFunctor(ExprFunctor[R]):
     """An ExprFunctor that handles each node once; the memo is keyed by identity."""
 

@@ -5,16 +5,16 @@ Source: Relay v0.10 pattern_functor.h.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TypeVar
 
 from compiler.errors import MutatorError
 from compiler.ir.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
 from compiler.ir.expr import Expr, Var
-from compiler.ir.functor.expr_functor import Handler
+from compiler.ir.functor.expr_functor import KindFunctor
 
 R = TypeVar("R")
 
-_KINDS: dict[type[Pattern], str] = {
+_KINDS: dict[type, str] = {
     PatternWildcard: "visit_wildcard",
     PatternVar: "visit_pattern_var",
     PatternConstructor: "visit_pattern_constructor",
@@ -22,33 +22,11 @@ _KINDS: dict[type[Pattern], str] = {
 }
 
 
-class PatternFunctor(Generic[R]):
+class PatternFunctor(KindFunctor[R]):
     """``visit(pattern, *args)`` calls the handler of the kind, or visit_default."""
 
-    _handlers: ClassVar[dict[type[Pattern], Handler]] = {}
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        found = {kind: getattr(cls, name, None) for kind, name in _KINDS.items()}
-        cls._handlers = {kind: handler for kind, handler in found.items() if handler is not None}
-
-    def visit(self, pattern: Pattern, *args: Any) -> R:
-        """The handler's answer for ``pattern``."""
-        handler = self._handlers.get(type(pattern))
-        result: R = (
-            self.visit_default(pattern, *args) if handler is None else handler(self, pattern, *args)
-        )
-        return result
-
-    def visit_default(self, pattern: Pattern, *args: Any) -> R:
-        """What a kind without a handler gets.
-
-        Raises:
-            NotImplementedError: always, naming the kind and the class.
-        """
-        raise NotImplementedError(
-            f"Pattern kind {type(pattern).__name__} not handled by {type(self).__name__}"
-        )
+    kinds = _KINDS
+    noun = "Pattern"
 
 
 class PatternVisitor(PatternFunctor[None]):

@@ -5,9 +5,9 @@ Types nest as deep as their text, so these classes recurse. Source: Relay v0.10 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, TypeVar
 
-from compiler.ir.functor.expr_functor import Handler
+from compiler.ir.functor.expr_functor import KindFunctor
 from compiler.ir.ty import (
     FuncType,
     GlobalTypeVar,
@@ -22,7 +22,7 @@ from compiler.ir.ty import TypeVar as TypeParam
 
 R = TypeVar("R")
 
-_KINDS: dict[type[Type], str] = {
+_KINDS: dict[type, str] = {
     TensorType: "visit_tensor_type",
     TupleType: "visit_tuple_type",
     FuncType: "visit_func_type",
@@ -34,31 +34,11 @@ _KINDS: dict[type[Type], str] = {
 }
 
 
-class TypeFunctor(Generic[R]):
+class TypeFunctor(KindFunctor[R]):
     """``visit(ty, *args)`` calls ``visit_<kind>``; kinds without a handler go to visit_default."""
 
-    _handlers: ClassVar[dict[type[Type], Handler]] = {}
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        found = {kind: getattr(cls, name, None) for kind, name in _KINDS.items()}
-        cls._handlers = {kind: handler for kind, handler in found.items() if handler is not None}
-
-    def visit(self, ty: Type, *args: Any) -> R:
-        """The handler's answer for ``ty``."""
-        handler = self._handlers.get(type(ty))
-        result: R = self.visit_default(ty, *args) if handler is None else handler(self, ty, *args)
-        return result
-
-    def visit_default(self, ty: Type, *args: Any) -> R:
-        """What a kind without a handler gets.
-
-        Raises:
-            NotImplementedError: always, naming the kind and the class.
-        """
-        raise NotImplementedError(
-            f"Type kind {type(ty).__name__} not handled by {type(self).__name__}"
-        )
+    kinds = _KINDS
+    noun = "Type"
 
 
 class TypeVisitor(TypeFunctor[None]):

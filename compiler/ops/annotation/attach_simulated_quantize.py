@@ -118,3 +118,12 @@ def as_input(arg: Expr, context: QuantizeContext) -> Expr:
 def annotated(expr: Expr, kind: QAnnotateKind) -> QAnnotateExpr:
     """The result of a rule."""
     return QAnnotateExpr(expr, kind)
+
+
+def is_quantized_constant(expr: Expr) -> bool:
+    """True for the quantize point of a constant: a weight or a bias."""
+    return (
+        isinstance(expr, Call)
+        and quantize_kind(expr) == QAnnotateKind.WEIGHT
+        and isinstance(expr.args[0], Constant)
+    )

@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.expr import Args, Call, Constant, Expr, describe
-from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.op_call import op_call
-from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale
 from compiler.ops.rules.integer_calls import add, multiply
 from compiler.ops.rules.realize import (
@@ -31,20 +29,12 @@ from compiler.ops.rules.realize import (
 )
 from compiler.ops.rules.requantize import to_scalar
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
 
 Array = NDArray[np.float64]
 Weights = tuple[int, Array]
 """An axis of the data and the matrix (out, size) that is applied along it; rows sum to 1."""
 
 LARGEST_DENOMINATOR = 256
-
-
-def annotate_mixing(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Mixes narrow integers into an accumulator."""
-    if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
-        return None
-    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
 
 
 def realize_mixing(

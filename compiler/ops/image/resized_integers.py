@@ -9,12 +9,11 @@ from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.image.interpolated_integers import (
     Weights,
-    annotate_mixing,
     mixed_scale,
     realize_mixing,
 )
 from compiler.ops.image.resampling import mixing_weights
-from compiler.ops.pass_through import realize_moving_channels
+from compiler.ops.pass_through import annotate_accumulating, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, kind_of, with_args
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales, moved_scale
 from compiler.ops.rules.never_negative import FNeverNegative
@@ -57,7 +56,7 @@ def _weights(call: Call) -> tuple[Weights, ...]:
 def resize_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """Elements are repeated or mixed: narrow ones, which are cheaper."""
     if not _moves(ref_call):
-        return annotate_mixing(ref_call, args, ctx)
+        return annotate_accumulating(ref_call, args, ctx)
     if kind_of(args[0]) is None or ctx.check_to_skip(ref_call):
         return None
     return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.INPUT)

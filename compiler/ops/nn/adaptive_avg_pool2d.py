@@ -20,7 +20,6 @@ from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
 from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.image.interpolated_integers import (
     Weights,
-    annotate_mixing,
     mixed_scale,
     realize_mixing,
 )
@@ -35,6 +34,7 @@ from compiler.ops.nn.window import arrange, axes_of, restore
 from compiler.ops.nn.window_loops import Image, image_loops
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
+from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, FQDomScale, Scales
 from compiler.ops.rules.layout import FConvertLayout, image_layout
@@ -149,7 +149,7 @@ def _even_counts(pool: Call) -> np.ndarray[Any, np.dtype[np.int64]]:
 def adaptive_avg_pool2d_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
     """As nn.avg_pool2d; windows of several sizes mix narrow integers."""
     if _even_windows(ref_call) is None:
-        return annotate_mixing(ref_call, args, ctx)
+        return annotate_accumulating(ref_call, args, ctx)
     return annotate_average_pool(ref_call, args, ctx)
 
 

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.expr import Args, Call, Expr
-from compiler.ops.annotation.attach_simulated_quantize import as_input
-from compiler.ops.pass_through import annotate_pass_through
-from compiler.ops.rules.annotate import QAnnotateExpr, kind_of, with_args
+from compiler.ops.pass_through import annotate_accumulating, annotate_pass_through
+from compiler.ops.rules.annotate import with_args
 from compiler.ops.rules.dom_scale import DomScale, Scales
 from compiler.ops.rules.integer_calls import cast, multiply, scalar
 from compiler.ops.rules.realize import (
@@ -33,7 +32,6 @@ from compiler.ops.rules.realize import (
     require_fits,
 )
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
 
 Counts = Callable[[Call], np.ndarray[Any, np.dtype[np.int64]]]
@@ -44,9 +42,7 @@ def annotate_average_pool(ref_call: Call, args: Args, ctx: QuantizeContext) -> E
     """Passes the kind on; with avg_pool_round it sums narrow integers into an accumulator."""
     if not ctx.qconfig.avg_pool_round:
         return annotate_pass_through(ref_call, args, ctx)
-    if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
-        return None
-    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+    return annotate_accumulating(ref_call, args, ctx)
 
 
 def realize_average_pool(counts: Counts) -> RealizeRule:

@@ -14,15 +14,15 @@ from compiler.ir.ty import Type, is_float
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
-from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.nn.integer_softmax import IntegerSoftmaxAttrs, integer_softmax
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.op_call import op_call
+from compiler.ops.pass_through import annotate_tabulated
 from compiler.ops.reduce.reduction_loops import lowest, reduce_axes, total_dtype
 from compiler.ops.rules import integer_calls
-from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
+from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
@@ -39,7 +39,6 @@ from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +82,7 @@ _OUT_BITS = 15
 _TABLE_BITS = 22
 
 
-@FQAnnotateRewrite.register(softmax)
-@with_tables
-def softmax_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Narrow scores; the probabilities are an accumulator of 15 bits."""
-    if ctx.check_to_skip(ref_call) or not tabulates(ctx):
-        return None
-    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+FQAnnotateRewrite.register("nn.softmax", "nn.log_softmax")(with_tables(annotate_tabulated))
 
 
 @FQRealizeRewrite.register(softmax)
@@ -140,13 +133,6 @@ def log_softmax_numpy(attrs: SoftmaxAttrs, args: Arrays, out_type: Type) -> list
 # The reciprocal of the sum of exponentials, which is the largest probability, as a table's index.
 _INDEX_DTYPE = "uint16"
 _FINER_BITS = 8
-
-
-@FQAnnotateRewrite.register(log_softmax)
-@with_tables
-def log_softmax_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Narrow scores; the result is an accumulator."""
-    return softmax_annotate(ref_call, args, ctx)
 
 
 @FQRealizeRewrite.register(log_softmax)

@@ -15,9 +15,9 @@ from compiler.lir.builder import LirBuilder
 from compiler.lir.scalars import literal
 from compiler.ops.nn.average_pool import average_pool_scale, realize_average_pool
 from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
+from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
 from compiler.ops.reduce.reduction_loops import reduce_axes
-from compiler.ops.reduce.sum import annotate_sum_of_narrow
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale
 from compiler.ops.rules.layout import FConvertLayout
@@ -54,7 +54,7 @@ def _counts_of(call: Call) -> NDArray[Any]:
     return np.array([math.prod(shape[k] for k in axes)])
 
 
-FQAnnotateRewrite.register(mean)(with_tables(annotate_sum_of_narrow))
+FQAnnotateRewrite.register(mean)(with_tables(annotate_accumulating))
 FQRealizeRewrite.register(mean)(with_tables(realize_average_pool(_counts_of)))
 FQDomScale.register(mean)(average_pool_scale(_counts_of))
 FQZeroPoint.register(mean)(always(ZeroPoint.CENTRES))

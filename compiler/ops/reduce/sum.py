@@ -10,11 +10,11 @@ from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder
 from compiler.lir.scalars import Cast, literal
-from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.nn.normalize import working
+from compiler.ops.pass_through import annotate_accumulating
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
 from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
-from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, kind_of, with_args
+from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import DomScale, as_scale
 from compiler.ops.rules.integer_calls import cast, right_shift, scalar
 from compiler.ops.rules.layout import FConvertLayout
@@ -33,7 +33,6 @@ from compiler.ops.rules.requantize import to_scalar
 from compiler.ops.rules.with_tables import with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
 
 sum_ = register_op(
     "sum",
@@ -56,14 +55,7 @@ def sum_numpy(attrs: ReduceAttrs, args: Arrays, out_type: Type) -> list[Any]:
     return [total.astype(data.dtype, copy=False)]
 
 
-def annotate_sum_of_narrow(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """Adds narrow integers into an accumulator."""
-    if ctx.check_to_skip(ref_call) or kind_of(args[0]) is None:
-        return None
-    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
-
-
-FQAnnotateRewrite.register(sum_)(with_tables(annotate_sum_of_narrow))
+FQAnnotateRewrite.register(sum_)(with_tables(annotate_accumulating))
 
 
 @FQRealizeRewrite.register(sum_)

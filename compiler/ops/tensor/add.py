@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir.expr import Args, Call, Constant, Expr, describe
+from compiler.ir.expr import Args, Call, Expr, describe
 from compiler.ops.annotation.attach_simulated_quantize import (
     attach_simulated_quantize,
-    quantize_kind,
+    is_quantized_constant,
 )
 from compiler.ops.rules.annotate import (
     FQAnnotateRewrite,
@@ -128,17 +128,9 @@ def _folded(
     """The side that lacks an addend while the other is a constant, which can take it in."""
     for place in (0, 1):
         more, other = pair[place].addend, ref_call.args[1 - place]
-        if more is not None and pair[1 - place].addend is None and _is_constant(other):
+        if more is not None and pair[1 - place].addend is None and is_quantized_constant(other):
             return place, more
     return None
-
-
-def _is_constant(expr: Expr) -> bool:
-    return (
-        isinstance(expr, Call)
-        and quantize_kind(expr) == QAnnotateKind.WEIGHT
-        and isinstance(expr.args[0], Constant)
-    )
 
 
 @FQDomScale.register(add)

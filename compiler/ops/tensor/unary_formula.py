@@ -18,10 +18,10 @@ from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
 from compiler.lir.scalars import Cast, Scalar, literal
-from compiler.ops.annotation.attach_simulated_quantize import as_input
 from compiler.ops.arg_types import Types, tensor
 from compiler.ops.op_attrs import OpAttrs
-from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, with_args
+from compiler.ops.pass_through import annotate_tabulated
+from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import DomScale, chosen_scale
 from compiler.ops.rules.lower import FLower, elementwise
 from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
@@ -39,7 +39,6 @@ from compiler.ops.rules.with_tables import tabulates, with_tables
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
 from compiler.ops.tensor.formula import MAX_WORDS, evaluate, formula_scalar, reduce_words, words
 from compiler.qtypes.context import QuantizeContext
-from compiler.qtypes.kind import QAnnotateKind
 
 # Entries of a table that nothing narrows: what a 16 bit tensor holds.
 _WIDE = (1 << 15) - 1
@@ -79,13 +78,7 @@ def unary_formula_numpy(attrs: UnaryFormulaAttrs, args: Arrays, out_type: Type) 
     return [np.asarray(evaluate(attrs.formula, wide), data.dtype)]
 
 
-@FQAnnotateRewrite.register(unary_formula)
-@with_tables
-def unary_formula_annotate(ref_call: Call, args: Args, ctx: QuantizeContext) -> Expr | None:
-    """A narrow operand; the result is as fine as its reader wants."""
-    if ctx.check_to_skip(ref_call) or not tabulates(ctx):
-        return None
-    return QAnnotateExpr(with_args(ref_call, (as_input(args[0], ctx),)), QAnnotateKind.ACTIVATION)
+FQAnnotateRewrite.register(unary_formula)(with_tables(annotate_tabulated))
 
 
 @FQRealizeRewrite.register(unary_formula)
