@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -95,17 +96,28 @@ def test_a_killed_worker_is_as_if_nothing_happened(
 
 
 @pytest.mark.ray
-def test_a_killed_raylet_ends_the_search_with_what_was_lost_and_how_to_go_on(
-    unbroken: Any, launch: Callable[..., Any]
+@pytest.mark.parametrize(
+    ("program", "lost"),
+    [
+        ("raylet/raylet", "raylet on this machine ended"),
+        ("gcs/gcs_server", "head of the Ray cluster ended"),
+    ],
+)
+def test_a_killed_process_of_ray_ends_the_search_with_what_was_lost_and_how_to_go_on(
+    unbroken: Any, launch: Callable[..., Any], program: str, lost: str
 ) -> None:
     search = launch("digits", "--trials", "12", "--pool", "ray", "--workers", "1")
     process = search.start()
     search.wait_for(2, process)
-    (raylet,) = [pid for pid in children(process.pid) if "raylet/raylet" in command_of(pid)]
-    os.kill(raylet, signal.SIGKILL)
+    (worker,) = [pid for pid in descendants(process.pid) if "ray::_RayWorker" in command_of(pid)]
+    os.kill(worker, signal.SIGSTOP)  # nothing finishes before the loss is noticed
+    (killed,) = [pid for pid in children(process.pid) if program in command_of(pid)]
+    os.kill(killed, signal.SIGKILL)
     _, err = process.communicate(timeout=240)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker, signal.SIGKILL)
     assert process.returncode == 2, err
-    assert "raylet on this machine ended" in err
+    assert lost in err
     assert "of 12 trials are finished; trial" in err
     assert "ran and will begin again" in err
     assert f"qsearch launch -c {search.folder / 'config.resolved.yaml'}" in err

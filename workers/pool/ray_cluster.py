@@ -25,6 +25,7 @@ _LOOK_AGAIN_S = 0.2
 SILENCE_S = 30.0
 """A head that is silent for so long is lost; after 60 s Ray ends the process."""
 _LOOK_EVERY_S = 2.0
+_LOOPBACK = "127.0.0.1"
 
 OBJECT_STORE_BYTES = 300 << 20
 """Shared memory of a local cluster: models, reference outputs, merged statistics."""
@@ -122,6 +123,7 @@ class ClusterWatch:
         self._stopping = stopping
         self._clock = clock
         self._asked: float | None = None
+        self._head_ended = False
         threading.Thread(target=self._look, name="ray watch", daemon=True).start()
 
     def check(self) -> None:
@@ -133,6 +135,8 @@ class ClusterWatch:
         asked = self._asked
         if self._raylet is not None and select.select([self._raylet], [], [], 0.0)[0]:
             what = "Ray's raylet on this machine ended, and its workers with it"
+        elif self._head_ended:
+            what = "the head of the Ray cluster ended (gcs_server on this machine)"
         elif asked is not None and self._clock() - asked > SILENCE_S:
             what = f"the head of the Ray cluster did not answer for {SILENCE_S:.0f} s"
         else:
@@ -154,9 +158,14 @@ class ClusterWatch:
         host, _, port = self.head.rpartition(":")
         while not self._stopping.wait(_LOOK_EVERY_S):
             self._asked = self._clock() if self._asked is None else self._asked
-            with contextlib.suppress(OSError):
+            try:
                 socket.create_connection((host, int(port)), timeout=_LOOK_EVERY_S).close()
                 self._asked = None
+            except ConnectionRefusedError:
+                # A head on another machine may be started again; ours has nobody who does it.
+                self._head_ended = host == _LOOPBACK
+            except OSError:
+                continue
 
 
 def _process_behind(path: str) -> int | None:
