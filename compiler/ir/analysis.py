@@ -6,27 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from compiler.errors import BindError
-from compiler.ir.adt import Match, binders_of, pattern_vars
+from compiler.ir.adt import Match
+from compiler.ir.adt import binders_of as binders_of
+from compiler.ir.adt import pattern_vars as pattern_vars
 from compiler.ir.expr import Call, Expr, Function, Var, describe, is_op_call
 from compiler.ir.rebuild import substitute
-from compiler.ir.walk import post_order
-from compiler.ir.well_formed import Problem, well_formed
-
-__all__ = [
-    "Problem",
-    "all_vars",
-    "bind",
-    "binders_of",
-    "bound_vars",
-    "count_uses",
-    "extract_calls",
-    "free_vars",
-    "is_constant_expr",
-    "pattern_vars",
-    "post_order",
-    "post_order_visit",
-    "well_formed",
-]
+from compiler.ir.walk import post_order as post_order
+from compiler.ir.well_formed import Problem as Problem
+from compiler.ir.well_formed import well_formed as well_formed
 
 
 def post_order_visit(root: Expr, visit: Callable[[Expr], None]) -> None:

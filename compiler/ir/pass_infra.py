@@ -14,24 +14,10 @@ from compiler.errors import CompilerError, PassError, WellFormedError, legal_nam
 from compiler.ir.expr import Function, GlobalVar
 from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
-from compiler.ir.pass_context import PassContext, PassInfo, register_config
+from compiler.ir.pass_context import PassContext as PassContext
+from compiler.ir.pass_context import PassInfo as PassInfo
+from compiler.ir.pass_context import register_config as register_config
 from compiler.ir.pass_text import format_value, split_options, split_passes
-
-__all__ = [
-    "FunctionPass",
-    "ModulePass",
-    "Pass",
-    "PassContext",
-    "PassInfo",
-    "Sequential",
-    "create_pass",
-    "function_pass",
-    "module_pass",
-    "register_config",
-    "register_pass",
-    "registered_passes",
-    "run_named",
-]
 
 SKIPPED = ("Compiler", "Extern", "SkipOptimization")
 

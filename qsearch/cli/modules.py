@@ -137,10 +137,7 @@ def profile_command(
 @options.hardware
 @options.matcher
 @option(
-    "--eval",
-    metavar="E",
-    help="score the ONNX model on this data, beside the module",
-    panel=INPUT,
+    "--eval", metavar="E", help="score the ONNX model on this data, beside the module", panel=INPUT
 )
 @options.preprocess
 @option(

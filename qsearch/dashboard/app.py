@@ -24,12 +24,7 @@ from qsearch.dashboard.launcher import Starter
 from qsearch.dashboard.live import Live, TooManyStreamsError
 from qsearch.dashboard.page_files import PageFiles
 from qsearch.dashboard.routes import artifacts, commands, events, studies, trials, uploads
-from qsearch.dashboard.routes.studies import (
-    get_points,
-    get_study,
-    importances_kept,
-    list_failures,
-)
+from qsearch.dashboard.routes.studies import get_points, get_study, importances_kept, list_failures
 from qsearch.dashboard.routes.trials import list_trials
 from qsearch.dashboard.schemas import ErrorOut
 from qsearch.dashboard.security import HEALTH_PATH, Guard, Policy, without_passwords

@@ -7,11 +7,7 @@ from typing import Any
 from compiler.ir.expr import Args, Call, Expr, is_op_call
 from compiler.ir.op import DEFAULT_LEVEL
 from compiler.ops.annotation.attach_simulated_quantize import as_input
-from compiler.ops.image.interpolated_integers import (
-    Weights,
-    mixed_scale,
-    realize_mixing,
-)
+from compiler.ops.image.interpolated_integers import Weights, mixed_scale, realize_mixing
 from compiler.ops.image.resampling import mixing_weights
 from compiler.ops.pass_through import annotate_accumulating, realize_moving_channels
 from compiler.ops.rules.annotate import FQAnnotateRewrite, QAnnotateExpr, kind_of, with_args

@@ -18,11 +18,7 @@ from compiler.lir import index
 from compiler.lir.builder import LirBuilder
 from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
 from compiler.ops.arg_types import Types, tensor_of_rank
-from compiler.ops.image.interpolated_integers import (
-    Weights,
-    mixed_scale,
-    realize_mixing,
-)
+from compiler.ops.image.interpolated_integers import Weights, mixed_scale, realize_mixing
 from compiler.ops.nn.average_pool import (
     annotate_average_pool,
     average_pool_scale,

@@ -17,7 +17,7 @@ from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import Dim, IncompleteType, TensorType, Type, holds_float
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder
-from compiler.ops.arg_types import Types, merge_dim, tensor_of_rank
+from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.nn.convolve import convolve
 from compiler.ops.nn.matmul_like import (
     annotate_matmul_like,
@@ -27,7 +27,16 @@ from compiler.ops.nn.matmul_like import (
 )
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.nn.product_loops import convolution_loops
-from compiler.ops.nn.window import arrange, axes_of, extent, output_size, restore, set_geometry
+from compiler.ops.nn.window import (
+    arrange,
+    as_declared,
+    axes_of,
+    check_groups,
+    extent,
+    output_size,
+    restore,
+    set_geometry,
+)
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
@@ -85,7 +94,7 @@ def conv2d_rel(types: Types, num_inputs: int, attrs: Conv2DAttrs, reporter: Repo
     if isinstance(types[1], IncompleteType):
         if attrs.channels is None or attrs.kernel_size is None:
             return False
-        _check_groups(c, attrs.channels, attrs.groups)
+        check_groups(OP, attrs.groups, c, attrs.channels)
         per_group: Dim = c if isinstance(c, AnyDim) else c // attrs.groups
         shape = (attrs.channels, per_group, *attrs.kernel_size)
         reporter.assign(types[1], TensorType(restore(shape, kernel_axes), data.dtype))
@@ -93,12 +102,8 @@ def conv2d_rel(types: Types, num_inputs: int, attrs: Conv2DAttrs, reporter: Repo
     else:
         weight = tensor_of_rank(OP, types, 1, "weight", 4)
     o, i, kh, kw = arrange(weight.shape, kernel_axes)
-    if attrs.channels is not None:
-        o = merge_dim(OP, attrs.channels, o, "number of output channels (channels, weight)")
-    if attrs.kernel_size is not None:
-        kh = merge_dim(OP, attrs.kernel_size[0], kh, "kernel height (kernel_size, weight)")
-        kw = merge_dim(OP, attrs.kernel_size[1], kw, "kernel width (kernel_size, weight)")
-    _check_groups(c, o, attrs.groups)
+    o, kh, kw = as_declared(OP, attrs, o, kh, kw)
+    check_groups(OP, attrs.groups, c, o)
     if not isinstance(c, AnyDim) and not isinstance(i, AnyDim) and i * attrs.groups != c:
         raise TypeInferenceError(
             f"{OP}: data has {c} channels but weight reads {i} in each of {attrs.groups} groups",
@@ -117,14 +122,6 @@ def _spatial(size: Dim, kernel: Dim, before: int, after: int, stride: int, dilat
     if isinstance(kernel, AnyDim):
         return kernel
     return output_size(OP, size, before, after, extent(kernel, dilation), stride)
-
-
-def _check_groups(c: Dim, o: Dim, groups: int) -> None:
-    for size, what in ((c, "input"), (o, "output")):
-        if groups < 1 or (not isinstance(size, AnyDim) and size % groups):
-            raise TypeInferenceError(
-                f"{OP}: groups={groups} does not divide {size} {what} channels"
-            )
 
 
 conv2d = register_op(

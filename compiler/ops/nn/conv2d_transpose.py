@@ -30,7 +30,15 @@ from compiler.ops.nn.convolve import convolve
 from compiler.ops.nn.matmul_like import annotate_matmul_like, realize_matmul_like, weighted_scale
 from compiler.ops.nn.product_dtype import product_dtype
 from compiler.ops.nn.product_loops import transposed_convolution_loops
-from compiler.ops.nn.window import arrange, axes_of, extent, restore, set_geometry
+from compiler.ops.nn.window import (
+    arrange,
+    as_declared,
+    axes_of,
+    check_groups,
+    extent,
+    restore,
+    set_geometry,
+)
 from compiler.ops.op_call import op_call, scalar
 from compiler.ops.rules.annotate import FQAnnotateRewrite, with_args
 from compiler.ops.rules.dom_scale import FQDomScale
@@ -94,17 +102,9 @@ def conv2d_transpose_rel(
         weight = tensor_of_rank(OP, types, 1, "weight", 4)
     i, per_group, kh, kw = arrange(weight.shape, kernel_axes)
     merge_dim(OP, c, i, "number of input channels (data, weight)")
-    for size, what in ((c, "input"), (attrs.channels, "output")):
-        if attrs.groups < 1 or (isinstance(size, int) and size % attrs.groups):
-            raise TypeInferenceError(
-                f"{OP}: groups={attrs.groups} does not divide {size} {what} channels"
-            )
+    check_groups(OP, attrs.groups, c, attrs.channels)
     o: Dim = per_group if isinstance(per_group, AnyDim) else per_group * attrs.groups
-    if attrs.channels is not None:
-        o = merge_dim(OP, attrs.channels, o, "number of output channels (channels, weight)")
-    if attrs.kernel_size is not None:
-        kh = merge_dim(OP, attrs.kernel_size[0], kh, "kernel height (kernel_size, weight)")
-        kw = merge_dim(OP, attrs.kernel_size[1], kw, "kernel width (kernel_size, weight)")
+    o, kh, kw = as_declared(OP, attrs, o, kh, kw)
     dtype = product_dtype(OP, data, weight, attrs.out_dtype)
     oh, ow = _spatial(attrs, 0, h, kh), _spatial(attrs, 1, w, kw)
     reporter.assign(types[2], TensorType(restore((n, o, oh, ow), out_axes), dtype))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import AttrError, TypeInferenceError
 from compiler.ir.ty import Any, Dim, Shape
+from compiler.ops.arg_types import merge_dim
 from compiler.ops.op_attrs import OpAttrs
 
 Array = NDArray[AnyValue]
@@ -143,3 +144,30 @@ def tap(padded: Array, r: int, s: int, out: tuple[int, int], strides: tuple[int,
     """The view (N, C, OH, OW) of what tap (r, s), dilation included, reads at every output."""
     sh, sw = strides[0], strides[1]
     return padded[:, :, r : r + (out[0] - 1) * sh + 1 : sh, s : s + (out[1] - 1) * sw + 1 : sw]
+
+
+def check_groups(op: str, groups: int, inputs: Dim, outputs: Dim | None) -> None:
+    """Refuse numbers of channels that the groups do not divide; unknown numbers pass.
+
+    Raises:
+        TypeInferenceError: names the channels.
+    """
+    for size, what in ((inputs, "input"), (outputs, "output")):
+        if groups < 1 or (isinstance(size, int) and size % groups):
+            raise TypeInferenceError(
+                f"{op}: groups={groups} does not divide {size} {what} channels"
+            )
+
+
+def as_declared(op: str, attrs: AnyValue, o: Dim, kh: Dim, kw: Dim) -> tuple[Dim, Dim, Dim]:
+    """Output channels and kernel size of the weight, merged with what the attributes declare.
+
+    Raises:
+        TypeInferenceError: the two differ.
+    """
+    if attrs.channels is not None:
+        o = merge_dim(op, attrs.channels, o, "number of output channels (channels, weight)")
+    if attrs.kernel_size is not None:
+        kh = merge_dim(op, attrs.kernel_size[0], kh, "kernel height (kernel_size, weight)")
+        kw = merge_dim(op, attrs.kernel_size[1], kw, "kernel width (kernel_size, weight)")
+    return o, kh, kw

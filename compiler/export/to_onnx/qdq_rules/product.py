@@ -12,14 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from compiler.export.to_onnx.convert.nn import conv_node
-from compiler.export.to_onnx.qdq_emitter import (
-    Floats,
-    FToQdq,
-    QdqEmitter,
-    Quantized,
-    Real,
-    scaled,
-)
+from compiler.export.to_onnx.qdq_emitter import Floats, FToQdq, QdqEmitter, Quantized, Real, scaled
 from compiler.ir.dataflow import Step
 from compiler.ops.number_format import Array
 
