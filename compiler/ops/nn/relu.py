@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
 from compiler.lir.scalars import Bin
 from compiler.ops.pass_through import annotate_pass_through, partition_pass_through, realize_relu
 from compiler.ops.rules.annotate import FQAnnotateRewrite
 from compiler.ops.rules.dom_scale import FQDomScale, same_scale
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.partition import FQPartitionRewrite
 from compiler.ops.rules.realize import FQRealizeRewrite
 from compiler.ops.rules.zero_point import FQZeroPoint, ZeroPoint, always
@@ -25,12 +22,8 @@ relu = register_op(
 )
 
 
-@FNumpyCompute.register(relu)
-def relu_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-    """NaN stays NaN."""
-    return [np.maximum(args[0], args[0].dtype.type(0))]
-
-
+# A NaN stays a NaN.
+FNumpyCompute.register(relu)(of_arrays(lambda x: np.maximum(x, x.dtype.type(0))))
 FQPartitionRewrite.register(relu)(partition_pass_through)
 FQAnnotateRewrite.register(relu)(annotate_pass_through)
 FQRealizeRewrite.register(relu)(realize_relu)

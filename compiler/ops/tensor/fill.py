@@ -18,7 +18,7 @@ from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.number_format import convert, storage_dtype
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, Lowered, LowerRule, OutTypes, Views
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, of_arrays
 from compiler.ops.tensor.number_rel import number_rel
 
 
@@ -58,9 +58,7 @@ def _constant_like(name: str, value: int) -> None:
         name, arg_names=("data",), rel=number_rel(name, bools=True), pattern=OpPattern.ELEMWISE
     )
 
-    @FNumpyCompute.register(op)
-    def compute(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-        return [np.full_like(args[0], value)]
+    FNumpyCompute.register(op)(of_arrays(lambda data: np.full_like(data, value)))
 
 
 _constant_fill("zeros", 0)

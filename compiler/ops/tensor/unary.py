@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Intrin, Scalar, Select, Un, integer_limits
 from compiler.ops.number_format import Array
 from compiler.ops.rules.lower import FLower, elementwise, like_first
 from compiler.ops.rules.never_negative import FNeverNegative, always_positive
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.tensor.error_function import erf
 from compiler.ops.tensor.number_rel import number_rel
 
@@ -101,21 +100,6 @@ ANY_NUMBER: dict[str, Callable[[Array], Any]] = {
 }
 
 
-def _register(name: str, function: Callable[[Array], Any]) -> None:
-    rel = number_rel(name, floats_only=name in FLOAT_ONLY, bools=name == "copy")
-    op = register_op(name, arg_names=("data",), rel=rel, pattern=OpPattern.ELEMWISE)
-
-    @FNumpyCompute.register(op)
-    def compute(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-        return [function(args[0])]
-
-
-for _name, _function in FLOAT_ONLY.items():
-    _register(_name, _on_floats(_function))
-for _name, _function in ANY_NUMBER.items():
-    _register(_name, _function)
-
-
 _ROUNDINGS = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round_away"}
 _ROUNDINGS["round_even"] = "round_even"
 
@@ -145,16 +129,19 @@ def unary_scalar(name: str, x: Scalar) -> Scalar:
     return x
 
 
-def _register_lowering(name: str) -> None:
-    FLower.register(name)(
-        elementwise(lambda attrs, x: unary_scalar(name, x), reads=3 if name == "sign" else 1)
-    )
+def _register(name: str, function: Callable[[Array], Any]) -> None:
+    rel = number_rel(name, floats_only=name in FLOAT_ONLY, bools=name == "copy")
+    op = register_op(name, arg_names=("data",), rel=rel, pattern=OpPattern.ELEMWISE)
+    FNumpyCompute.register(op)(of_arrays(function))
+    reads = 3 if name == "sign" else 1
+    FLower.register(op)(elementwise(lambda attrs, x: unary_scalar(name, x), reads))
 
 
-for _name in (*FLOAT_ONLY, *ANY_NUMBER):
-    _register_lowering(_name)
 for _name, _function in FLOAT_ONLY.items():
+    _register(_name, _on_floats(_function))
     intrinsics.register(_name)(_on_floats(_function))
+for _name, _function in ANY_NUMBER.items():
+    _register(_name, _function)
 for _name, _rounding in _ROUNDINGS.items():
     intrinsics.register(_rounding)(ANY_NUMBER[_name])
 FNeverNegative.register("abs", "exp", "sigmoid", "sqrt")(always_positive)

@@ -20,7 +20,7 @@ from compiler.ops.rules.annotate import (
     with_args,
 )
 from compiler.ops.rules.lower import FLower, elementwise, like_first
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.numpy_compute import FNumpyCompute, of_arrays
 from compiler.ops.rules.realize import FQRealizeRewrite, both_realized, integers
 from compiler.ops.rules.unify_scales import unify_for_add
 from compiler.ops.rules.with_tables import with_tables
@@ -40,10 +40,7 @@ def where(types: Types, attrs: Any) -> Type:
     return TensorType(broadcast_shape("where", condition.shape, branches), dtype)
 
 
-@FNumpyCompute.register(where)
-def where_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-    """Element by element."""
-    return [np.where(args[0], args[1], args[2])]
+FNumpyCompute.register(where)(of_arrays(np.where))
 
 
 # A number beyond this stands for minus infinity (attention masks): no range may hold it as well.

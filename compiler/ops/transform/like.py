@@ -12,7 +12,7 @@ from compiler.ir.ty import TensorType, Type
 from compiler.ops.arg_types import Types, normalize_axes, static, tensor
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.rules.lower import FLower, moved
-from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute
+from compiler.ops.rules.numpy_compute import Arrays, FNumpyCompute, of_arrays
 from compiler.ops.transform.row_major import reshape_lower
 
 
@@ -67,10 +67,7 @@ def slice_like(types: Types, attrs: SliceLikeAttrs) -> Type:
     return TensorType(tuple(dims), data.dtype)
 
 
-@FNumpyCompute.register(reshape_like)
-def reshape_like_numpy(attrs: Any, args: Arrays, out_type: Type) -> list[Any]:
-    """A view where possible."""
-    return [args[0].reshape(args[1].shape)]
+FNumpyCompute.register(reshape_like)(of_arrays(lambda data, like: data.reshape(like.shape)))
 
 
 @FNumpyCompute.register(slice_like)
