@@ -41,6 +41,7 @@ from compiler.lir.scalars import Acc, Bin, Cast, IntImm, Load, Scalar, Select
 from compiler.lir.walk import loads
 from compiler.targets.c.accumulator import accumulator_of
 from compiler.targets.c.arithmetic import Arithmetic
+from compiler.targets.c.dot_products import COLUMNS
 from compiler.targets.c.guards import conditions_of, decided
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_order import Loop, Order, join_loops
@@ -49,7 +50,6 @@ from compiler.targets.c.scalar_printer import ScalarPrinter, axes_in
 
 TILE_BYTES = 1 << 16
 """Rows and sums of a tile: what a second-level cache holds beside the weights."""
-COLUMNS = 4
 _FEWEST = 4
 """Rows or columns below which dot products are not worth the copies."""
 _SHORTEST = 8
@@ -339,7 +339,7 @@ class _Writer:
                 self._tiles()
 
     def _for(
-        self, name: str, first: str, behind: object, step: int = 1
+        self, name: str, first: str, behind: object, step: object = 1
     ) -> AbstractContextManager[None]:
         forward = f"++{name}" if step == 1 else f"{name} += {step}"
         return self._lines.block(f"for (int32_t {name} = {first}; {name} < {behind}; {forward})")
@@ -370,11 +370,23 @@ class _Writer:
             with self._for(line, "0", COLUMNS):
                 lines(f"const int32_t {column.name} = {self._within(f'{group} + {line}', column)};")
                 self._copy(product.weight, f"{self._scratch['columns']} + {line} * {depth}")
+            lines.lines.append("#ifdef DOT_ROWS")
+            with self._for(line, "0", count, "DOT_ROWS"):
+                lines(
+                    f"{self._use.dot_products()}({self._scratch['rows']} + {line} * {depth}, "
+                    f"{count} - {line}, {self._scratch['columns']}, {depth},"
+                )
+                lines(
+                    f"    {self._scratch['sums']} + {line} * {column.extent} + {group}, "
+                    f"{column.extent}, {column.extent} - {group});"
+                )
+            lines.lines.append("#else")
             with self._for(line, "0", count, 2):
                 # The last row, and the last column, may be computed twice.
                 behind = f"{line} + 1 < {count} ? {line} + 1 : {line}"
                 lines(f"const int32_t {next_line} = {behind};")
                 self._dot_products(group, line, next_line, at)
+            lines.lines.append("#endif")
         with self._for(row, first, f"{first} + {count}"):
             place = f"({row} - {first}) * {column.extent} + {column.name}"
             self._epilogue(f"{self._scratch['sums']}[{place}]")

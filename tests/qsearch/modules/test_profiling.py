@@ -78,7 +78,7 @@ def test_the_command_prints_json_and_writes_a_page(
 
 
 def test_another_model_is_refused(digits: Path, shared_data: Path) -> None:
-    with pytest.raises(CompilerError, match="input|28"):
+    with pytest.raises(CompilerError, match=r"input|28"):
         profile(digits, shared_data / "fashion_resnet.onnx", rounds=1)
 
 

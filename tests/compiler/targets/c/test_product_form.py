@@ -13,10 +13,21 @@ from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.kernel_library import kernels_text
 from compiler.targets.c.product_form import TILE_BYTES, with_scratch
-from compiler.targets.c.toolchain import Command
+from compiler.targets.c.toolchain import EXACT_FLAGS, Command, cpu_features
 
 op = relay.op
 EXTREMES = {"int8": (-128, 127), "uint8": (0, 255)}
+
+
+BUILDS = [
+    # Plain C, and every instruction set that this processor runs.
+    ("-O2",),
+    *(
+        ("-O2", *(f"-m{flag}" for flag in needed))
+        for needed in (("avx2",), ("avx512bw",), ("avx512bw", "avx512vnni"))
+        if {flag.replace("512v", "512_v") for flag in needed} <= set(cpu_features().split())
+    ),
+]
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Any:
@@ -59,7 +70,8 @@ SHAPES = [
 ]
 
 
-def test_convolutions_of_all_shapes_are_exact(cc: Command) -> None:
+@pytest.mark.parametrize("flags", BUILDS, ids=" ".join)
+def test_convolutions_of_all_shapes_are_exact(cc: Command, flags: tuple[str, ...]) -> None:
     rng = np.random.default_rng(5)
     params, bodies, given = [], [], []
     for n, (c, o, groups, size, kernel, stride, padding, dilation) in enumerate(SHAPES):
@@ -79,7 +91,7 @@ def test_convolutions_of_all_shapes_are_exact(cc: Command) -> None:
         params.append(x)
         bodies.append(requantized(conv, o, rng, 4) if n % 3 else conv)
         given.append(numbers(rng, shape, dtype))
-    agree(params, bodies, given)
+    agree(params, bodies, given, flags)
 
 
 def test_matrix_products_of_all_shapes_are_exact(cc: Command) -> None:
@@ -104,9 +116,11 @@ def test_matrix_products_of_all_shapes_are_exact(cc: Command) -> None:
     agree(params, bodies, given)
 
 
-def agree(params: list[Any], bodies: list[Any], given: list[Any]) -> None:
+def agree(
+    params: list[Any], bodies: list[Any], given: list[Any], flags: tuple[str, ...] = EXACT_FLAGS
+) -> None:
     mod = infer_module(relay.module(relay.Function(tuple(params), relay.Tuple(bodies))))
-    for a, b in zip(CExecutor(mod).run(given), evaluate(mod, given), strict=True):
+    for a, b in zip(CExecutor(mod, flags=flags).run(given), evaluate(mod, given), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
 
