@@ -121,6 +121,8 @@ class GridEmitter(Emitter):
     def __init__(self, writer: GraphWriter, narrow_kernels: bool = False) -> None:
         super().__init__(writer)
         self.narrow_kernels = narrow_kernels
+        self.blocked = True
+        """Roundings may be convolutions, which need all bits of float32."""
         self._carried: dict[Value, Carried] = {}
 
     def carry(self, value: Value, carried: Carried, step: Step | None = None) -> None:
@@ -150,7 +152,8 @@ class GridEmitter(Emitter):
         held = self._carried.get(value)
         if held is None:
             assert value.data is not None, "a step was emitted before the step it reads"
-            low, high = int(value.data.min(initial=0)), int(value.data.max(initial=0))
+            ends = value.data if value.data.size else np.zeros(1, np.int64)
+            low, high = int(ends.min()), int(ends.max())
             small = max(abs(low), abs(high)) < FLOAT_LIMIT
             carrier = "float32" if small else "int64"
             held = Carried(self.writer.constant(value.data.astype(carrier)), carrier, low, high)

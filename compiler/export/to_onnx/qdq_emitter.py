@@ -63,6 +63,21 @@ class Quantized:
     scale: float
     dtype: str
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """Smallest and largest integer that it can hold."""
+        least, most = (-128, 127) if self.dtype == "int8" else (0, 255)
+        return (least - self.zero_point) * self.scale, (most - self.zero_point) * self.scale
+
+    def moved(self, addend: Floats) -> Quantized | None:
+        """The same elements for the integers with a constant added; None where no zero point is."""
+        if addend.size != 1:
+            return None
+        zero = self.zero_point - float(addend.reshape(())) / self.scale
+        least, most = (-128, 127) if self.dtype == "int8" else (0, 255)
+        fits = zero.is_integer() and least <= zero <= most and self.zero_point != 0
+        return replace(self, zero_point=int(zero)) if fits else None
+
 
 Write = Callable[[Floats, Floats | None], str]
 """``write(scale, addend)`` writes (value + addend) * scale as a float tensor; both broadcast
@@ -110,12 +125,20 @@ class Real:
         return self._changed(scale=scale, tensor=self.tensor)
 
     def plus(self, addend: Array | float) -> Real:
-        """With a constant added."""
+        """With a constant added; with one number where a limit waits, which moves along."""
         more = np.asarray(addend, np.float64) / self.scale
-        return self._changed(addend=more if self.addend is None else self.addend + more)
+        clip = self.clip
+        if clip is not None:
+            clip = clip[0] + float(np.asarray(addend)), clip[1] + float(np.asarray(addend))
+        whole = more if self.addend is None else self.addend + more
+        return self._changed(addend=whole, clip=clip)
 
     def limited(self, low: float, high: float) -> Real:
         """Limited; the reader may do that itself."""
+        if self.tensor is not None and self.scale.size == 1:
+            ends = [float(self.scale.reshape(())) * end for end in self.tensor.range]
+            if low <= ends[0] and ends[1] <= high:
+                return self
         return self._changed(clip=(low, high))
 
     def emit(self, grid: QdqEmitter, factor: Floats) -> str:
@@ -142,13 +165,15 @@ class QdqEmitter(GridEmitter):
 
     def __init__(self, writer: GraphWriter, runtime: Runtime, reduce_range: bool = False) -> None:
         super().__init__(writer)
+        # A runtime may compute floats in bfloat16.
+        self.blocked = False
         self.runtime = runtime
         self.reduce_range = reduce_range
         self.products: dict[str, Step] = {}
         """Tensor → the product that a runtime may compute in 8 bits."""
         self._quantized: dict[Value, Quantized] = {}
         self._reals: dict[Value, Real] = {}
-        self._dequantized: dict[tuple[str, float], str] = {}
+        self._dequantized: dict[tuple[str, float, int], str] = {}
 
     def quantized(self, value: Value) -> Quantized | None:
         """The 8 bit tensor of a value; None where there is none."""
@@ -194,9 +219,10 @@ class QdqEmitter(GridEmitter):
         self._quantized[value] = made
 
         def write(scale: Floats, addend: Floats | None) -> str:
-            if scale.size > 1 or addend is not None:
+            moved = made if addend is None else made.moved(addend)
+            if scale.size > 1 or moved is None:
                 return scaled(self.dequantized(made, 1.0), scale, addend, self)
-            return self.dequantized(made, float(scale.reshape(())))
+            return self.dequantized(moved, float(scale.reshape(())))
 
         self._reals[value] = replace(Real.of(write), tensor=made, scale=np.ones(()))
         name = self.dequantized(made, 1.0)
@@ -256,7 +282,7 @@ class QdqEmitter(GridEmitter):
 
     def dequantized(self, tensor: Quantized, factor: float) -> str:
         """DequantizeLinear, of the integers times ``factor``; equal ones are shared."""
-        key = (tensor.name, tensor.scale * factor)
+        key = (tensor.name, tensor.scale * factor, tensor.zero_point)
         if key not in self._dequantized:
             zero = self.writer.constant(np.asarray(tensor.zero_point, tensor.dtype))
             scale = self.float_constant(tensor.scale * factor)

@@ -120,6 +120,7 @@ def _scaled(
         blocked = blocked_layout(step.result.type) and max(abs(low), abs(high)) < LAYOUT_LIMIT
         # What comes from 8 bit kernels has its channels last.
         blocked = blocked and (source.product is not None or not grid.narrow_kernels)
+        blocked = blocked and grid.blocked
         form = proven_float_form(factor, x_low, x_high, *limits, prefer_round=blocked)
     if form is not None:
         if blocked and not form.floor:

@@ -63,8 +63,11 @@ def add(step: Step, grid: QdqEmitter) -> Real | None:
     lhs, rhs = step.args
     if step.name != "subtract" and lhs.data is not None:
         lhs, rhs = rhs, lhs
-    a = _free(lhs, grid)
     sign = -1 if step.name == "subtract" else 1
+    waiting = grid.real(lhs)
+    if waiting is not None and rhs.data is not None and rhs.data.size == 1:
+        return waiting.plus(sign * float(rhs.data.reshape(())))
+    a = _free(lhs, grid)
     if a is None:
         return None
     if rhs.data is not None:
@@ -137,8 +140,7 @@ def clip(step: Step, grid: QdqEmitter) -> Real | None:
         return None
     dtype = step.args[0].type.dtype
     low, high = (integer_bound(b, dtype) for b in (step.attrs.a_min, step.attrs.a_max))
-    held = grid.carried(step.args[0])
-    return real if low <= held.low and held.high <= high else real.limited(low, high)
+    return real.limited(low, high)
 
 
 @FToQdq.register("fixed_point_multiply")
