@@ -253,8 +253,13 @@ def _writing(folder: Path, name: str) -> Iterator[None]:
 
 
 def _items(data: Any) -> Iterator[Any]:
+    if isinstance(data, type):
+        raise DataError(
+            f"data is the class {data.__name__}",
+            fix=f"give an instance: {data.__name__}()",
+        )
     for _ in range(_MAX_CALLS):
-        if not isinstance(data, type) and callable(data) and not hasattr(data, "get_next"):
+        if callable(data) and not hasattr(data, "get_next"):
             data = data()
     if hasattr(data, "get_next"):
         while (item := data.get_next()) is not None:
@@ -336,7 +341,7 @@ def _array(value: Any) -> NDArray[Any]:
     if hasattr(value, "cpu"):
         value = value.cpu()
     array = np.asarray(value)
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+    return array.astype(np.float32) if array.dtype == np.float64 and array.ndim > 1 else array
 
 
 @dataclass(slots=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from compiler.ir.infer_type import InferType
@@ -46,14 +50,35 @@ def path_of(given: Any, what: str, *, in_this_process: bool) -> str:
     module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", None)
     path = f"{module}:{name}"
     main = module == "__main__" and not in_this_process
-    if module and name and is_import_path(path) and not main and load_object(path, what) is given:
+    found = None
+    if module and name and is_import_path(path) and not main:
+        found = load_object(path, what)
+    if found is given:
         return path
+    if in_this_process and callable(given):
+        return _local_path(given)
     raise SettingsError(
         f"workers cannot import the {what} {given!r}",
         where=what,
         fix="define it at the top of a module of its own, with a name"
         + ("" if in_this_process else ", or search with pool='inline'"),
     )
+
+
+_LOCAL = "qsearch_local"
+"""Module that holds functions without an import path, for workers that are this process."""
+
+
+def _local_path(given: Any) -> str:
+    """A path for a function of a function or a lambda; another body gets another path."""
+    name = re.sub(r"\W+", "_", getattr(given, "__qualname__", type(given).__name__)).strip("_")
+    code = getattr(given, "__code__", None)
+    facts = repr((code.co_code, code.co_consts, code.co_names)) if code else repr(type(given))
+    facts = re.sub(r" at 0x[0-9a-f]+", "", facts)
+    name = f"{name}_{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
+    held = sys.modules.setdefault(_LOCAL, ModuleType(_LOCAL))
+    setattr(held, name, given)
+    return f"{_LOCAL}:{name}"
 
 
 # Passes on the float model ----------------------------------------------------------------------

@@ -81,9 +81,10 @@ def read_archive(
         with zipfile.ZipFile(io.BytesIO(path) if isinstance(path, bytes) else file) as archive:
             members = _read_members(archive, file, max_bytes)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
-        raise ArtifactError(
-            f"{file} is damaged or not a .qmod: {error}", fix="copy it again, or write it anew"
-        ) from error
+        fix = "copy it again, or write it anew"
+        if file.suffix == ".onnx":
+            fix = "an ONNX model is no module: quantize it (launch or compile), and give the .qmod"
+        raise ArtifactError(f"{file} is damaged or not a .qmod: {error}", fix=fix) from error
     except OSError as error:
         raise ArtifactError(f"{file} cannot be read: {error.strerror}") from error
     _check_manifest(members, file)

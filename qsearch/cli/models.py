@@ -67,22 +67,19 @@ def doctor_command(
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
-        _print_diagnosis(found, summary=summary)
+        listed = (options.given_verbosity() or 0) > 0
+        _print_diagnosis(found, summary=summary, every=listed)
         if found.hardware is not None:
             print(f"\n{found.hardware.summary() if summary else found.hardware}")
     return EXIT_OK if found.diagnosis.fully_integral else EXIT_TARGET_MISSED
 
 
-def _print_diagnosis(found: ModelDiagnosis, *, summary: bool) -> None:
+def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> None:
+    """What needs attention, then the operators: those that stay in float, or every one."""
     diagnosis = found.diagnosis
     print(f"{found.model}: {', '.join(map(str, found.inputs))}")
     for hint in (*found.hints(), *found.warnings):
         print(f"  {hint}")
-    if not summary:
-        print()
-        print(
-            table([_operator_row(place, entry) for place, entry in enumerate(diagnosis.operators)])
-        )
     print()
     conversions = sum(entry.reason == "conversion" for entry in diagnosis.operators)
     why = f", {conversions} of which convert the inputs" if conversions else ""
@@ -100,12 +97,18 @@ def _print_diagnosis(found: ModelDiagnosis, *, summary: bool) -> None:
         print(f"    {cause['advice']}")
     for note in diagnosis.notes:
         print(note)
-    if diagnosis.fully_integral:
-        print("fully integral: yes")
-        return
-    print("fully integral: no")
-    for obstacle in diagnosis.obstacles:
+    print(f"fully integral: {'yes' if diagnosis.fully_integral else 'no'}")
+    for obstacle in () if diagnosis.fully_integral else diagnosis.obstacles:
         print("  " + obstacle.replace("\n", "\n  "))
+    rows = [
+        _operator_row(place, entry)
+        for place, entry in enumerate(diagnosis.operators)
+        if every or entry.status != "integer"
+    ]
+    if rows and not summary:
+        print(f"\n{table(rows)}")
+    if len(rows) < len(diagnosis.operators) and not summary:
+        print(f"({len(diagnosis.operators) - len(rows)} integer operators are listed with -v)")
 
 
 def _operator_row(place: int, entry: Any) -> dict[str, Any]:

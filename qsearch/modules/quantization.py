@@ -25,6 +25,7 @@ from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model
+from qsearch.run_folder import module_at
 from qsearch.search.winner import build_winner, recorded_proof, samples_of
 from workers.batching import model_batches
 from workers.datasets.protocol import InputSpec
@@ -43,10 +44,19 @@ _CHUNK = 16
 def load(path: PathLike) -> QModule:
     """A module written by ``launch``, ``compile`` or ``QModule.save``.
 
+    Args:
+        path: of the file, or of a run folder.
     Raises:
+        RunFolderError: no module was written to this run folder.
         ArtifactError: the file is missing, damaged, or no .qmod.
     """
-    return load_qmod(path)
+    if not isinstance(path, str | os.PathLike):
+        raise SettingsError(
+            f"a module of type {type(path).__name__} cannot be loaded",
+            where="path",
+            fix="give the path of a .qmod, or of a run folder",
+        )
+    return load_qmod(module_at(Path(path)))
 
 
 def quantize(
@@ -129,6 +139,12 @@ def resolve_qconfig(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:
         return QConfig.recommended()
     if isinstance(given, Mapping):
         return QConfig.recommended(**given)
+    if not isinstance(given, str):
+        raise SettingsError(
+            f"a configuration of type {type(given).__name__} cannot be used",
+            where="qconfig",
+            fix="give a QConfig, a mapping, 'k=v,…', or the path of a qconfig.json",
+        )
     if given.endswith(".json"):
         try:
             fields = json.loads(Path(given).read_text(encoding="utf-8"))

@@ -8,11 +8,12 @@ import logging
 import os
 import shlex
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import yaml
 
@@ -36,6 +37,9 @@ from qsearch.store.repository import Repository
 from workers.errors import BrokenRunError
 from workers.pool.protocol import WorkerPool, WorkerSize, open_pool, running_cluster
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
 PathLike = str | os.PathLike[str]
 
 log = logging.getLogger("qsearch.search.launch")
@@ -44,29 +48,69 @@ log = logging.getLogger("qsearch.search.launch")
 _ONE_RUN_ONLY = ("dry_run", "fresh", "json", "verbosity")
 
 
+class LaunchOptions(TypedDict, total=False):
+    """Keywords of ``launch`` beside its own: the fields of ``Settings``, None means the default."""
+
+    preprocess: PathLike | None
+    dim: Mapping[str, int] | Sequence[str] | None
+    passes: Sequence[Any] | str | None
+    metric: str | Callable[..., Any] | None
+    minimize: Sequence[str] | str | None
+    max_drop: float | str | None
+    max_size: int | str | None
+    at_most: Mapping[str, float] | Sequence[str] | str | None
+    hw: PathLike | None
+    evaluator: str | None
+    allow_float: bool | None
+    timeout: float | None
+    patience: int | None
+    prune: float | None
+    sampler: str | Callable[..., Any] | None
+    seed: int | None
+    batch: int | None
+    space: PathLike | Mapping[str, Any] | None
+    pool: str | None
+    workers: int | None
+    address: str | None
+    worker_cpus: float | None
+    worker_gpus: float | None
+    worker_memory: int | str | None
+    trial_timeout: float | None
+    out: PathLike | None
+    storage: str | None
+    artifacts: str | None
+    study: str | None
+    sign: PathLike | None
+    fresh: bool | None
+    dry_run: bool | None
+    json: bool | None
+    verbosity: int | None
+
+
 def launch(
-    model: PathLike,
+    model: PathLike | bytes | ModelProto,
     *,
     calib: Any = None,
     eval: Any = None,
     trials: int | None = None,
-    progress: bool | Progress = False,
+    progress: bool | Progress | None = None,
     config: PathLike | None = None,
     callbacks: Sequence[Callback] = (),
     stop: threading.Event | None = None,
-    **settings: Any,
+    **settings: Unpack[LaunchOptions],
 ) -> SearchResult:
     """Search for the best quantization of a model; the same call on the same folder resumes.
 
     Args:
-        model: path of an ONNX file, or the name of a shipped model ("digits").
+        model: path of an ONNX file, the name of a shipped model ("digits"), a ModelProto or its
+            bytes; the run folder (``runs/model`` unless told) keeps those as ``model.onnx``.
         calib: calibration inputs: a path (.npz, .npy, folder of images), an array, a mapping of
             arrays, a tuple (inputs, labels), an iterable of mappings or (inputs, labels) pairs
             such as a torch DataLoader, a Hugging Face data set, ``qsearch.Dataset(items,
             transform_fn)``, a CalibrationDataReader, or a callable that gives one.
         eval: evaluation data of the same kinds; ``labels`` among the names scores top-1.
         trials: of the study in total, over all runs (32).
-        progress: True shows it on stderr.
+        progress: True shows it on stderr; None does so in notebooks.
         config: configuration file with the same names as the flags.
         callbacks: called with every trial after it was stored; a true answer stops the search.
         stop: set it from another thread to end the search in good order.
@@ -84,6 +128,8 @@ def launch(
         >>> result.best_params["weight_granularity"]
         'channel'
     """
+    if not isinstance(model, str | os.PathLike):
+        model = _kept_model(model, Path(settings.get("out") or "runs/model"))
     flags = {"model": model, "trials": trials, **_paths(settings)}
     objects: dict[str, Any] = {}
     for name, given in (("calib", calib), ("eval", eval)):
@@ -91,6 +137,8 @@ def launch(
             flags[name] = given
         else:
             objects[name] = given
+    if progress is None:
+        progress = "ipykernel" in sys.modules
     shown = make_progress(0) if progress is True else progress or SilentProgress()
     resolved = resolve(flags, config_file=None if config is None else Path(config))
     return run_search(
@@ -102,7 +150,27 @@ def launch(
     )
 
 
-async def launch_async(model: PathLike, **options: Any) -> SearchResult:
+def _kept_model(model: Any, folder: Path) -> Path:
+    """The file of a ModelProto or of its bytes, in the run folder.
+
+    Raises:
+        SettingsError: it is something else.
+    """
+    data = model if isinstance(model, bytes) else getattr(model, "SerializeToString", bytes)()
+    if not data:
+        raise SettingsError(
+            f"a model of type {type(model).__name__} cannot be used",
+            where="model",
+            fix="give the path of an .onnx file, a ModelProto, or its bytes",
+        )
+    path = folder / "model.onnx"
+    if not path.is_file() or path.read_bytes() != data:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data)
+    return path
+
+
+async def launch_async(model: PathLike | bytes | ModelProto, **options: Any) -> SearchResult:
     """``launch`` for programs with an event loop; cancelling it ends the search in good order.
 
     The search runs in a thread of its own; callbacks are called there.
@@ -163,6 +231,7 @@ def run_search(
                         evaluation=evaluation,
                         objects_folder=folder.data,
                     )
+                    progress.message(f"search: {prepared.objective.goal(settings.max_drop)}")
                     for warning in prepared.warnings:
                         progress.message(f"warning: {warning}")
                     with _repository(storage) as (repository, store_is_there):
@@ -218,6 +287,7 @@ def plan(resolved: Resolved) -> dict[str, Any]:
         + (", labels" if prepared.has_labels else ""),
         "float model": "not run: no label per sample" if found is None else found.summary,
         "metric": prepared.metric,
+        "search": prepared.objective.goal(settings.max_drop),
         "hardware": prepared.hardware[1] if prepared.hardware is not None else "none",
         "evaluator": settings.evaluator,
         "max drop": str(settings.max_drop),

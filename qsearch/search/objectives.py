@@ -86,6 +86,21 @@ class Objective:
         """The costs that have a limit."""
         return (*(() if self.max_size is None else ("size",)), *(name for name, _ in self.at_most))
 
+    def goal(self, max_drop: MaxDrop) -> str:
+        """What is searched for, in a sentence with every limit."""
+        metric = by_option(self.metric)
+        verb = "least" if metric.smaller_is_better else "most"
+        also = "".join(f", least {name}" for name in self.minimize)
+        explained = {
+            "top1": " (share of right answers)",
+            "sqnr": " (power of the float outputs by that of the errors, dB: higher is better)",
+            "agreement": " (share of answers equal to the float model's)",
+        }.get(self.metric, "")
+        size = [] if self.max_size is None else [f"--max-size {self.max_size:g}"]
+        limits = [f"--max-drop {max_drop}", *size]
+        limits += [f"--at-most {name}={limit:g}" for name, limit in self.at_most]
+        return f"{verb} {self.metric}{explained}{also}; limits: {', '.join(limits)}"
+
     @property
     def limits(self) -> list[str]:
         """What a winner must keep, as the options of the command line."""

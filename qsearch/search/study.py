@@ -426,9 +426,20 @@ def check_same_study(
     )
     raise RunFolderError(
         f"the study {found.name!r} was begun with other settings: {changes}",
-        where=str(folder.path),
+        where="; ".join([str(folder.path), *_now_given(prepared, differing)]),
         fix="give the same settings to resume, choose another folder with -o, or use --fresh",
     )
+
+
+def _now_given(prepared: PreparedStudy, differing: Sequence[str]) -> list[str]:
+    """The data that are not those of the study, by the names of their files."""
+    given = {"calib_sha256": prepared.calib, "eval_sha256": prepared.evaluation}
+    words = {"calib_sha256": "calibration", "eval_sha256": "evaluation"}
+    return [
+        f"the {words[name]} data are now {data.described}"
+        for name, data in given.items()
+        if name in differing
+    ]
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,78 @@
+"""launch, load and quantize from Python: keywords, kinds of models, wrong types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import qsearch
+from compiler.errors import CompilerError
+from qsearch.model_file import find_model
+from qsearch.search.launch import LaunchOptions
+from qsearch.settings import names_of_keys
+
+DIGITS = find_model("digits").path
+
+
+class Reader:
+    def get_next(self) -> None:
+        """No sample."""
+
+
+def test_the_keywords_of_launch_are_the_settings() -> None:
+    own = {"model", "calib", "eval", "trials"}
+    assert set(LaunchOptions.__annotations__) == set(names_of_keys()) - own
+
+
+def test_a_model_in_memory_is_searched_and_kept_and_the_run_folder_loads(tmp_path: Path) -> None:
+    options: Any = {"trials": 1, "pool": "inline", "out": tmp_path / "run", "max_drop": 1}
+    calib = np.random.default_rng(0).random((16, 1, 8, 8)).astype(np.float32)
+    first = qsearch.launch(DIGITS.read_bytes(), calib=calib, **options)
+    again = qsearch.launch(onnx.load(DIGITS), calib=calib, **{**options, "trials": 2})
+    assert (len(first.trials), len(again.trials)) == (1, 2)
+    module = qsearch.load(tmp_path / "run")
+    assert module.qconfig == again.best_module().qconfig
+
+
+def test_a_local_function_is_a_metric_of_the_inline_pool(tmp_path: Path) -> None:
+    def hits(outputs: Any, labels: Any) -> float:
+        return float((outputs[0].argmax(1) == labels).mean())
+
+    result = qsearch.launch("digits", metric=hits, trials=1, pool="inline", out=tmp_path / "run")
+    assert result.objective.metric.startswith("qsearch_local:")
+    assert result.best_trial.value > 0.9
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda out: qsearch.launch(DIGITS, calib=Reader, out=out), "give an instance: Reader()"),
+        (lambda out: qsearch.launch(3, out=out), "a ModelProto, or its bytes"),
+        (lambda out: qsearch.load(DIGITS), "an ONNX model is no module"),
+        (lambda out: qsearch.verify(DIGITS), "an ONNX model is no module"),
+        (lambda out: qsearch.load(3), "cannot be loaded"),
+        (lambda out: qsearch.quantize("digits", qconfig=3), "a configuration of type int"),
+        (lambda out: qsearch.launch(DIGITS, max_dropp=3, out=out), "did you mean 'max_drop'"),
+    ],
+)
+def test_what_has_the_wrong_type_is_refused_as_on_the_command_line(
+    tmp_path: Path, call: Callable[[Path], Any], told: str
+) -> None:
+    with pytest.raises(CompilerError) as caught:
+        call(tmp_path / "run")
+    assert told in str(caught.value)
+
+
+def test_other_data_are_named_when_a_study_is_resumed(tmp_path: Path) -> None:
+    calib = np.random.default_rng(0).random((16, 1, 8, 8)).astype(np.float32)
+    for name, scale in (("one", 1), ("two", 0.5)):
+        np.save(tmp_path / f"{name}.npy", calib * scale)
+    options: Any = {"trials": 1, "pool": "inline", "out": tmp_path / "run", "max_drop": 1}
+    qsearch.launch(DIGITS, calib=tmp_path / "one.npy", **options)
+    with pytest.raises(CompilerError, match="the calibration data are now .*two.npy"):
+        qsearch.launch(DIGITS, calib=tmp_path / "two.npy", **options)
