@@ -21,7 +21,6 @@ from qsearch.config import Resolved, resolve
 from qsearch.data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_file import ModelSource, find_model
-from qsearch.own_code import path_of
 from qsearch.process import logging_to
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import RunFolder
@@ -34,6 +33,7 @@ from qsearch.signing import private_key
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.engine import exclusive, masked, open_engine, parse_url
 from qsearch.store.repository import Repository
+from qsearch.user_code import path_of
 from workers.errors import BrokenRunError
 from workers.pool.protocol import WorkerPool, WorkerSize, open_pool, running_cluster
 

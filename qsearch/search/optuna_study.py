@@ -23,11 +23,11 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from compiler.errors import legal_names
 from qsearch.errors import SettingsError
-from qsearch.own_code import load_object
 from qsearch.search.objectives import Objective
 from qsearch.search.space import Space
 from qsearch.settings import is_import_path
 from qsearch.store.records import Trial
+from qsearch.user_code import load_object
 
 MakeSampler = Callable[[int], BaseSampler]
 _SAMPLERS: dict[str, MakeSampler] = {}

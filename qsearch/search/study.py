@@ -30,7 +30,6 @@ from compiler.quantize import (
 from qsearch.data import PreparedData, content_hash, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError, SettingsError, TakenError
 from qsearch.model_file import ModelSource
-from qsearch.own_code import run_own_passes
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import classes_of, doubtful_data
@@ -44,6 +43,7 @@ from qsearch.search.space_file import percentiles_of, searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
 from qsearch.store.repository import Repository
+from qsearch.user_code import run_user_passes
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
@@ -124,12 +124,12 @@ def prepare_study(
     Raises:
         OnnxImportError, DatasetError, DataError, SettingsError: see there.
     """
-    _find_own_code(settings)
+    _find_user_code(settings)
     mod, params = load(source.path, dims=dict(settings.dim))
     source.check_unchanged()
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
     if settings.passes:
-        module = run_own_passes(module, settings.passes)
+        module = run_user_passes(module, settings.passes)
     _note_given_points(module, source)
     inputs = input_specs(module)
     blob = ModuleBlob.pack(module)
@@ -217,7 +217,7 @@ def prepare_study(
     )
 
 
-def _find_own_code(settings: Settings) -> None:
+def _find_user_code(settings: Settings) -> None:
     """Import what the user brings, before a study is stored that cannot be run.
 
     Raises:

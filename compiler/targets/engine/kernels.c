@@ -24,7 +24,7 @@
 
 #define QK_EXPORT __attribute__((visibility("default")))
 
-/* What the planner must know: k unit, weight bytes, lanes of addends, widest panel, activation shift,
+/* What planning must know: k unit, weight bytes, lanes of addends, widest panel, activation shift,
  * widened, columns innermost. Returns the name. */
 QK_EXPORT const char *qk_isa(int64_t *facts)
 {

@@ -108,7 +108,7 @@ class Plan:
 
 
 class Emitter:
-    """Collects actions; ``finish`` makes the plan of them."""
+    """Collects actions; ``finish`` makes a plan of them."""
 
     def __init__(self, library: Library, flow: Dataflow) -> None:
         self.library = library

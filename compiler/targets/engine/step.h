@@ -1,4 +1,4 @@
-/* The step table: what the planner writes and the kernels read.
+/* The step table: planning writes it, the kernels read it.
  *
  * A step is QK_FIELDS int64. Field 0 is the kind. Offsets are bytes from the start of the arena
  * (activations) or of the blob (constants); both end with QK_SLACK bytes that kernels may read

@@ -1,4 +1,4 @@
-"""What the planner knows of every value: its bounds, and how it is computed.
+"""What planning knows of every value: its bounds, and how it is computed.
 
 Dtypes do not matter to kernels: a value is stored in the narrowest type that holds its bounds, and
 a cast that changes no value is no work. Bounds hold for every input.

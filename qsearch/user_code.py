@@ -84,7 +84,7 @@ def _local_path(given: Any) -> str:
 # Passes on the float model ----------------------------------------------------------------------
 
 
-def run_own_passes(module: IRModule, passes: Sequence[str]) -> IRModule:
+def run_user_passes(module: IRModule, passes: Sequence[str]) -> IRModule:
     """Run passes in order and infer types anew; workers get what comes out.
 
     Args:
