@@ -201,7 +201,7 @@ def _verify(
     try:
         members = read_archive(path)
         if not allow_large:
-            check_text(len(members.get("module.relay", b"")))
+            check_text(len(members.get("module.relay", b"")), path.stat().st_size)
         source = members.get("module.relay", b"").decode(errors="replace")
         module = load_qmod(path)
     except ArtifactHashError as error:

@@ -129,7 +129,7 @@ TEXTS: dict[str, tuple[str, int, str]] = {
         2,
         "calls itself",
     ),
-    "20,000 minus signs": (source("  " + "-" * 20_000 + "%q"), 2, "steps, more than"),
+    "20,000 minus signs": (source("  " + "-" * 20_000 + "%q"), 2, "units of work beside"),
     "a number of 5,000 digits": (source(f"  add(%q, {'9' * 5000})"), 2, "more than 64 char"),
     "a shape of 5,000 digits": (
         source("  %q", result=f"Tensor[({'9' * 5000}), int8]"),
@@ -328,7 +328,7 @@ FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "20,000 samples": (
         lambda path: write_archive(path, {**members(source("  nn.relu(%q)")), **SAMPLES}),
-        "steps, more than",
+        "units of work beside",
     ),
     "a member twice": (write_twice, "which no .qmod has"),
     "a member packed 1000 times": (write_packed, "packed or encrypted"),
