@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, is_op_call
+from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
 from compiler.ir.functor import ForwardRewriter
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import FunctionPass, PassContext, register_pass
@@ -56,15 +56,23 @@ class ConvertLayout(FunctionPass):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Laid(TempExpr):
-    """A tensor of the graph that lies in another order; ``plain`` is the tensor itself."""
+    """A tensor of the graph that lies in another order: its memory has the shape ``lying``."""
 
     value: Expr
     order: Order
-    plain: Expr
+    lying: tuple[int, ...]
+    run: _Relayout
+
+    @property
+    def has_natural_memory(self) -> bool:
+        """Whether only axes of size 1 are out of order."""
+        kept = [axis for axis, size in zip(self.order, self.lying) if size != 1]
+        return kept == sorted(kept)
 
     def realize(self) -> Expr:
-        """``plain``."""
-        return self.plain
+        """The tensor as the graph has it."""
+        back = tuple(map(self.order.index, range(len(self.order))))
+        return self.run.moving(self.value, self.lying, back, self.span)
 
 
 class _Relayout:
@@ -92,9 +100,7 @@ class _Relayout:
         if found.vanishes:
             laid = self._laid(args[0], ref_call.checked_type, found.out, ref_call.span)
             # Where only axes of size 1 are out of order, what follows need not know of them.
-            if isinstance(laid, _Laid) and is_op_call(laid.plain, "reshape"):
-                return laid.plain
-            return laid
+            return laid.realize() if isinstance(laid, _Laid) and laid.has_natural_memory else laid
         new = Call(found.op or ref_call.op, tuple(args), found.attrs, span=ref_call.span)
         made = ref_call.checked_type
         if not isinstance(made, TupleType):
@@ -111,8 +117,7 @@ class _Relayout:
             return value
         (tensor,) = tensor_fields(ty)
         lying = tuple(tensor.concrete_shape[axis] for axis in order)
-        plain = self._moving(value, lying, tuple(np.argsort(order).tolist()), span)
-        return _Laid(value, order, plain, span=span)
+        return _Laid(value, order, lying, self, span=span)
 
     def _argument(self, arg: Expr, ty: Type, order: Order | None, call: Call) -> Expr:
         """An argument in the order that is wanted; None: as the graph has it."""
@@ -126,15 +131,15 @@ class _Relayout:
         shape = tensor.concrete_shape
         if isinstance(arg, _Laid):
             if len(arg.order) != len(order):
-                return self._argument(arg.plain, ty, order, call)
+                return self._argument(arg.realize(), ty, order, call)
             steps = tuple(arg.order.index(axis) for axis in order)
-            return self._moving(arg.value, tuple(shape[a] for a in arg.order), steps, call.span)
+            return self.moving(arg.value, tuple(shape[a] for a in arg.order), steps, call.span)
         full = (1,) * (len(order) - len(shape)) + shape
         if isinstance(arg, Constant):
             return self._constant(arg, full, order)
         if len(shape) < len(order) and shape:
             arg = op_call("reshape", arg, newshape=full, span=call.span)
-        return self._moving(arg, full, order, call.span) if shape else arg
+        return self.moving(arg, full, order, call.span) if shape else arg
 
     def _constant(self, constant: Constant, full: Sequence[int], order: Order) -> Constant:
         """Transposed, without the leading axes of size 1 that broadcasting adds again."""
@@ -150,9 +155,7 @@ class _Relayout:
         assert isinstance(made, Constant)
         return made
 
-    def _moving(
-        self, value: Expr, lying: Sequence[int], order: Order, span: AnySpan | None
-    ) -> Expr:
+    def moving(self, value: Expr, lying: Sequence[int], order: Order, span: AnySpan | None) -> Expr:
         """``value``, whose memory has the shape ``lying``, with its axes in ``order``."""
         if is_natural(order):
             return value

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -70,8 +71,11 @@ def layout_rule(op: Expr) -> LayoutRule | None:
 
 def treats_axes_alike(op: Expr) -> bool:
     """True for elementwise and broadcast operators with no attribute that names an axis."""
-    if not isinstance(op, Op):
-        return False
+    return isinstance(op, Op) and _names_no_axis(op)
+
+
+@cache
+def _names_no_axis(op: Op) -> bool:
     # What else an elementwise operator reads (a table, a diagonal) lies along no axis of the data.
     if op.pattern != OpPattern.BROADCAST and (op.pattern, op.num_inputs) != (OpPattern.ELEMWISE, 1):
         return False
