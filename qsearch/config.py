@@ -127,7 +127,10 @@ def _wrong_value(error: ValidationError, place: Callable[[str], str]) -> Setting
     first = error.errors()[0]
     key = str(first["loc"][0])
     cause = first.get("ctx", {}).get("error")
-    what, flag = f"{key} cannot be {first['input']!r}", f"--{key.replace('_', '-')}"
+    given = first["input"]
+    if isinstance(given, tuple) and len(given) == 1:  # of an option that may be repeated
+        (given,) = given
+    what, flag = f"{key} cannot be {given!r}", f"--{key.replace('_', '-')}"
     if isinstance(cause, UnknownWordError):
         what = f"{key} cannot be {cause.word!r}"
         return SettingsError(what, where=place(key), fix=legal_names(cause.word, cause.legal))

@@ -181,6 +181,8 @@ def check_labels(dataset: OpenDataset, classes: int | None, where: str) -> None:
     fix = f"labels go from 0 to {classes - 1}; is it the data of another model?"
     if (least, most) == (1, classes):
         fix = "labels count from 1 here and from 0 in the model: subtract 1 from all of them"
+    elif least == -1:
+        fix = "leave out samples without a label, or add 1 where labels count from -1"
     elif classes == 1:
         fix = (
             "a model with one output has no classes: give --eval without labels, or --metric "

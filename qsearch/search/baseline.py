@@ -176,9 +176,17 @@ _OTHER_SCALE: Final = 3.0
 """How many times wider the values of one of two data sets are that are not scaled alike."""
 
 
-def doubtful_data(calib: PreparedData, evaluation: PreparedData) -> tuple[str, ...]:
-    """What the data show before the model runs: scales that differ, few samples."""
+def doubtful_data(
+    calib: PreparedData, evaluation: PreparedData, preprocess: str | None = None
+) -> tuple[str, ...]:
+    """What the data show before the model runs: scales that differ, few samples.
+
+    Args:
+        preprocess: the file of ``--preprocess``; arrays are taken as they are.
+    """
     found = []
+    if preprocess is not None and "image_folder" not in (calib.ref.kind, evaluation.ref.kind):
+        found.append(f"{preprocess} is not used: --preprocess is for folders of images")
     if not calib.synthetic and calib.count < _FEW_SAMPLES:
         found.append(
             f"{calib.count} calibration samples: the ranges will not fit other inputs; give a "

@@ -220,7 +220,6 @@ def run_search(
     try:
         with folder.in_use() as folder_is_there:
             folder.prepare(source.sha256, fresh=settings.fresh)
-            progress.message(f"workers: {_workers_line(settings)}")
             # Workers start in the background while the model is imported.
             with logging_to(settings.verbosity, folder.log), _pool(settings) as pool:
                 try:
@@ -231,6 +230,7 @@ def run_search(
                         evaluation=evaluation,
                         objects_folder=folder.data,
                     )
+                    progress.message(f"workers: {_workers_line(settings)}")
                     progress.message(f"search: {prepared.objective.goal(settings.max_drop)}")
                     for warning in prepared.warnings:
                         progress.message(f"warning: {warning}")

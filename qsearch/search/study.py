@@ -196,7 +196,7 @@ def prepare_study(
     warnings = (
         *_float_warning(diagnosis, start),
         *_warnings(calib_data, eval_given, has_labels),
-        *doubtful_data(calib_data, eval_data),
+        *doubtful_data(calib_data, eval_data, settings.preprocess),
     )
     return PreparedStudy(
         settings,

@@ -74,5 +74,5 @@ def test_other_data_are_named_when_a_study_is_resumed(tmp_path: Path) -> None:
         np.save(tmp_path / f"{name}.npy", calib * scale)
     options: Any = {"trials": 1, "pool": "inline", "out": tmp_path / "run", "max_drop": 1}
     qsearch.launch(DIGITS, calib=tmp_path / "one.npy", **options)
-    with pytest.raises(CompilerError, match="the calibration data are now .*two.npy"):
+    with pytest.raises(CompilerError, match=r"the calibration data are now .*two.npy"):
         qsearch.launch(DIGITS, calib=tmp_path / "two.npy", **options)

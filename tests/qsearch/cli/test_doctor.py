@@ -48,8 +48,11 @@ def test_a_model_that_can_be_integer_exits_zero(capfd: Output) -> None:
     shown = capfd.readouterr().out
     assert "14 operators integer, 0 float" in shown
     assert "fully integral: yes" in shown
-    assert "conv_0" in shown
+    assert "conv_0" not in shown
     assert "--dim N=…" in shown
+    assert run(["doctor", "--model", "digits", "-v"]) == 0
+    shown = capfd.readouterr().out
+    assert shown.index("fully integral: yes") < shown.index("conv_0")
 
 
 def test_a_model_with_an_island_names_it_and_exits_one(tmp_path: Path, capfd: Output) -> None:
