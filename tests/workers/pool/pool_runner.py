@@ -46,6 +46,13 @@ class Runner:
             (Path(request.folder) / f"running-{os.getpid()}").touch()
             time.sleep(request.value)
             return request.value
+        if request.do == "meet":
+            folder = Path(request.folder)
+            (folder / f"running-{os.getpid()}").touch()
+            end = time.monotonic() + 120
+            while len(list(folder.iterdir())) < request.value and time.monotonic() < end:
+                time.sleep(0.01)
+            return request.value
         if request.do == "refuse":
             raise DatasetError("no such thing", where="here", fix="bring it")
         if request.do == "bug":

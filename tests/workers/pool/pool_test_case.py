@@ -98,7 +98,7 @@ class SeparateWorkersTestCase(PoolTestCase):
 
     def test_two_workers_run_side_by_side(self, pool: WorkerPool, tmp_path: Path) -> None:
         for number in range(2):
-            pool.submit(number, Ask("sleep", 1.0, str(tmp_path)))
+            pool.submit(number, Ask("meet", 2, str(tmp_path)))
         drain(pool)
         assert len(list(tmp_path.iterdir())) == 2, "both ran in one process"
 
