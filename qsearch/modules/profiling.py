@@ -56,7 +56,7 @@ class LayerTime:
         steps: kinds of its kernel steps, in order: a fused group each.
         shape: of its result.
         macs: products it adds up.
-        nbytes: of its constants and of its result, which it reads or writes at least once.
+        nbytes: of its constants, and one for each element of its result.
         ms: CPU milliseconds, the shortest of the rounds.
         float_ms: what onnxruntime takes for the node in float, elapsed; None where it is not known.
     """
