@@ -24,6 +24,8 @@ from compiler.ir.ty import NARROW_DTYPES, TensorType, Type, tensor_fields
 
 QUANTIZED_DTYPES = ("int8", "uint8", *NARROW_DTYPES)
 ACCUMULATOR_DTYPES = ("int16", "uint16", "int32", "uint32")
+DATA_FLOW = ("quantize_inputs", "quantized_main", "dequantize_outputs", "main")
+"""Functions of a partitioned module in the order in which data pass them; others follow."""
 SIMULATED = "relay.op.annotation.simulated_quantize"
 
 
@@ -75,7 +77,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The frames of a module, globals by name first, each followed by the literals inside it."""
+    """The frames of a module as data flow through it, each followed by the literals inside it."""
 
     frames: tuple[Frame, ...]
 
@@ -93,7 +95,7 @@ def picture_of(mod: IRModule) -> Picture:
     """
     frames: list[Frame] = []
     next_key = 0
-    for gv, fn in mod.functions.items():
+    for gv, fn in sorted(mod.functions.items(), key=lambda item: _place(item[0])):
         if not isinstance(fn, Function) or "Extern" in fn.attrs:
             continue  # shown in the boxes of its calls
         pending = deque([(f"@{gv.name_hint}", fn)])
@@ -105,6 +107,11 @@ def picture_of(mod: IRModule) -> Picture:
             next_key = builder.next_key
             frames.append(builder.frame)
     return Picture(tuple(frames))
+
+
+def _place(gv: GlobalVar) -> int:
+    name = gv.name_hint
+    return DATA_FLOW.index(name) if name in DATA_FLOW else len(DATA_FLOW)
 
 
 class _FrameBuilder:

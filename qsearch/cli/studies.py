@@ -202,7 +202,7 @@ def report_command(folder: str | None, storage: str | None, study: str | None, o
 @option(
     "--storage",
     metavar="URL",
-    help="storage, instead of the folders' (QSEARCH_STORAGE)",
+    help="storage that is shown too (QSEARCH_STORAGE)",
     panel=STUDY,
 )
 @option(

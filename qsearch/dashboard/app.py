@@ -63,7 +63,7 @@ class DashboardOptions:
 
     Attributes:
         root: a run folder, or a folder of run folders.
-        storage: a database that is shown instead of those in the folders.
+        storage: a database that is shown beside those in the folders.
         policy: hosts, token, upload size.
         allow_launch: searches may be started from the page.
         pool: where the workers of such searches run.

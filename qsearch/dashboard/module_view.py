@@ -24,8 +24,6 @@ from qsearch.modules.export import export
 MAX_BOXES: Final = 4000
 _ONNX: Final = "ONNX node "
 MAX_TEXT: Final = 8 << 20
-ORDER: Final = ("quantize_inputs", "quantized_main", "dequantize_outputs", "main")
-"""Functions of a partitioned module as data flows through them."""
 PARTS: Final[Mapping[str, str]] = {
     "quantize_inputs": "prefix",
     "quantized_main": "integer main",
@@ -50,8 +48,8 @@ def drawing_of(file: Path, groups: str) -> dict[str, Any]:
         )
     # The proof numbers the values of the module as it ships; groups number theirs anew.
     ranges = _ranges(shipped) if groups == "none" else {}
-    frames = sorted(picture.frames, key=lambda frame: (_rank(frame), frame.title))
-    return {"groups": groups, "frames": [_frame(frame, ranges, shipped) for frame in frames]}
+    frames = [_frame(frame, ranges, shipped) for frame in picture.frames]
+    return {"groups": groups, "frames": frames}
 
 
 def text_of(file: Path) -> dict[str, Any]:
@@ -104,11 +102,6 @@ def _grouped(module: IRModule, groups: str) -> IRModule:
     from qsearch.modules.views import read_hardware
 
     return group_for_hardware(module, read_hardware(groups))
-
-
-def _rank(frame: Frame) -> int:
-    name = frame.title.lstrip("@").split(" ")[0]
-    return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
 def _ranges(shipped: QModule) -> dict[str, Mapping[str, Any]]:

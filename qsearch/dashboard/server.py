@@ -162,7 +162,7 @@ def dashboard(
 
     Args:
         folder: a run folder, or a folder of run folders; None is ``runs``.
-        storage: database to show instead; None is QSEARCH_STORAGE where no folder is given.
+        storage: database to show as well; None is QSEARCH_STORAGE where no folder is given.
         host: address to listen on; any but this machine's own needs a token.
         port: 0 takes one that is free.
         token: what clients must know; None is QSEARCH_TOKEN.

@@ -53,7 +53,7 @@ class Sources:
 
     Args:
         root: a run folder, or a folder of run folders.
-        storage: a database that is shown instead of those in folders.
+        storage: a database that is shown beside those in folders.
     """
 
     root: Path
@@ -63,12 +63,13 @@ class Sources:
 
     def all(self) -> list[Source]:
         """What is there now; a folder is looked through again each time."""
-        if self.storage is not None:
-            return [_source(self.storage, None)]
+        shared = [] if self.storage is None else [_source(self.storage, None)]
         folders = [self.root] if RunFolder(self.root).database.is_file() else []
         if not folders and self.root.is_dir():
             folders = sorted(p for p in self.root.iterdir() if RunFolder(p).database.is_file())
-        return [_source(f"sqlite:///{RunFolder(f).database.absolute()}", f) for f in folders]
+        own = [_source(f"sqlite:///{RunFolder(f).database.absolute()}", f) for f in folders]
+        keys = {source.key for source in shared}
+        return shared + [source for source in own if source.key not in keys]
 
     def studies(self) -> Iterator[tuple[Source, Repository, Study]]:
         """Every study, source by source; a folder that cannot be read is passed over.

@@ -33,9 +33,8 @@ def watched_page(browser: Any, **options: Any) -> tuple[Any, list[str]]:
     return page, errors
 
 
-def serious(page: Any) -> list[tuple[str, list[str]]]:
-    """What axe finds that keeps people out: rule, and where."""
+def findings(page: Any) -> list[tuple[str, list[str]]]:
+    """What axe finds: rule, and where."""
     result = axe.Axe().run(page)
     found = result.response if hasattr(result, "response") else result
-    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    return [(v["id"], [n["html"][:160] for n in v["nodes"][:3]]) for v in bad]
+    return [(v["id"], [n["html"][:160] for n in v["nodes"][:3]]) for v in found["violations"]]

@@ -17,7 +17,7 @@ import pytest
 
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.repository import Repository
-from tests.e2e.browser import NEEDS_CHROMIUM, playwright, serious, started, watched_page
+from tests.e2e.browser import NEEDS_CHROMIUM, findings, playwright, started, watched_page
 from tests.qsearch.dashboard.stores import written_runs
 
 TRIALS = 14
@@ -299,14 +299,14 @@ def test_the_module_by_keyboard(dashboard: Dashboard, finished: None, page: Any)
     assert found == ["prefix", "integer main", "suffix"]
     page.get_by_label("Grouping").select_option("none")
     page.locator(".box", has_text="nn.conv2d").first.wait_for()
-    box = page.locator(".box", has_text="nn.conv2d").first
-    box.focus()
+    page.locator(".box .name", has_text="nn.conv2d").first.focus()
     page.keyboard.press("Enter")
     assert "nn.conv2d(%input" in page.locator("[data-detail=text]").inner_text()
     assert "int32" in page.locator("[data-detail=type]").inner_text()
     assert "proved" in page.locator("[data-detail=range]").inner_text()
     page.get_by_label("Grouping").select_option("fused")
-    page.locator(".row", has_text="nn.conv2d").first.click()
+    page.locator(".row", has_text="nn.conv2d").first.focus()
+    page.keyboard.press("Enter")
     assert "nn.conv2d" in page.locator("[data-detail=text]").inner_text()
     page.locator("#tab-graph").focus()
     page.keyboard.press("ArrowRight")
@@ -363,6 +363,6 @@ def test_pages_look_right_and_can_be_used_by_all(
         overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert overflow <= 0, f"{name} is {overflow} pixels too wide at {width}"
         page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
-        assert serious(page) == []
+        assert findings(page) == []
     assert errors == []
     page.context.close()

@@ -33,7 +33,7 @@ export function card(title, { wide = false, acts = [], id } = {}, ...body) {
 }
 
 export function scroller(label, table) {
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
+  return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": label }, table);
 }
 
 export function select(label, options, value, onchange) {

@@ -67,7 +67,7 @@ export function resultHead(study, trialPath, { downloads = null } = {}) {
 
 function frontTable(study, trialPath) {
   const shown = [...study.objectives, ...headMeasures(study).filter((each) => !study.objectives.some((other) => other.name === each.name))];
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Front" }, h("table", { class: "front" },
+  return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Front" }, h("table", { class: "front" },
     h("caption", {}, `The front: ${study.front.length} trial${study.front.length === 1 ? "" : "s"} that no other beats in ${study.objectives.map((each) => each.words).join(" and ")}`),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Trial"), shown.map((about) => h("th", { scope: "col", class: "num" }, labelOf(about))))),
     h("tbody", {}, study.front.slice(0, 20).map((each) => h("tr", { "data-front": each.number },

@@ -59,7 +59,7 @@ def test_a_core_adds_up_more_than_any_layer_does(figures: ModuleProfile) -> None
 
 def test_the_page_loads_nothing_and_names_every_layer(figures: ModuleProfile) -> None:
     page = figures.html()
-    assert "<script" not in page
+    assert " src=" not in page
     assert "default-src 'none'" in page
     for layer in figures.layers:
         assert layer.layer in page
@@ -74,7 +74,7 @@ def test_the_command_prints_json_and_writes_a_page(
     found = json.loads(capsys.readouterr().out)
     assert found["peers"] == {}
     assert found["macs"] == sum(layer["macs"] for layer in found["layers"])
-    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_another_model_is_refused(digits: Path, shared_data: Path) -> None:

@@ -44,7 +44,7 @@ export class TrialsTable {
     this.element = h("div", {},
       h("div", { class: "tools" }, this.find, this.words, this.states, this.compare, this.unpick, this.chooser, this.exports, h("div", { class: "pages" }, this.count, this.before, this.after)),
       this.told,
-      h("div", { class: "scroll worktable", tabindex: "0", role: "region", "aria-label": "Table of trials" },
+      h("div", { class: "scroll worktable", tabindex: "0", role: "group", "aria-label": "Table of trials" },
         h("table", { class: "dense sticky" }, this.head, this.body)));
     this.pickedChanged(false);
   }

@@ -25,7 +25,7 @@ export async function studiesPage(page) {
     } });
   const state = select("State", STATES.map((each) => [each, each || "all states"]), asked("state"), (value) => choose({ state: value }));
   const table = h("table", { class: "studies" }, h("thead", {}, head), body);
-  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Studies" }, table);
+  const scroll = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Studies" }, table);
   const empty = h("div", { class: "empty", hidden: true });
   const box = h("section", { class: "card", "aria-label": "Studies" }, h("div", { class: "tools" }, find, state), scroll, empty, pages);
 

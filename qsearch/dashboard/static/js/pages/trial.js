@@ -146,5 +146,5 @@ async function drawRanges({ histogram }, box, key, here) {
 function logs(trial) {
   if (!trial.logs.length) return null;
   return card("Log", { wide: true }, trial.logs.map((log) => [h("h3", {}, log.source),
-    h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": `Log of ${log.source}` }, log.excerpt)]));
+    h("pre", { class: "log", tabindex: "0", role: "group", "aria-label": `Log of ${log.source}` }, log.excerpt)]));
 }

@@ -1,0 +1,276 @@
+"""Work with trials in a browser: filter, sort, compare, brush, zoom, save; the address holds it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qsearch.dashboard.app import DashboardOptions
+from qsearch.report.html import report
+from qsearch.store.engine import open_engine
+from qsearch.store.repository import Repository
+from tests.e2e.browser import NEEDS_CHROMIUM, findings, playwright, started, watched_page
+from tests.qsearch.dashboard.server import Client, served
+from tests.qsearch.dashboard.stores import fill, new_study, written_runs
+
+pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
+
+MANY = 5000
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Studies: plain, two objectives, no limit kept, killed, and one of 5,000 trials."""
+    root = written_runs(tmp_path_factory.mktemp("work"))
+    for name, more, count, state in (
+        ("two", {"minimize": ["hw_traffic"]}, 40, "complete"),
+        ("missed", {"at_most": {"hw_traffic": 10}}, 20, "complete"),
+        ("killed", {}, 10, "running"),
+        ("many", {}, MANY, "complete"),
+    ):
+        (root / name).mkdir()
+        repository = Repository(open_engine(f"sqlite:///{root / name / 'study.db'}"))
+        study = repository.create_study(new_study(name, count))
+        spec = json.dumps({**study.spec, **more})
+        repository.save_baseline(study.id, {"top1": 0.96, "agreement": 1.0, "sqnr_db": None})
+        for first in range(0, count, 1000):
+            fill(repository, study, min(1000, count - first), first)
+        with repository.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "UPDATE qs_study SET spec = ?, state = ?, updated_at = 1000", (spec, state)
+            )
+        repository.close()
+        (root / name / "config.resolved.yaml").write_text("max_drop: '0.01'\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def client(runs: Path) -> Iterator[Client]:
+    with served(DashboardOptions(root=runs)) as asking:
+        yield asking
+
+
+@pytest.fixture(scope="module")
+def keys(client: Client) -> dict[str, str]:
+    studies = client.get("/api/v1/studies").json()["studies"]
+    return {study["name"]: study["key"] for study in studies}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as manager:
+        found = started(manager)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser: Any, client: Client) -> Iterator[Any]:
+    opened, errors = watched_page(browser, base_url=str(client.base_url))
+    yield opened
+    assert errors == []
+    opened.context.close()
+
+
+def numbers(page: Any) -> list[int]:
+    rows = page.locator("tr[data-trial]")
+    return [int(rows.nth(i).get_attribute("data-trial")) for i in range(rows.count())]
+
+
+def plot(page: Any, title: str) -> Any:
+    card = page.locator(f"section[aria-label='{title}']")
+    card.scroll_into_view_if_needed()
+    card.locator(".canvas svg").wait_for()
+    return card
+
+
+def test_the_task_of_a_person(page: Any, keys: dict[str, str], client: Client) -> None:
+    """Of the trials with little traffic the best SQNR, against the second, as CSV and a link."""
+    page.goto(f"/studies/{keys['digits']}")
+    page.get_by_label("Filter trials").fill("hw_traffic<=80% state=complete")
+    page.get_by_role("button", name="SQNR", exact=True).click()
+    page.locator("th[aria-sort=descending]", has_text="SQNR").wait_for()
+    asked = {"filter": "hw_traffic<=80% state=complete", "sort": "-sqnr_db"}
+    path = f"/api/v1/studies/{keys['digits']}/trials"
+    wanted = [row["number"] for row in client.get(path, params=asked).json()["rows"]]
+    page.wait_for_function(
+        "n => document.querySelector('tr[data-trial]')?.dataset.trial == n", arg=wanted[0]
+    )
+    assert numbers(page) == wanted
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    table = list(csv.DictReader(Path(download.value.path()).read_text().splitlines()))
+    assert [int(row["number"]) for row in table] == wanted
+    address = page.url
+    page.reload()
+    page.locator("tr[data-trial]").first.wait_for()
+    assert numbers(page) == wanted
+    for number in wanted[:2]:
+        page.get_by_label(f"Pick trial {number}", exact=True).check()
+    page.get_by_role("button", name="Compare 2").click()
+    page.locator("#differences").wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    rows = list(csv.reader(Path(download.value.path()).read_text().splitlines()))
+    assert rows[0][1:] == [f"digits #{number}" for number in wanted[:2]]
+    page.go_back()
+    page.locator("tr[data-trial]").first.wait_for()
+    assert page.url.split("&pick")[0] == address
+    assert numbers(page) == wanted
+
+
+def test_what_a_filter_does_not_know_names_the_columns(page: Any, keys: dict[str, str]) -> None:
+    page.goto(f"/studies/{keys['digits']}?filter=sqnr_dbb%3E35")
+    page.get_by_role("alert").get_by_text("there is no column 'sqnr_dbb'").wait_for()
+    page.get_by_text("did you mean 'sqnr_db'").wait_for()
+
+
+def test_columns_are_chosen_and_remembered(page: Any, keys: dict[str, str]) -> None:
+    page.goto(f"/studies/{keys['digits']}")
+    page.locator("tr[data-trial]").first.wait_for()
+    assert page.locator("th", has_text="agreement").count() == 0  # the same in all
+    page.get_by_text("Columns", exact=True).click()
+    page.locator("[data-column=agreement]").check()
+    page.locator("th", has_text="agreement").wait_for()
+    assert "cols=" in page.url
+    page.goto(f"/studies/{keys['digits']}")
+    page.locator("th", has_text="agreement").wait_for()
+    page.get_by_role("button", name="top-1").click()
+    page.get_by_role("button", name="SQNR").click(modifiers=["Shift"])
+    page.locator("th[aria-sort]").nth(1).wait_for()
+    assert "sort=-top1,-sqnr_db" in page.url
+    first = page.locator("tr[data-trial] th").first
+    before = first.bounding_box()["x"]
+    page.locator(".worktable").evaluate("e => { e.scrollLeft = 400; }")
+    assert first.bounding_box()["x"] == pytest.approx(before, abs=20)
+
+
+def test_two_objectives_have_a_front(page: Any, keys: dict[str, str], client: Client) -> None:
+    told = client.get(f"/api/v1/studies/{keys['two']}").json()
+    page.goto(f"/studies/{keys['two']}")
+    page.locator("tr[data-front]").first.wait_for()
+    assert page.locator("tr[data-front]").count() == min(len(told["front"]), 20)
+    page.locator("[data-quick='front=true']").click()
+    wanted = {each["number"] for each in told["front"]}
+    page.wait_for_function(
+        "n => document.querySelectorAll('tr[data-trial]').length == n", arg=len(wanted)
+    )
+    assert set(numbers(page)) == wanted
+    card = plot(page, "Accuracy and cost")
+    rings = card.locator("[data-front]")
+    assert {int(rings.nth(i).get_attribute("data-front")) for i in range(rings.count())} == wanted
+    page.locator("tr[data-front] a").first.click()
+    page.locator("h1", has_text="Trial").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("missed", "no trial within limits"), ("two", "met: top-1 ≥ 95 %"), ("killed", "no driver")],
+)
+def test_the_result_is_said_in_words(
+    page: Any, keys: dict[str, str], name: str, words: str
+) -> None:
+    page.goto(f"/studies/{keys[name]}")
+    page.locator(".result [data-verdict]", has_text=words).wait_for()
+    if name == "killed":
+        page.locator("[data-resume]", has_text="qsearch launch -c ").wait_for()
+
+
+def test_plots_zoom_toggle_answer_the_keyboard_and_are_saved(
+    page: Any, keys: dict[str, str]
+) -> None:
+    page.goto(f"/studies/{keys['digits']}")
+    card = plot(page, "Optimisation history")
+    card.get_by_label("Measure of the history").select_option("sqnr_db")
+    page.wait_for_url("**history.y=sqnr_db**")
+    card.get_by_text("SQNR (dB)").wait_for()
+    marks = card.locator("path[data-trial]")
+    before = marks.count()
+    card.get_by_role("button", name="pruned").click()
+    page.wait_for_function(
+        "n => document.querySelectorAll('.canvas')[0].querySelectorAll('[data-trial]').length < n",
+        arg=before,
+    )
+    box = card.locator(".canvas svg").bounding_box()
+    page.mouse.move(box["x"] + 120, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 200, steps=4)
+    page.mouse.up()
+    card.get_by_role("button", name="Reset zoom").click()
+    card.locator(".canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.locator("#tip", has_text="trial").wait_for()
+    for kind, head in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+        with page.expect_download() as download:
+            card.get_by_role("button", name=f"as {kind}").click()
+        assert Path(download.value.path()).read_bytes().startswith(head)
+    card.locator(".canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.locator("h1", has_text="Trial").wait_for()
+
+
+def test_a_brush_filters_the_table(page: Any, keys: dict[str, str]) -> None:
+    page.goto(f"/studies/{keys['digits']}")
+    card = plot(page, "Parallel coordinates")
+    brush = card.locator("[data-axis=calibrate_mode] .overlay")
+    box = brush.bounding_box()
+    page.mouse.move(box["x"] + 12, box["y"] + 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 12, box["y"] + box["height"] / 2, steps=4)
+    page.mouse.up()
+    page.wait_for_url("**filter=calibrate_mode**")
+    assert page.get_by_label("Filter trials").input_value() == "calibrate_mode=mse,percentile"
+    assert card.locator(".way.dim").count() > 0
+
+
+def test_thousands_of_trials_are_drawn_as_densities(page: Any, keys: dict[str, str]) -> None:
+    page.goto(f"/studies/{keys['many']}")
+    card = plot(page, "Accuracy and cost")
+    card.locator("path.density").first.wait_for(state="attached")
+    assert card.locator("path.many").count() >= 1
+    assert card.locator("path[data-trial]").count() == 0
+
+
+def test_notes_are_kept_and_studies_deleted_after_a_question(
+    page: Any, keys: dict[str, str], client: Client
+) -> None:
+    page.goto(f"/studies/{keys['killed']}")
+    page.locator("#note").fill("for the talk")
+    page.locator("#tags").fill("old")
+    page.get_by_role("button", name="Keep").click()
+    page.locator(".result .chip.tag", has_text="old").wait_for()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Cancel").click()
+    assert client.get(f"/api/v1/studies/{keys['killed']}").status_code == 200
+
+
+def test_the_theme_is_switched_and_remembered(page: Any) -> None:
+    page.goto("/")
+    page.locator("#theme").click()
+    page.locator("#theme").click()
+    page.reload()
+    page.locator("html[data-theme=dark]").wait_for(state="attached")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
+def test_the_report_draws_itself_from_a_file(
+    browser: Any, runs: Path, tmp_path: Path, width: int, scheme: str
+) -> None:
+    file = report(runs / "two", tmp_path / "report.html")
+    view = {"width": width, "height": 900}
+    page, errors = watched_page(browser, viewport=view, color_scheme=scheme)
+    page.goto(file.as_uri())
+    page.locator(".result [data-verdict=met]").wait_for()
+    for index in range(page.locator(".canvas").count()):
+        page.locator(".canvas").nth(index).scroll_into_view_if_needed()
+        page.locator(".canvas").nth(index).locator("svg").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert findings(page) == []
+    assert errors == []
+    page.context.close()
