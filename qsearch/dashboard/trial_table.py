@@ -95,9 +95,11 @@ def constant_columns(study: Snapshot) -> list[str]:
     def find() -> list[str]:
         names = []
         for column in columns_of(study).values():
-            values = iter(study.points)
-            first = next((column.value(point) for point in values), None)
-            if all(column.value(point) == first for point in values):
+            values = [column.value(point) for point in study.points]
+            if column.measure is not None:
+                # A trial without a score says nothing of a measure.
+                values = [value for value in values if value is not None]
+            if all(value == values[0] for value in values):
                 names.append(column.name)
         return names
 

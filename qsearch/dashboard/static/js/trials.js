@@ -55,7 +55,9 @@ export class TrialsTable {
   }
 
   choose(values, step = true) {
-    Object.assign(this, values, { offset: 0 });
+    // What was typed a moment ago counts as well.
+    clearTimeout(this.timer);
+    Object.assign(this, { filter: this.find.value }, values, { offset: 0 });
     if (this.find.value !== this.filter) this.find.value = this.filter;
     this.keep(step);
     return this.refresh(this.study);
