@@ -140,7 +140,7 @@ def after_launch(
 
 def export_step(place: str, conversions: str) -> str:
     """How to export a module; ``conversions`` is its configuration's partition_conversions."""
-    return f"qsearch export {place} --format {'c' if conversions == _INTEGERS else 'float'} -o DIR"
+    return f"qsearch export {place} --format {'c' if conversions == _INTEGERS else 'float'}"
 
 
 @contextlib.contextmanager
