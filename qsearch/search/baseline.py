@@ -165,7 +165,9 @@ class Baseline:
 EXAMINED: Final = 256
 """Samples, at most, on which other preparations and labels are tried."""
 _FIRST: Final = 64
-"""Samples after which a preparation that is worse is given up."""
+"""Samples after which a preparation that does not seem better is given up."""
+_HINT: Final = 0.2
+"""p-value on the first samples below which the others are worth their time."""
 _SIGNIFICANT: Final = 0.01
 _FEWEST: Final = 16
 _WIDE: Final = 0.05
@@ -316,7 +318,7 @@ class Examination:
         fix += "(mean, std and channel_order of --preprocess, or the arrays themselves)"
         for name in fitting_variants(images[0], low, high):
             found = self._answers(name, chosen[:_FIRST]) == labels[:_FIRST]
-            if found.sum() <= right[:_FIRST].sum():
+            if _better_by_chance(found, right[:_FIRST]) > _HINT:
                 continue  # what is given is as good
             rest = chosen[_FIRST:]
             if rest:
