@@ -22,7 +22,7 @@ from workers.metrics.registry import cost_options, metric_options, option_named
 COSTS: Final = cost_options()
 """What ``--minimize`` may name, and ``--metric`` with less being better."""
 METRICS: Final = metric_options()
-EVALUATORS: Final = ("grid", "simulated")
+EVALUATORS: Final = ("auto", "engine", "grid", "simulated")
 DASHBOARD_PORT: Final = 8090
 POOLS: Final = ("auto", "process", "ray", "inline")
 SAMPLERS: Final = ("auto", "tpe", "nsga2", "random", "grid")
@@ -302,7 +302,11 @@ class Settings(BaseSettings):
     )
     evaluator: Annotated[
         str, BeforeValidator(OneOf(EVALUATORS).check), Flag(OBJECTIVE, "|".join(EVALUATORS))
-    ] = Field("grid", description="what scores candidates: the exact integers, or their simulation")
+    ] = Field(
+        "auto",
+        description="what scores candidates: the exact integers (engine, without a C compiler "
+        "grid; equal scores), or their simulation",
+    )
     allow_float: Annotated[bool, Flag(OBJECTIVE)] = Field(
         False, description="also try modules with float operators"
     )

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from compiler.errors import NotFullyIntegralError, QuantizeError
+from compiler.errors import (
+    CodegenError,
+    NotFullyIntegralError,
+    OnnxExportError,
+    QuantizeError,
+)
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
@@ -24,6 +31,8 @@ from workers.metrics.hardware import hardware_figures
 from workers.metrics.size import size_figures
 from workers.object_store import LRUCache, ObjectStore
 from workers.process import CpuClock
+
+_log = logging.getLogger("workers.candidates")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,6 +187,28 @@ def _grid(candidate: Candidate) -> Executor:
     return GridExecutor(_integer(candidate))
 
 
+def _engine(candidate: Candidate) -> Executor:
+    """The engine; the grid, whose bits are the same, where it is faster or there is no compiler."""
+    from compiler.targets.engine.executor import EngineExecutor
+
+    try:
+        engine = EngineExecutor(_integer(candidate))
+    except CodegenError as error:
+        _say_once(f"{error.what}: candidates are scored on the grid, slower; {error.fix}")
+        return _grid(candidate)
+    if engine.host_steps == 0:
+        return engine
+    try:
+        return _grid(candidate)
+    except OnnxExportError:
+        return engine
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    _log.warning("%s", message)
+
+
 def _reference(candidate: Candidate) -> Executor:
     from compiler.targets.reference.executor import ReferenceExecutor
 
@@ -195,6 +226,7 @@ def _integer(candidate: Candidate) -> IRModule:
 
 _EVALUATORS: dict[str, Callable[[Candidate], Executor]] = {
     "simulated": _simulated,
+    "engine": _engine,
     "grid": _grid,
     "reference": _reference,
 }

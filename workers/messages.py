@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from compiler.quantize.calibration.measurement import Step
 
-EvaluatorName = Literal["grid", "simulated", "float", "reference"]
+EvaluatorName = Literal["engine", "grid", "simulated", "float", "reference"]
 """Who computes the outputs.
 
+engine      realised integers by the kernels of compiler.targets.engine; on the grid where this
+            worker has no compiler, or an operator no kernel: the bits are the same
 grid        realised integers carried in float32 tensors, onnxruntime; products in double where
             float32 is not proven exact: equal to the integers, bit for bit
 simulated   the classic simulated_quantize graph in float32, onnxruntime

@@ -21,6 +21,8 @@ from compiler.runtime.executor import Executor
 from compiler.runtime.executor import Inputs as AnyInputs
 from compiler.targets.c.executor import CExecutor
 from compiler.targets.c.toolchain import EXACT_FLAGS
+from compiler.targets.engine.executor import EngineExecutor
+from compiler.targets.engine.library import is_available
 from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
@@ -30,10 +32,12 @@ Inputs = dict[str, Array]
 RANDOM_RUNS = 4
 MAIN = "main"
 EXACT, GRID, IN_C = "integer ONNX", "ONNX on the grid", "generated C"
+ENGINE = "engine"
 _NO_FORM: dict[str, tuple[type[CompilerError], ...]] = {
     EXACT: (),
     GRID: (OnnxExportError,),
     IN_C: (LoweringError, CodegenError),
+    ENGINE: (CodegenError,),
 }
 """Form → errors of a module that has no such form, which need not have one."""
 _MOST_TIES = 1 << 24
@@ -115,9 +119,9 @@ def replay(
 ) -> tuple[tuple[Comparison, ...], tuple[Finding, ...]]:
     """main and quantized_main on the reference, and in every form that ships.
 
-    The forms are exact integer ONNX, ONNX on the grid where the module has that form, and C. main
-    runs on real, random and special inputs (``main_inputs``), quantized_main on random and extreme
-    integers within its bounds.
+    The forms are exact integer ONNX, ONNX on the grid where the module has that form, C and the
+    engine. main runs on real, random and special inputs (``main_inputs``), quantized_main on random
+    and extreme integers within its bounds.
 
     Args:
         mod: partitioned, typed, and not refuted.
@@ -167,6 +171,8 @@ def _forms(mod: IRModule, compiled: bool) -> dict[str, Callable[[], dict[str, Ex
         EXACT: lambda: {name: IntegerExecutor(mod, name) for name in (MAIN, CORE)},
         GRID: lambda: {name: GridExecutor(mod, name) for name in (MAIN, CORE)},
     }
+    if is_available():
+        forms[ENGINE] = lambda: {name: EngineExecutor(mod, name) for name in (MAIN, CORE)}
     return {**forms, IN_C: in_c} if compiled else forms
 
 

@@ -13,7 +13,9 @@ lir.txt, lir.json, lir/*.npy, external/*.bin   the lowered module, if there is o
 
 from __future__ import annotations
 
+import functools
 import importlib
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import (
     ArtifactError,
+    CodegenError,
     CompilerError,
     EvaluationError,
     OnnxExportError,
@@ -40,11 +43,13 @@ from compiler.ir.ty import Any as AnyDim
 from compiler.ir.ty import TensorType, holds_float, tensor_fields
 from compiler.qtypes.qconfig import QConfig
 from compiler.runtime.archive import json_bytes, read_archive, read_json, write_archive
-from compiler.runtime.executor import Executor, Inputs, ordered_inputs
+from compiler.runtime.executor import BatchExecutor, Executor, Inputs, ordered_inputs
 from compiler.runtime.interface import Interface
 from compiler.runtime.lowered_module import TEXT, LoweredModule
 from compiler.runtime.npy import array_of, npy_bytes
 from compiler.text_output import html_table
+
+_log = logging.getLogger("compiler.runtime")
 
 Array = NDArray[Any]
 Sample = tuple[dict[str, Array], list[Array]]
@@ -114,7 +119,7 @@ class QModule:
         """Names of the inputs, in order."""
         return tuple(self.input_types)
 
-    def run(self, inputs: Inputs, executor: str = AUTO) -> list[Array]:
+    def run(self, inputs: Inputs, executor: str = AUTO, threads: int = 1) -> list[Array]:
         """Run on a batch.
 
         Args:
@@ -122,11 +127,12 @@ class QModule:
                 or float64 may come so; then the outputs have the model's dtypes as well. Where the
                 leading axis is longer than the module's, the samples are run one after the other
                 and the outputs joined along their first axis.
-            executor: "auto", the grid where onnxruntime is there and ``quantized_main`` holds
-                integers only that the grid computes exactly, else the reference; the bits are the
-                same. "reference", the exact integers on numpy; "grid", the same on onnxruntime;
-                "integer", the same there without floats (slow; an independent check); "c", the same
-                compiled from the C that ``qsearch export`` writes.
+            executor: "auto", where ``quantized_main`` holds integers only the engine, without a C
+                compiler the grid, else the reference; the bits are the same. "reference", the exact
+                integers on numpy; "engine", the same by kernels compiled once per machine; "grid",
+                the same on onnxruntime; "integer", the same there without floats (slow; an
+                independent check); "c", the same compiled from the C of ``qsearch export``.
+            threads: that share the samples of a batch on the engine.
         Raises:
             EvaluationError: names, shapes or dtypes do not fit; both sides are named.
         """
@@ -135,16 +141,18 @@ class QModule:
         arrays = [np.asarray(value) for value in ordered_inputs(names, inputs)]
         interface = self.interface
         if interface is None:
-            return self._run(run, arrays)
+            return self._run(run, arrays, threads)
         arrays, own = interface.taken(names, arrays)
-        outputs = self._run(run, arrays)
+        outputs = self._run(run, arrays, threads)
         return interface.given(outputs) if own else outputs
 
-    def _run(self, run: Executor, arrays: list[Array]) -> list[Array]:
+    def _run(self, run: Executor, arrays: list[Array], threads: int) -> list[Array]:
         """As often as the batch needs it."""
         pieces = self._pieces(arrays)
         if pieces == 1:
             return run.run(arrays)
+        if isinstance(run, BatchExecutor):
+            return run.run_batch(arrays, pieces, threads)
         split = [np.split(array, pieces) for array in arrays]
         results = [run.run(list(parts)) for parts in zip(*split, strict=True)]
         return [np.concatenate(parts, axis=0) for parts in zip(*results, strict=True)]
@@ -185,13 +193,21 @@ class QModule:
         return self._executors[name]
 
     def _fast_executor(self) -> Executor:
-        """The grid where it gives the bits of the reference, else the reference."""
-        if self._computes_integers_only():
-            try:
-                return self._executor("grid")
-            except (ImportError, OnnxExportError):
-                pass  # no onnxruntime, an operator without a grid form, or integers that may wrap
-        return self._executor("reference")
+        """The engine, or else the grid, where they give the bits of the reference."""
+        if not self._computes_integers_only():
+            return self._executor("reference")
+        engine: Executor | None = None
+        try:
+            engine = self._executor("engine")
+            if engine.host_steps == 0:  # type: ignore[attr-defined]  # only the engine has them
+                return engine
+        except CodegenError as error:
+            _say_once(f"{error.what}: the engine would be faster than the grid; {error.fix}")
+        try:
+            return self._executor("grid")
+        except (ImportError, OnnxExportError):
+            # No onnxruntime, an operator without a grid form, or integers that may wrap.
+            return engine or self._executor("reference")
 
     def _computes_integers_only(self) -> bool:
         core = {var.name_hint: fn for var, fn in self.module.functions.items()}.get(_CORE)
@@ -222,6 +238,11 @@ class QModule:
             proof=self.proof,
             lowered=self.lowered,
         )
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    _log.warning("%s", message)
 
 
 def save_qmod(

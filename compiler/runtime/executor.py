@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -30,6 +30,25 @@ class Executor(Protocol):
                 order; only in order where two parameters have one name.
         Raises:
             EvaluationError: a name is missing, unknown or ambiguous, or an array does not fit.
+        """
+        ...
+
+
+@runtime_checkable
+class BatchExecutor(Executor, Protocol):
+    """An executor that runs many samples at once."""
+
+    def run_batch(
+        self, inputs: Sequence[NDArray[Any]], samples: int, threads: int = 1
+    ) -> list[NDArray[Any]]:
+        """The results of ``samples`` runs, joined along the leading axis.
+
+        Args:
+            inputs: in the order of the parameters, the leading axis ``samples`` times as long as
+                the parameter's.
+            threads: that share the samples.
+        Raises:
+            EvaluationError: an array does not fit.
         """
         ...
 

@@ -22,8 +22,42 @@ from workers.metrics.registry import Measure, find_metric, known_measures, merge
 COLLAPSE_AFTER: Final = 32
 """Samples after which a configuration that lost nearly everything is stopped."""
 
-EVALUATOR_OF_FLAG: Final[Mapping[str, EvaluatorName]] = {"grid": "grid", "simulated": "simulated"}
-"""The evaluator behind the flag: the integers that ship, or their float simulation."""
+_OF_FLAG: Final[Mapping[str, EvaluatorName]] = {
+    "engine": "engine",
+    "grid": "grid",
+    "simulated": "simulated",
+}
+
+
+def evaluator_of_flag(flag: str) -> EvaluatorName:
+    """The evaluator behind the flag: the integers that ship, or their float simulation.
+
+    Raises:
+        CodegenError: the engine is asked for and there is no C compiler.
+    """
+    # Kernels and compilers are looked for by a search, not by whoever reads its scores.
+    from compiler.targets.c.toolchain import required_compiler
+    from compiler.targets.engine.library import is_available
+
+    if flag == "engine" and not is_available():
+        required_compiler()
+    return _OF_FLAG.get(flag) or ("engine" if is_available() else "grid")
+
+
+def same_scores(evaluator: Any) -> Any:
+    """One name for the evaluators that compute the same integers, whose scores are equal."""
+    return "grid" if evaluator == "engine" else evaluator
+
+
+def slow_evaluator(asked: str, evaluator: Any) -> tuple[str, ...]:
+    """What would be faster."""
+    if asked != "auto" or evaluator != "grid":
+        return ()
+    return (
+        "no C compiler found: candidates are scored on the grid; with one (apt-get install gcc, or "
+        "pip install ziglang) the engine gives the same scores in less time",
+    )
+
 
 ScoreOf = Callable[[Mapping[str, Mapping[str, float]]], dict[str, float | None]]
 

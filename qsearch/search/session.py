@@ -29,11 +29,11 @@ from qsearch.search.context import TIMEOUT, Budget, Control, Stopwatch, StudyArt
 from qsearch.search.driver import STOPPED, Driver
 from qsearch.search.evaluations import Evaluations
 from qsearch.search.evaluator import (
-    EVALUATOR_OF_FLAG,
     Evaluator,
     costs_of,
     metric_names,
     parts_of,
+    same_scores,
     score_of,
 )
 from qsearch.search.layer_space import LayerPlan
@@ -225,7 +225,7 @@ class Session:
             blob=self._baseline.blob,
             dataset=prepared.evaluation.ref,
             samples=prepared.evaluation.samples,
-            name=EVALUATOR_OF_FLAG[self._prepared.settings.evaluator],
+            name=prepared.spec["evaluator"],
             metrics=metric_names(prepared.has_labels, prepared.metric),
             reference=self._context.pool.put(reference),
             score_of=score_of,
@@ -441,6 +441,7 @@ def work_key(prepared: PreparedStudy) -> dict[str, Any]:
     """All that decides a score beside the configuration: data, model, evaluator, code."""
     decides = (*_DECIDES, *SOMETIMES_SCORED)
     key = {name: prepared.spec[name] for name in decides if name in prepared.spec}
+    key["evaluator"] = same_scores(key["evaluator"])
     if is_import_path(prepared.metric):
         key["metric"] = prepared.metric
     return {**key, "code": code_version()}

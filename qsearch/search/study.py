@@ -32,8 +32,8 @@ from qsearch.errors import RunFolderError, SettingsError, TakenError
 from qsearch.model_file import ModelSource
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
+from qsearch.search import evaluator as evaluators
 from qsearch.search.baseline import classes_of, doubtful_data
-from qsearch.search.evaluator import COLLAPSE_AFTER, EVALUATOR_OF_FLAG
 from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import Objective, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
@@ -167,14 +167,14 @@ def prepare_study(
         "eval_sha256": eval_data.sha256,
         "labels": has_labels,
         "metric": metric,
-        "evaluator": EVALUATOR_OF_FLAG[settings.evaluator],
+        "evaluator": evaluators.evaluator_of_flag(settings.evaluator),
         "seed": settings.seed,
         "sampler": settings.sampler,
         "batch": settings.batch_size,
         "space": space.to_dict(),
         "start": start.to_dict(),
         "percentiles": percentiles_of(space),
-        "collapse_after": COLLAPSE_AFTER,
+        "collapse_after": evaluators.COLLAPSE_AFTER,
         "prune": _prune(settings),
     }
     if layers is not None:
@@ -196,6 +196,7 @@ def prepare_study(
     warnings = (
         *_float_warning(diagnosis, start),
         *_warnings(calib_data, eval_given, has_labels),
+        *evaluators.slow_evaluator(settings.evaluator, spec["evaluator"]),
         *doubtful_data(calib_data, eval_data, settings.preprocess),
     )
     return PreparedStudy(
@@ -413,10 +414,11 @@ def check_same_study(
             f"{prepared.source.sha256[:12]})",
             fix="choose another folder with -o (or another --study), or start over with --fresh",
         )
+    same = evaluators.same_scores
     differing = sorted(
         name
         for name in {*found.spec, *prepared.spec}
-        if found.spec.get(name) != prepared.spec.get(name)
+        if same(found.spec.get(name)) != same(prepared.spec.get(name))
     )
     if not differing or (differing == ["batch"] and not batch_told):
         return

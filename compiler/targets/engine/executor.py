@@ -1,6 +1,6 @@
 """EngineExecutor: a module's integers by the kernels of the engine, without a compiler per module.
 
-``threads`` splits a batch: every thread has an arena of its own, and the GIL is released.
+The GIL is released while kernels run.
 """
 
 from __future__ import annotations
@@ -40,21 +40,17 @@ class EngineExecutor:
     Args:
         mod: static shapes, no control flow.
         function: name of the function.
-        threads: that share a batch of ``run_batch``.
         isa: instruction set of ``library.ISAS``; None for the best one of this processor.
     Raises:
         CodegenError: no kernel library and no compiler, or the function has control flow.
     """
 
-    def __init__(
-        self, mod: IRModule, function: str = "main", threads: int = 1, isa: str | None = None
-    ) -> None:
+    def __init__(self, mod: IRModule, function: str = "main", isa: str | None = None) -> None:
         if mod[function].checked_type_or_none is None:
             mod = infer_module(mod)
         self._function = mod[function]
         self._names = tuple(p.name_hint for p in self._function.params)
         self._library = load_library(isa)
-        self._threads = max(1, threads)
         self.plan: Plan = plan_function(mod, function, self._library)
         self._local = threading.local()
         self._in = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.input_types]
@@ -89,15 +85,8 @@ class EngineExecutor:
         """
         return self._run(self._checked(inputs), 1, self._state())
 
-    def run_batch(self, inputs: Sequence[Array], samples: int) -> list[Array]:
-        """As many runs as the leading axis holds, shared by the threads.
-
-        Args:
-            inputs: in the order of the parameters; the leading axis is ``samples`` times as long
-                as the parameter's, the dtype is the parameter's.
-        Raises:
-            EvaluationError: an input does not fit.
-        """
+    def run_batch(self, inputs: Sequence[Array], samples: int, threads: int = 1) -> list[Array]:
+        """See ``runtime.executor.BatchExecutor``; every thread has an arena of its own."""
         whole = [np.ascontiguousarray(array) for array in inputs]
         for array, (shape, dtype) in zip(whole, self._in, strict=True):
             if array.shape != (shape[0] * samples, *shape[1:]) or array.dtype != dtype:
@@ -106,7 +95,7 @@ class EngineExecutor:
                     fix=f"it should be {dtype}{[shape[0] * samples, *shape[1:]]}",
                 )
         made = [np.empty((s[0] * samples, *s[1:]), dtype) for s, dtype in self._out]
-        shares = min(self._threads, samples)
+        shares = max(1, min(threads, samples))
         cuts = [samples * k // shares for k in range(shares + 1)]
 
         def share(index: int) -> None:
@@ -118,7 +107,8 @@ class EngineExecutor:
         if shares == 1:
             share(0)
         else:
-            list(self._pool().map(share, range(shares)))
+            with ThreadPoolExecutor(shares, "qsearch-engine") as pool:
+                list(pool.map(share, range(shares)))
         return made
 
     def profile(self, inputs: Inputs, rounds: int = 5) -> NDArray[np.float64]:
@@ -148,12 +138,6 @@ class EngineExecutor:
         if arena is None:
             arena = self._local.arena = aligned(self.plan.arena_bytes)
         return arena
-
-    def _pool(self) -> ThreadPoolExecutor:
-        pool: ThreadPoolExecutor | None = getattr(self, "_threads_pool", None)
-        if pool is None:
-            pool = self._threads_pool = ThreadPoolExecutor(self._threads, "qsearch-engine")
-        return pool
 
     def _run(
         self, arrays: list[Array], samples: int, arena: Array, seconds: Array | None = None

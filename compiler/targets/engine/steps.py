@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.targets.engine.library import HERE
+from compiler.targets.engine.views import ALIGN
 
 Array = NDArray[Any]
 
 SLACK: Final = 256
 """Bytes behind arena and blob that kernels may read: QK_SLACK."""
-
-ALIGN: Final = 64
 
 
 @functools.cache

@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
+from compiler.targets.c.memory_plan import Lifetime, plan_memory
+
+ALIGN: Final = 64
+"""Bytes; of every buffer and constant."""
+
 SIZES: Final = {"U8": 1, "S16": 2, "S32": 4}
 """Bytes of an element by the name that step.h gives its type."""
 
@@ -149,23 +154,10 @@ class Memory:
         first, last = self.spans.get(buffer, (step, step))
         self.spans[buffer] = (min(first, step), max(last, step))
 
-    def place(self, align: int = 64) -> int:
-        """Give every buffer its place, the largest first; returns the bytes of the arena."""
-        placed: list[Buffer] = []
-        total = 0
-        for buffer in sorted(self.spans, key=lambda b: (-b.size, self.spans[b])):
-            first, last = self.spans[buffer]
-            rivals = sorted(
-                (other.place, other.place + other.size)
-                for other in placed
-                if self.spans[other][0] <= last and first <= self.spans[other][1]
-            )
-            at = 0
-            for start, end in rivals:
-                if at + buffer.size <= start:
-                    break
-                at = max(at, -(-end // align) * align)
-            buffer.place = at
-            placed.append(buffer)
-            total = max(total, at + buffer.size)
-        return -(-total // align) * align
+    def place(self) -> int:
+        """Give every buffer its place; returns the bytes of the arena."""
+        lives = [Lifetime(buffer.size, *span) for buffer, span in self.spans.items()]
+        plan = plan_memory(lives, ALIGN)
+        for buffer, offset in zip(self.spans, plan.offsets):
+            buffer.place = offset
+        return -(-plan.arena_bytes // ALIGN) * ALIGN

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from compiler import quantize, relay, structural_equal
-from compiler.errors import ArtifactError, EvaluationError
+from compiler.errors import ArtifactError, CodegenError, EvaluationError
 from compiler.ir.module import IRModule
 from compiler.ir.span import SequentialSpan, Span
 from compiler.pipeline import evaluate
 from compiler.runtime.archive import write_archive
 from compiler.runtime.artifact import QModule, load_qmod, save_qmod
 from compiler.runtime.npy import npy_bytes
+from compiler.targets.c.toolchain import find_compiler
 
 op = relay.op
 CONFIG = quantize.QConfig.recommended()
@@ -178,13 +179,42 @@ def test_the_default_executor_gives_the_bits_of_the_reference(
     rows = np.random.default_rng(1).normal(size=(5, 3, 8, 8)).astype("float32")
     (fast,), (exact,) = found.run({"x": rows}), found.run({"x": rows}, "reference")
     assert fast.tobytes() == exact.tobytes()
-    assert ("grid" in found._executors) == (partition == "fully_integral")
+    fastest = "grid" if find_compiler() is None else "engine"
+    assert (fastest in found._executors) == (partition == "fully_integral")
 
 
-def test_without_onnxruntime_the_default_executor_is_the_reference(
+def test_threads_share_the_samples_of_a_batch(tmp_path: Path) -> None:
+    found = quantized("fully_integral", tmp_path)
+    rows = np.random.default_rng(1).normal(size=(7, 3, 8, 8)).astype("float32")
+    (shared,), (alone,) = found.run({"x": rows}, threads=3), found.run({"x": rows}, "reference")
+    assert shared.tobytes() == alone.tobytes()
+
+
+def without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(isa: str | None = None) -> None:
+        raise CodegenError("no C compiler found", fix="install one")
+
+    monkeypatch.setattr("compiler.targets.engine.executor.load_library", refuse)
+
+
+def test_without_a_compiler_the_default_executor_is_the_grid_and_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_a_compiler(monkeypatch)
+    for _ in range(2):
+        found = quantized("fully_integral", tmp_path)
+        found.run({"x": np.zeros((1, 3, 8, 8), "float32")})
+        assert set(found._executors) == {"auto", "grid"}
+    assert [r.getMessage() for r in caplog.records if "engine" in r.getMessage()] == [
+        "no C compiler found: the engine would be faster than the grid; install one"
+    ]
+
+
+def test_without_compiler_and_onnxruntime_the_default_executor_is_the_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = quantized("fully_integral", tmp_path)
+    without_a_compiler(monkeypatch)
     monkeypatch.setitem(sys.modules, "compiler.targets.ort.grid_executor", None)
     found.run({"x": np.zeros((1, 3, 8, 8), "float32")})
     assert set(found._executors) == {"auto", "reference"}

@@ -24,6 +24,7 @@ from qsearch.errors import (
 )
 from qsearch.model_file import find_model
 from qsearch.search import launch
+from qsearch.search.evaluator import evaluator_of_flag
 from qsearch.store.records import Trial
 from workers.errors import DataChangedError
 from workers.messages import CalibrationRequest, EvaluationRequest
@@ -60,6 +61,10 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[RecordingPool]:
     return made
 
 
+SCORER = evaluator_of_flag("auto")
+"""What scores candidates on this machine."""
+
+
 def graph_variants(trials: list[Trial]) -> set[str]:
     """What is measured once each: the graphs whose points need ranges from data."""
     configs = [QConfig.from_dict(trial.qconfig) for trial in trials]
@@ -80,13 +85,13 @@ def test_calibration_and_baseline_are_done_once_per_study(
     assert pools[0].asked["ranges"] == pools[0].asked["histograms"] == len(graphs)
     # The baseline, and two other preparations of the first 64 images.
     assert pools[0].asked["float"] == 20 + 2 * 4
-    assert pools[0].asked["grid trial"] == 4
+    assert pools[0].asked[f"{SCORER} trial"] == 4
     again = qsearch.launch("digits", trials=6, **options)
     assert pools[1].asked["channels"] == pools[1].asked["float"] == 0
     new_graphs = graph_variants(again.trials) - graphs
     assert pools[1].asked["ranges"] == len(new_graphs)
     fresh = [trial for trial in again.trials[4:] if not trial.outcome.from_store]
-    assert pools[1].asked["grid trial"] == len(fresh) <= 2
+    assert pools[1].asked[f"{SCORER} trial"] == len(fresh) <= 2
     assert again.trials[:4] == first.trials
     assert again.summary["calibration_cpu_s"] >= first.summary["calibration_cpu_s"]
 
@@ -104,7 +109,7 @@ def test_studies_that_share_a_storage_and_artifacts_measure_ranges_once(
         qsearch.launch("digits", study=name, out=tmp_path / name, **options)
     assert pools[0].asked["ranges"] > 0
     assert [pools[1].asked[step] for step in ("channels", "ranges", "histograms")] == [0, 0, 0]
-    assert pools[1].asked["grid trial"] == 0
+    assert pools[1].asked[f"{SCORER} trial"] == 0
 
 
 def test_a_winner_that_was_checked_is_not_checked_again(
@@ -113,8 +118,8 @@ def test_a_winner_that_was_checked_is_not_checked_again(
     options = {"pool": "inline", "out": tmp_path / "run", "trials": 2}
     first = qsearch.launch("digits", **options)
     again = qsearch.launch("digits", **options)
-    assert (pools[0].asked["grid file"], pools[0].asked["reference file"]) == (20, 8)
-    twice = pools[0].asked["grid"] + pools[0].asked["reference"]
+    assert (pools[0].asked[f"{SCORER} file"], pools[0].asked["reference file"]) == (20, 8)
+    twice = pools[0].asked[SCORER] + pools[0].asked["reference"]
     assert twice == 0, "equal hashes need no second look"
     assert sum(pools[1].asked.values()) == 0
     assert again.summary["emitted"] == first.summary["emitted"]

@@ -209,7 +209,7 @@ def test_many_threads_share_a_batch_and_an_executor() -> None:
     mod = relay.module(requantized(made, 24, 1, rng))
     data = drawn(rng, (13, 8, 9, 9), "uint8", False)
     wanted = [EngineExecutor(mod).run([data[i : i + 1]])[0] for i in range(13)]
-    (found,) = EngineExecutor(mod, threads=3).run_batch([data], 13)
+    (found,) = EngineExecutor(mod).run_batch([data], 13, threads=3)
     np.testing.assert_array_equal(found, np.concatenate(wanted))
 
 

@@ -1,0 +1,195 @@
+/* Primitives of the integer engine for NEON with the dot product extension: see isa_vnni.h.
+ *
+ * sdot multiplies signed by signed bytes, so a dot step takes 128 from every stored byte.
+ */
+#ifndef QK_ISA_H
+#define QK_ISA_H
+
+#include <arm_neon.h>
+#include <stdint.h>
+#include <string.h>
+
+#define QK_NAME "neon"
+#define QK_KU 4
+#define QK_WIDEN 0
+#define QK_ACT_SHIFT 128
+#define QK_WEIGHT_BYTES 1
+#define QK_LANES 1 /* addends in the order of the lanes */
+#define QK_NV 1
+#define QK_ROWS(nv) 6
+#define QK_MAX_ROWS 6
+
+typedef struct {
+    int32x4_t a, b, c, d;
+} qk_vec;
+typedef struct {
+    int8x16_t a, b, c, d;
+} qk_weight;
+typedef int8x16_t qk_spread;
+typedef uint8_t qk_act;
+
+static inline qk_vec qk_load(const int32_t *p)
+{
+    qk_vec v = {vld1q_s32(p), vld1q_s32(p + 4), vld1q_s32(p + 8), vld1q_s32(p + 12)};
+    return v;
+}
+static inline void qk_store(int32_t *p, qk_vec v)
+{
+    vst1q_s32(p, v.a);
+    vst1q_s32(p + 4, v.b);
+    vst1q_s32(p + 8, v.c);
+    vst1q_s32(p + 12, v.d);
+}
+static inline qk_vec qk_all(int32_t x)
+{
+    qk_vec v = {vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x)};
+    return v;
+}
+#define QK_FOUR(name, op)                                                          \
+    static inline qk_vec name(qk_vec x, qk_vec y)                                  \
+    {                                                                              \
+        qk_vec v = {op(x.a, y.a), op(x.b, y.b), op(x.c, y.c), op(x.d, y.d)};       \
+        return v;                                                                  \
+    }
+#define QK_RIGHT(x, bits) vshlq_s32(x, vnegq_s32(bits))
+QK_FOUR(qk_add, vaddq_s32)
+QK_FOUR(qk_sub, vsubq_s32)
+QK_FOUR(qk_mul, vmulq_s32)
+QK_FOUR(qk_min, vminq_s32)
+QK_FOUR(qk_max, vmaxq_s32)
+QK_FOUR(qk_shift_right, QK_RIGHT)
+#undef QK_FOUR
+
+static inline qk_vec qk_shift_left(qk_vec x, int bits)
+{
+    const int32x4_t n = vdupq_n_s32(bits);
+    qk_vec v = {vshlq_s32(x.a, n), vshlq_s32(x.b, n), vshlq_s32(x.c, n), vshlq_s32(x.d, n)};
+    return v;
+}
+
+static inline qk_weight qk_load_weight(const void *p)
+{
+    const int8_t *q = (const int8_t *)p;
+    qk_weight w = {vld1q_s8(q), vld1q_s8(q + 16), vld1q_s8(q + 32), vld1q_s8(q + 48)};
+    return w;
+}
+static inline int8x16_t qk_signed(uint8x16_t bytes)
+{
+    return vreinterpretq_s8_u8(veorq_u8(bytes, vdupq_n_u8(128)));
+}
+static inline qk_spread qk_spread4(const void *p)
+{
+    uint32_t four;
+    memcpy(&four, p, 4);
+    return qk_signed(vreinterpretq_u8_u32(vdupq_n_u32(four)));
+}
+static inline qk_vec qk_dot(qk_vec acc, qk_spread x, qk_weight w)
+{
+    acc.a = vdotq_s32(acc.a, w.a, x);
+    acc.b = vdotq_s32(acc.b, w.b, x);
+    acc.c = vdotq_s32(acc.c, w.c, x);
+    acc.d = vdotq_s32(acc.d, w.d, x);
+    return acc;
+}
+
+static inline qk_weight qk_load_taps(const void *p) { return qk_load_weight(p); }
+static inline qk_vec qk_dot_taps(qk_vec acc, qk_weight x, qk_weight w)
+{
+    acc.a = vdotq_s32(acc.a, w.a, x.a);
+    acc.b = vdotq_s32(acc.b, w.b, x.b);
+    acc.c = vdotq_s32(acc.c, w.c, x.c);
+    acc.d = vdotq_s32(acc.d, w.d, x.d);
+    return acc;
+}
+#define QK_DOT_TAPS qk_dot_taps
+#define QK_TAPS qk_weight
+
+/* Sixteen columns of four rows of bytes, the rows of a column side by side; already signed. */
+static inline void qk_interleave(void *to, const uint8_t *const rows[4])
+{
+    int8x16x4_t v;
+    for (int i = 0; i < 4; i++)
+        v.val[i] = qk_signed(vld1q_u8(rows[i]));
+    vst4q_s8((int8_t *)to, v);
+}
+
+typedef struct {
+    qk_vec mult, shift;
+    int64x2_t add[8];
+} qk_factor;
+
+static inline qk_factor qk_load_factor(const int32_t *mult, const int64_t *add, const int32_t *shift)
+{
+    qk_factor f;
+    f.mult = qk_load(mult);
+    f.shift = qk_load(shift);
+    for (int i = 0; i < 8; i++)
+        f.add[i] = vld1q_s64(add + 2 * i);
+    return f;
+}
+static inline int32x4_t qk_scale4(int32x4_t x, int32x4_t mult, int64x2_t low, int64x2_t high, int32x4_t shift)
+{
+    int64x2_t first = vmlal_s32(low, vget_low_s32(x), vget_low_s32(mult));
+    int64x2_t second = vmlal_high_s32(high, x, mult);
+    int32x4_t top = vuzp2q_s32(vreinterpretq_s32_s64(first), vreinterpretq_s32_s64(second));
+    return QK_RIGHT(top, shift);
+}
+static inline qk_vec qk_scale(qk_vec x, const qk_factor *f)
+{
+    qk_vec v = {
+        qk_scale4(x.a, f->mult.a, f->add[0], f->add[1], f->shift.a),
+        qk_scale4(x.b, f->mult.b, f->add[2], f->add[3], f->shift.b),
+        qk_scale4(x.c, f->mult.c, f->add[4], f->add[5], f->shift.c),
+        qk_scale4(x.d, f->mult.d, f->add[6], f->add[7], f->shift.d),
+    };
+    return v;
+}
+
+static inline qk_vec qk_load_u8(const uint8_t *p)
+{
+    const uint8x16_t x = vld1q_u8(p);
+    const uint16x8_t low = vmovl_u8(vget_low_u8(x)), high = vmovl_high_u8(x);
+    qk_vec v = {
+        vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))),
+        vreinterpretq_s32_u32(vmovl_high_u16(low)),
+        vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))),
+        vreinterpretq_s32_u32(vmovl_high_u16(high)),
+    };
+    return v;
+}
+static inline qk_vec qk_load_s16(const void *p)
+{
+    const int16_t *q = (const int16_t *)p;
+    const int16x8_t low = vld1q_s16(q), high = vld1q_s16(q + 8);
+    qk_vec v = {vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)),
+                vmovl_high_s16(high)};
+    return v;
+}
+
+static inline void qk_store_u8(uint8_t *p, qk_vec v, int n)
+{
+    const int16x8_t low = vcombine_s16(vqmovn_s32(v.a), vqmovn_s32(v.b));
+    const int16x8_t high = vcombine_s16(vqmovn_s32(v.c), vqmovn_s32(v.d));
+    const uint8x16_t bytes = vcombine_u8(vqmovun_s16(low), vqmovun_s16(high));
+    if (n == 16) {
+        vst1q_u8(p, bytes);
+    } else {
+        uint8_t all[16];
+        vst1q_u8(all, bytes);
+        memcpy(p, all, (size_t)n);
+    }
+}
+static inline void qk_store_s16(void *p, qk_vec v, int n)
+{
+    int16_t all[16];
+    vst1q_s16(all, vcombine_s16(vqmovn_s32(v.a), vqmovn_s32(v.b)));
+    vst1q_s16(all + 8, vcombine_s16(vqmovn_s32(v.c), vqmovn_s32(v.d)));
+    memcpy(p, all, 2 * (size_t)n);
+}
+static inline void qk_store_s32(void *p, qk_vec v, int n)
+{
+    int32_t all[16];
+    qk_store(all, v);
+    memcpy(p, all, 4 * (size_t)n);
+}
+#endif

@@ -1,0 +1,81 @@
+/* Runs plans from a file and compares their outputs: for instruction sets under an emulator, and
+ * for sanitizers. The memory of every run is exactly as large as the plan says.
+ *
+ * The file holds int64: plans, then per plan steps, arena, blob, inputs, outputs, the bytes of each
+ * input and output, and the arrays themselves: rows, blob, inputs, expected outputs.
+ */
+#include "kernels.c"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static uint8_t *aligned_bytes(int64_t size)
+{
+    void *made = 0;
+    if (posix_memalign(&made, 64, (size_t)(size + 1)))
+        exit(3);
+    return (uint8_t *)made;
+}
+
+static uint8_t *read_bytes(FILE *file, int64_t size, int64_t slack)
+{
+    uint8_t *made = aligned_bytes(size + slack);
+    memset(made, 0, (size_t)(size + slack));
+    if (fread(made, 1, (size_t)size, file) != (size_t)size)
+        exit(4);
+    return made;
+}
+
+static int64_t read_number(FILE *file)
+{
+    int64_t number;
+    if (fread(&number, 8, 1, file) != 1)
+        exit(5);
+    return number;
+}
+
+int main(int argc, char **argv)
+{
+    FILE *file = argc > 1 ? fopen(argv[1], "rb") : 0;
+    int64_t wrong = 0;
+    if (!file)
+        return 2;
+    for (int64_t plans = read_number(file); plans > 0; plans--) {
+        int64_t head[5], in_bytes[16], out_bytes[16];
+        uint8_t *in[16], *out[16];
+        for (int i = 0; i < 5; i++)
+            head[i] = read_number(file);
+        for (int64_t i = 0; i < head[3]; i++)
+            in_bytes[i] = read_number(file);
+        for (int64_t i = 0; i < head[4]; i++)
+            out_bytes[i] = read_number(file);
+        uint8_t *rows = read_bytes(file, head[0] * (int64_t)sizeof(qk_step), 0);
+        uint8_t *blob = read_bytes(file, head[2], QK_SLACK);
+        uint8_t *arena = aligned_bytes(head[1] + QK_SLACK);
+        memset(arena, 0xA5, (size_t)(head[1] + QK_SLACK));
+        for (int64_t i = 0; i < head[3]; i++)
+            in[i] = read_bytes(file, in_bytes[i], 0);
+        for (int64_t i = 0; i < head[4]; i++)
+            out[i] = aligned_bytes(out_bytes[i]);
+        const int64_t failed =
+            qk_run((const qk_step *)rows, head[0], arena, head[1], blob, head[2], (const uint8_t *const *)in,
+                   in_bytes, head[3], out, out_bytes, head[4], 1, 0);
+        if (failed)
+            printf("step %lld refused\n", (long long)failed - 1);
+        for (int64_t i = 0; i < head[4]; i++) {
+            uint8_t *wanted = read_bytes(file, out_bytes[i], 0);
+            wrong += failed || memcmp(wanted, out[i], (size_t)out_bytes[i]) != 0;
+            free(wanted);
+            free(out[i]);
+        }
+        for (int64_t i = 0; i < head[3]; i++)
+            free(in[i]);
+        free(rows);
+        free(blob);
+        free(arena);
+    }
+    int64_t facts[7];
+    printf("%s: %lld wrong\n", qk_isa(facts), (long long)wrong);
+    fclose(file);
+    return wrong != 0;
+}

@@ -1,0 +1,148 @@
+"""Plans run by a C program: under sanitizers, and for instruction sets this machine may lack."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import compiler.targets.engine.executor  # noqa: F401  # registers the rules of the planner
+from compiler import relay
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.engine.library import HERE, ISAS, Library
+from compiler.targets.engine.planner import plan_function
+from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.targets.engine.test_kernels import drawn, requantized
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+
+Array = np.ndarray[Any, Any]
+HARNESS = Path(__file__).parent / "harness.c"
+FACTS = {
+    "vnni": (4, 1, 16, 4, 0, False, False),
+    "avx2": (2, 2, 8, 1, 0, True, False),
+    "neon": (4, 1, 1, 1, 128, False, False),
+    "generic": (2, 2, 1, 1, 0, True, True),
+}
+"""What each header says of itself, for instruction sets that cannot be loaded here."""
+
+
+def modules() -> list[tuple[IRModule, list[Array]]]:
+    """A network of most kernels, tails everywhere, with extreme and with random inputs."""
+    op, rng = relay.op, np.random.default_rng(0)
+    x = relay.var("x", (1, 3, 11, 9), "uint8")
+
+    def conv(data: Any, shape: tuple[int, ...], **how: Any) -> Any:
+        weight = relay.const(drawn(rng, shape, "int8", False))
+        made = op.nn.conv2d(data, weight, out_dtype="int32", **how)
+        return requantized(made, shape[0], 1, rng)
+
+    first = conv(x, (21, 3, 3, 3), padding=1, strides=(2, 2))
+    deep = conv(first, (21, 1, 5, 3), padding=(2, 1, 2, 1), groups=21)
+    left = conv(deep, (70, 21, 1, 1))
+    right = (
+        conv(deep, (70, 7, 3, 3), padding=1, groups=3)
+        if 70 % 3 == 0
+        else conv(deep, (70, 21, 3, 3), padding=2, dilation=(2, 2))
+    )
+    total = op.add(op.cast(left, dtype="int32"), op.cast(right, dtype="int32"))
+    wide = op.cast(total, dtype="int64")
+    scaled = op.fixed_point_multiply(wide, multiplier=1268764032, shift=0)
+    narrow = op.cast(op.clip(scaled, a_min=-128, a_max=127), dtype="int8")
+    pooled = op.nn.max_pool2d(narrow, pool_size=(2, 2), strides=(2, 2), padding=(1, 1, 0, 0))
+    table = relay.const(rng.integers(-128, 128, 256).astype("int8"))
+    looked = op.lookup(pooled, table)
+    rows = op.reshape(looked, newshape=(1, 70, -1))
+    square = op.nn.batch_matmul(rows, rows, out_dtype="int32")
+    small = op.clip(
+        op.fixed_point_multiply(op.cast(square, dtype="int64"), multiplier=1 << 30, shift=-9),
+        a_min=-128,
+        a_max=127,
+    )
+    entries = relay.const(np.linspace(1 << 20, 0, 256).astype("int32"))
+    probabilities = op.nn.integer_softmax(op.cast(small, dtype="int8"), entries)
+    standard = op.nn.integer_standardize(op.cast(small, dtype="int8"), epsilon=3, root_bits=4)
+    mean = op.nn.global_avg_pool2d(op.cast(looked, dtype="int32"))
+    mod = infer_module(relay.module(relay.Tuple((probabilities, standard, mean))))
+    shape = (1, 3, 11, 9)
+    return [(mod, [drawn(rng, shape, "uint8", extreme)]) for extreme in (False, True)]
+
+
+def write_plans(path: Path, isa: str) -> None:
+    library = Library(HERE, isa, None, *FACTS[isa])
+    parts: list[bytes] = []
+    cases = modules()
+    for mod, inputs in cases:
+        plan = plan_function(mod, "main", library)
+        assert plan.is_kernels_only
+        outputs = ReferenceExecutor(mod).run(inputs)
+        head = [len(plan.rows), plan.arena_bytes, plan.blob_bytes, len(inputs), len(outputs)]
+        head += [a.nbytes for a in (*inputs, *outputs)]
+        parts.append(np.array(head, np.int64).tobytes() + plan.rows.tobytes())
+        parts.append(plan.blob[: plan.blob_bytes].tobytes())
+        parts += [np.ascontiguousarray(a).tobytes() for a in (*inputs, *outputs)]
+    path.write_bytes(np.int64(len(cases)).tobytes() + b"".join(parts))
+
+
+def run_plans(
+    folder: Path, isa: str, command: Sequence[str], flags: Sequence[str], run: Sequence[str] = ()
+) -> None:
+    write_plans(folder / "plans", isa)
+    build = [
+        *command, "-std=gnu99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror",
+        "-I", str(HERE), f"-D{ISAS[isa].macro}", *flags, str(HARNESS), "-lm",
+        "-o", str(folder / "run"),
+    ]  # fmt: skip
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = subprocess.run(
+        [*run, str(folder / "run"), str(folder / "plans")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, found.stdout) == (0, f"{isa}: 0 wrong\n"), found.stdout + found.stderr
+
+
+def needs(*programs: str) -> str:
+    missing = [name for name in programs if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)} on this machine")
+    return programs[0]
+
+
+def test_sanitizers_find_nothing(tmp_path: Path) -> None:
+    flags = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    run_plans(tmp_path, "generic", [needs("gcc")], flags)
+
+
+def test_vnni_runs_without_its_instructions(tmp_path: Path) -> None:
+    run_plans(tmp_path, "vnni", [needs("gcc")], ["-O0", "-DQK_SCALAR_INTRINSICS"])
+
+
+def test_avx2_runs_on_a_processor_that_has_nothing_newer(tmp_path: Path) -> None:
+    emulator = needs("qemu-x86_64", "gcc")
+    run = [emulator, "-cpu", "Haswell"]
+    run_plans(tmp_path, "avx2", ["gcc"], ["-O2", *ISAS["avx2"].flags], run)
+
+
+def test_vnni_compiles_without_a_warning(tmp_path: Path) -> None:
+    command = [needs("gcc"), "-std=gnu99", "-O1", "-Wall", "-Wextra", "-Werror", "-c"]
+    flags = [*ISAS["vnni"].flags, "-DQK_VNNI", str(HERE / "kernels.c"), "-o", "k.o"]
+    done = subprocess.run(
+        [*command, *flags], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_neon_runs_under_an_emulator(tmp_path: Path) -> None:
+    cross = needs("aarch64-linux-gnu-gcc", "qemu-aarch64")
+    run = ["qemu-aarch64", "-cpu", "max"]
+    run_plans(tmp_path, "neon", [cross], ["-O2", "-static", *ISAS["neon"].flags], run)
