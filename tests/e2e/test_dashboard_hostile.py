@@ -87,7 +87,7 @@ def test_words_stay_words(hostile: Path, browser: Any) -> None:
             f"/studies/{key}/trials/12": "'log'",
             f"/studies/{key}/trials/13": "'metric'",
             f"/compare?trial={key}:13&trial={key}:12": "'metric'",
-            f"/studies/{key}/module": "'box'",
+            f"/studies/{key}/module": "'title'",
         }
         for path, word in shown.items():
             page.goto(url + path)

@@ -1,0 +1,66 @@
+"""Answers that are kept wait for nothing; equal questions are computed once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qsearch.dashboard.inspection import Inspection
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An inspection whose computing waits for ``go``, and counts what it computes."""
+    inspection: Any = type("Counted", (Inspection,), {})()
+    inspection.go = threading.Event()
+    inspection.go.set()
+    inspection.counted = Counter()
+
+    def run(self: Any, job: Any, task: str, file: Path, options: Any) -> bytes:
+        inspection.counted[task] += 1
+        assert inspection.go.wait(30)
+        return json.dumps(task).encode()
+
+    monkeypatch.setattr(Inspection, "_run", run)
+    yield inspection
+    inspection.go.set()
+
+
+def test_a_kept_answer_is_given_while_others_are_computed(slow: Any, tmp_path: Path) -> None:
+    file = tmp_path / "m.qmod"
+    file.write_bytes(b"x")
+    assert slow.ask("text", file) == b'"text"'
+    slow.go.clear()
+    others = [threading.Thread(target=slow.ask, args=(f"other{i}", file)) for i in range(4)]
+    for other in others:
+        other.start()
+    assert slow.ask("text", file) == b'"text"'
+    assert slow.known("text", file) == b'"text"'
+    assert slow.known("other0", file) is None
+    assert all(other.is_alive() for other in others)
+    slow.go.set()
+    for other in others:
+        other.join()
+    assert slow.counted["text"] == 1
+
+
+def test_equal_questions_are_computed_once(slow: Any, tmp_path: Path) -> None:
+    file = tmp_path / "m.qmod"
+    file.write_bytes(b"x")
+    slow.go.clear()
+    answers: list[bytes] = []
+    asking = [
+        threading.Thread(target=lambda: answers.append(slow.ask("proof", file))) for _ in range(5)
+    ]
+    for each in asking:
+        each.start()
+    slow.go.set()
+    for each in asking:
+        each.join()
+    assert answers == [b'"proof"'] * 5
+    assert slow.counted["proof"] == 1
