@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from compiler.errors import CompilerError
-from qsearch.data import prepare_data
+from qsearch.data import prepare_data, read_preprocess
+from qsearch.errors import SettingsError
 from workers.datasets.protocol import InputSpec
 
 INPUTS = (InputSpec("x", (1, 1, 4, 4), "float32"),)
@@ -78,3 +79,21 @@ def test_data_that_does_not_fit_names_both_sides(
 def test_a_missing_path_is_named() -> None:
     with pytest.raises(CompilerError, match="does not exist"):
         prepared("no/such/data.npz")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "resize: " + "[" * 3000,
+        "resize: &a [*a]",
+        "resize: " + "9" * 5000,
+        "a0: &a0 [1, 1]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)),
+    ],
+)
+def test_a_hostile_preprocess_file_is_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "pre.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match="not valid yaml") as caught:
+        read_preprocess(str(path))
+    assert len(str(caught.value)) < 1000
