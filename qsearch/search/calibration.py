@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
@@ -60,12 +60,8 @@ class PooledData:
         Raises:
             LostWorkerError, CompilerError: a worker could not measure.
         """
-        if measurement.step == "channels":
-            self._begin("calibration of channels", 1)
-        elif measurement.step == "products":
-            self._begin("calibration of products", 1)
-        elif measurement.step == "ranges":
-            self._begin("calibration", 2)
+        await_workers(self.context.pool, self.context.progress)
+        self.context.progress.phase(phase_of(measurement), len(self.samples))
         merged, channels = measurement.merged, measurement.channels
         whole = CalibrationRequest(
             blob=self.blob,
@@ -86,10 +82,6 @@ class PooledData:
             self._handles[channels] = self.context.pool.put(channels.to_arrays())
         return self._handles[channels]
 
-    def _begin(self, phase: str, readings: int) -> None:
-        await_workers(self.context.pool, self.context.progress)
-        self.context.progress.phase(phase, readings * len(self.samples))
-
     def _results(self, whole: CalibrationRequest) -> list[CalibrationResult]:
         """Answers of all shards in order."""
         shards = self.samples.split(self.context.pool.num_workers)
@@ -102,6 +94,29 @@ class PooledData:
             self.worker_cpu_s += result.cpu_s
             self.context.progress.advance(result.samples)
         return [results[tag] for tag in tags]
+
+
+_PASSES: Final = {
+    "channels": "channels",
+    "products": "products of what weights read",
+    "ranges": "pass 1 of 2, ranges",
+    "histograms": "pass 2 of 2, histograms",
+}
+
+
+def phase_of(measurement: Measurement) -> str:
+    """What one reading of the data is for, and why the data are read again."""
+    told = f"calibration: {_PASSES.get(measurement.step, measurement.step)}"
+    if measurement.step not in ("ranges", "histograms"):
+        return told
+    qconfig = measurement.qconfig
+    if measurement.ranges is not None:
+        return f"{told}; again, of the quantized network"
+    if qconfig.smooth_alpha is not None:
+        return f"{told}; again, because smoothing by {qconfig.smooth_alpha:g} changes the weights"
+    if qconfig.equalize:
+        return f"{told}; again, because equalization changes the weights"
+    return told
 
 
 @dataclass(slots=True)

@@ -11,10 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 import qsearch
+from compiler.qtypes.qconfig import QConfig
+from compiler.quantize.calibration.measurement import Measurement
 from qsearch.cli.main import run
 from qsearch.config import resolve
 from qsearch.errors import DataError
 from qsearch.model_file import find_model
+from qsearch.search.calibration import phase_of
 from qsearch.search.launch import plan
 from workers.errors import DatasetError
 
@@ -90,3 +93,14 @@ def test_launch_warns_once_and_a_resumed_search_repeats_it(
         shown = capfd.readouterr()
         assert shown.err.count("no better than guessing") == 1
         assert "no better than guessing" in shown.out
+
+
+def test_progress_names_the_passes_and_why_data_are_read_again() -> None:
+    plain = QConfig.recommended()
+    smoothed = plain.with_overrides(smooth_alpha=0.75)
+    phase = phase_of(Measurement("ranges", plain, (0.999,)))
+    assert phase == "calibration: pass 1 of 2, ranges"
+    again = phase_of(Measurement("histograms", smoothed, (0.999,)))
+    assert again.startswith(
+        "calibration: pass 2 of 2, histograms; again, because smoothing by 0.75"
+    )
