@@ -4,9 +4,9 @@
 
 For every model: the recommended configuration, calibrated on random inputs; the engine and the
 float model take turns in one process, on one thread, one sample, ``time.thread_time``, the median
-of the ratios, the Python call included. Also a dense layer of 128 x 768 x 3072, the CPU seconds from the
-module to its first output, and how many outputs differ from the reference. Exits 1 where an output
-differs.
+of the ratios, the Python call included. Also a dense layer of 128 x 768 x 3072, the CPU seconds
+from the module to its first output, and how many outputs differ from the reference. Exits 1 where
+an output differs.
 """
 
 from __future__ import annotations
