@@ -98,7 +98,7 @@ def test_words_stay_words(hostile: Path, browser: Any) -> None:
             if path.endswith("module"):
                 page.locator(".box .name").first.focus()
                 page.keyboard.press("Enter")
-                page.get_by_text("'node'").wait_for()
+                page.get_by_text("'node'").first.wait_for()
             assert page.evaluate("window.pwned") is None, path
             assert page.locator("main img, main script").count() == 0
     unexpected = [e for e in errors if "404" not in e]
