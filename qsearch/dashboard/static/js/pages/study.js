@@ -10,7 +10,7 @@ import { TrialsTable } from "../trials.js";
 
 const REFRESH_MS = 700;
 const PLOTS_MS = 2500;
-const POLL_MS = 10000;
+const POLL_MS = 15000;
 
 export async function studyPage(page, key) {
   const table = new TrialsTable(key);
