@@ -9,7 +9,6 @@ import pytest
 import qsearch
 from compiler.targets.c.toolchain import find_compiler
 from qsearch.errors import SettingsError
-from qsearch.search import study as study_module
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
@@ -36,7 +35,7 @@ def test_a_search_weighs_the_time_that_modules_take(tmp_path: Path) -> None:
 
 
 def test_latency_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(study_module, "find_compiler", lambda: None)
+    monkeypatch.setattr("compiler.targets.c.toolchain.find_compiler", lambda: None)
     with pytest.raises(SettingsError, match="there is no C compiler") as refused:
         qsearch.launch("digits", out=tmp_path / "run", metric="latency", pool="inline", trials=2)
     assert "bit_operations" in str(refused.value.fix)
