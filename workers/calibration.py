@@ -13,7 +13,12 @@ from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import ChannelStats
-from compiler.quantize.calibration.measurement import Measurement, Profile, measure_channels
+from compiler.quantize.calibration.measurement import (
+    CHANNEL_STEPS,
+    Measurement,
+    Profile,
+    measure_channels,
+)
 from compiler.quantize.calibration.stats import CalibrationStats
 from workers.batching import model_batches
 from workers.datasets.protocol import Dataset, InputSpec
@@ -57,7 +62,7 @@ class CalibrationActor:
         if len(request.samples) == 0:
             raise DatasetError("no sample to calibrate on", where=str(request.samples))
         measurement = self._measurement(request)
-        if measurement.step in ("channels", "products"):
+        if measurement.step in CHANNEL_STEPS:
             mod = self._module(request)
             batches = self._batches(request, input_specs(mod))
             arrays = measure_channels(mod, measurement, batches).to_arrays()

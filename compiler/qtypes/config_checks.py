@@ -147,7 +147,7 @@ CHECKS: dict[str, Check] = {
     "bias_correction": _flag,
     "calibrate_passes": partial(_integer, 1, 2),
     "requantization": partial(_word, ("fixed_point", "float_product", "power_of_two")),
-    "weight_rounding": partial(_word, ("nearest", "adaptive")),
+    "weight_rounding": partial(_word, ("nearest", "adaptive", "sequential")),
     "layers": layer_choices,
 }
 

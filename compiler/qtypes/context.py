@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compiler.ir.expr import Call, Expr, is_op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.qconfig import QConfig, current_qconfig
 from compiler.qtypes.report import QuantizeReport
+
+if TYPE_CHECKING:
+    from compiler.quantize.calibration.input_sample import InputSample
 
 
 @dataclass(slots=True)
@@ -27,6 +30,7 @@ class QuantizeContext:
         stopped: an nn.global_avg_pool2d has ended quantization.
         channel_ranges: data of each weighted operator in visiting order, where the QConfig asks
             for them.
+        input_sample: some of the calibration inputs, where the QConfig asks for them.
         truncated: simulated_quantize call → what shifts without rounding lose there
             (``lost_by_truncation``), once realised.
         report: what stays float and why, and the scales chosen.
@@ -40,6 +44,7 @@ class QuantizeContext:
     narrow_moves: frozenset[Expr] = frozenset()
     stopped: bool = False
     channel_ranges: tuple[ChannelRanges, ...] = ()
+    input_sample: InputSample | None = None
     truncated: dict[Expr, Any] = field(default_factory=dict)
     report: QuantizeReport = field(default_factory=QuantizeReport)
 

@@ -66,8 +66,9 @@ class QConfig:
             with multipliers, the nearest ones, that a float32 product gives the same integers
             for; "power_of_two" takes scales that are powers of two, the next ones upward, so that
             a shift is enough.
-        weight_rounding: weights go to the "nearest" level, or "adaptive" to the ones with the least
-            error of the layer's output. Needs calibration data.
+        weight_rounding: weights go to the "nearest" level, or "adaptive" to the levels with the
+            least error of the layer's output; "sequential" also makes up for what the layers in
+            front have lost. The last two need calibration data.
         layers: what differs at single layers, by name: bits of weights and of inputs, or float.
 
     Raises:
@@ -150,12 +151,18 @@ class QConfig:
     @property
     def needs_channels(self) -> bool:
         """True where statistics of single channels are needed, not only of points."""
-        return self.smooth_alpha is not None or self.bias_correction or self.needs_grams
+        rounds = self.weight_rounding != "nearest"
+        return self.smooth_alpha is not None or self.bias_correction or rounds
 
     @property
     def needs_grams(self) -> bool:
         """True where products of what the taps of a weight read are needed as well."""
         return self.weight_rounding == "adaptive"
+
+    @property
+    def needs_sample(self) -> bool:
+        """True where a sample of the calibration inputs is needed as well."""
+        return self.weight_rounding == "sequential"
 
     def get_nbit_by_kind(self, kind: int) -> int:
         """Bits of a quantize point.

@@ -22,7 +22,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import rebuilt
 from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant
 from compiler.ops.evaluate import evaluate_call
 from compiler.ops.rules.product_shape import FQProductShape
@@ -48,27 +48,29 @@ def correct_biases(
         weight, given = call.args[1], weight_of(held)
         if isinstance(weight, Call) and given is not None:
             errors[call] = response.respond(_error(weight, given), one.mean)
-    nodes = list(post_order(main.body))
-    uses = Counter(child for node in nodes for child in node.operands())
     replaced: dict[Expr, Expr] = {}
-    for node in nodes:
-        for bias, product in add_operands(node):
-            if (
-                product in errors
-                and uses[product] == uses[bias] == 1
-                and is_quantized_constant(bias)
-            ):
-                assert isinstance(bias, Call)
-                assert isinstance(product, Call)
-                replaced[bias] = _corrected(bias, product, errors[product])
+    for product, bias in biases_of(main).items():
+        if product in errors:
+            replaced[bias] = corrected_bias(bias, product, errors[product])
     if not replaced:
         return simulated
-    done: dict[Expr, Expr] = {}
-    for node in nodes:
-        new = replaced.get(node)
-        done[node] = new or with_operands(node, [done[child] for child in node.operands()])
+    done = rebuilt(post_order(main.body), lambda node, _: replaced.get(node))
     changed = main.with_fields(body=done[main.body])
     return infer_module(simulated.with_function("main", changed))
+
+
+def biases_of(main: Function) -> dict[Call, Call]:
+    """Weighted product → the point of the constant bias that its only reader adds."""
+    nodes = list(post_order(main.body))
+    uses = Counter(child for node in nodes for child in node.operands())
+    found: dict[Call, Call] = {}
+    for node in nodes:
+        for bias, product in add_operands(node):
+            if uses[product] == uses[bias] == 1 and is_quantized_constant(bias):
+                assert isinstance(bias, Call)
+                if isinstance(product, Call):
+                    found[product] = bias
+    return found
 
 
 def _error(point: Call, given: Constant) -> NDArray[np.float64]:
@@ -79,7 +81,8 @@ def _error(point: Call, given: Constant) -> NDArray[np.float64]:
     return quantized.astype(np.float64) - given.data
 
 
-def _corrected(bias: Call, product: Call, error: NDArray[np.float64]) -> Call:
+def corrected_bias(bias: Call, product: Call, error: NDArray[np.float64]) -> Call:
+    """The point of a bias without the mean error of the product, one number per output channel."""
     held = bias.args[0]
     assert isinstance(held, Constant)
     trailing = FQProductShape.require(product.op)(product).out_trailing

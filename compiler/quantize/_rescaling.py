@@ -47,8 +47,7 @@ def _ranges(
         return ()
     if channels is None:
         raise CalibrationError(
-            "smooth_alpha, bias_correction and adaptive weight_rounding need statistics of single "
-            "channels",
+            "smooth_alpha, bias_correction and weight_rounding need statistics of single channels",
             fix="measure them with channel_stats(mod, dataset), or unset these fields",
         )
     expected = len(weighted_calls(mod["main"]))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, describe
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import with_operands
+from compiler.ir.rebuild import rebuilt
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
 from compiler.ops.rules.integer_calls import along_axis
@@ -62,33 +63,61 @@ def round_weights(
         assert isinstance(point, Call)
         if point not in replaced:  # a weight that two layers read is fitted to the first
             replaced[point] = _rounded(point, rule, one.gram, centred)
-    done: dict[Expr, Expr] = {}
-    for node in post_order(main.body):
-        new = replaced.get(node)
-        done[node] = new or with_operands(node, [done[child] for child in node.operands()])
+    done = rebuilt(post_order(main.body), lambda node, _: replaced.get(node))
     changed = main.with_fields(body=done[main.body])
     return infer_module(simulated.with_function("main", changed))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PointRows:
+    """The constant behind a weight point, as the rows that adaptive rounding works on.
+
+    Attributes:
+        point: simulated_quantize of a constant, its scale bound.
+        rule: of the call that reads the point.
+        rows: weights in units of their scale, float64 (groups, outputs of a group, taps).
+        scales: float64 (groups, outputs of a group).
+        limit: largest magnitude of the grid.
+    """
+
+    point: Call
+    rule: InputColumns
+    rows: NDArray[np.float64]
+    scales: NDArray[np.float64]
+    limit: int
+
+    @staticmethod
+    def of(point: Call, rule: InputColumns) -> PointRows:
+        """The rows of a weight point."""
+        held, scale, _, high = point.args
+        assert isinstance(held, Constant)
+        assert isinstance(scale, Constant)
+        assert isinstance(high, Constant)
+        attrs, rank = point_attrs(point), held.data.ndim
+        assert attrs is not None
+        trailing = None if attrs.axis is None else rank - attrs.axis % rank - 1
+        along = along_axis(scale.data, trailing, "float64").data
+        scales = rule.rows(np.broadcast_to(along, held.data.shape))[:, :, 0]
+        return PointRows(point, rule, rule.rows(held.data / along), scales, int(high.data))
+
+    def point_of(self, levels: NDArray[np.float64]) -> Call:
+        """The point around other weights, whole numbers of the shape of ``rows``."""
+        held = self.point.args[0]
+        data = self.rule.weight(levels * self.scales[:, :, None]).astype(np.float32)
+        return self.point.with_fields(args=(Constant(data, span=held.span), *self.point.args[1:]))
+
+
 def _rounded(point: Call, rule: InputColumns, gram: InputGram, centred: bool) -> Call:
-    held, scale, _, high = point.args
-    assert isinstance(held, Constant)
-    assert isinstance(scale, Constant)
-    assert isinstance(high, Constant)
-    attrs, rank = point_attrs(point), held.data.ndim
-    assert attrs is not None
-    trailing = None if attrs.axis is None else rank - attrs.axis % rank - 1
-    along = along_axis(scale.data, trailing, "float64").data
-    rows, limit = rule.rows(held.data / along), int(high.data)
+    held = PointRows.of(point, rule)
+    rows, limit = held.rows, held.limit
     key = hashlib.sha256(rows.tobytes() + gram.unit.tobytes() + b"%d %d" % (limit, centred))
     found = gram.fits.get(
-        key.digest(), lambda: reconstructed(_cut(rows, gram), gram.matrix(centred), limit)
+        key.digest(), lambda: reconstructed(cut_rows(rows, gram), gram.matrix(centred), limit)
     )
-    data = (rule.weight(_joined(found, rows.shape)) * along).astype(np.float32)
-    return point.with_fields(args=(Constant(data, span=held.span), *point.args[1:]))
+    return held.point_of(joined_rows(found, rows.shape))
 
 
-def _cut(rows: NDArray[np.float64], gram: InputGram) -> NDArray[np.float64]:
+def cut_rows(rows: NDArray[np.float64], gram: InputGram) -> NDArray[np.float64]:
     """(groups, outputs, taps) as (groups * blocks, outputs, taps of a block)."""
     groups, outputs, taps = rows.shape
     inside = gram.products.shape[1]
@@ -96,8 +125,8 @@ def _cut(rows: NDArray[np.float64], gram: InputGram) -> NDArray[np.float64]:
     return np.asarray(cut.reshape(-1, outputs, inside))
 
 
-def _joined(blocks: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """The inverse of ``_cut``."""
+def joined_rows(blocks: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """The inverse of ``cut_rows``."""
     groups, outputs, taps = shape
     inside = blocks.shape[2]
     apart = blocks.reshape(groups, taps // inside, outputs, inside)

@@ -105,6 +105,7 @@ def mark(
     run = QuantizeContext(qconfig) if context is None else context
     run.qconfig = for_given_points(mod, qconfig)
     mod, run.channel_ranges = rescaled(mod, qconfig, channels)
+    run.input_sample = None if channels is None else channels.sample
     if qconfig.integer_tables:
         mod = bounded_masks(Sequential(RECOGNIZE, name="recognize")(mod))
     begin_report(run, mod["main"])

@@ -9,6 +9,7 @@ from compiler.ir.pass_infra import ModulePass, PassContext, register_pass
 from compiler.qtypes.context import QuantizeContext
 from compiler.quantize._bias_correction import correct_biases
 from compiler.quantize._run_context import context_or_new
+from compiler.quantize._sequential_rounding import round_sequentially
 from compiler.quantize._weight_rounding import round_weights
 
 
@@ -42,6 +43,8 @@ def corrected(simulated: IRModule, run: QuantizeContext) -> IRModule:
     cfg, ranges = run.qconfig, run.channel_ranges
     if not ranges:
         return simulated
+    if cfg.weight_rounding == "sequential":
+        return round_sequentially(simulated, ranges, run.input_sample, cfg.bias_correction)
     rounded = simulated
     if cfg.weight_rounding == "adaptive":
         rounded = round_weights(simulated, ranges, centred=cfg.bias_correction)

@@ -177,5 +177,5 @@ def stored_keys(key: Mapping[str, Any], qconfig: QConfig) -> tuple[str, str, str
     return (
         stored_key(key, STATISTICS, statistics_fields(qconfig)),
         stored_key(key, SCALES, scale_fields(qconfig)),
-        stored_key(key, CHANNELS, channel_fields(qconfig.needs_grams)),
+        stored_key(key, CHANNELS, channel_fields(qconfig.weight_rounding)),
     )

@@ -27,6 +27,7 @@ from qsearch.run_folder import RunFolder
 from qsearch.search.context import Callback, Control, Stopwatch, StudyContext
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session, examination
+from qsearch.search.space import earlier_default
 from qsearch.search.study import PreparedStudy, open_study, prepare_study, study_name
 from qsearch.settings import Settings
 from qsearch.signing import private_key
@@ -237,6 +238,7 @@ def run_search(
                     with _repository(storage) as (repository, store_is_there):
                         checks = (folder_is_there, source.check_unchanged, store_is_there)
                         control = replace(control or Control(), checks=checks)
+                        prepared = _as_begun(prepared, repository, folder)
                         study = open_study(repository, prepared, folder, progress)
                         context = StudyContext(repository, study, pool, progress)
                         session = Session(prepared, folder, context, watch, control, signer)
@@ -254,6 +256,18 @@ def run_search(
                     raise
     finally:
         progress.close()
+
+
+def _as_begun(prepared: PreparedStudy, repository: Repository, folder: RunFolder) -> PreparedStudy:
+    """A study that began with the default space of an earlier version goes on with that space."""
+    settings = prepared.settings
+    found = repository.find_study(study_name(settings, folder))
+    if found is None or settings.fresh or settings.space is not None:
+        return prepared
+    earlier = earlier_default(prepared.space)
+    if found.spec.get("space") != earlier.to_dict():
+        return prepared
+    return replace(prepared, space=earlier, spec={**prepared.spec, "space": earlier.to_dict()})
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ ways of writing one configuration are one trial.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -228,7 +228,7 @@ _CHANGED_AT_MOST: Final = 8
 
 
 def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
-    """What ``qsearch launch`` searches without being told otherwise: 5184 points.
+    """What ``qsearch launch`` searches without being told otherwise: 7776 points.
 
     Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
     candidates too. ``rounding`` decides the ties of fixed-point products, so it waits for a
@@ -241,7 +241,7 @@ def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
         Parameter("smooth_alpha", (None, 0.5, 0.75)),
         Parameter("equalize", (False, True), (("smooth_alpha", (None,)),)),
         Parameter("bias_correction", (False, True)),
-        Parameter("weight_rounding", ("nearest", "adaptive")),
+        Parameter("weight_rounding", ("nearest", "adaptive", "sequential")),
     )
     conversions: tuple[Value, ...] = ("fully_integral",)
     if allow_float:
@@ -261,18 +261,25 @@ def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
     )
 
 
+def earlier_default(space: Space) -> Space:
+    """A default space as version 0.1 had it: no sequential rounding of weights."""
+    chosen = {"weight_rounding": ("nearest", "adaptive")}
+    return Space(tuple(replace(p, choices=chosen.get(p.name, p.choices)) for p in space.parameters))
+
+
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True}
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
 _ADAPTIVE: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "adaptive", "bias_correction": False}
 _GOOD_GUESSES: Final[tuple[Params, ...]] = (
     {**_ASYMMETRIC, "smooth_alpha": 0.75},
+    {**_ASYMMETRIC, "weight_rounding": "sequential"},
     {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"},
     {**_ADAPTIVE, "bias_correction": True},
     {**_ADAPTIVE, "smooth_alpha": 0.75},
     _ASYMMETRIC,
 )
 """Most hopeful first, by SQNR on the dev splits of ../shared/data: outliers in activations need
-smoothing, other networks gain most from adaptive rounding."""
+smoothing, other networks gain most from sequential or adaptive rounding."""
 
 
 def first_points(space: Space, start: QConfig, chosen: QConfig | None = None) -> list[Params]:

@@ -183,4 +183,4 @@ def measured_variant(qconfig: QConfig) -> str:
     """Equal for configurations whose statistics are the same."""
     ranges = qconfig.calibrate_mode != "global_scale"
     graph = qconfig.calibration_fields() if ranges else None
-    return content_hash([graph, qconfig.needs_channels, qconfig.needs_grams])
+    return content_hash([graph, qconfig.needs_channels, qconfig.weight_rounding])

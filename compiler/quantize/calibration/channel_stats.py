@@ -20,6 +20,7 @@ from compiler.ir.module import IRModule
 from compiler.ops.op_call import op_call
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.quantize.calibration.input_grams import InputGrams
+from compiler.quantize.calibration.input_sample import InputSample
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
 _UNIT: Final = 2.0**30
@@ -41,6 +42,7 @@ class ChannelStats:
         total: means over batch and space, summed over runs, in units of 2^-30, int64.
         runs: how often the network ran.
         grams: products of what the taps of the weights read; None where they were not measured.
+        sample: some of the inputs; None where they were not kept.
     """
 
     labels: tuple[str, ...]
@@ -49,6 +51,7 @@ class ChannelStats:
     total: NDArray[np.int64]
     runs: int
     grams: InputGrams | None = None
+    sample: InputSample | None = None
 
     def ranges(self) -> list[ChannelRanges]:
         """One record per operator."""
@@ -63,9 +66,9 @@ class ChannelStats:
         """Statistics of both shards together; exact, commutative and associative.
 
         Raises:
-            CalibrationError: they are of different modules, or one alone has products.
+            CalibrationError: they are of different modules, or one alone has products or a sample.
         """
-        if (self.grams is None) != (other.grams is None):
+        if (self.grams is None, self.sample is None) != (other.grams is None, other.sample is None):
             raise CalibrationError("channel statistics with and without products do not merge")
         if self.labels != other.labels or not np.array_equal(self.sizes, other.sizes):
             raise CalibrationError(
@@ -77,7 +80,10 @@ class ChannelStats:
         grams = self.grams
         if grams is not None and other.grams is not None:
             grams = grams.merge(other.grams)
-        return replace(self, largest=largest, total=total, runs=runs, grams=grams)
+        sample = self.sample
+        if sample is not None and other.sample is not None:
+            sample = sample.merge(other.sample)
+        return replace(self, largest=largest, total=total, runs=runs, grams=grams, sample=sample)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Flat arrays, such as an .npz holds; no pickle."""
@@ -88,6 +94,7 @@ class ChannelStats:
             "total": self.total,
             "runs": np.asarray(self.runs, np.int64),
             **({} if self.grams is None else self.grams.to_arrays()),
+            **({} if self.sample is None else self.sample.to_arrays()),
         }
 
     @staticmethod
@@ -105,6 +112,7 @@ class ChannelStats:
                 np.asarray(arrays["total"]),
                 int(arrays["runs"]),
                 InputGrams.from_arrays(arrays),
+                InputSample.from_arrays(arrays),
             )
         except KeyError as error:
             raise CalibrationError(

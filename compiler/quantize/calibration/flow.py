@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -41,6 +41,7 @@ from compiler.quantize.calibration.measurement import (
     merged_channels,
     merged_points,
     merged_products,
+    with_sample,
 )
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -111,7 +112,7 @@ class NoData:
         needs = f"calibrate_mode {measurement.qconfig.calibrate_mode!r} needs a dataset"
         fix = "pass dataset=[{input name: array}, …], or use calibrate_mode='global_scale'"
         if measurement.step == "channels":
-            needs = "smooth_alpha, bias_correction and adaptive weight_rounding need a dataset"
+            needs = "smooth_alpha, bias_correction and weight_rounding need a dataset"
             fix = "pass dataset=[{input name: array}, …], or unset these fields"
         raise CalibrationError(needs, fix=fix)
 
@@ -153,9 +154,10 @@ def statistics_fields(qconfig: QConfig) -> dict[str, Any]:
     return {"variant": qconfig.calibration_fields()}
 
 
-def channel_fields(grams: bool) -> dict[str, Any]:
-    """Plain fields of channel statistics, with the products of taps or without."""
-    return {"variant": CHANNELS, "grams": grams}
+def channel_fields(weight_rounding: str) -> dict[str, Any]:
+    """Plain fields of channel statistics, with what a ``QConfig.weight_rounding`` needs of them."""
+    fields = {"variant": CHANNELS, "grams": weight_rounding == "adaptive"}
+    return {**fields, "sample": True} if weight_rounding == "sequential" else fields
 
 
 def scale_fields(qconfig: QConfig) -> dict[str, Any]:
@@ -217,26 +219,34 @@ class Calibration:
         """Channel statistics of the float module; the same for every configuration.
 
         Args:
-            qconfig: products of taps are measured if it needs them.
+            qconfig: products of taps or a sample of the inputs are added if it needs them.
         Raises:
             CalibrationError: there are no data, they do not fit, or no layer has a weight.
         """
-        # Those with products serve every configuration.
-        known = self._channels or self._stored_channels(False) or self._stored_channels(True)
+        # Those with products or a sample serve every configuration.
+        known = self._channels
+        for kind in ("nearest", "adaptive", "sequential"):
+            known = known or self._stored_channels(kind)
         if known is None:
             known = merged_channels(self._data, qconfig)
-            self._store.save(CHANNELS, channel_fields(False), known)
+            self._store.save(CHANNELS, channel_fields("nearest"), known)
         if qconfig.needs_grams and known.grams is None:
-            found = self._stored_channels(True)
+            found = self._stored_channels("adaptive")
             if found is None:
-                found = merged_products(self._data, qconfig, known)
-                self._store.save(CHANNELS, channel_fields(True), found)
-            known = found
+                found = merged_products(self._data, qconfig, replace(known, sample=None))
+                self._store.save(CHANNELS, channel_fields("adaptive"), found)
+            known = replace(found, sample=known.sample)
+        if qconfig.needs_sample and known.sample is None:
+            found = self._stored_channels("sequential")
+            if found is None:
+                found = with_sample(self._data, qconfig, replace(known, grams=None))
+                self._store.save(CHANNELS, channel_fields("sequential"), found)
+            known = replace(found, grams=known.grams)
         self._channels = known
         return known
 
-    def _stored_channels(self, grams: bool) -> ChannelStats | None:
-        arrays = self._store.load(CHANNELS, channel_fields(grams))
+    def _stored_channels(self, weight_rounding: str) -> ChannelStats | None:
+        arrays = self._store.load(CHANNELS, channel_fields(weight_rounding))
         return None if arrays is None else ChannelStats.from_arrays(arrays)
 
     def channels_for(self, qconfig: QConfig) -> ChannelStats | None:

@@ -139,7 +139,7 @@ class GramCollector:
         self._products: list[NDArray[np.int64]] = []
         self._sums: list[NDArray[np.int64]] = []
         for rule in self._rules:
-            groups, taps = (0, 0) if rule is None else _blocked(rule)
+            groups, taps = (0, 0) if rule is None else blocked(rule)
             self._products.append(np.zeros((groups, taps, taps), np.int64))
             self._sums.append(np.zeros((groups, taps), np.int64))
         self._counts = np.zeros(len(self._rules), np.int64)
@@ -168,7 +168,7 @@ class GramCollector:
         shape = (math.prod(data.shape[:axis]), data.shape[axis], math.prod(data.shape[axis + 1 :]))
         rows = np.ascontiguousarray(data).reshape(shape)
         steps = _within(self._kernels.steps(rows, self._units[index], _STEPS)).reshape(data.shape)
-        groups, taps = _blocked(rule)
+        groups, taps = blocked(rule)
         blocks = groups // rule.channels.shape[0]
         for first, piece in rule.columns(steps):
             cut = piece.reshape(len(piece) * blocks, taps, -1)
@@ -232,7 +232,7 @@ def _window_of(rule: InputColumns | None) -> tuple[tuple[int, ...], Window] | No
     return rule.depthwise if rule is not None and whole else None
 
 
-def _blocked(rule: InputColumns) -> tuple[int, int]:
+def blocked(rule: InputColumns) -> tuple[int, int]:
     """(groups * blocks, taps of a block)."""
     groups, taps = rule.channels.shape
     blocks = blocks_of(taps)
@@ -247,7 +247,7 @@ def with_grams(
     for index, (one, rule) in enumerate(zip(ranges, rules, strict=True)):
         gram = None
         if rule is not None:
-            channels = rule.channels.reshape(_blocked(rule))
+            channels = rule.channels.reshape(blocked(rule))
             gram = InputGram(
                 grams.products[index],
                 grams.sums[index],

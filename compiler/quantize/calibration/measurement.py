@@ -3,6 +3,7 @@
     step         network that runs                      statistics
     channels     the float module                       ChannelStats
     products     the float module                       InputGrams, over the ranges of the channels
+    sample       none                                   InputSample
     ranges       the profile function of a QConfig      CalibrationStats, round 1
     histograms   the same                               CalibrationStats, over the merged ranges
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -39,6 +40,7 @@ from compiler.quantize.calibration.collectors import (
     RangeCollector,
 )
 from compiler.quantize.calibration.input_grams import GramCollector, InputGrams
+from compiler.quantize.calibration.input_sample import InputSample, sample_inputs
 from compiler.quantize.calibration.kernels.protocol import Kernels
 from compiler.quantize.calibration.profile_function import profile_function
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
@@ -46,8 +48,11 @@ from compiler.quantize.candidate import mark
 from compiler.quantize.correct_rounding import corrected
 from compiler.runtime.executor import Executor
 
-Step = Literal["channels", "products", "ranges", "histograms"]
-Statistics = ChannelStats | InputGrams | CalibrationStats
+Step = Literal["channels", "products", "sample", "ranges", "histograms"]
+Statistics = ChannelStats | InputGrams | InputSample | CalibrationStats
+CHANNEL_STEPS: Final = ("channels", "products", "sample")
+"""Steps that do not depend on a QConfig."""
+
 Ranges = tuple[float, ...]
 """Ranges S of the quantize points, in binding order; ``activation_scales`` makes them."""
 
@@ -89,6 +94,11 @@ class Measurement:
             if grams is None:
                 raise CalibrationError("the arrays hold no products of taps")
             return grams
+        if self.step == "sample":
+            sample = InputSample.from_arrays(arrays)
+            if sample is None:
+                raise CalibrationError("the arrays hold no sample of the inputs")
+            return sample
         return CalibrationStats.from_arrays(arrays)
 
 
@@ -180,8 +190,8 @@ def measure_channels(
     measurement: Measurement,
     batches: Iterable[Batch],
     executor: ExecutorFactory = float_executor,
-) -> ChannelStats | InputGrams:
-    """Statistics of the steps "channels" and "products" of one shard.
+) -> ChannelStats | InputGrams | InputSample:
+    """Statistics of the steps "channels", "products" and "sample" of one shard.
 
     Args:
         mod: result of ``prerequisite_optimize``.
@@ -189,6 +199,8 @@ def measure_channels(
         CalibrationError: no operator has a constant weight, or as for ``Profile.measure``.
     """
     collector: ChannelCollector | GramCollector
+    if measurement.step == "sample":
+        return sample_inputs(mod, batches)
     if measurement.step == "channels":
         collector = ChannelCollector(mod)
     elif measurement.channels is None:
@@ -239,7 +251,7 @@ class LocalData:
             TypeError: the dataset is an iterator, which can be read only once.
         """
         require_reiterable(self._dataset)
-        if measurement.step in ("channels", "products"):
+        if measurement.step in CHANNEL_STEPS:
             return [measure_channels(self._mod, measurement, self._dataset, self._executor)]
         return [self._ready(measurement).measure(measurement, self._dataset)]
 
@@ -269,6 +281,13 @@ def merged_products(
     return replace(channels, grams=products)
 
 
+def with_sample(data: CalibrationData, qconfig: QConfig, channels: ChannelStats) -> ChannelStats:
+    """``channels`` with a sample of the inputs, of all shards."""
+    parts = data.collect(Measurement("sample", qconfig))
+    sample = reduce(InputSample.merge, (one for one in parts if isinstance(one, InputSample)))
+    return replace(channels, sample=sample)
+
+
 def merged_points(data: CalibrationData, reading: Measurement) -> CalibrationStats:
     """Ranges of all shards, then histograms over them.
 
@@ -287,13 +306,15 @@ def channel_stats(
     executor: ExecutorFactory = float_executor,
     *,
     grams: bool = False,
+    sample: bool = False,
 ) -> ChannelStats:
     """Channel statistics of a prepared float module over a dataset.
 
     Args:
         mod: result of ``prerequisite_optimize``.
-        dataset: read once, and once more for ``grams``.
+        dataset: read once, and once more each for ``grams`` and ``sample``.
         grams: measure products of taps too, for a QConfig with ``needs_grams``.
+        sample: keep some of the inputs too, for a QConfig with ``needs_sample``.
 
     Raises:
         CalibrationError: the dataset is empty or lacks an input, values are not finite, or the
@@ -302,7 +323,9 @@ def channel_stats(
     """
     data = LocalData(mod, dataset, executor)
     channels = merged_channels(data, QConfig())
-    return merged_products(data, QConfig(), channels) if grams else channels
+    if grams:
+        channels = merged_products(data, QConfig(), channels)
+    return with_sample(data, QConfig(), channels) if sample else channels
 
 
 def calibration_stats(

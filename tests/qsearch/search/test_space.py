@@ -35,7 +35,7 @@ def hash_of(params: dict[str, object]) -> str:
     return config_hash(QConfig.recommended(**params).to_dict())
 
 
-@pytest.mark.parametrize(("weighted", "count"), [(True, 5184), (False, 324)])
+@pytest.mark.parametrize(("weighted", "count"), [(True, 7776), (False, 324)])
 def test_the_points_of_the_default_space_are_different_configurations(
     weighted: bool, count: int
 ) -> None:
@@ -105,7 +105,8 @@ def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
     assert points[0] == default_space().params_of(START)
     assert len({str(point) for point in points}) == len(points) > 2
     assert {point["activation_scheme"] for point in points[1:]} == {"asymmetric"}
-    assert {point["weight_rounding"] for point in points[1:]} == {"adaptive", "nearest"}
+    roundings = {point["weight_rounding"] for point in points[1:]}
+    assert roundings == {"sequential", "adaptive", "nearest"}
     for point in points:
         assert point in list(default_space().points())
     assert first_points(default_space(weighted=False), START) == [
@@ -114,7 +115,7 @@ def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
 
 
 def test_size_stops_counting_at_its_limit() -> None:
-    assert default_space().size(10_000) == 5184
+    assert default_space().size(10_000) == 7776
     assert default_space().size(10) == 10
 
 

@@ -1,0 +1,174 @@
+"""PrefixRuns: values of a float network and of its quantized form, side by side, layer after layer.
+
+A walk over a network that changes its weights on the way needs the values in front of each layer.
+``advance`` runs the network up to a layer from the values that are held, and drops the values that
+no later node reads. While the held values are large, few samples run; once the values are small,
+more samples run through the whole prefix. So memory is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.analysis import free_vars, post_order
+from compiler.ir.expr import Call, Expr, Function, Tuple, Var
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import with_operands
+from compiler.ir.ty import TensorType
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.quantize.calibration.collect_stats import float_executor
+from compiler.quantize.calibration.input_sample import InputSample
+
+_HELD_ELEMENTS: Final = 1 << 25
+"""Values that are held of each form; 128 MB of float32."""
+
+_FEWEST: Final = 8
+
+Values = dict[Expr, list[NDArray[Any]]]
+"""The value of a node in every run."""
+
+
+class PrefixRuns:
+    """Both forms of a simulated function over a sample of its inputs.
+
+    Args:
+        main: function of a module that ``bind_scales`` has made.
+        sample: inputs of the runs.
+
+    Attributes:
+        replaced: points of constants → what stands for them in the quantized form from now on.
+    """
+
+    def __init__(self, main: Function, sample: InputSample) -> None:
+        self.replaced: dict[Expr, Expr] = {}
+        self._params = main.params
+        self._sample = sample
+        self._varies = set[Expr](main.params)
+        self._order: list[Expr] = []
+        for node in post_order(main.body):
+            if any(child in self._varies for child in node.operands()):
+                self._varies.add(node)
+                self._order.append(node)
+        self._place = {node: place for place, node in enumerate(self._order)}
+        self._last: dict[Expr, int] = {}
+        for place, node in enumerate(self._order):
+            if _held(node):
+                self._last.update((child, place) for child in self._read(node))
+        self._done = 0
+        self._count = min(_FEWEST, len(sample.runs))
+        self._quantized = self._inputs(range(self._count))
+        self._float = dict(self._quantized)
+
+    def pairs(self, node: Expr) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """(quantized, float) values of an operand of the call that was advanced to, run by run."""
+        return zip(self._quantized[node], self._float[_source(node)], strict=True)
+
+    @property
+    def count(self) -> int:
+        """The number of runs."""
+        return self._count
+
+    def advance(self, call: Expr) -> None:
+        """Run all that stands in front of a call; the call itself runs with the next one."""
+        start, self._done = self._done, self._place[call]
+        known = (*self._quantized, *self._order[start : self._done])
+        live = [n for n in known if _held(n) and self._last.get(n, -1) >= self._done]
+        self._quantized = self._values(start, self._quantized, live, quantized=True)
+        sources = list(dict.fromkeys(map(_source, live)))
+        self._float = self._values(start, self._float, sources, quantized=False)
+        self._run_more(sum(_elements(node) for node in live))
+
+    def _run_more(self, elements: int) -> None:
+        """Twice as many samples or more, through the whole prefix, where the values have room."""
+        count = min(len(self._sample.runs), _HELD_ELEMENTS // max(elements, 1))
+        if count < min(2 * self._count, len(self._sample.runs)) or count == self._count:
+            return
+        inputs = self._inputs(range(self._count, count))
+        for values, quantized in ((self._quantized, True), (self._float, False)):
+            more = self._values(0, inputs, list(values), quantized)
+            values.update({node: values[node] + more[node] for node in values})
+        self._count = count
+
+    def _inputs(self, runs: Iterable[int]) -> Values:
+        taken = [self._sample.runs[run] for run in runs]
+        return {param: [run[k] for run in taken] for k, param in enumerate(self._params)}
+
+    def _values(self, start: int, given: Values, wanted: list[Expr], quantized: bool) -> Values:
+        """Values of ``wanted``, from those in front of node ``start``."""
+        fresh = [node for node in wanted if node not in given]
+        found = {node: given[node] for node in wanted if node in given}
+        if not fresh:
+            return found
+        params: dict[Expr, Var] = {
+            node: Var(f"value{k}", node.checked_type) for k, node in enumerate(given)
+        }
+        new: dict[Expr, Expr] = dict(params)
+        for node in self._order[start : self._done]:
+            if node not in new:
+                new[node] = self._rebuilt(node, new, quantized)
+        body = Tuple(tuple(new[node] for node in fresh))
+        used = set(free_vars(body))
+        read = [node for node in given if params[node] in used]
+        function = Function(tuple(params[node] for node in read), body)
+        run = float_executor(infer_module(IRModule.from_expr(function)))
+        made = [run.run(arrays) for arrays in zip(*(given[node] for node in read), strict=True)]
+        return found | {node: [results[k] for results in made] for k, node in enumerate(fresh)}
+
+    def _rebuilt(self, node: Expr, new: dict[Expr, Expr], quantized: bool) -> Expr:
+        """The node over the new form of its operands; without its point in the float form."""
+        if not quantized and node is not _source(node):
+            return new[_source(node)]
+        operands = []
+        for child in node.operands():
+            if child in self._varies:
+                # A tuple is not held: where it lies before the start, it is made once more.
+                operands.append(new[child] if child in new else self._tuple(child, new, quantized))
+            elif quantized:
+                operands.append(self.replaced.get(child, child))
+            else:
+                operands.append(_source(child))
+        return with_operands(node, operands)
+
+    def _tuple(self, node: Expr, new: dict[Expr, Expr], quantized: bool) -> Expr:
+        waiting = [node]
+        while waiting:
+            missing = [c for c in waiting[-1].operands() if c in self._varies and c not in new]
+            if missing:
+                waiting += missing
+            else:
+                last = waiting.pop()
+                new[last] = self._rebuilt(last, new, quantized)
+        return new[node]
+
+    def _read(self, node: Expr) -> Iterator[Expr]:
+        """The values that a node reads, looking through tuples."""
+        waiting = list(node.operands())
+        while waiting:
+            child = waiting.pop()
+            if child not in self._varies:
+                continue
+            if _held(child):
+                yield child
+            else:
+                waiting += child.operands()
+
+
+def _held(node: Expr) -> bool:
+    """Tensors are held; tuples are made again from what they hold."""
+    return isinstance(node.checked_type_or_none, TensorType)
+
+
+def _source(node: Expr) -> Expr:
+    """What a chain of quantize points reads."""
+    while isinstance(node, Call) and quantize_kind(node) is not None:
+        node = node.args[0]
+    return node
+
+
+def _elements(node: Expr) -> int:
+    return int(np.prod(node.tensor_type.concrete_shape))

@@ -1,0 +1,217 @@
+"""Sequential rounding: layer after layer, each makes up for what the layers before it have lost.
+
+    minimise  |W X - Q Y|^2  over whole numbers Q of the grid
+
+X is what the layer reads in the float network, Y what it reads in the quantized network, whose
+layers in front are rounded already. With H = Y Y^T and C = (X - Y) Y^T this is, up to a constant,
+
+    |(W* - Q) Y|^2,   W* = W + W C (H + l I)^-1
+
+so a weight may leave its level by more than one, and ``reconstructed`` finds Q. With
+``bias_correction`` H and C are of deviations from the mean, and the bias takes the mean error.
+Scales stay. The damping l, 0.2 of the mean square of a tap, keeps W* near W where the sample says
+little. Rows of X and Y are bounded; they are taken in steps of 2^-15 of the largest magnitude of a
+channel, so that sums are exact in any order.
+Source: Frantar et al., "GPTQ", 2022, with the asymmetric calibration of Li et al., "GPTAQ:
+efficient finetuning-free quantization for asymmetric calibration", 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import CalibrationError
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Expr, Function
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.rebuild import rebuilt
+from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
+from compiler.ops.rules.input_columns import InputColumns
+from compiler.qtypes.channel_ranges import ChannelRanges, InputGram
+from compiler.qtypes.kind import QAnnotateKind
+from compiler.quantize._bias_correction import biases_of, corrected_bias
+from compiler.quantize._prefix_runs import PrefixRuns
+from compiler.quantize._reconstruction import reconstructed
+from compiler.quantize._weight_rounding import PointRows, cut_rows, joined_rows
+from compiler.quantize.calibration.input_grams import blocked, column_rules, units_of
+from compiler.quantize.calibration.input_sample import InputSample
+from compiler.quantize.calibration.weighted_calls import weighted_calls
+
+Floats = NDArray[np.float64]
+
+_DAMPING: Final = 0.2
+_ROWS: Final = 1 << 14
+_ROWS_OF_A_TAP: Final = 256
+"""Positions that one layer is fitted to: so many for each tap, and at most ``_ROWS``."""
+_FEW_RUNS: Final = 16
+_TOGETHER: Final = 2048
+_ELEMENTS: Final = 1 << 21
+
+
+def round_sequentially(
+    simulated: IRModule,
+    ranges: Sequence[ChannelRanges],
+    sample: InputSample | None,
+    correct_biases: bool = False,
+) -> IRModule:
+    """The simulated module with rounded weights, and biases for what the weights still lose.
+
+    Args:
+        simulated: result of ``bind_scales``.
+        ranges: of the data of each weighted operator, in visiting order.
+        sample: calibration inputs.
+        correct_biases: biases take the mean errors.
+    Raises:
+        CalibrationError: there is no sample.
+    """
+    if sample is None:
+        raise CalibrationError(
+            'weight_rounding="sequential" needs a sample of the calibration inputs',
+            fix="measure it with channel_stats(mod, dataset, sample=True)",
+        )
+    main: Function = simulated["main"]
+    runs = PrefixRuns(main, sample)
+    biases = biases_of(main) if correct_biases else {}
+    layers = zip(weighted_calls(main), column_rules(main), ranges, strict=True)
+    for (call, _), rule, one in layers:
+        point = call.args[1]
+        if rule is None or quantize_kind(point) != QAnnotateKind.WEIGHT or point in runs.replaced:
+            continue
+        runs.advance(call)
+        assert isinstance(point, Call)
+        bias = biases.get(call)
+        seen = _Seen.of(runs, call.args[0], rule, units_of(one))
+        held = PointRows.of(point, rule)
+        levels = _levels(held, seen, centred=bias is not None)
+        runs.replaced[point] = held.point_of(levels)
+        if bias is not None:
+            error = seen.mean_error(held.rows, levels) * held.scales
+            runs.replaced[bias] = corrected_bias(bias, call, error.reshape(-1))
+    done = rebuilt(post_order(main.body), lambda node, _: runs.replaced.get(node))
+    changed = main.with_fields(body=done[main.body])
+    return infer_module(simulated.with_function("main", changed))
+
+
+def _levels(held: PointRows, seen: _Seen, centred: bool) -> Floats:
+    rows = cut_rows(held.rows, seen.gram)
+    hessian = seen.gram.matrix(centred)
+    mean = np.diagonal(hessian, axis1=1, axis2=2).mean(axis=1)
+    damping = np.where(mean > 0, _DAMPING * mean, 1.0)[:, None, None]
+    damped = hessian + damping * np.eye(hessian.shape[1])
+    wanted = (rows @ seen.cross(centred)).transpose(0, 2, 1)
+    moved = rows + np.linalg.solve(damped, wanted).transpose(0, 2, 1)
+    return joined_rows(reconstructed(moved, hessian, held.limit), held.rows.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """What one layer reads in both networks.
+
+    Attributes:
+        gram: products of the taps in the quantized network.
+        crossed: int64, of the shape of ``gram.products``: products of what the float network reads
+            more, and of what the quantized network reads.
+        more: int64, of the shape of ``gram.sums``: sums of what the float network reads more.
+    """
+
+    gram: InputGram
+    crossed: NDArray[np.int64]
+    more: NDArray[np.int64]
+
+    @staticmethod
+    def of(runs: PrefixRuns, data: Expr, rule: InputColumns, units: Floats) -> _Seen:
+        sums = _Sums.of(rule)
+        shape = [1] * len(data.tensor_type.concrete_shape)
+        shape[rule.data_axis] = -1
+        unit = units.reshape(shape)
+        a_run = next(runs.pairs(data))[0]
+        positions = sum(piece.shape[2] for first, piece in rule.columns(a_run) if first == 0)
+        # Whole runs are left out first, but not below a few: neighbouring positions are alike.
+        rows = min(_ROWS, _ROWS_OF_A_TAP * sums.read.shape[1])
+        used = min(runs.count, max(_FEW_RUNS, rows // positions))
+        stride = -(-positions * used // rows)
+        for number, both in enumerate(islice(runs.pairs(data), used)):
+            read, wanted = (rule.columns(np.rint(values / unit)) for values in both)
+            some = slice(number % stride, None, stride)
+            for (first, y), (_, x) in zip(read, wanted, strict=True):
+                sums.add(first, y[:, :, some], x[:, :, some])
+        sums.multiply()
+        channels = rule.channels.reshape(sums.read.shape)
+        gram = InputGram(sums.products, sums.read, sums.count, units[channels], channels)
+        return _Seen(gram, sums.crossed, sums.more)
+
+    def cross(self, centred: bool) -> Floats:
+        """The mean of (X - Y) Y^T in real units, (groups, taps, taps); of deviations if centred."""
+        count, unit = max(self.gram.count, 1), self.gram.unit
+        means = self.crossed / count
+        if centred:
+            means -= (self.more / count)[:, :, None] * (self.gram.sums / count)[:, None, :]
+        return np.asarray(means * unit[:, :, None] * unit[:, None, :])
+
+    def mean_error(self, rows: Floats, levels: Floats) -> Floats:
+        """What the mean output is too large by, (groups, outputs), in units of the scale."""
+        count, groups = max(self.gram.count, 1), len(rows)
+        read = (self.gram.sums / count * self.gram.unit).reshape(groups, -1)
+        more = (self.more / count * self.gram.unit).reshape(groups, -1)
+        got = np.einsum("gok,gk->go", levels - rows, read)
+        return np.asarray(got - np.einsum("gok,gk->go", rows, more))
+
+
+@dataclass(slots=True, eq=False)
+class _Sums:
+    """Sums over positions; columns wait until there are enough for one large product.
+
+    Attributes:
+        blocks: of the taps of a group.
+        products, read: sums of what the quantized network reads, as of ``InputGram``.
+        crossed, more: as of ``_Seen``.
+        count: positions.
+    """
+
+    blocks: int
+    products: NDArray[np.int64]
+    crossed: NDArray[np.int64]
+    read: NDArray[np.int64]
+    more: NDArray[np.int64]
+    count: int = 0
+    _waiting: dict[int, list[tuple[Floats, Floats]]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(rule: InputColumns) -> _Sums:
+        groups, taps = blocked(rule)
+        products, crossed = np.zeros((2, groups, taps, taps), np.int64)
+        read, more = np.zeros((2, groups, taps), np.int64)
+        return _Sums(groups // rule.channels.shape[0], products, crossed, read, more)
+
+    def add(self, first: int, y: Floats, x: Floats) -> None:
+        """Columns of both networks in whole steps, (groups, taps, positions)."""
+        self.count += y.shape[2] if first == 0 else 0
+        waiting = self._waiting.setdefault(first, [])
+        waiting.append((y, x))
+        positions = sum(columns.shape[2] for columns, _ in waiting)
+        if positions >= _TOGETHER or positions * y.shape[0] * y.shape[1] >= _ELEMENTS:
+            self._multiply(first)
+
+    def multiply(self) -> None:
+        """Add what still waits."""
+        for first in list(self._waiting):
+            self._multiply(first)
+
+    def _multiply(self, first: int) -> None:
+        both = zip(*self._waiting.pop(first), strict=True)
+        y, x = (np.concatenate(columns, axis=2) for columns in both)
+        y, x = (columns.reshape(-1, self.read.shape[1], columns.shape[2]) for columns in (y, x))
+        place = slice(first * self.blocks, first * self.blocks + len(y))
+        across = y.transpose(0, 2, 1)
+        # Whole numbers below 2^53: exact in any order.
+        self.products[place] += (y @ across).astype(np.int64)
+        self.crossed[place] += ((x - y) @ across).astype(np.int64)
+        self.read[place] += y.sum(axis=2).astype(np.int64)
+        self.more[place] += (x - y).sum(axis=2).astype(np.int64)

@@ -1,0 +1,177 @@
+"""Sequential rounding: a layer makes up for the layers in front, in every form of a module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler import assert_structural_equal, evaluate, relay
+from compiler.errors import CalibrationError
+from compiler.ir.module import IRModule
+from compiler.quantize import (
+    Candidate,
+    ChannelStats,
+    QConfig,
+    QuantizeContext,
+    build_candidate,
+    channel_stats,
+    prerequisite_optimize,
+    quantize,
+)
+from compiler.quantize import _prefix_runs as prefix_runs
+from compiler.quantize.calibration.input_sample import InputSample, sample_inputs
+from tests.compiler.quantize.candidates import assert_same_integers, calibrated
+
+SEQUENTIAL = QConfig.recommended(
+    weight_rounding="sequential", calibrate_mode="max", weight_granularity="channel"
+)
+
+Batches = list[dict[str, Any]]
+
+
+def const(rng: np.random.Generator, *shape: int) -> Any:
+    return relay.const(rng.normal(0, 0.4, shape).astype(np.float32))
+
+
+def network(rng: np.random.Generator, c: int = 4, d: int = 6) -> IRModule:
+    """Groups, strides, a branch through split and concatenate, a residual, a dense layer."""
+    op, nn = relay.op, relay.op.nn
+    x = relay.var("x", (2, c, 8, 8))
+    a = nn.conv2d(x, const(rng, d, c, 3, 3), padding=(1, 1, 1, 1), strides=(2, 2))
+    a = nn.relu(op.add(a, const(rng, d, 1, 1)))
+    parts = op.split(a, indices_or_sections=2, axis=1)
+    left, right = relay.TupleGetItem(parts, 0), relay.TupleGetItem(parts, 1)
+    left = nn.relu(nn.conv2d(left, const(rng, d // 2, d // 2, 1, 1)))
+    b = op.concatenate((left, right), axis=1)
+    b = nn.conv2d(b, const(rng, d, 1, 3, 3), padding=(1, 1, 1, 1), groups=d)
+    b = nn.relu(op.add(op.add(b, const(rng, d, 1, 1)), a))
+    pooled = nn.batch_flatten(nn.global_avg_pool2d(b))
+    result = op.add(nn.dense(pooled, const(rng, 5, d)), const(rng, 5))
+    return prerequisite_optimize(relay.module(relay.Function([x], result)), None, 3)
+
+
+def batches(rng: np.random.Generator, c: int = 4, count: int = 6) -> Batches:
+    mix = np.eye(c) + 0.7 * rng.normal(0, 1, (c, c))
+    flat = [rng.normal(0.5, 1, (2, c, 8, 8)) for _ in range(count)]
+    return [{"x": np.einsum("kc,ncyx->nkyx", mix, x).astype(np.float32)} for x in flat]
+
+
+def candidate_of(mod: IRModule, config: QConfig, data: Batches) -> Candidate:
+    return calibrated(mod, config, data, channel_stats(mod, data, grams=True, sample=True))
+
+
+def test_the_sample_does_not_depend_on_the_shards() -> None:
+    rng = np.random.default_rng(0)
+    mod, data = network(rng), batches(rng, count=7)
+    whole = sample_inputs(mod, data)
+    parts = [sample_inputs(mod, part) for part in (data[4:], data[:1], data[1:4])]
+    merged = parts[0].merge(parts[2]).merge(parts[1])
+    again = InputSample.from_arrays(merged.to_arrays())
+    assert again is not None
+    for one in (merged, again):
+        assert (one.most, one.digests) == (whole.most, whole.digests)
+        for run, same in zip(one.runs, whole.runs, strict=True):
+            np.testing.assert_array_equal(run[0], same[0])
+
+
+def test_the_sample_of_many_images_is_bounded() -> None:
+    x = relay.var("x", (64, 1))
+    mod = relay.module(
+        relay.Function([x], relay.op.nn.dense(x, relay.const(np.ones((2, 1), "f4"))))
+    )
+    images = ({"x": np.full((64, 1), value, np.float32)} for value in range(50))
+    sample = sample_inputs(mod, images)
+    assert sample.most == len(sample.runs) == 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_outputs_err_less_than_when_each_layer_is_rounded_alone(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mod, data = network(rng), batches(rng, count=60)
+    plain = [evaluate(mod, batch)[0] for batch in data]
+
+    def error(config: QConfig) -> float:
+        changed = candidate_of(mod, config, data[:40]).simulated
+        both = zip(data[40:], plain[40:], strict=True)
+        return float(sum(np.square(evaluate(changed, b)[0] - p).sum() for b, p in both))
+
+    coarse = SEQUENTIAL.with_overrides(nbit_weight=4, bias_correction=True)
+    others = [coarse.with_overrides(weight_rounding=name) for name in ("nearest", "adaptive")]
+    assert error(coarse) < min(error(other) for other in others)
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.tuples(st.integers(1, 5), st.sampled_from([2, 4, 6])),
+    st.sampled_from([3, 8]),
+    st.booleans(),
+    st.sampled_from([None, 0.5]),
+)
+def test_all_forms_of_the_module_agree_bit_for_bit(
+    seed: int, sizes: tuple[int, int], nbit: int, corrected: bool, alpha: float | None
+) -> None:
+    rng = np.random.default_rng(seed)
+    mod, data = network(rng, *sizes), batches(rng, sizes[0], 2)
+    config = SEQUENTIAL.with_overrides(
+        nbit_weight=nbit, bias_correction=corrected, smooth_alpha=alpha, equalize=alpha is None
+    )
+    assert_same_integers(candidate_of(mod, config, data).partitioned, data)
+
+
+def test_little_memory_fits_to_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    mod, data = network(rng), batches(rng, count=30)
+    counts: list[int] = []
+    pairs = prefix_runs.PrefixRuns.pairs
+
+    def counted(runs: prefix_runs.PrefixRuns, node: Any) -> Any:
+        found = list(pairs(runs, node))
+        counts.append(len(found))
+        return iter(found)
+
+    monkeypatch.setattr(prefix_runs.PrefixRuns, "pairs", counted)
+    few = candidate_of(mod, SEQUENTIAL, data[:8]).simulated
+    monkeypatch.setattr(prefix_runs, "_HELD_ELEMENTS", 16 * 6 * 2 * 4 * 4)
+    grown = candidate_of(mod, SEQUENTIAL, data).simulated
+    assert set(counts[:8]) == {8}
+    assert counts[8] == 8
+    assert counts[8:] == sorted(counts[8:])
+    assert counts[-1] == 30  # what the dense layer reads is small
+    assert few is not grown
+
+
+def test_a_chain_of_many_layers_takes_one_walk() -> None:
+    rng = np.random.default_rng(8)
+    x = relay.var("x", (2, 2, 2, 2))
+    value: Any = x
+    for _ in range(150):
+        value = relay.op.nn.relu(relay.op.nn.conv2d(value, const(rng, 2, 2, 1, 1)))
+    mod = prerequisite_optimize(relay.module(relay.Function([x], value)), None, 3)
+    data = [{"x": rng.normal(1, 1, (2, 2, 2, 2)).astype(np.float32)}]
+    assert candidate_of(mod, SEQUENTIAL, data).partitioned is not None
+
+
+def test_the_flow_in_one_call_gives_the_module_of_the_pieces() -> None:
+    rng = np.random.default_rng(4)
+    mod, data = network(rng), batches(rng)
+    whole = quantize(mod, dataset=data, context=QuantizeContext(SEQUENTIAL))
+    again = ChannelStats.from_arrays(channel_stats(mod, data, sample=True).to_arrays())
+    pieces = calibrated(mod, SEQUENTIAL, data, again).partitioned
+    assert pieces is not None
+    assert_structural_equal(whole, pieces)
+
+
+def test_a_missing_sample_is_named() -> None:
+    rng = np.random.default_rng(5)
+    mod, data = network(rng), batches(rng, count=1)
+    with pytest.raises(CalibrationError, match=r"sample=True"):
+        build_candidate(mod, SEQUENTIAL, None, channel_stats(mod, data))
+    with pytest.raises(CalibrationError, match="need a dataset"):
+        quantize(mod, context=QuantizeContext(SEQUENTIAL))
+    with pytest.raises(CalibrationError, match="lacks the input 'x'"):
+        sample_inputs(mod, [{"y": data[0]["x"]}])
