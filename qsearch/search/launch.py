@@ -129,7 +129,7 @@ def launch(
         >>> result.best_params["weight_granularity"]
         'channel'
     """
-    if not isinstance(model, str | os.PathLike):
+    if model is not None and not isinstance(model, str | os.PathLike):
         model = _kept_model(model, Path(settings.get("out") or "runs/model"))
     flags = {"model": model, "trials": trials, **_paths(settings)}
     objects: dict[str, Any] = {}
