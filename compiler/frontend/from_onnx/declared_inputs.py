@@ -65,6 +65,6 @@ def _declared(entry: onnx.ValueInfoProto) -> DeclaredInput:
         int(d.dim_value) if d.dim_value > 0 else d.dim_param or "?" for d in tensor.shape.dim
     ]
     dtype = ""
-    if tensor.elem_type:
+    if tensor.elem_type in onnx.helper.get_all_tensor_dtypes():
         dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     return DeclaredInput(entry.name, dtype, tuple(dims))

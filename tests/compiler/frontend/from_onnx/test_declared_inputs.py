@@ -7,7 +7,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import OnnxImportError
-from compiler.frontend.from_onnx.declared_inputs import DeclaredInput, declared_inputs
+from compiler.frontend.from_onnx.declared_inputs import (
+    DeclaredInput,
+    declared_inputs,
+    declared_interface,
+)
 
 
 def test_open_dimensions_keep_their_names_and_weights_are_no_inputs() -> None:
@@ -35,3 +39,12 @@ def test_open_dimensions_keep_their_names_and_weights_are_no_inputs() -> None:
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(OnnxImportError):
         declared_inputs(b"no model")
+
+
+def test_a_declared_type_that_onnx_does_not_know_is_none() -> None:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    graph.output[0].type.tensor_type.elem_type = 65536
+    assert declared_interface(helper.make_model(graph).SerializeToString()).outputs[0].dtype == (
+        "float32"
+    )
