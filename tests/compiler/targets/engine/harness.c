@@ -1,5 +1,5 @@
 /* Runs plans from a file and compares their outputs: for instruction sets under an emulator, and
- * for sanitizers. The memory of every run is exactly as large as the plan says.
+ * for sanitizers. The memory of every run is exactly as large as its step table says.
  *
  * The file holds int64: plans, then per plan steps, arena, blob, inputs, outputs, the bytes of each
  * input and output, and the arrays themselves: rows, blob, inputs, expected outputs.

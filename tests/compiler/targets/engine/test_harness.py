@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import compiler.targets.engine.executor  # noqa: F401  # registers the rules of the planner
+import compiler.targets.engine.executor  # noqa: F401  # registers rules of operators
 from compiler import relay
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
