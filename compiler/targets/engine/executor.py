@@ -86,7 +86,7 @@ class EngineExecutor:
         return self._run(self._checked(inputs), 1, self._state())
 
     def run_batch(self, inputs: Sequence[Array], samples: int, threads: int = 1) -> list[Array]:
-        """Results of a batch of any size; every thread takes a share, and has an arena of its own."""
+        """Results of a batch of any size; every thread takes a share in an arena of its own."""
         whole = [np.ascontiguousarray(array) for array in inputs]
         for array, (shape, dtype) in zip(whole, self._in, strict=True):
             if array.shape != (shape[0] * samples, *shape[1:]) or array.dtype != dtype:
