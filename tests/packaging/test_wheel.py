@@ -29,8 +29,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("source")
     # A copy of what git tracks: building in the tree would leave build/ behind.
     tracked = subprocess.run(
@@ -42,9 +41,35 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             copy = source / os.fsdecode(name)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
-    built = run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", out, source, cwd=out)
-    assert built.returncode == 0, built.stderr
+    return source
+
+
+def built(source: Path, out: Path, **environment: str) -> Path:
+    command = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", out, source)
+    done = run(*command, cwd=out, **environment)
+    assert done.returncode == 0, done.stderr
     return next(out.glob("qsearch-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(source, tmp_path_factory.mktemp("wheel"))
+
+
+CHOSEN = """
+import sys
+import numpy as np
+import qsearch
+from compiler.runtime.artifact import load_qmod
+from compiler.targets.engine.library import is_available
+module = load_qmod(sys.argv[1])
+with np.load(sys.argv[2]) as file:
+    inputs = {"input": np.asarray(file["input"], np.float32)[:4]}
+wanted = module.run(inputs, executor="reference")[0]
+name = "engine" if is_available() else "auto"
+assert (module.run(inputs, executor=name)[0] == wanted).all()
+print(name)
+"""
 
 
 def test_wheel_ships_models_migrations_and_kernels(wheel: Path) -> None:
@@ -75,7 +100,7 @@ def test_wheel_ships_models_migrations_and_kernels(wheel: Path) -> None:
     assert not any(name.startswith("tests/") for name in names)
 
 
-def test_main_job_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+def test_main_job_runs_in_an_empty_environment(wheel: Path, source: Path, tmp_path: Path) -> None:
     """Every runtime import is a declared dependency: nothing but the wheel and what it asks for."""
     home = tmp_path / "venv"
     venv.EnvBuilder(with_pip=True).create(home)
@@ -101,6 +126,24 @@ def test_main_job_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> N
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout.splitlines()[-1])["top1"] == summary["emitted"]["top1"]
     assert "No broken requirements" in run(python, "-m", "pip", "check", cwd=tmp_path).stdout
+
+    # Nothing on the path: the kernels of a platform wheel are used, a pure wheel does without.
+    asked = (python, "-c", CHOSEN, "run/best.qmod", ROOT / "qsearch/models/digits_dev.npz")
+    bare = {"PATH": "", "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = run(*asked, cwd=tmp_path, **bare)
+    assert (done.returncode, done.stdout.strip()) == (0, "engine"), done.stderr
+    assert "-py3-none-linux_" in wheel.name
+
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    pure = built(source, tools, PATH=str(tools), CC="")
+    assert pure.name.endswith("-py3-none-any.whl")
+    replaced = run(
+        python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", pure, cwd=tmp_path
+    )
+    assert replaced.returncode == 0, replaced.stderr
+    done = run(*asked, cwd=tmp_path, **bare)
+    assert (done.returncode, done.stdout.strip()) == (0, "auto"), done.stderr
 
 
 def test_a_foreign_package_named_compiler_is_reported(tmp_path: Path) -> None:

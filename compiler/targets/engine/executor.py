@@ -40,7 +40,7 @@ class EngineExecutor:
     Args:
         mod: static shapes, no control flow.
         function: name of the function.
-        isa: instruction set of ``library.ISAS``; None for the best one of this processor.
+        isa: instruction set of ``isa.ISAS``; None for the best one of this processor.
     Raises:
         CodegenError: no kernel library and no compiler, or the function has control flow.
     """

@@ -10,49 +10,16 @@ import ctypes
 import functools
 import os
 import platform
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from compiler.errors import CodegenError, legal_names
 from compiler.targets.c.toolchain import build_library, cpu_features, find_compiler
-
-HERE: Final = Path(__file__).parent
-SOURCES: Final = tuple(sorted([*HERE.glob("*.c"), *HERE.glob("*.h")]))
+from compiler.targets.engine.isa import HERE, ISAS, SOURCES, build_flags, library_name
 
 ISA_VARIABLE: Final = "QSEARCH_ENGINE_ISA"
 """Environment variable that names the instruction set; "generic" works everywhere."""
-
-FLAGS: Final = ("-std=gnu99", "-O3", "-ffp-contract=off", "-fvisibility=hidden")
-
-
-@dataclass(frozen=True, slots=True)
-class Isa:
-    """An instruction set: the macro that chooses its header, flags, and features of processors."""
-
-    macro: str
-    flags: tuple[str, ...]
-    machines: tuple[str, ...]
-    features: frozenset[str]
-
-
-_X86 = ("x86_64", "AMD64")
-_ARM = ("aarch64", "arm64")
-_VNNI = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
-
-ISAS: Final[Mapping[str, Isa]] = {
-    "vnni": Isa(
-        "QK_VNNI",
-        tuple(f"-m{name}" for name in _VNNI),
-        _X86,
-        frozenset((*_VNNI[:-1], "avx512_vnni")),
-    ),
-    "avx2": Isa("QK_AVX2", ("-mavx2",), _X86, frozenset(("avx2",))),
-    "neon": Isa("QK_NEON", ("-march=armv8.2-a+dotprod",), _ARM, frozenset(("asimddp",))),
-    "generic": Isa("QK_GENERIC", (), (), frozenset()),
-}
-"""Best first; "generic" runs on every processor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,16 +81,6 @@ def shipped_library(isa: str) -> Path | None:
     """The library that a platform wheel holds; None in a pure one."""
     path = HERE / library_name(isa)
     return path if path.exists() else None
-
-
-def library_name(isa: str) -> str:
-    """File name of the library in a wheel."""
-    return f"qkernels_{isa}.so"
-
-
-def build_flags(isa: str) -> tuple[str, ...]:
-    """Compiler flags of the library for one instruction set."""
-    return (*FLAGS, *ISAS[isa].flags, f"-D{ISAS[isa].macro}")
 
 
 def is_available() -> bool:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from compiler.targets.c.toolchain import build_library, find_compiler
-from compiler.targets.engine.library import build_flags, detected_isa
+from compiler.targets.engine.isa import build_flags
+from compiler.targets.engine.library import detected_isa
 
 _SUMS: Final = 12
 _ROUNDS: Final = 5
@@ -69,7 +70,7 @@ def peak_macs(isa: str | None = None) -> float | None:
     """Products a second on one core, the best of some rounds; None without a compiler.
 
     Args:
-        isa: instruction set of ``library.ISAS``; None for the best one of this processor.
+        isa: instruction set of ``isa.ISAS``; None for the best one of this processor.
     """
     if find_compiler() is None:
         return None

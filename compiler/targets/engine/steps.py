@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.targets.engine.library import HERE
+from compiler.targets.engine.isa import HERE
 from compiler.targets.engine.views import ALIGN
 
 Array = NDArray[Any]

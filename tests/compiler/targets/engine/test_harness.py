@@ -16,7 +16,8 @@ from compiler import relay
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.targets.c.toolchain import find_compiler
-from compiler.targets.engine.library import HERE, ISAS, Library
+from compiler.targets.engine.isa import HERE, ISAS
+from compiler.targets.engine.library import Library
 from compiler.targets.engine.planner import plan_function
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.targets.engine.test_kernels import drawn, requantized

@@ -1,0 +1,55 @@
+"""Instruction sets of the engine's kernels, and how a library for each one is compiled.
+
+Imports the standard library only: the build of a wheel reads this file before anything is
+installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent
+SOURCES: Final = tuple(sorted([*HERE.glob("*.c"), *HERE.glob("*.h")]))
+
+FLAGS: Final = ("-std=gnu99", "-O3", "-ffp-contract=off", "-fvisibility=hidden")
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """An instruction set: the macro that chooses its header, flags, and features of processors."""
+
+    macro: str
+    flags: tuple[str, ...]
+    machines: tuple[str, ...]
+    features: frozenset[str]
+
+
+_X86 = ("x86_64", "AMD64")
+_ARM = ("aarch64", "arm64")
+_VNNI = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
+
+ISAS: Final[Mapping[str, Isa]] = {
+    "vnni": Isa(
+        "QK_VNNI",
+        tuple(f"-m{name}" for name in _VNNI),
+        _X86,
+        frozenset((*_VNNI[:-1], "avx512_vnni")),
+    ),
+    "avx2": Isa("QK_AVX2", ("-mavx2",), _X86, frozenset(("avx2",))),
+    "neon": Isa("QK_NEON", ("-march=armv8.2-a+dotprod",), _ARM, frozenset(("asimddp",))),
+    "generic": Isa("QK_GENERIC", (), (), frozenset()),
+}
+"""Best first; "generic" runs on every processor."""
+
+
+def library_name(isa: str) -> str:
+    """File name of the library in a wheel."""
+    return f"qkernels_{isa}.so"
+
+
+def build_flags(isa: str) -> tuple[str, ...]:
+    """Compiler flags of the library for one instruction set."""
+    return (*FLAGS, *ISAS[isa].flags, f"-D{ISAS[isa].macro}")
