@@ -8,6 +8,7 @@ elementwise operators around it. Operators without a kernel run on numpy, betwee
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -232,16 +233,17 @@ class Planner:
 
     def host_number(self, item: Item, value: FlowValue) -> int:
         """The number under which Python finds an operand, in the dtype of ``value``."""
-        emitter = self.emitter
-        if item.host is not None:
-            return item.host
-        made = emitter.new_host()
+        return self._host_read(item, value.type.dtype) if item.host is None else item.host
+
+    def _host_read(self, item: Item, dtype: str) -> int:
+        """A number of its own for what lies in memory, or in the blob as a constant."""
+        made = self.emitter.new_host()
         if item.data is not None:
             data = item.data
-            emitter.host("host", [], [made], compute=lambda _none: [data])
-            return made
-        view = self.materialise(item)
-        emitter.host("read", [view.buffer], [made], view=view, dtype=value.type.dtype)
+            self.emitter.host("host", [], [made], compute=lambda _none: [data])
+        else:
+            view = self.materialise(item)
+            self.emitter.host("read", [view.buffer], [made], view=view, dtype=dtype)
         return made
 
     def on_arena(self, item: Item) -> View | None:
@@ -251,6 +253,16 @@ class Planner:
         if item.data is not None and not item.is_stored_type:
             return None
         return self.materialise(item)
+
+    def in_bytes(self, item: Item) -> Item:
+        """The item stored as bytes, which hold its bounds; some kernels write int32 always."""
+        view = self.materialise(item)
+        if view.buffer.type == "U8":
+            return item
+        same = Chain("CLIP", (item,), (item.low, item.high))
+        made = replace(item, view=None, host=None, product=None, chain=same, is_wide=False)
+        self.materialise(made)
+        return made
 
     def materialise(self, item: Item) -> View:
         """Where the item lies; computes it if it was not yet."""
@@ -278,11 +290,7 @@ class Planner:
         except NoProgramError:
             assert item.chain is not None
         chain = item.chain
-        views = [self.materialise(arg) for arg in chain.args]
-        reads = []
-        for view in views:
-            reads.append(self.emitter.new_host())
-            self.emitter.host("read", [view.buffer], [reads[-1]], view=view, dtype="int64")
+        reads = [self._host_read(arg, "int64") for arg in chain.args]
         made = self.emitter.new_host()
         self.emitter.host(
             "host", reads, [made], compute=lambda arrays: [compute_chain(chain, arrays)]

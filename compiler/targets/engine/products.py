@@ -47,8 +47,7 @@ def _sums(weight: Array, data: Item) -> tuple[Array, Array, bool]:
 
 def _fits(weight: Array, data: Item) -> bool:
     return (
-        data.is_stored_type
-        and data.storage[0] == "U8"
+        (0 <= data.low <= data.high <= 255 or -128 <= data.low <= data.high <= 127)
         and weight.size > 0
         and int(weight.min()) >= -128
         and int(weight.max()) <= 127
@@ -112,6 +111,7 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
     channels, inner, height, width = weight.shape
     if height * width > _MOST_SEGMENTS or planner.on_arena(data) is None:
         return False
+    data = planner.in_bytes(data)
     depthwise = inner == 1 and attrs.groups == channels and channels > 1
     flat = weight.reshape(channels, -1)
 
@@ -293,6 +293,7 @@ def dense(planner: Planner, step: Step, args: list[Item]) -> bool:
     weight = kernel.data.T if by_column else kernel.data
     if not _fits(weight, data) or not prod(data.shape) or planner.on_arena(data) is None:
         return False
+    data = planner.in_bytes(data)
     shape = step.results[0].type.concrete_shape
 
     def emit(item: Item, epilogue: Epilogue, product: Product) -> View:

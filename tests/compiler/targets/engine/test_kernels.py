@@ -17,6 +17,7 @@ from compiler import relay
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.engine.elementwise import NoProgramError
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas, load_library, shipped_library
 from compiler.targets.reference.executor import ReferenceExecutor
@@ -199,6 +200,42 @@ def test_an_operator_without_a_kernel_runs_on_numpy() -> None:
     mod = relay.module(relay.op.clip(total, a_min=-50, a_max=50))
     executor = agree(mod, drawn(np.random.default_rng(0), (1, 4, 3), "int8", False))
     assert executor.host_steps == 1
+
+
+@pytest.mark.parametrize("wide", ["nn.global_avg_pool2d", "mean"])
+def test_int32_of_a_kernel_is_read_as_bytes(wide: str) -> None:
+    op, rng = relay.op, np.random.default_rng(1)
+    x = relay.var("x", (1, 8, 4, 4), "uint8")
+    data = op.cast(x, dtype="int32")
+    pooled = op.nn.global_avg_pool2d(data) if "pool" in wide else op.mean(data, axis=(2, 3))
+    narrow = op.reshape(op.cast(pooled, dtype="uint8"), newshape=(1, 8))
+    weight = relay.const(rng.integers(-128, 128, (5, 8)).astype("int8"))
+    agree(
+        relay.module(op.nn.dense(narrow, weight, out_dtype="int32")),
+        drawn(rng, (1, 8, 4, 4), "uint8", False),
+    )
+
+
+def test_chains_without_a_program_run_on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise NoProgramError
+
+    monkeypatch.setattr("compiler.targets.engine.planner.emit_program", refused)
+    op, rng = relay.op, np.random.default_rng(2)
+    x = relay.var("x", (2, 3, 5), "int8")
+    row = relay.const(rng.integers(-30, 30, (5,)).astype("int32"))
+    one = relay.const(np.array(-22, "int32"))
+    scaled = op.fixed_point_multiply(
+        op.cast(op.multiply(op.cast(x, dtype="int32"), row), dtype="int64"),
+        multiplier=1899375104,
+        shift=-5,
+    )
+    clipped = op.cast(op.clip(scaled, a_min=-106, a_max=149), dtype="int32")
+    executor = agree(
+        relay.module(op.cast(op.add(op.add(clipped, one), row), dtype="int16")),
+        drawn(rng, (2, 3, 5), "int8", False),
+    )
+    assert executor.host_steps > 0
 
 
 def test_many_threads_share_a_batch_and_an_executor() -> None:
