@@ -19,7 +19,7 @@ def test_a_table_a_page_and_the_outputs(tmp_path: Path, capfd: Output) -> None:
     assert "conv_2" in shown
     assert "integer: SQNR" in shown
     text = path.read_text("utf-8")
-    assert text.startswith("<!DOCTYPE html>")
+    assert text.startswith("<!doctype html>")
     assert "gemm_0" in text
 
 

@@ -26,6 +26,7 @@ from compiler.runtime.archive import MANIFEST, json_bytes, write_archive
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.npy import npy_bytes
 from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.engine.library import is_available
 from qsearch.cli.main import run
 
 Members = dict[str, bytes]
@@ -145,7 +146,7 @@ def test_what_compile_writes_is_proved(shipped: Path) -> None:
     assert found.acceptable(require_record=True)
     tested = found.to_dict()["tested"]
     # Stored samples; four kinds of inputs of main, two of the core, on each of the other executors.
-    executors = 2 if find_compiler() is None else 3
+    executors = 2 + (find_compiler() is not None) + is_available()
     assert [row["differing"] for row in tested] == [0] * (1 + 6 * executors)
     assert found.evaluation is None
 

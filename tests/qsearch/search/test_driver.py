@@ -408,13 +408,13 @@ def test_an_error_ends_its_trial_and_not_the_study(
     repository: Repository, error: Exception, state: str
 ) -> None:
     def answer(request: EvaluationRequest) -> EvaluationResult:
-        if request.qconfig["weight_granularity"] == "channel":
+        if request.qconfig["weight_rounding"] == "adaptive":
             raise error
         return made_up(request)
 
     search(repository, FakePool(answer=answer))
     trials = trials_of(repository)
-    hit = [t for t in trials if t.qconfig["weight_granularity"] == "channel"]
+    hit = [t for t in trials if t.qconfig["weight_rounding"] == "adaptive"]
     assert hit
     assert all(t.state == state for t in hit)
     assert all(t.outcome.failure is not None for t in hit)

@@ -81,7 +81,7 @@ def test_calibration_and_baseline_are_done_once_per_study(
     options = {"pool": "inline", "out": tmp_path / "run"}
     first = qsearch.launch("digits", trials=4, **options)
     graphs = graph_variants(first.trials)
-    assert pools[0].asked["channels"] == pools[0].asked["products"] == 1
+    assert pools[0].asked["channels"] == pools[0].asked["sample"] == 1
     assert pools[0].asked["ranges"] == pools[0].asked["histograms"] == len(graphs)
     # The baseline, and two other preparations of the first 64 images.
     assert pools[0].asked["float"] == 20 + 2 * 4
