@@ -41,7 +41,7 @@ def reconstructed(rows: Floats, gram: Floats, limit: int) -> Floats:
         (groups, outputs, taps).
     """
     nearest = on_grid(rows, limit)
-    hessian = _damped(gram)
+    hessian = damped(gram)
     order = np.argsort(-np.diagonal(hessian, axis1=1, axis2=2), axis=1, kind="stable")
     columns = order[:, None, :]
     sorted_rows = np.take_along_axis(rows, columns, axis=2)
@@ -53,11 +53,12 @@ def reconstructed(rows: Floats, gram: Floats, limit: int) -> Floats:
     return np.asarray(np.where(worse[:, :, None], nearest, result))
 
 
-def _damped(gram: Floats) -> Floats:
+def damped(gram: Floats, part: float = _DAMPING) -> Floats:
+    """The products with a part of each group's mean diagonal added to its diagonal."""
     diagonal = np.diagonal(gram, axis1=1, axis2=2)
     mean = diagonal.mean(axis=1)
     # A group that has seen zeros only: every choice is as good, so the nearest is taken.
-    extra = np.where(mean > 0, _DAMPING * mean, 1.0)
+    extra = np.where(mean > 0, part * mean, 1.0)
     return gram + extra[:, None, None] * np.eye(gram.shape[1])
 
 

@@ -38,7 +38,7 @@ from compiler.qtypes.channel_ranges import ChannelRanges, InputGram
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.quantize._bias_correction import biases_of, corrected_bias
 from compiler.quantize._prefix_runs import PrefixRuns
-from compiler.quantize._reconstruction import reconstructed
+from compiler.quantize._reconstruction import damped, reconstructed
 from compiler.quantize._weight_rounding import PointRows, cut_rows, joined_rows
 from compiler.quantize.calibration.input_grams import blocked, column_rules, units_of
 from compiler.quantize.calibration.input_sample import InputSample
@@ -102,11 +102,8 @@ def round_sequentially(
 def _levels(held: PointRows, seen: _Seen, centred: bool) -> Floats:
     rows = cut_rows(held.rows, seen.gram)
     hessian = seen.gram.matrix(centred)
-    mean = np.diagonal(hessian, axis1=1, axis2=2).mean(axis=1)
-    damping = np.where(mean > 0, _DAMPING * mean, 1.0)[:, None, None]
-    damped = hessian + damping * np.eye(hessian.shape[1])
     wanted = (rows @ seen.cross(centred)).transpose(0, 2, 1)
-    moved = rows + np.linalg.solve(damped, wanted).transpose(0, 2, 1)
+    moved = rows + np.linalg.solve(damped(hessian, _DAMPING), wanted).transpose(0, 2, 1)
     return joined_rows(reconstructed(moved, hessian, held.limit), held.rows.shape)
 
 
