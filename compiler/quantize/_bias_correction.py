@@ -22,7 +22,7 @@ from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import rebuilt
+from compiler.ir.rebuild import substitute
 from compiler.ops.annotation.attach_simulated_quantize import is_quantized_constant
 from compiler.ops.evaluate import evaluate_call
 from compiler.ops.rules.product_shape import FQProductShape
@@ -54,8 +54,7 @@ def correct_biases(
             replaced[bias] = corrected_bias(bias, product, errors[product])
     if not replaced:
         return simulated
-    done = rebuilt(post_order(main.body), lambda node, _: replaced.get(node))
-    changed = main.with_fields(body=done[main.body])
+    changed = main.with_fields(body=substitute(main.body, replaced))
     return infer_module(simulated.with_function("main", changed))
 
 

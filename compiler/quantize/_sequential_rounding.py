@@ -27,11 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Expr, Function
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import rebuilt
+from compiler.ir.rebuild import substitute
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
 from compiler.qtypes.channel_ranges import ChannelRanges, InputGram
@@ -94,8 +93,7 @@ def round_sequentially(
         if bias is not None:
             error = seen.mean_error(held.rows, levels) * held.scales
             runs.replaced[bias] = corrected_bias(bias, call, error.reshape(-1))
-    done = rebuilt(post_order(main.body), lambda node, _: runs.replaced.get(node))
-    changed = main.with_fields(body=done[main.body])
+    changed = main.with_fields(body=substitute(main.body, runs.replaced))
     return infer_module(simulated.with_function("main", changed))
 
 

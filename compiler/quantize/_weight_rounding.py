@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CalibrationError
-from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, describe
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ir.rebuild import rebuilt
+from compiler.ir.rebuild import substitute
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
 from compiler.ops.rules.integer_calls import along_axis
@@ -63,8 +62,7 @@ def round_weights(
         assert isinstance(point, Call)
         if point not in replaced:  # a weight that two layers read is fitted to the first
             replaced[point] = _rounded(point, rule, one.gram, centred)
-    done = rebuilt(post_order(main.body), lambda node, _: replaced.get(node))
-    changed = main.with_fields(body=done[main.body])
+    changed = main.with_fields(body=substitute(main.body, replaced))
     return infer_module(simulated.with_function("main", changed))
 
 

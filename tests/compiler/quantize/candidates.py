@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler import evaluate
+from compiler import evaluate, relay
 from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.ir.module import IRModule
 from compiler.proof.derive import derive_static
@@ -25,6 +25,11 @@ from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.ort.session import OrtExecutor
 
 Batch = dict[str, Any]
+
+
+def const(rng: np.random.Generator, *shape: int) -> Any:
+    """A weight or bias, drawn from a normal distribution."""
+    return relay.const(rng.normal(0, 0.4, shape).astype(np.float32))
 
 
 def calibrated(

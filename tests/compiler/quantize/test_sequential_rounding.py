@@ -24,17 +24,13 @@ from compiler.quantize import (
 )
 from compiler.quantize import _prefix_runs as prefix_runs
 from compiler.quantize.calibration.input_sample import InputSample, sample_inputs
-from tests.compiler.quantize.candidates import assert_same_integers, calibrated
+from tests.compiler.quantize.candidates import assert_same_integers, calibrated, const
 
 SEQUENTIAL = QConfig.recommended(
     weight_rounding="sequential", calibrate_mode="max", weight_granularity="channel"
 )
 
 Batches = list[dict[str, Any]]
-
-
-def const(rng: np.random.Generator, *shape: int) -> Any:
-    return relay.const(rng.normal(0, 0.4, shape).astype(np.float32))
 
 
 def network(rng: np.random.Generator, c: int = 4, d: int = 6) -> IRModule:

@@ -34,13 +34,9 @@ from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
-from tests.compiler.quantize.candidates import calibrated
+from tests.compiler.quantize.candidates import calibrated, const
 
 ADAPTIVE = QConfig.recommended(weight_rounding="adaptive", calibrate_mode="max")
-
-
-def const(rng: np.random.Generator, *shape: int) -> Any:
-    return relay.const(rng.normal(0, 0.4, shape).astype(np.float32))
 
 
 def network(rng: np.random.Generator, c: int = 4, d: int = 6) -> IRModule:
