@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import tempfile
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,13 +112,12 @@ class WorkerPool(Protocol):
         """Release every worker; idempotent."""
 
 
-_RAY_NOTE = Path("/tmp/ray/ray_current_cluster")
-
-
 def running_cluster() -> str | None:
     """Address of the cluster that `ray start` began on this machine last, if somebody answers."""
+    # Where Ray keeps its files; Ray itself takes long to import.
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     try:
-        address = _RAY_NOTE.read_text(encoding="ascii").strip()
+        address = Path(folder, "ray", "ray_current_cluster").read_text(encoding="ascii").strip()
         host, _, port = address.rpartition(":")
         socket.create_connection((host, int(port)), timeout=0.2).close()
     except (OSError, ValueError):
