@@ -11,7 +11,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -29,7 +29,13 @@ from sqlalchemy.exc import (
 
 from qsearch.errors import EmptyStoreError, StoreError
 from qsearch.process import file_lock, interrupts_kept
-from qsearch.store.schema import REVISIONS, found_revision, make_schema, upgrade_schema
+from qsearch.store.schema import (
+    REVISIONS,
+    STUDIES,
+    found_revision,
+    make_schema,
+    upgrade_schema,
+)
 
 BUSY_TIMEOUT_MS = 5_000
 """How long SQLite waits for a lock in silence; ``Patience`` waits on, and says so."""
@@ -101,7 +107,13 @@ def _sqlite_code(error: BaseException) -> int | None:
     return None if code is None else int(code) & 0xFF
 
 
-def open_engine(storage: str, *, create: bool = True, patience: Patience | None = None) -> Engine:
+def open_engine(
+    storage: str,
+    *,
+    create: bool = True,
+    patience: Patience | None = None,
+    schemas: Collection[str] = STUDIES,
+) -> Engine:
     """Connect, and bring an empty database to the newest schema.
 
     A schema of an older version is left alone: ``qsearch store migrate`` brings it up to date.
@@ -110,6 +122,7 @@ def open_engine(storage: str, *, create: bool = True, patience: Patience | None 
         storage: ``sqlite:///path`` or ``postgresql://user:password@host/database``.
         create: False refuses a database that does not exist yet.
         patience: with a lock that another process holds.
+        schemas: those that will do; a server's queue needs the newest.
     Raises:
         StoreError: no such URL, driver or server; or a schema of another version.
     """
@@ -119,7 +132,7 @@ def open_engine(storage: str, *, create: bool = True, patience: Patience | None 
 
     def attempt() -> Engine:
         engine = _create(url)
-        if not _is_current(engine, url, create):
+        if not _is_current(engine, url, create, schemas):
             with engine.connect() as connection:
                 make_schema(connection)
         return engine
@@ -341,7 +354,7 @@ def _on_sqlite_begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN" if reader else "BEGIN IMMEDIATE")
 
 
-def _is_current(engine: Engine, url: URL, create: bool) -> bool:
+def _is_current(engine: Engine, url: URL, create: bool, schemas: Collection[str] = STUDIES) -> bool:
     """Whether the schema is there; False means that it may be made.
 
     Raises:
@@ -351,7 +364,7 @@ def _is_current(engine: Engine, url: URL, create: bool) -> bool:
     if found is None and not create:
         raise _no_study(url)
     head = REVISIONS[-1]
-    if found is not None and found != head:
+    if found is not None and found not in schemas:
         raise _other_schema(url, found, head)
     return found is not None
 

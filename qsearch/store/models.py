@@ -226,3 +226,48 @@ class LogRow(OfStudy, Table):
     source: Mapped[str] = mapped_column(Text)
     excerpt: Mapped[str] = mapped_column(Text)
     at: Mapped[float]
+
+
+class JobRow(Table):
+    """A study that a server runs for one of its users; ``server`` names the server's folder.
+
+    ``state`` is queued, running, done, failed or cancelled. ``settings`` are those of ``launch``,
+    with hashes of uploads for files. ``attempts`` counts drivers that died one after the other.
+    """
+
+    __tablename__ = "qs_job"
+    __table_args__ = (UniqueConstraint("server", "name"), Index(None, "server", "state"))
+
+    server: Mapped[str] = mapped_column(String(32))
+    name: Mapped[str] = mapped_column(String(64))
+    owner: Mapped[str] = mapped_column(String(64))
+    priority: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))
+    settings: Mapped[dict[str, Any]]
+    trials: Mapped[int]
+    attempts: Mapped[int]
+    pid: Mapped[int | None]
+    seconds: Mapped[float]
+    cancelled: Mapped[bool]
+    exit_code: Mapped[int | None]
+    error_what: Mapped[str | None] = mapped_column(Text)
+    error_where: Mapped[str | None] = mapped_column(Text)
+    error_fix: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[float]
+    started_at: Mapped[float | None]
+    finished_at: Mapped[float | None]
+    retry_at: Mapped[float | None]
+
+
+class UploadRow(Table):
+    """A file that a user of a server uploaded; equal files of several users are stored once."""
+
+    __tablename__ = "qs_upload"
+    __table_args__ = (UniqueConstraint("server", "owner", "sha256", "kind"),)
+
+    server: Mapped[str] = mapped_column(String(32))
+    owner: Mapped[str] = mapped_column(String(64))
+    sha256: Mapped[str] = mapped_column(String(64))
+    kind: Mapped[str] = mapped_column(String(8))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[float]

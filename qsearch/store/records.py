@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeVar
 TrialState = Literal["waiting", "running", "complete", "pruned", "failed", "infeasible"]
 StudyState = Literal["running", "paused", "complete", "stopped", "failed"]
 CommandKind = Literal["pause", "resume", "stop"]
+JobState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 UNFINISHED: Final[tuple[TrialState, ...]] = ("waiting", "running")
 FINISHED: Final[tuple[TrialState, ...]] = ("complete", "pruned", "failed", "infeasible")
@@ -270,6 +271,54 @@ class LogExcerpt:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A study to be queued on a server; fields as in ``JobRow``."""
+
+    server: str
+    name: str
+    owner: str
+    priority: int
+    settings: Mapping[str, Any]
+    trials: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job(NewJob):
+    """A job as it is stored.
+
+    Attributes:
+        attempts: drivers that died on it since one of them got on.
+        pid: process of its driver, or of its last one.
+        seconds: how long its drivers ran, all attempts.
+        cancelled: its owner wants no more of it; its driver may still write the best so far.
+        exit_code: that ``qsearch launch`` would have ended with.
+    """
+
+    id: int
+    state: JobState
+    attempts: int
+    pid: int | None
+    seconds: float
+    cancelled: bool
+    exit_code: int | None
+    failure: Failure | None
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    retry_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that a user uploaded; ``kind`` is its suffix."""
+
+    sha256: str
+    kind: str
+    bytes: int
+    created_at: float
+
+
 # From rows to records ---------------------------------------------------------------------------
 
 
@@ -315,16 +364,20 @@ def _current_spec(spec: dict[str, Any]) -> dict[str, Any]:
 
 def trial_of(row: Any) -> Trial:
     """A row of qs_trial as a record."""
-    failure = Failure(row.error_what, row.error_where, row.error_fix) if row.error_what else None
     outcome = record_of(
         Outcome,
         row,
         collapsed=bool(row.collapsed),
-        failure=failure,
+        failure=failure_of(row),
         from_store=bool(row.from_store),
         objective_values=objective_values_of(row),
     )
     return record_of(Trial, row, outcome=outcome)
+
+
+def failure_of(row: Any) -> Failure | None:
+    """The error in the columns of a row, if there is one."""
+    return Failure(row.error_what, row.error_where, row.error_fix) if row.error_what else None
 
 
 def objective_values_of(row: Any) -> tuple[float, ...] | None:

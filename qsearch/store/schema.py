@@ -9,8 +9,10 @@ from sqlalchemy import Connection, inspect
 
 from qsearch.store.models import VERSION_TABLE, Table
 
-REVISIONS: Final = ("0001", "0002")
+REVISIONS: Final = ("0001", "0002", "0003")
 """Schemas that this version knows, oldest first; a file of ``migrations/versions`` makes each."""
+STUDIES: Final = REVISIONS[1:]
+"""Schemas whose studies are read and written as they are; the newest adds a server's queue."""
 
 # Any number that no other program uses for its advisory locks.
 _MIGRATION_LOCK: Final = 0x71735F6D6967

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
+from sqlalchemy import Engine, inspect
 from sqlalchemy.exc import DBAPIError
 
 import qsearch.store.engine
@@ -26,7 +27,7 @@ from qsearch.store.engine import (
 from qsearch.store.models import VERSION_TABLE, Table
 from qsearch.store.records import Ended, NewStudy, NewTrial, Outcome
 from qsearch.store.repository import Repository
-from qsearch.store.schema import REVISIONS
+from qsearch.store.schema import REVISIONS, STUDIES
 
 CLAIM = """
 import sys
@@ -220,7 +221,9 @@ def test_a_database_of_every_older_schema_is_migrated_by_command_only(
     old: str, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{shutil.copy(ASSETS / f'{old}.db', tmp_path / 'study.db')}"
-    for refuses in (open_engine, open_reader):
+    opens: list[Callable[[str], Engine]] = [lambda url: open_engine(url, schemas=REVISIONS[-1:])]
+    opens += [open_engine, open_reader] if old not in STUDIES else []
+    for refuses in opens:
         with pytest.raises(StoreError, match=f"schema '{old}'") as caught:
             refuses(url)
         assert "qsearch store migrate" in (caught.value.fix or "")
@@ -236,6 +239,16 @@ def test_a_database_of_every_older_schema_is_migrated_by_command_only(
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
         assert compare_metadata(context, Table.metadata) == []
     repository.close()
+
+
+def test_studies_of_the_schema_without_a_queue_are_used_as_they_are(tmp_path: Path) -> None:
+    url = f"sqlite:///{shutil.copy(ASSETS / '0002.db', tmp_path / 'study.db')}"
+    repository = Repository(open_engine(url))
+    (study,) = repository.studies()
+    repository.set_target(study.id, 9)
+    repository.close()
+    assert Repository(open_reader(url)).study(study.name).target_trials == 9
+    assert schema_version(url)[0] == "0002"
 
 
 def test_a_new_database_has_the_schema_of_a_migrated_one(tmp_path: Path) -> None:

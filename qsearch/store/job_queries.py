@@ -1,0 +1,178 @@
+"""Questions about the queue of a server: jobs, and the files that users uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from qsearch.errors import TakenError
+from qsearch.store.database import Database
+from qsearch.store.models import JobRow, UploadRow
+from qsearch.store.records import (
+    Failure,
+    Job,
+    JobState,
+    NewJob,
+    Upload,
+    columns_of,
+    failure_of,
+    record_of,
+)
+
+_COLUMNS = JobRow.__table__.columns
+_UNFINISHED = ("queued", "running")
+
+
+class JobQueries(Database):
+    """Queue, start and end jobs; keep the books of uploads.
+
+    A job changes its state only from the state that the caller names, so a server that starts again
+    and a driver that ends at the same time do not undo each other's work.
+    """
+
+    def add_job(self, job: NewJob) -> Job:
+        """Queue a job.
+
+        Raises:
+            TakenError: the server has a job of this name.
+        """
+        row = insert(JobRow).values(
+            **columns_of(job),
+            state="queued",
+            attempts=0,
+            seconds=0.0,
+            cancelled=False,
+            created_at=self._clock(),
+        )
+        try:
+            self.execute(row)
+        except IntegrityError as error:
+            raise TakenError(
+                f"there is a study {job.name!r} already", where="name", fix="choose another"
+            ) from error
+        (made,) = self.jobs(job.server, name=job.name)
+        return made
+
+    def jobs(
+        self, server: str, *, name: str | None = None, states: Collection[JobState] | None = None
+    ) -> list[Job]:
+        """Jobs of a server, oldest first: all, the one of a name, or those in some states."""
+        query = select(*_COLUMNS).where(JobRow.server == server)
+        if name is not None:
+            query = query.where(JobRow.name == name)
+        if states is not None:
+            query = query.where(JobRow.state.in_(states))
+        return [_job_of(row) for row in self.read(query.order_by(JobRow.id))]
+
+    def job(self, job_id: int) -> Job | None:
+        """The job of this id, if it was not deleted."""
+        rows = self.read(select(*_COLUMNS).where(JobRow.id == job_id))
+        return _job_of(rows[0]) if rows else None
+
+    def start_job(self, job_id: int) -> bool:
+        """Note that a driver starts; False where the job is not queued any more."""
+        return self._change(job_id, ("queued",), state="running", started_at=self._clock())
+
+    def note_driver(self, job_id: int, pid: int) -> None:
+        """Keep the process that drives a job."""
+        self._change(job_id, ("running",), pid=pid)
+
+    def requeue_job(
+        self, job_id: int, attempts: int, delay_s: float = 0.0, failure: Failure | None = None
+    ) -> bool:
+        """Let a job whose driver is gone wait again; ``failure`` says why where that is known."""
+        return self._change(
+            job_id,
+            ("running",),
+            state="queued",
+            attempts=attempts,
+            retry_at=self._clock() + delay_s,
+            **_columns_of(failure),
+        )
+
+    def end_job(
+        self,
+        job_id: int,
+        state: JobState,
+        exit_code: int | None = None,
+        failure: Failure | None = None,
+    ) -> bool:
+        """Note how a job ended; False where it had ended."""
+        ended = {"state": state, "exit_code": exit_code, "finished_at": self._clock()}
+        return self._change(job_id, _UNFINISHED, **ended, **_columns_of(failure))
+
+    def reopen_job(self, job_id: int, settings: Mapping[str, Any], trials: int) -> bool:
+        """Queue a job that ended once more; the study goes on where it stood."""
+        changed = update(JobRow).where(JobRow.id == job_id, JobRow.state.not_in(_UNFINISHED))
+        fresh = {"state": "queued", "attempts": 0, "cancelled": False, "exit_code": None}
+        times = {"created_at": self._clock(), "finished_at": None, "retry_at": None}
+        return bool(
+            self.execute(
+                changed.values(
+                    **fresh, **times, **_columns_of(None), settings=dict(settings), trials=trials
+                )
+            )
+        )
+
+    def cancel_job(self, job_id: int) -> bool:
+        """Note that nobody wants a job any more; one that waits ends here."""
+        self._change(job_id, ("queued",), state="cancelled", finished_at=self._clock())
+        return self._change(job_id, (*_UNFINISHED, "cancelled"), cancelled=True)
+
+    def set_priority(self, job_id: int, priority: int) -> bool:
+        """Move a job that waits; False where it does not."""
+        return self._change(job_id, ("queued",), priority=priority)
+
+    def add_seconds(self, job_id: int, seconds: float) -> None:
+        """Count the time that a driver ran."""
+        self._change(job_id, ("running",), seconds=JobRow.seconds + seconds)
+
+    def delete_job(self, server: str, name: str) -> None:
+        """Forget a job that ended."""
+        ended = JobRow.state.not_in(_UNFINISHED)
+        self.execute(
+            delete(JobRow).where(JobRow.server == server, JobRow.name == name, ended),
+        )
+
+    def _change(self, job_id: int, states: Collection[str], **values: Any) -> bool:
+        mine = update(JobRow).where(JobRow.id == job_id, JobRow.state.in_(states))
+        return bool(self.execute(mine.values(**values)))
+
+    # Uploads
+
+    def add_upload(self, server: str, owner: str, upload: Upload) -> None:
+        """Note that a user uploaded a file; once more is no error."""
+        row = insert(UploadRow).values(server=server, owner=owner, **columns_of(upload))
+        try:
+            self.execute(row)
+        except IntegrityError:
+            return
+
+    def uploads_of(self, server: str, owner: str) -> list[Upload]:
+        """What a user uploaded, oldest first."""
+        query = select(*UploadRow.__table__.columns).where(
+            UploadRow.server == server, UploadRow.owner == owner
+        )
+        return [record_of(Upload, row) for row in self.read(query.order_by(UploadRow.id))]
+
+    def forget_upload(self, server: str, owner: str, sha256: str) -> int:
+        """Take an upload from a user's list; how many users still have the file."""
+        of_file = (UploadRow.server == server, UploadRow.sha256 == sha256)
+        self.execute(delete(UploadRow).where(*of_file, UploadRow.owner == owner))
+        return int(self.read(select(func.count()).select_from(UploadRow).where(*of_file))[0][0])
+
+
+def _job_of(row: Any) -> Job:
+    return record_of(Job, row, failure=failure_of(row), cancelled=bool(row.cancelled))
+
+
+def _columns_of(failure: Failure | None) -> dict[str, str | None]:
+    told = failure or Failure("")
+    return {
+        "error_what": told.what or None,
+        "error_where": told.where,
+        "error_fix": told.fix,
+    }
