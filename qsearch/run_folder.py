@@ -78,7 +78,7 @@ class RunFolder:
 
     @property
     def artifacts(self) -> Path:
-        """Files by sha256: float module, statistics, baseline outputs."""
+        """Float module, statistics and baseline outputs, for resuming."""
         return self.path / "artifacts"
 
     @property

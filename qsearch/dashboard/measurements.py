@@ -56,8 +56,10 @@ def measurements(found: Shared, study: Snapshot, trial: Trial) -> Measurements:
     spec = study.study.spec
     files: dict[str, dict[str, Path]] = {}
     for each in study.repository.artifacts_of(study.study.id):
-        if store is not None and store.has(each.sha256):
-            files.setdefault(each.kind, {})[each.key] = store.path(each.sha256).absolute()
+        if store is not None and store.has(each.kind, each.sha256):
+            files.setdefault(each.kind, {})[each.key] = store.path(
+                each.kind, each.sha256
+            ).absolute()
     key = {
         "module": spec.get("module_sha256"),
         "calib": spec.get("calib_sha256"),

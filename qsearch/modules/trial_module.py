@@ -167,7 +167,7 @@ def _bytes(artifacts: StudyArtifacts, kind: str) -> bytes:
         StoreError: it is not on this machine.
     """
     for row in artifacts.repository.artifacts_of(artifacts.study_id, kind):
-        return artifacts.files.get(row.sha256)
+        return artifacts.files.get(kind, row.sha256)
     raise StoreError(
         f"the study kept no {kind.replace('_', ' ')}",
         where="artifacts",

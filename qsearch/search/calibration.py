@@ -143,12 +143,12 @@ class KeptStatistics:
         key = stored_key(self.key, kind, fields)
         rows, study_id = self.artifacts.repository, self.artifacts.study_id
         for artifact in rows.artifacts_by_key(kind, key):
-            if self.artifacts.files.has(artifact.sha256):
+            if self.artifacts.files.has(kind, artifact.sha256):
                 # Each study names what it reads, so that it outlives the one that measured.
                 own = rows.artifacts_of(study_id, kind)
                 if all(each.key != key for each in own):
                     rows.save_artifact(study_id, replace(artifact, cpu_s=0.0))
-                return self.artifacts.files.get_arrays(artifact.sha256)
+                return self.artifacts.files.get_arrays(kind, artifact.sha256)
         return None
 
     def save(self, kind: str, fields: Mapping[str, Any], found: Storable) -> None:

@@ -42,7 +42,7 @@ class StudyContext:
 
 @dataclass(frozen=True, slots=True)
 class StudyArtifacts:
-    """Large values of one study: files named by their content, and rows that say what they are.
+    """Large values of one study: files, and rows that say what they were made from.
 
     Attributes:
         repository, study_id: where the rows are.
@@ -64,17 +64,17 @@ class StudyArtifacts:
             cpu_s: CPU seconds that making it took.
         """
         if isinstance(value, bytes):
-            file = self.files.put(value)
+            file = self.files.put(kind, value)
         else:
-            file = self.files.put_arrays({k: np.asarray(v) for k, v in value.items()})
+            file = self.files.put_arrays(kind, {k: np.asarray(v) for k, v in value.items()})
         row = StoredArtifact(kind, key, file.sha256, file.bytes, cpu_s)
         self.repository.save_artifact(self.study_id, row)
 
     def arrays(self, kind: str, key: str) -> dict[str, NDArray[Any]] | None:
         """The arrays that this study keeps under the kind and key; None where there are none."""
         for row in self.repository.artifacts_of(self.study_id, kind):
-            if row.key == key and self.files.has(row.sha256):
-                return self.files.get_arrays(row.sha256)
+            if row.key == key and self.files.has(kind, row.sha256):
+                return self.files.get_arrays(kind, row.sha256)
         return None
 
 

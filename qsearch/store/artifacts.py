@@ -1,52 +1,60 @@
-"""Files by sha256. What is written is complete or absent: temporary name, fsync, rename."""
+"""Files by kind and sha256, complete or absent: temporary name, fsync, rename."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qsearch.errors import RunFolderError, StoreError
 
+_KIND: Final = re.compile(r"[a-z_]{1,32}")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_SUFFIXES: Final = {"float_module": ".ir", "interface": ".json"}
+"""Kind -> ending of the file name; the files of all other kinds hold arrays (.npz)."""
+_LETTERS: Final = 12
+
 
 @dataclass(frozen=True, slots=True)
 class ArtifactId:
-    """Name (sha256, lower-case hex) and size of a stored file."""
+    """What a stored file is, the sha256 of its content (lower-case hex), and its size."""
 
+    kind: str
     sha256: str
     bytes: int
 
 
 class ArtifactStore:
-    """A folder of immutable files, two levels deep, named by their content."""
+    """A folder of immutable files, named by what they are and by their content."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def put(self, data: bytes) -> ArtifactId:
+    def put(self, kind: str, data: bytes) -> ArtifactId:
         """Store ``data``; storing it twice is free."""
-        artifact = ArtifactId(hashlib.sha256(data).hexdigest(), len(data))
-        path = self.path(artifact.sha256)
+        artifact = ArtifactId(kind, hashlib.sha256(data).hexdigest(), len(data))
+        path = self.path(kind, artifact.sha256)
         if not path.is_file():
             write_atomically(path, data)
         return artifact
 
-    def get(self, sha256: str) -> bytes:
+    def get(self, kind: str, sha256: str) -> bytes:
         """The bytes of an artefact.
 
         Raises:
             StoreError: it is not there, or the file was changed.
         """
-        path = self.path(sha256)
+        path = self.path(kind, sha256)
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -63,28 +71,39 @@ class ArtifactStore:
             )
         return data
 
-    def has(self, sha256: str) -> bool:
+    def has(self, kind: str, sha256: str) -> bool:
         """Whether the file is there (its content is checked by ``get``)."""
-        return self.path(sha256).is_file()
+        return self.path(kind, sha256).is_file()
 
-    def path(self, sha256: str) -> Path:
-        """Where an artefact lies."""
-        if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+    def path(self, kind: str, sha256: str) -> Path:
+        """Where an artefact lies: ``calibration-924043b1ae02.npz``.
+
+        Version 0.1 wrote ``92/924043b1ae02…``; a file that lies there is found there.
+
+        Raises:
+            StoreError: this is no kind, or no sha256.
+        """
+        if _KIND.fullmatch(kind) is None or _SHA256.fullmatch(sha256) is None:
             raise StoreError(
-                f"{sha256!r} is no artefact id", where="artifacts", fix="give a sha256"
+                f"{kind} {sha256!r} is no artefact", where="artifacts", fix="give a sha256"
             )
-        return self.root / sha256[:2] / sha256
+        former = self.root / sha256[:2] / sha256
+        return former if former.is_file() else self.root / _file_name(kind, sha256)
 
-    def put_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> ArtifactId:
+    def put_arrays(self, kind: str, arrays: Mapping[str, NDArray[Any]]) -> ArtifactId:
         """Store named arrays as one uncompressed .npz with sorted members."""
         buffer = io.BytesIO()
         np.savez(buffer, **{name: arrays[name] for name in sorted(arrays)})  # type: ignore[arg-type]
-        return self.put(buffer.getvalue())
+        return self.put(kind, buffer.getvalue())
 
-    def get_arrays(self, sha256: str) -> dict[str, NDArray[Any]]:
+    def get_arrays(self, kind: str, sha256: str) -> dict[str, NDArray[Any]]:
         """Arrays stored by ``put_arrays``."""
-        with np.load(io.BytesIO(self.get(sha256)), allow_pickle=False) as archive:
+        with np.load(io.BytesIO(self.get(kind, sha256)), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
+
+
+def _file_name(kind: str, sha256: str) -> str:
+    return f"{kind}-{sha256[:_LETTERS]}{_SUFFIXES.get(kind, '.npz')}"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -125,7 +144,7 @@ def _write_atomically(path: Path, data: bytes) -> None:
 class RemoteArtifactStore(ArtifactStore):
     """A local folder in front of a remote one: what is put goes to both, what is got is kept.
 
-    Files are named by their content, so a copy is never stale and two drivers may put the same one.
+    Names tell the content, so a copy is never stale and two drivers may put the same one.
 
     Args:
         root: the local folder.
@@ -146,43 +165,48 @@ class RemoteArtifactStore(ArtifactStore):
                 fix="pip install 'qsearch[remote]' and what fsspec needs for this kind of URL",
             ) from error
 
-    def put(self, data: bytes) -> ArtifactId:
+    def put(self, kind: str, data: bytes) -> ArtifactId:
         """Store ``data`` here and there; storing it twice is free.
 
         Raises:
             StoreError: the remote storage refuses.
         """
-        artifact = super().put(data)
-        remote = self._remote(artifact.sha256)
+        artifact = super().put(kind, data)
         try:
-            if not self._files.exists(remote):
-                self._files.makedirs(remote.rpartition("/")[0], exist_ok=True)
-                self._files.pipe_file(remote, data)
+            if self._remote(kind, artifact.sha256) is None:
+                self._files.makedirs(self._base, exist_ok=True)
+                self._files.pipe_file(f"{self._base}/{_file_name(kind, artifact.sha256)}", data)
         except Exception as error:  # whatever the storage's own client raises
             raise self._unreachable(error) from error
         return artifact
 
-    def get(self, sha256: str) -> bytes:
+    def get(self, kind: str, sha256: str) -> bytes:
         """The bytes of an artefact, fetched if it is not here; see ``ArtifactStore.get``."""
-        if not super().has(sha256) and self.has(sha256):
+        if not super().has(kind, sha256):
             try:
-                data: bytes = self._files.cat_file(self._remote(sha256))
+                remote = self._remote(kind, sha256)
+                data = None if remote is None else self._files.cat_file(remote)
             except Exception as error:  # whatever the storage's own client raises
                 raise self._unreachable(error) from error
-            write_atomically(self.path(sha256), data)
-        return super().get(sha256)
+            if data is not None:
+                write_atomically(self.path(kind, sha256), data)
+        return super().get(kind, sha256)
 
-    def has(self, sha256: str) -> bool:
+    def has(self, kind: str, sha256: str) -> bool:
         """Whether it is here or there."""
-        if super().has(sha256):
+        if super().has(kind, sha256):
             return True
         try:
-            return bool(self._files.exists(self._remote(sha256)))
+            return self._remote(kind, sha256) is not None
         except Exception as error:  # whatever the storage's own client raises
             raise self._unreachable(error) from error
 
-    def _remote(self, sha256: str) -> str:
-        return f"{self._base}/{self.path(sha256).relative_to(self.root).as_posix()}"
+    def _remote(self, kind: str, sha256: str) -> str | None:
+        """Where it lies there, also as version 0.1 named it; None where it is not."""
+        for name in (_file_name(kind, sha256), f"{sha256[:2]}/{sha256}"):
+            if self._files.exists(f"{self._base}/{name}"):
+                return f"{self._base}/{name}"
+        return None
 
     def _unreachable(self, error: Any) -> StoreError:
         return StoreError(

@@ -71,11 +71,13 @@ async def export(
 @router.get("/artifacts/{sha256}")
 def get_artifact(study: SnapshotDep, found: SharedDep, sha256: Sha256) -> FileResponse:
     """A file of the study by its content's sha256."""
-    known = {artifact.sha256 for artifact in study.repository.artifacts_of(study.study.id)}
+    kinds = {each.sha256: each.kind for each in study.repository.artifacts_of(study.study.id)}
+    kind = kinds.get(sha256)
     store = found.sources.artifacts(study.source, study.study)
-    if sha256 not in known or store is None or not store.has(sha256):
+    if kind is None or store is None or not store.has(kind, sha256):
         raise NotFoundError("the study has no such artefact", where=sha256)
-    return _attachment(store.path(sha256), f"{sha256}.npz")
+    path = store.path(kind, sha256)
+    return _attachment(path, path.name)
 
 
 def _attachment(path: FilePath, name: str) -> FileResponse:

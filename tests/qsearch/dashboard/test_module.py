@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
@@ -132,9 +133,11 @@ def test_statistics_that_claim_a_terabyte_are_an_error(runs, tmp_path):
 
 
 def test_artefacts_are_found_by_their_hash_only(searched, runs):
-    files = [p.name for p in (runs / "digits" / "artifacts").rglob("*") if p.is_file()]
-    answer = searched.get(f"{searched.study}/artifacts/{files[0]}")
+    (scales, *_) = (runs / "digits" / "artifacts").glob("scales-*.npz")
+    sha256 = hashlib.sha256(scales.read_bytes()).hexdigest()
+    answer = searched.get(f"{searched.study}/artifacts/{sha256}")
     assert answer.status_code == 200
+    assert scales.name in answer.headers["content-disposition"]
     assert searched.get(f"{searched.study}/artifacts/{'0' * 64}").status_code == 404
 
 

@@ -14,37 +14,58 @@ from qsearch.store.artifacts import ArtifactStore, write_atomically
 
 def test_an_artifact_is_named_by_its_content_and_stored_once(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
-    first, second = store.put(b"blob"), store.put(b"blob")
+    first, second = store.put("scales", b"blob"), store.put("scales", b"blob")
     assert first == second
     assert first.sha256 == hashlib.sha256(b"blob").hexdigest()
-    assert store.get(first.sha256) == b"blob"
-    assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 1
+    assert store.get("scales", first.sha256) == b"blob"
+    assert [p.name for p in tmp_path.iterdir()] == [f"scales-{first.sha256[:12]}.npz"]
+
+
+def test_files_of_earlier_versions_are_found_where_they_lie(tmp_path: Path) -> None:
+    data = b"statistics"
+    sha256 = hashlib.sha256(data).hexdigest()
+    (tmp_path / sha256[:2]).mkdir()
+    (tmp_path / sha256[:2] / sha256).write_bytes(data)
+    store = ArtifactStore(tmp_path)
+    assert store.has("calibration", sha256)
+    assert store.get("calibration", sha256) == data
+    store.put("calibration", data)
+    assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 1, "not written again"
 
 
 def test_arrays_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     a, b = np.arange(3, dtype=np.float32), np.array(["x"], dtype="U1")
-    first = store.put_arrays({"a": a, "b": b})
-    assert first == store.put_arrays({"b": b, "a": a})
-    back = store.get_arrays(first.sha256)
+    first = store.put_arrays("inputs", {"a": a, "b": b})
+    assert first == store.put_arrays("inputs", {"b": b, "a": a})
+    back = store.get_arrays("inputs", first.sha256)
     np.testing.assert_array_equal(back["a"], a)
     assert back["b"].tolist() == ["x"]
 
 
 def test_a_damaged_or_missing_artifact_is_refused(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
-    artifact = store.put(b"blob")
-    store.path(artifact.sha256).write_bytes(b"glob")
+    artifact = store.put("inputs", b"blob")
+    store.path("inputs", artifact.sha256).write_bytes(b"glob")
     with pytest.raises(StoreError, match="damaged"):
-        store.get(artifact.sha256)
+        store.get("inputs", artifact.sha256)
     with pytest.raises(StoreError, match="missing"):
-        store.get("0" * 64)
+        store.get("inputs", "0" * 64)
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "A" * 64, "0" * 63])
-def test_a_name_that_is_no_sha256_is_never_a_path(tmp_path: Path, name: str) -> None:
-    with pytest.raises(StoreError, match="no artefact id"):
-        ArtifactStore(tmp_path).get(name)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("inputs", "../../etc/passwd"),
+        ("inputs", "A" * 64),
+        ("inputs", "0" * 63),
+        ("../inputs", "0" * 64),
+        ("", "0" * 64),
+    ],
+)
+def test_what_is_no_kind_or_no_sha256_is_never_a_path(tmp_path: Path, kind: str, name: str) -> None:
+    with pytest.raises(StoreError, match="is no artefact"):
+        ArtifactStore(tmp_path).get(kind, name)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -21,22 +21,22 @@ def url() -> str:
 
 def test_what_one_driver_puts_another_gets(url: str, tmp_path: Path) -> None:
     here, there = (RemoteArtifactStore(tmp_path / name, url) for name in ("a", "b"))
-    artifact = here.put_arrays({"x": np.arange(5)})
-    assert there.has(artifact.sha256)
-    np.testing.assert_array_equal(there.get_arrays(artifact.sha256)["x"], np.arange(5))
-    assert there.path(artifact.sha256).is_file(), "kept for the next time"
+    artifact = here.put_arrays("inputs", {"x": np.arange(5)})
+    assert there.has("inputs", artifact.sha256)
+    np.testing.assert_array_equal(there.get_arrays("inputs", artifact.sha256)["x"], np.arange(5))
+    assert there.path("inputs", artifact.sha256).is_file(), "kept for the next time"
 
 
 def test_what_is_nowhere_or_damaged_is_told(url: str, tmp_path: Path) -> None:
     store = RemoteArtifactStore(tmp_path / "a", url)
-    artifact = store.put(b"weights")
-    assert not store.has("0" * 64)
+    artifact = store.put("scales", b"weights")
+    assert not store.has("scales", "0" * 64)
     with pytest.raises(StoreError, match="missing"):
-        store.get("0" * 64)
+        store.get("scales", "0" * 64)
     other = RemoteArtifactStore(tmp_path / "b", url)
-    other._files.pipe_file(other._remote(artifact.sha256), b"other")
+    other._files.pipe_file(other._remote("scales", artifact.sha256), b"other")
     with pytest.raises(StoreError, match="damaged"):
-        other.get(artifact.sha256)
+        other.get("scales", artifact.sha256)
 
 
 def test_a_url_that_fsspec_does_not_know_is_refused(tmp_path: Path) -> None:
