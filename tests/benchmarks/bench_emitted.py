@@ -56,11 +56,11 @@ EXAMINED = 4
 class Model:
     """One trained model with its images; statistics are kept per calibration fields."""
 
-    def __init__(self, data: Path, name: str, images: int | None) -> None:
+    def __init__(self, data: Path, name: str, images: int | None, calib_images: int = 64) -> None:
         batch = batch_of(name)
         self.name = name
         self.mod = prerequisite_optimize(*load(data / f"{name}.onnx", dims={"N": batch}), 3)
-        calib = read_split(data, name, "calib", 64, batch)
+        calib = read_split(data, name, "calib", calib_images, batch)
         self.dev = read_split(data, name, "dev", images, batch)
         self.calib = self._batches(calib.images, batch)
         self.batches = self._batches(self.dev.images, batch)

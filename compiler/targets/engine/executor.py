@@ -72,9 +72,15 @@ class EngineExecutor:
         return self.plan.infos
 
     @property
+    def host_operators(self) -> tuple[str, ...]:
+        """Operators that have no kernel and run on numpy, in order."""
+        actions = [a for a in self.plan.actions if isinstance(a, Action)]
+        return tuple(a.dtype for a in actions if a.kind == "host" and a.dtype)
+
+    @property
     def host_steps(self) -> int:
-        """How many operators have no kernel and run on numpy."""
-        return sum(isinstance(a, Action) and a.kind == "host" for a in self.plan.actions)
+        """How many operators have no kernel."""
+        return len(self.host_operators)
 
     def run(self, inputs: Inputs) -> list[Array]:
         """The results, tuples flattened from left to right; arrays in row-major order are not

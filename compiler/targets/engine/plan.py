@@ -60,6 +60,7 @@ class Action:
         fields: of the kernel step.
         compute: of a host action: arrays of ``reads`` to arrays of ``writes``.
         view: that is read or written.
+        dtype: of the values that are read; the number of an input; the operator of "host".
     """
 
     kind: str

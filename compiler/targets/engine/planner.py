@@ -229,7 +229,7 @@ class Planner:
         def run(arrays: list[Array]) -> list[Array]:
             return list(compute(step.attrs, arrays, out_type))
 
-        self.emitter.host("host", reads, writes, compute=run)
+        self.emitter.host("host", reads, writes, compute=run, dtype=step.name)
 
     def host_number(self, item: Item, value: FlowValue) -> int:
         """The number under which Python finds an operand, in the dtype of ``value``."""
@@ -293,7 +293,11 @@ class Planner:
         reads = [self._host_read(arg, "int64") for arg in chain.args]
         made = self.emitter.new_host()
         self.emitter.host(
-            "host", reads, [made], compute=lambda arrays: [compute_chain(chain, arrays)]
+            "host",
+            reads,
+            [made],
+            compute=lambda arrays: [compute_chain(chain, arrays)],
+            dtype=chain.op,
         )
         target = self.emitter.allocate(item)
         self.emitter.host("write", [made], [target.buffer], view=target)
