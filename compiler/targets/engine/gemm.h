@@ -7,10 +7,6 @@
  */
 #include "step.h"
 
-typedef struct {
-    const qk_act *row[QK_MAX_ROWS];
-} qk_rows;
-
 #define QK_MAX_SEGMENTS 1024
 
 /* Where element (k, n) of a panel of nv vectors lies. compiler/targets/engine/packing.py: same. */
@@ -23,7 +19,7 @@ typedef struct {
 #define QK_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
 static inline __attribute__((always_inline)) void qk_tile(
-    const int mr, const int nv, const qk_rows *rows, const int64_t *segment, int64_t segments,
+    const int mr, const int nv, const qk_act *const *rows, const int64_t *segment, int64_t segments,
     int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums)
 {
     const int stride = 16 * nv;
@@ -35,7 +31,7 @@ static inline __attribute__((always_inline)) void qk_tile(
     QK_EACH_ROW(QK_DECLARE)
 #undef QK_DECLARE
     for (int64_t s = 0; s < segments; s++) {
-#define QK_START(r) const qk_act *a##r = rows->row[mr > r ? r : 0] + segment[s];
+#define QK_START(r) const qk_act *a##r = rows[mr > r ? r : 0] + segment[s];
         QK_EACH_ROW(QK_START)
 #undef QK_START
         for (int64_t k = 0; k < steps; k++) {
@@ -67,12 +63,12 @@ static inline __attribute__((always_inline)) void qk_tile(
 #undef QK_KEEP
 }
 
-typedef void (*qk_tile_function)(const qk_rows *, const int64_t *, int64_t, int64_t, const uint8_t *,
+typedef void (*qk_tile_function)(const qk_act *const *, const int64_t *, int64_t, int64_t, const uint8_t *,
                                  const int32_t *, int32_t *);
 
 #define QK_TILE(mr, nv)                                                                          \
     static __attribute__((noinline)) void qk_tile_##mr##_##nv(                                   \
-        const qk_rows *rows, const int64_t *segment, int64_t segments, int64_t steps,            \
+        const qk_act *const *rows, const int64_t *segment, int64_t segments, int64_t steps,            \
         const uint8_t *weight, const int32_t *bias, int32_t *sums)                               \
     {                                                                                            \
         qk_tile(mr, nv, rows, segment, segments, steps, weight, bias, sums);                     \
@@ -104,45 +100,66 @@ static const qk_tile_function qk_tiles[QK_NV][9] = {
 };
 #endif /* QK_OWN_TILES */
 
-/* The sums of one vector of channels, for `rows` rows `stride` apart, to their places. */
+/* The sums of one vector of channels, for `rows` rows `stride` apart, to their places. Bytes of four
+ * rows are packed and clipped together; the last four may be done twice. */
 static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64_t channel, const int32_t *sums,
                              int64_t stride, int64_t rows, uint8_t *const *out, int64_t offset, int n)
 {
     const qk_vec low = qk_all((int32_t)rq->low), high = qk_all((int32_t)rq->high);
+    const qk_bounds bounds = qk_byte_bounds(rq->low < 0 ? 0 : (int)rq->low, rq->high > 255 ? 255 : (int)rq->high);
     const int left = (int)rq->left;
     const int64_t type = rq->type;
-#define QK_FINISH_ROWS(change)                                                \
-    for (int64_t r = 0; r < rows; r++) {                                      \
-        qk_vec x = qk_load(sums + r * stride);                                \
-        change;                                                               \
-        x = qk_max(qk_min(x, high), low);                                     \
-        if (type == QK_U8)                                                    \
-            qk_store_u8(out[r] + offset, x, n);                               \
-        else if (type == QK_S16)                                              \
-            qk_store_s16(out[r] + 2 * offset, x, n);                          \
-        else                                                                  \
-            qk_store_s32(out[r] + 4 * offset, x, n);                          \
+#define QK_FINISH_ROWS(change)                                                            \
+    if (type == QK_U8 && rows >= 4) {                                                     \
+        for (int64_t r = 0; r < rows; r += 4) {                                           \
+            const int64_t at = r + 4 <= rows ? r : rows - 4;                              \
+            const int32_t *const from = sums + at * stride;                               \
+            const qk_vec x0 = change(qk_load(from)), x1 = change(qk_load(from + stride)); \
+            const qk_vec x2 = change(qk_load(from + 2 * stride));                         \
+            const qk_vec x3 = change(qk_load(from + 3 * stride));                         \
+            qk_store_rows(out + at, offset, x0, x1, x2, x3, bounds, n);                   \
+        }                                                                                 \
+        return;                                                                           \
+    }                                                                                     \
+    for (int64_t r = 0; r < rows; r++) {                                                  \
+        const qk_vec x = qk_max(qk_min(change(qk_load(sums + r * stride)), high), low);   \
+        if (type == QK_U8)                                                                \
+            qk_store_u8(out[r] + offset, x, n);                                           \
+        else if (type == QK_S16)                                                          \
+            qk_store_s16(out[r] + 2 * offset, x, n);                                      \
+        else                                                                              \
+            qk_store_s32(out[r] + 4 * offset, x, n);                                      \
     }
     if (rq->kind == QK_FACTOR) {
         const qk_factor f = qk_load_factor((const int32_t *)(blob + rq->mult) + channel,
                                            (const int64_t *)(blob + rq->add) + channel,
                                            (const int32_t *)(blob + rq->shift) + channel);
-        if (left)
-            QK_FINISH_ROWS(x = qk_scale(qk_shift_left(x, left), &f))
-        else
-            QK_FINISH_ROWS(x = qk_scale(x, &f))
+#define QK_SCALE(x) qk_scale(x, &f)
+#define QK_SHIFT_SCALE(x) qk_scale(qk_shift_left(x, left), &f)
+        if (left) {
+            QK_FINISH_ROWS(QK_SHIFT_SCALE)
+        } else {
+            QK_FINISH_ROWS(QK_SCALE)
+        }
     } else if (rq->kind == QK_SHIFT) {
         const qk_vec half = qk_load((const int32_t *)(blob + rq->mult) + channel);
         const qk_vec bits = qk_load((const int32_t *)(blob + rq->shift) + channel);
-        QK_FINISH_ROWS(x = qk_shift_right(qk_add(x, half), bits))
+#define QK_ROUND(x) qk_shift_right(qk_add(x, half), bits)
+        QK_FINISH_ROWS(QK_ROUND)
     } else {
-        QK_FINISH_ROWS((void)0)
+#define QK_SAME(x) (x)
+        QK_FINISH_ROWS(QK_SAME)
     }
 #undef QK_FINISH_ROWS
+#undef QK_SCALE
+#undef QK_SHIFT_SCALE
+#undef QK_ROUND
+#undef QK_SAME
 }
 
 #define QK_BLOCK_BYTES 49152
 #define QK_BLOCK_ROWS 240
+#define QK_SUM_ROWS 48 /* whose sums are kept before they are requantized */
 
 /* Rows of one block; `steps` of all segments together. compiler/targets/engine/packing.py: same. */
 static int64_t qk_block_rows(int64_t rows, int64_t steps)
@@ -162,7 +179,7 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
     int64_t segment[QK_MAX_SEGMENTS];
     const qk_act *start[QK_BLOCK_ROWS];
     uint8_t *out[QK_BLOCK_ROWS];
-    int32_t sums[QK_MAX_ROWS * 16 * QK_NV] __attribute__((aligned(64)));
+    int32_t sums[QK_SUM_ROWS * 16 * QK_NV] __attribute__((aligned(64)));
 
     for (int64_t s = 0; s < segments; s++)
         segment[s] = s / g->seg_x * g->seg_row + s % g->seg_x * g->seg_pixel;
@@ -195,25 +212,26 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                 const int64_t nv = narrow + (p < wide);
                 const int64_t tiles = (count + QK_ROWS(nv) - 1) / QK_ROWS(nv);
                 const uint8_t *weight = weights + v * steps * segments * 64;
-                for (int64_t t = 0, r = 0; t < tiles; t++) {
+                for (int64_t t = 0, r = 0, done = 0; t < tiles; t++) {
                     const int64_t mr = (count - r) / (tiles - t);
-                    qk_rows tile;
-                    for (int64_t i = 0; i < QK_MAX_ROWS; i++)
-                        tile.row[i] = start[r + (i < mr ? i : 0)];
+                    int32_t *to = sums + (r - done) * nv * 16;
 #ifdef QK_OWN_TILES
-                    qk_own_tile(mr, &tile, steps * segments, weight, bias + v * 16, sums);
+                    qk_own_tile(mr, start + r, steps * segments, weight, bias + v * 16, to);
 #elif QK_WIDEN
                     const int64_t none = 0;
-                    qk_tiles[nv - 1][mr](&tile, &none, 1, steps * segments, weight, bias + v * 16, sums);
+                    qk_tiles[nv - 1][mr](start + r, &none, 1, steps * segments, weight, bias + v * 16, to);
 #else
-                    qk_tiles[nv - 1][mr](&tile, segment, segments, steps, weight, bias + v * 16, sums);
+                    qk_tiles[nv - 1][mr](start + r, segment, segments, steps, weight, bias + v * 16, to);
 #endif
+                    r += mr;
+                    if (t + 1 < tiles && r - done + QK_MAX_ROWS <= QK_SUM_ROWS)
+                        continue;
                     for (int64_t i = 0; i < nv; i++) {
                         const int64_t channel = (v + i) * 16, left = g->columns - channel;
-                        qk_finish(&g->rq, m->blob, group * vectors * 16 + channel, sums + i * 16, nv * 16, mr,
-                                  out + r, channel, left < 16 ? (int)left : 16);
+                        qk_finish(&g->rq, m->blob, group * vectors * 16 + channel, sums + i * 16, nv * 16, r - done,
+                                  out + done, channel, left < 16 ? (int)left : 16);
                     }
-                    r += mr;
+                    done = r;
                 }
                 v += nv;
             }

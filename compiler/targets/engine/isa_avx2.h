@@ -19,6 +19,8 @@
 #define QK_NV 1
 #define QK_ROWS(nv) 6
 #define QK_MAX_ROWS 6
+#define QK_PAIR_PIXELS 4 /* of a depthwise convolution, two output rows together */
+#define QK_FOUR_PIXELS 2 /* three or four output rows together */
 
 typedef struct {
     __m256i a, b;
@@ -72,16 +74,20 @@ static inline qk_vec qk_dot(qk_vec acc, qk_spread a, qk_weight w)
     return acc;
 }
 
-static inline qk_vec qk_load_taps(const void *p) { return qk_load((const int32_t *)p); }
-
-static inline qk_vec qk_dot_taps(qk_vec acc, qk_vec x, qk_weight w)
+/* A depthwise convolution works on registers of eight channels, held against a second load. */
+#define QK_PARTS 2
+typedef __m256i qk_part;
+typedef __m256i qk_part_taps;
+typedef __m256i qk_part_weight;
+#define QK_HOLD(x) __asm__("" : "+x"(x))
+static inline __m256i qk_load_part(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+#define qk_load_part_taps qk_load_part
+#define qk_load_part_weight qk_load_part
+static inline void qk_store_part_sums(int32_t *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
+static inline __m256i qk_dot_part(__m256i acc, __m256i x, __m256i w)
 {
-    acc.a = _mm256_add_epi32(acc.a, _mm256_madd_epi16(x.a, w.a));
-    acc.b = _mm256_add_epi32(acc.b, _mm256_madd_epi16(x.b, w.b));
-    return acc;
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(x, w));
 }
-#define QK_DOT_TAPS qk_dot_taps
-#define QK_TAPS qk_vec
 
 /* Sixteen columns of two rows of bytes, as pairs of int16: 64 bytes. */
 static inline void qk_interleave(void *to, const uint8_t *const rows[2])
@@ -159,17 +165,46 @@ static inline __m256i qk_pack16(qk_vec v)
 {
     return _mm256_permute4x64_epi64(_mm256_packs_epi32(v.a, v.b), 0xD8);
 }
-static inline void qk_store_u8(uint8_t *p, qk_vec v, int n)
+/* Bounds of bytes, and four rows of sixteen values, saturated to bytes and clipped. */
+typedef struct {
+    __m256i low, high;
+} qk_bounds;
+static inline qk_bounds qk_byte_bounds(int low, int high)
 {
-    __m256i x = qk_pack16(v);
-    __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    qk_bounds b = {_mm256_set1_epi8((char)low), _mm256_set1_epi8((char)high)};
+    return b;
+}
+static inline void qk_store_part(uint8_t *p, __m128i bytes, int n)
+{
     if (n == 16) {
         _mm_storeu_si128((__m128i *)p, bytes);
+    } else if (n == 8) {
+        _mm_storel_epi64((__m128i *)p, bytes);
     } else {
         uint8_t all[16];
         _mm_storeu_si128((__m128i *)all, bytes);
         memcpy(p, all, (size_t)n);
     }
+}
+static inline void qk_store_u8(uint8_t *p, qk_vec v, int n)
+{
+    __m256i x = qk_pack16(v);
+    qk_store_part(p, _mm_packus_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)), n);
+}
+static inline __m256i qk_pack_two(qk_vec x, qk_vec y, qk_bounds b)
+{
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i v = _mm256_packus_epi16(_mm256_packs_epi32(x.a, x.b), _mm256_packs_epi32(y.a, y.b));
+    return _mm256_permutevar8x32_epi32(_mm256_min_epu8(_mm256_max_epu8(v, b.low), b.high), order);
+}
+static inline void qk_store_rows(uint8_t *const *out, int64_t offset, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3,
+                                 qk_bounds bounds, int n)
+{
+    const __m256i v = qk_pack_two(x0, x1, bounds), w = qk_pack_two(x2, x3, bounds);
+    qk_store_part(out[0] + offset, _mm256_castsi256_si128(v), n);
+    qk_store_part(out[1] + offset, _mm256_extracti128_si256(v, 1), n);
+    qk_store_part(out[2] + offset, _mm256_castsi256_si128(w), n);
+    qk_store_part(out[3] + offset, _mm256_extracti128_si256(w, 1), n);
 }
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {

@@ -19,6 +19,8 @@
 #define QK_NV 1
 #define QK_ROWS(nv) 6
 #define QK_MAX_ROWS 6
+#define QK_PAIR_PIXELS 2 /* of a depthwise convolution, two output rows together */
+#define QK_FOUR_PIXELS 1 /* three or four output rows together */
 #define QK_OWN_TILES
 #define QK_WEIGHT_PLACE(k, n, nv, steps) ((n) * (steps) * QK_KU + (k))
 
@@ -139,6 +141,24 @@ static inline void qk_store_u8(uint8_t *p, qk_vec v, int n)
     QK_LANE all[i] = (uint8_t)v.lane[i];
     memcpy(p, all, (size_t)n);
 }
+/* Bounds of bytes, and four rows of sixteen values, saturated to bytes and clipped. */
+typedef struct {
+    int32_t low, high;
+} qk_bounds;
+static inline qk_bounds qk_byte_bounds(int low, int high)
+{
+    qk_bounds b = {low, high};
+    return b;
+}
+static inline void qk_store_rows(uint8_t *const *out, int64_t offset, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3,
+                                 qk_bounds bounds, int n)
+{
+    const qk_vec low = qk_all(bounds.low), high = qk_all(bounds.high);
+    qk_store_u8(out[0] + offset, qk_max(qk_min(x0, high), low), n);
+    qk_store_u8(out[1] + offset, qk_max(qk_min(x1, high), low), n);
+    qk_store_u8(out[2] + offset, qk_max(qk_min(x2, high), low), n);
+    qk_store_u8(out[3] + offset, qk_max(qk_min(x3, high), low), n);
+}
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {
     int16_t all[16];
@@ -149,10 +169,9 @@ static inline void qk_store_s32(void *p, qk_vec v, int n) { memcpy(p, v.lane, 4 
 
 /* Rows times sixteen columns of weights [column][k]; two rows and four columns at a time. */
 #define QK_DOT(i, j) s##i##j += a##i[k] * w##j[k]
-static void qk_own_tile(int64_t mr, const void *tile, int64_t steps, const uint8_t *weight, const int32_t *bias,
+static void qk_own_tile(int64_t mr, const qk_act *const *row, int64_t steps, const uint8_t *weight, const int32_t *bias,
                         int32_t *sums)
 {
-    const int16_t *const *row = (const int16_t *const *)tile; /* qk_rows */
     const int64_t n = steps * QK_KU;
     const int16_t *w = (const int16_t *)weight;
     for (int64_t r = 0; r < mr; r += 2) {

@@ -18,6 +18,8 @@
 #define QK_NV 1
 #define QK_ROWS(nv) 6
 #define QK_MAX_ROWS 6
+#define QK_PAIR_PIXELS 2 /* of a depthwise convolution, two output rows together */
+#define QK_FOUR_PIXELS 1 /* three or four output rows together */
 
 typedef struct {
     int32x4_t a, b, c, d;
@@ -166,11 +168,14 @@ static inline qk_vec qk_load_s16(const void *p)
     return v;
 }
 
-static inline void qk_store_u8(uint8_t *p, qk_vec v, int n)
+static inline uint8x16_t qk_pack(qk_vec v)
 {
     const int16x8_t low = vcombine_s16(vqmovn_s32(v.a), vqmovn_s32(v.b));
     const int16x8_t high = vcombine_s16(vqmovn_s32(v.c), vqmovn_s32(v.d));
-    const uint8x16_t bytes = vcombine_u8(vqmovun_s16(low), vqmovun_s16(high));
+    return vcombine_u8(vqmovun_s16(low), vqmovun_s16(high));
+}
+static inline void qk_store_part(uint8_t *p, uint8x16_t bytes, int n)
+{
     if (n == 16) {
         vst1q_u8(p, bytes);
     } else {
@@ -178,6 +183,25 @@ static inline void qk_store_u8(uint8_t *p, qk_vec v, int n)
         vst1q_u8(all, bytes);
         memcpy(p, all, (size_t)n);
     }
+}
+static inline void qk_store_u8(uint8_t *p, qk_vec v, int n) { qk_store_part(p, qk_pack(v), n); }
+
+/* Bounds of bytes, and four rows of sixteen values, saturated to bytes and clipped. */
+typedef struct {
+    uint8x16_t low, high;
+} qk_bounds;
+static inline qk_bounds qk_byte_bounds(int low, int high)
+{
+    qk_bounds b = {vdupq_n_u8((uint8_t)low), vdupq_n_u8((uint8_t)high)};
+    return b;
+}
+static inline void qk_store_rows(uint8_t *const *out, int64_t offset, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3,
+                                 qk_bounds b, int n)
+{
+    qk_store_part(out[0] + offset, vminq_u8(vmaxq_u8(qk_pack(x0), b.low), b.high), n);
+    qk_store_part(out[1] + offset, vminq_u8(vmaxq_u8(qk_pack(x1), b.low), b.high), n);
+    qk_store_part(out[2] + offset, vminq_u8(vmaxq_u8(qk_pack(x2), b.low), b.high), n);
+    qk_store_part(out[3] + offset, vminq_u8(vmaxq_u8(qk_pack(x3), b.low), b.high), n);
 }
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {

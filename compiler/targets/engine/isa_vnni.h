@@ -25,6 +25,8 @@
 #define QK_NV 4          /* widest panel, in vectors */
 #define QK_ROWS(nv) ((nv) == 4 ? 6 : 8)
 #define QK_MAX_ROWS 8
+#define QK_PAIR_PIXELS 4 /* of a depthwise convolution, two output rows together */
+#define QK_FOUR_PIXELS 4 /* three or four output rows together */
 
 typedef __m512i qk_vec;
 typedef __m512i qk_weight;
@@ -112,6 +114,33 @@ static inline void qk_store_u8(uint8_t *p, qk_vec v, int n)
         _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(v));
     else
         _mm_mask_storeu_epi8(p, (__mmask16)((1u << n) - 1), _mm512_cvtepi32_epi8(v));
+}
+/* Bounds of bytes, and four rows of sixteen values, saturated to bytes and clipped. */
+typedef struct {
+    __m512i low, high;
+} qk_bounds;
+static inline qk_bounds qk_byte_bounds(int low, int high)
+{
+    qk_bounds b = {_mm512_set1_epi8((char)low), _mm512_set1_epi8((char)high)};
+    return b;
+}
+static inline void qk_store_part(uint8_t *p, __m128i bytes, int n)
+{
+    if (n == 16)
+        _mm_storeu_si128((__m128i *)p, bytes);
+    else
+        _mm_mask_storeu_epi8(p, (__mmask16)((1u << n) - 1), bytes);
+}
+static inline void qk_store_rows(uint8_t *const *out, int64_t offset, qk_vec x0, qk_vec x1, qk_vec x2, qk_vec x3,
+                                 qk_bounds bounds, int n)
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i v = _mm512_packus_epi16(_mm512_packs_epi32(x0, x1), _mm512_packs_epi32(x2, x3));
+    v = _mm512_permutexvar_epi32(order, _mm512_min_epu8(_mm512_max_epu8(v, bounds.low), bounds.high));
+    qk_store_part(out[0] + offset, _mm512_castsi512_si128(v), n);
+    qk_store_part(out[1] + offset, _mm512_extracti32x4_epi32(v, 1), n);
+    qk_store_part(out[2] + offset, _mm512_extracti32x4_epi32(v, 2), n);
+    qk_store_part(out[3] + offset, _mm512_extracti32x4_epi32(v, 3), n);
 }
 static inline void qk_store_s16(void *p, qk_vec v, int n)
 {

@@ -172,15 +172,16 @@ static void qk_run_dequantize(const qk_dequantize_step *d, const qk_memory *m)
     const uint8_t *in = m->arena + d->source;
     const float *scales = (const float *)(m->blob + d->scale);
     const int64_t size = d->type == QK_U8 ? 1 : d->type == QK_S16 ? 2 : 4;
+    if (d->raw) {
+        uint8_t *out = m->outputs[d->output];
+        if (d->type == QK_U8 && d->zero)
+            for (int64_t i = 0; i < d->count; i++)
+                out[i] = (uint8_t)(in[i] - d->zero);
+        else
+            memcpy(out, in, (size_t)(d->count * size));
+        return;
+    }
     for (int64_t i = 0; i < d->count; i++) {
-        if (d->raw) {
-            uint8_t *out = m->outputs[d->output] + i * size;
-            if (d->type == QK_U8)
-                *out = (uint8_t)(in[i] - d->zero);
-            else
-                memcpy(out, in + i * size, (size_t)size);
-            continue;
-        }
         const int32_t x = (d->type == QK_U8    ? in[i]
                            : d->type == QK_S16 ? ((const int16_t *)in)[i]
                                                : ((const int32_t *)in)[i]) -

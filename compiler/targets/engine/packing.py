@@ -15,6 +15,7 @@ Array = NDArray[Any]
 POWER_OF_TWO = 1 << 30
 LARGEST_32 = (1 << 31) - 1
 _BLOCK_BYTES, _BLOCK_ROWS = 49152, 240
+_MOST_TOGETHER = 4
 
 
 def vectors_of(columns: int) -> int:
@@ -61,16 +62,24 @@ def pack_product(weight: Array, library: Library) -> Array:
     return np.concatenate(parts).view(np.uint8)
 
 
-def pack_depthwise(weight: Array, library: Library) -> Array:
+def rows_together(kernel: int, stride: int, dilation: int, height: int, library: Library) -> int:
+    """Output rows that a depthwise kernel computes from the same interleaved input rows."""
+    unit = library.k_unit
+    spare = -(-kernel // unit) * unit - kernel
+    return 1 if dilation > 1 else min(spare // stride + 1, height, _MOST_TOGETHER)
+
+
+def pack_depthwise(weight: Array, stride: int, together: int, library: Library) -> Array:
     """Weights [channels, kernel_y, kernel_x] in the order of depthwise.h, as bytes."""
     channels, height, width = weight.shape
     unit = library.k_unit
-    groups = -(-height // unit)
+    groups = -(-((together - 1) * stride + height) // unit)
     dtype = np.int8 if library.weight_bytes == 1 else np.int16
-    padded = np.zeros((vectors_of(channels) * 16, groups * unit, width), dtype)
-    padded[:channels, :height] = weight
-    split = padded.reshape(-1, 16, groups, unit, width)
-    return np.ascontiguousarray(split.transpose(0, 4, 2, 1, 3)).reshape(-1).view(np.uint8)
+    padded = np.zeros((vectors_of(channels) * 16, together, groups * unit, width), dtype)
+    for row in range(together):
+        padded[:channels, row, row * stride : row * stride + height] = weight
+    split = padded.reshape(-1, 16, together, groups, unit, width)
+    return np.ascontiguousarray(split.transpose(0, 5, 3, 2, 1, 4)).reshape(-1).view(np.uint8)
 
 
 def padded_channels(values: Array, groups: int, dtype: str) -> Array:

@@ -17,6 +17,7 @@ from compiler.targets.engine.packing import (
     pack_depthwise,
     pack_product,
     product_scratch,
+    rows_together,
     vectors_of,
 )
 from compiler.targets.engine.plan import Address
@@ -171,13 +172,15 @@ def _write_depthwise(
     planner: Planner, attrs: Any, weight: Array, source: View, target: View, fields: dict[str, Any]
 ) -> None:
     emitter, library = planner.emitter, planner.library
-    packed = pack_depthwise(weight[:, 0], library)
-    fields["weight"] = emitter.put(packed)
     channels, _, height, width = weight.shape
     (sy, sx), (dy, dx) = attrs.strides, attrs.dilation
+    together = rows_together(height, sy, dy, target.shape[1], library)
+    lines = (together - 1) * sy + height
+    packed = pack_depthwise(weight[:, 0], sy, together, library)
+    fields["weight"] = emitter.put(packed)
     columns = (target.shape[2] - 1) * sx + (width - 1) * dx + 1
     for one, made in _images(source, target):
-        scratch = emitter.scratch(columns * -(-height // library.k_unit) * 64)
+        scratch = emitter.scratch(columns * -(-lines // library.k_unit) * 64)
         emitter.step(
             "depthwise",
             [one.buffer],
@@ -199,6 +202,7 @@ def _write_depthwise(
             stride_x=sx,
             dilation_y=dy,
             dilation_x=dx,
+            together=together,
             scratch=Address(scratch),
             **fields,
         )

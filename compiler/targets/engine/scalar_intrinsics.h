@@ -145,6 +145,46 @@ static inline __m256i _mm512_cvtepi32_epi16(__m512i v)
     memcpy(&r, all, 32);
     return r;
 }
+static inline __m512i _mm512_set1_epi8(char x)
+{
+    __m512i v;
+    memset(&v, x, 64);
+    return v;
+}
+#define QK_BYTEWISE(name, op)                             \
+    static inline __m512i name(__m512i a, __m512i b)      \
+    {                                                     \
+        uint8_t x[64], y[64];                             \
+        memcpy(x, &a, 64);                                \
+        memcpy(y, &b, 64);                                \
+        for (int i = 0; i < 64; i++)                      \
+            x[i] = x[i] op y[i] ? x[i] : y[i];            \
+        return _mm512_loadu_si512(x);                     \
+    }
+QK_BYTEWISE(_mm512_min_epu8, <)
+QK_BYTEWISE(_mm512_max_epu8, >)
+
+/* Two vectors side by side in every 128-bit lane, saturated to half their width. */
+#define QK_PACK(name, from, to, count, low, high)                         \
+    static inline __m512i name(__m512i a, __m512i b)                      \
+    {                                                                     \
+        from x[2][4][count];                                              \
+        to r[4][2][count];                                                \
+        memcpy(x[0], &a, 64);                                             \
+        memcpy(x[1], &b, 64);                                             \
+        for (int i = 0; i < 8 * count; i++) {                             \
+            const from v = x[i / count % 2][i / count / 2][i % count];    \
+            r[i / count / 2][i / count % 2][i % count] = (to)(v < low ? low : v > high ? high : v); \
+        }                                                                 \
+        return _mm512_loadu_si512(r);                                     \
+    }
+QK_PACK(_mm512_packs_epi32, int32_t, int16_t, 4, -32768, 32767)
+QK_PACK(_mm512_packus_epi16, int16_t, uint8_t, 8, 0, 255)
+static inline __m128i _mm512_castsi512_si128(__m512i v) { return _mm_loadu_si128((const __m128i *)&v); }
+static inline __m128i _mm512_extracti32x4_epi32(__m512i v, int place)
+{
+    return _mm_loadu_si128((const __m128i *)&v + place);
+}
 #define QK_MASKED(name, type, size)                               \
     static inline void name(void *p, __mmask16 mask, type v)      \
     {                                                             \

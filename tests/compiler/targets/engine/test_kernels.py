@@ -122,6 +122,28 @@ def test_convolutions_of_any_geometry(
     agree(relay.module(made), drawn(rng, shape, dtype, extreme).transpose(axes))
 
 
+@pytest.mark.parametrize("width", [31, 32, 33, 70])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation"), [(3, 1, 1), (5, 2, 1), (5, 1, 1), (3, 1, 2)]
+)
+def test_depthwise_rows_longer_than_a_pass(
+    width: int, kernel: int, stride: int, dilation: int
+) -> None:
+    rng = np.random.default_rng(width)
+    x = relay.var("x", (1, 19, 11, width), "int8")
+    made = relay.op.nn.conv2d(
+        x,
+        relay.const(drawn(rng, (19, 1, kernel, kernel), "int8", False)),
+        strides=(stride, stride),
+        padding=kernel // 2,
+        dilation=(dilation, dilation),
+        groups=19,
+        out_dtype="int32",
+    )
+    data = drawn(rng, (1, 19, 11, width), "int8", False)
+    agree(relay.module(requantized(made, 19, 1, rng)), data)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
