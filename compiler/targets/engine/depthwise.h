@@ -77,21 +77,22 @@ static inline __attribute__((always_inline)) void qk_taps(
 #undef QK_EACH_PIXEL
 }
 
-/* Sums of `width` pixels; the last ones are computed again rather than by a loop of their own. */
+/* Sums of `pitch` pixels, at least four: beyond `width` the first again. The last ones are computed
+ * again rather than by a loop of their own. */
 #define QK_TAP_ROWS(rows, pixels)                                                                           \
     static __attribute__((noinline)) void qk_taps_##rows(                                                   \
         const uint8_t *mixed, int64_t step, int64_t width, int64_t runs, int64_t run_bytes, int64_t count,  \
-        const uint8_t *weight, const int32_t *bias, int32_t *sums, int64_t pitch)                                          \
+        const uint8_t *weight, const int32_t *bias, int32_t *sums, int64_t pitch)           \
     {                                                                                                       \
-        for (int64_t x = 0; x < width; x += pixels) {                                                       \
-            const int64_t at = x + pixels <= width ? x : width < pixels ? 0 : width - pixels;               \
+        for (int64_t x = 0; x < pitch; x += pixels) {                                                       \
+            const int64_t at = x + pixels <= pitch ? x : pitch - pixels;                                    \
             for (int part = 0; part < QK_PARTS; part++) {                                                   \
                 const int place = part * 64 / QK_PARTS, first = part * 16 / QK_PARTS;                       \
                 const uint8_t *pixel[pixels];                                                               \
                 for (int64_t i = 0; i < pixels; i++)                                                        \
-                    pixel[i] = mixed + place + (at + (i < width ? i : 0)) * step;                           \
+                    pixel[i] = mixed + place + (at + i < width ? at + i : 0) * step;            \
                 qk_taps(rows, pixels, pixel, runs, run_bytes, count, weight + place, bias + first,          \
-                        sums + at * 16 + first, pitch);                                                            \
+                        sums + at * 16 + first, pitch);                                                 \
             }                                                                                               \
         }                                                                                                   \
     }
