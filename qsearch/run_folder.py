@@ -195,6 +195,27 @@ def module_at(path: Path) -> Path:
     return module
 
 
+_EVALUATION: Final = re.compile(r"^# evaluation: (.+) \(sha256 [0-9a-f]+\)$", re.MULTILINE)
+
+
+def evaluation_data(folder: Path) -> tuple[str, str | None] | None:
+    """Data that the search of a run folder scored on, and the file that prepares its images.
+
+    None where the folder is none of a run, or its data are not there from where we are.
+    """
+    run = RunFolder(folder)
+    try:
+        found = _EVALUATION.search(run.config.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+    if found is None:
+        return None
+    path = Path(found[1]) if Path(found[1]).exists() else run.data / "eval.npz"
+    if not path.exists():
+        return None
+    return str(path), str(run.preprocess) if path.is_dir() else None
+
+
 # Where a study lies -----------------------------------------------------------------------------
 
 

@@ -219,7 +219,7 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
         )
     if problems:
         raise NotFullyIntegralError(
-            "the module is not fully integral: " + "; ".join(problems), fix=fix
+            "the module is not on integers only: " + "; ".join(problems), fix=fix
         )
 
 

@@ -362,8 +362,8 @@ def _signs(nodes: Sequence[Expr], scheme: str) -> str:
     known = never_negative(nodes)
     positive = sum(point.args[0] in known for point in points)
     told = (
-        f"activation_scheme={scheme}: {positive} of {len(points)} narrow activations are never "
-        "negative, as their operators tell"
+        f"activation_scheme={scheme}: {positive} of {len(points)} quantized activations are "
+        "never negative, as their operators tell"
     )
     if scheme == "symmetric":
         return f"{told}; they lose half of their levels, which activation_scheme=unsigned uses"

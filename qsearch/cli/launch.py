@@ -98,8 +98,7 @@ def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
         return int(result.exit_code)
     print(result.text())
     if settings.verbosity >= 0:
-        own = settings.storage is None
-        print(after_launch(result.folder, result.summary, result.exit_code, own))
+        print(after_launch(result.folder, result.summary, result.exit_code, settings))
     return int(result.exit_code)
 
 
@@ -112,30 +111,54 @@ def _lines(plan: Mapping[str, object]) -> str:
 
 
 def after_launch(
-    folder: Path, summary: Mapping[str, Any], exit_code: int, own_storage: bool = True
+    folder: Path, summary: Mapping[str, Any], exit_code: int, settings: Settings
 ) -> str:
-    """Two lines in the columns of ``SearchResult.text``.
+    """Command lines in the columns of ``SearchResult.text``, one in each line.
 
     Args:
         folder: the run folder.
         summary: of the result.
         exit_code: a missed target asks for a look at the layers, an interrupt for going on.
-        own_storage: the study lies in the folder; else where --storage says.
+        settings: of the search: its data and its storage.
     """
+    from qsearch.run_folder import RunFolder
+
     place = shlex.quote(str(folder))
     steps = []
     if exit_code == EXIT_INTERRUPTED:
-        steps.append("the same command goes on from here")
+        config = shlex.quote(str(RunFolder(folder).config))
+        steps.append(f"qsearch launch -c {config}  # goes on from here")
     elif summary["module"]:
         steps.append(f"qsearch verify {place}")
         if exit_code == EXIT_TARGET_MISSED:
-            module = shlex.quote(str(summary["module"]))
-            steps.append(f"qsearch insight {module}  (which layers lose accuracy)")
+            steps.append(_insight_step(settings, str(summary["module"])))
         else:
             steps.append(export_step(place, summary["best"]["qconfig"]["partition_conversions"]))
-    steps.append(f"qsearch dashboard {place if own_storage else '--storage URL'}")
-    first, rest = steps[0], "; ".join(steps[1:])
-    return f"next      {first}" + (f"\n          {rest}" if rest else "")
+    steps.append(_dashboard_step(place, settings))
+    return "next      " + "\n          ".join(steps)
+
+
+def _insight_step(settings: Settings, module: str) -> str:
+    """How to see which layers lose accuracy, on the data of the search."""
+    given = {
+        "--calib": settings.calib,
+        "--eval": settings.eval,
+        "--preprocess": settings.preprocess,
+        "--qconfig": module,
+    }
+    words = ["qsearch", "insight", settings.model]
+    words += [word for name, value in given.items() if value for word in (name, value)]
+    words += [word for name, size in settings.dim for word in ("--dim", f"{name}={size}")]
+    return f"{shlex.join(words)}  # which layers lose accuracy"
+
+
+def _dashboard_step(place: str, settings: Settings) -> str:
+    """How to look at the study; a password is neither printed nor kept."""
+    if settings.storage is None:
+        return f"qsearch dashboard {place}"
+    if settings.to_dict()["storage"] == settings.storage:
+        return f"qsearch dashboard --storage {shlex.quote(settings.storage)}"
+    return "qsearch dashboard  # where QSEARCH_STORAGE holds the URL of this storage"
 
 
 def export_step(place: str, conversions: str) -> str:

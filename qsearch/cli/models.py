@@ -13,7 +13,7 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
-from qsearch.cli.output import print_coloured, table, write_text
+from qsearch.cli.output import print_coloured, print_legend, print_table, wrapped, write_text
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def doctor_command(
 ) -> int:
     """Tell which operators of a model will be integer, which not, and what to do.
 
-    Exit codes: 0 a fully integral module is possible, 1 operators are left in float.
+    Exit codes: 0 a module on integers only is possible, 1 operators are left in float.
     """
     from qsearch.modules.analysis import doctor
 
@@ -79,7 +79,7 @@ def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> No
     diagnosis = found.diagnosis
     print(f"{found.model}: {', '.join(map(str, found.inputs))}")
     for hint in (*found.hints(), *found.warnings):
-        print(f"  {hint}")
+        print(wrapped(f"  {hint}", "    "))
     print()
     conversions = sum(entry.reason == "conversion" for entry in diagnosis.operators)
     why = f", {conversions} of which convert the inputs" if conversions else ""
@@ -94,10 +94,10 @@ def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> No
         more = f", and {follow} that follow" if follow else ""
         nodes = f": {_nodes(cause['onnx_nodes'])}" if cause["onnx_nodes"] else ""
         print(f"  {cause['count']} x {cause['op']} ({cause['reason']}){more}{nodes}")
-        print(f"    {cause['advice']}")
+        print(wrapped(f"    {cause['advice']}", "    "))
     for note in diagnosis.notes:
-        print(note)
-    print(f"fully integral: {'yes' if diagnosis.fully_integral else 'no'}")
+        print(wrapped(note, "  "))
+    print(f"integers only: {'yes' if diagnosis.fully_integral else 'no'}")
     for obstacle in () if diagnosis.fully_integral else diagnosis.obstacles:
         print("  " + obstacle.replace("\n", "\n  "))
     rows = [
@@ -106,7 +106,8 @@ def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> No
         if every or entry.status != "integer"
     ]
     if rows and not summary:
-        print(f"\n{table(rows)}")
+        print()
+        print_table(rows, "--json has them")
     if len(rows) < len(diagnosis.operators) and not summary:
         print(f"({len(diagnosis.operators) - len(rows)} integer operators are listed with -v)")
 
@@ -117,10 +118,10 @@ def _operator_row(place: int, entry: Any) -> dict[str, Any]:
         "": place,
         "operator": name,
         "layer": entry.layer,
-        "ONNX nodes": _nodes(entry.onnx_nodes),
         "becomes": entry.status,
         "why": entry.reason,
         "what to do": _what_to_do(entry),
+        "ONNX nodes": _nodes(entry.onnx_nodes),
     }
 
 
@@ -154,8 +155,7 @@ def _nodes(names: Any) -> str:
     "--out",
     "--output",
     metavar="FILE",
-    required=True,
-    help="the .qmod to write",
+    help="the .qmod to write (M.qmod, in the working directory)",
     panel=OUTPUT,
 )
 @options.preprocess
@@ -173,7 +173,7 @@ def compile_command(
     model: str | None,
     calib: str | None,
     qconfig: str,
-    out: str,
+    out: str | None,
     preprocess: str | None,
     sign: str | None,
     dim: tuple[str, ...],
@@ -182,6 +182,7 @@ def compile_command(
 ) -> int:
     """Quantize a model with one configuration, without a search, and write a .qmod."""
     given = options.named_model(model)
+    out = out or f"{Path(given).stem}.qmod"
     from compiler.transform import DumpDir, PassContext
     from qsearch.modules.quantization import quantize
     from qsearch.process import logging_to
@@ -204,13 +205,13 @@ def compile_command(
     print(out)
     if verbosity >= 0 and module.qconfig is not None:
         for decision in module.provenance.get("decisions", ()):
-            print(f"chosen: {decision}", file=sys.stderr)
+            print(wrapped(f"chosen: {decision}", "  "), file=sys.stderr)
         from qsearch.cli.launch import export_step
 
         place = shlex.quote(str(Path(out)))
         export = export_step(place, module.qconfig.partition_conversions)
         # Beside stdout, where scripts read the path.
-        print(f"next: qsearch verify {place}; {export}", file=sys.stderr)
+        print(f"next: qsearch verify {place}\nnext: {export}", file=sys.stderr)
     return EXIT_OK
 
 
@@ -276,11 +277,15 @@ def insight_command(
         print(json.dumps(found.to_dict()))
         return EXIT_OK
     figures = found.insight
-    print(table(layer_rows(figures.layers)))
+    print_table(layer_rows(figures.layers), "--json has them")
+    print(wrapped("output SQNR dB, agreement %: of the network with this layer alone quantized"))
     for name, output in (("simulated", figures.simulated), ("integer", figures.integer)):
         if output is not None:
             agreement = f"{100 * output.agreement:.2f} %"
-            print(f"{name}: SQNR {decibels(output.output_db)} dB, agreement {agreement}")
+            print(
+                f"{name}, all layers: SQNR {decibels(output.output_db)} dB, agreement {agreement}"
+            )
+    print_legend(("SQNR", "agreement"))
     for warning in found.warnings:
         print(f"note: {warning}")
     if out is not None:
@@ -365,7 +370,10 @@ def show_command(
 @argument("a", "A", "module taken as right: .onnx, .qmod or .relay")
 @argument("b", "B", "module that is compared with A")
 @option(
-    "--eval", metavar="E", help="data: .npz, .npy or a folder of images (synthetic)", panel=INPUT
+    "--eval",
+    metavar="E",
+    help="data: .npz, .npy or a folder of images (the samples in the .qmod; else synthetic)",
+    panel=INPUT,
 )
 @options.preprocess
 @option("--samples", metavar="N", type=int, default=4, help="how many of the data (4)", panel=INPUT)
@@ -395,7 +403,8 @@ def diff_command(
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
-        print(table([_difference_row(node) for node in (*found.nodes, *found.outputs)]))
+        rows = [_difference_row(node) for node in (*found.nodes, *found.outputs)]
+        print_table(rows, "--json has them")
         left = f"{found.only_in_a} nodes only in A, {found.only_in_b} only in B"
         print(f"outputs {'equal' if found.equal else 'differ'}; {found.sentence()}; {left}")
     return EXIT_OK if found.equal else EXIT_TARGET_MISSED

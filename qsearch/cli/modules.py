@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
-from qsearch.cli.output import table, write_text
+from qsearch.cli.output import print_table, write_text
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ _SIGNATURES: Final = {
 @click.command(cls=Command)
 @argument("module", "FILE", "a .qmod, or an .onnx file that `export` wrote")
 @option(
-    "--eval", metavar="E", required=True, help="data: .npz, .npy or a folder of images", panel=INPUT
+    "--eval",
+    metavar="E",
+    help="data: .npz, .npy or a folder of images (those of the search in its run folder)",
+    panel=INPUT,
 )
 @options.preprocess
 @option(
@@ -56,14 +60,27 @@ _SIGNATURES: Final = {
 @option("--json", "as_json", help="one JSON object as last line of stdout", panel=OUTPUT)
 @options.verbosity
 def run_command(
-    module: str, eval: str, preprocess: str | None, executor: str, as_json: bool
+    module: str, eval: str | None, preprocess: str | None, executor: str, as_json: bool
 ) -> int:
     """Run a .qmod or an exported .onnx file on data and score it, sample after sample.
 
     Prints the score and the hash of the outputs.
     """
+    from qsearch.errors import SettingsError
     from qsearch.modules.quantization import run_module
+    from qsearch.run_folder import evaluation_data
 
+    if eval is None:
+        known = evaluation_data(Path(module) if Path(module).is_dir() else Path(module).parent)
+        if known is None:
+            raise SettingsError(
+                "no data was given, and the file lies in no run folder that names some",
+                where="--eval",
+                fix="--eval data.npz, or a folder of images with --preprocess",
+            )
+        eval, prepared = known
+        preprocess = preprocess or prepared
+        print(f"data: {eval}", file=sys.stderr)
     found = run_module(module, eval, preprocess=preprocess, executor=executor)
     if as_json:
         print(json.dumps(found))
@@ -103,7 +120,7 @@ def profile_command(
     if as_json:
         print(json.dumps(found.to_dict()))
         return EXIT_OK
-    print(table(found.rows()))
+    print_table(found.rows(), "--json has them")
     for name, value in found.facts().items():
         print(f"{name}: {value}")
     for note in found.notes:
@@ -201,7 +218,9 @@ def export_command(
     for fact, value in found.facts.items():
         print(f"  {fact:<24} {value}")
     if found.hint:
-        print(f"try it: {found.hint}")
+        print(f"next: {found.hint}")
+    if found.python:
+        print(f"in Python:\n{found.python}")
     return EXIT_OK
 
 

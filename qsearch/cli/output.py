@@ -7,7 +7,8 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,33 +22,90 @@ COUNTED: Final = 1000
 
 
 def print_rows(rows: Rows, format: str) -> None:
-    """Print rows as "table", "json" or "csv"; a table fits the terminal it is printed to."""
+    """Print rows as "table", "json" or "csv"."""
     if format == "table":
-        print(table(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+        print_table(rows, "--format csv has them")
         return
     write = {"json": json_text, "csv": csv_text}[format]
     print(write(rows), end="" if format == "csv" else "\n")
 
 
-def table(rows: Rows, width: int | None = None) -> str:
+def print_table(rows: Rows, elsewhere: str) -> None:
+    """Print a table that fits the terminal, and what its figures mean.
+
+    Args:
+        elsewhere: where the columns are that do not fit.
+    """
+    print(table(rows, terminal_width(), elsewhere))
+    print_legend(rows[0] if rows else ())
+
+
+def print_legend(names: Iterable[str]) -> None:
+    """Say what measures mean, on stderr: programs read stdout."""
+    from qsearch.cli.options import given_verbosity
+    from workers.metrics.registry import legend
+
+    for line in legend(names) if given_verbosity() != -1 else ():
+        print(wrapped(line, "  "), file=sys.stderr)
+
+
+def terminal_width() -> int | None:
+    """Letters of a line of the terminal that is printed to; None where it is a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def wrapped(line: str, indent: str = "") -> str:
+    """A line that is broken between words where it does not fit the terminal.
+
+    Args:
+        indent: of what follows.
+    """
+    width = terminal_width()
+    if width is None or len(line) <= width:
+        return line
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def table(rows: Rows, width: int | None = None, elsewhere: str = "") -> str:
     """Columns padded to their widest value; floats to four places, counts to none.
 
     Args:
-        width: letters of a line. The widest columns are left out until lines fit, and named below.
+        width: letters of a line. The last columns are left out until lines fit, and named below.
+        elsewhere: where those columns are, in words.
     """
     if not rows:
         return "(none)"
     cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-    widths = {i: max(len(line[i]) for line in cells) for i in range(len(cells[0]))}
-    dropped: list[int] = []
-    while width is not None and len(widths) > 1 and sum(widths.values()) + 2 * len(widths) > width:
-        dropped.append(max((i for i in widths if i), key=lambda i: (widths[i], i)))
-        del widths[dropped[-1]]
-    lines = ["  ".join(line[i].ljust(w) for i, w in widths.items()) for line in cells]
-    if dropped:
-        names = ", ".join(cells[0][i] for i in sorted(dropped))
-        lines.append(f"(without {names}: too wide for this terminal; --format csv has them)")
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    shown = len(widths)
+    while width is not None and shown > 1 and sum(widths[:shown]) + 2 * (shown - 1) > width:
+        shown -= 1
+    lines = [
+        "  ".join(letters.ljust(w) for letters, w in zip(line, widths[:shown], strict=False))
+        for line in cells
+    ]
+    if shown < len(widths):
+        names = ", ".join(cells[0][shown:])
+        lines.append(wrapped(f"(without {names}: too wide for this terminal; {elsewhere})"))
     return "\n".join(line.rstrip() for line in lines)
+
+
+def without_empty(rows: Rows, counts: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Rows without the columns in which every row holds nothing, or False.
+
+    Args:
+        counts: columns that are also left out where every row holds 0.
+    """
+    first = rows[0] if rows else {}
+    shown = [
+        name
+        for name in first
+        if any(row[name] not in (None, "") and row[name] is not False for row in rows)
+        and not (name in counts and not any(row[name] for row in rows))
+    ]
+    return [{name: row[name] for name in shown} for row in rows]
 
 
 def csv_text(rows: Rows) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -11,11 +13,20 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, argument, option
-from qsearch.cli.output import COUNTED, print_rows, table
+from qsearch.cli.output import (
+    COUNTED,
+    print_legend,
+    print_rows,
+    print_table,
+    without_empty,
+    wrapped,
+)
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.settings import POOLS
 
 _HASH_LETTERS: Final = 12
+_SELDOM: Final = ("drivers", "pruned", "failed", "infeasible", "from_store")
+"""Counts that are shown where there are any."""
 
 
 # Looking ----------------------------------------------------------------------------------------
@@ -34,7 +45,10 @@ def status_command(
     from qsearch import studies as stored
 
     rows = stored.status(folder, storage=storage, study=study)
-    print(json.dumps(rows) if as_json else table(rows))
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        print_table(without_empty(rows, _SELDOM), "--json has them")
     return EXIT_OK
 
 
@@ -48,6 +62,7 @@ def status_command(
 @option("--sort", metavar="COLUMN", help="sort by it, least first (number)", panel=OUTPUT)
 @option("--reverse", help="with --sort: greatest first", panel=OUTPUT)
 @option("--limit", metavar="N", type=options.AtLeast(1), help="so many at most", panel=OUTPUT)
+@option("--params", help="also what each trial tried, below the table", panel=OUTPUT)
 @options.rows_format
 @options.verbosity
 def trials_command(
@@ -60,6 +75,7 @@ def trials_command(
     sort: str | None,
     reverse: bool,
     limit: int | None,
+    params: bool,
     format: str,
 ) -> int:
     """List the trials of a study."""
@@ -73,25 +89,44 @@ def trials_command(
         sort=f"-{sort}" if sort and reverse else sort,
         limit=limit,
     )
-    print_rows(_readable(rows) if format == "table" else rows, format)
+    _print_with_params(rows, format, params, "number")
     return EXIT_OK
 
 
-def _readable(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows for people: parameters that differ, what no trial has left out, hashes cut."""
+def _print_with_params(
+    rows: Sequence[Mapping[str, Any]], format: str, asked: bool, label: str
+) -> None:
+    """Print rows; a table has the parameters of each below it, where they were asked for.
+
+    Args:
+        label: column that names a row.
+    """
+    if format != "table":
+        print_rows(rows, format)
+        return
+    print_rows(without_empty([_short(row) for row in rows]), format)
+    if not asked:
+        return
     every = [row["params"] or {} for row in rows]
     same = {n for n in set().union(*every) if len({repr(params.get(n)) for params in every}) == 1}
-    if len(rows) == 1:
-        same = set()
-    shown = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
-    return [
-        {
-            **{name: row[name] for name in shown},
-            "params": {n: v for n, v in (row["params"] or {}).items() if n not in same},
-            "outputs_sha256": (row["outputs_sha256"] or "")[:_HASH_LETTERS] or None,
-        }
-        for row in rows
-    ]
+    if len(rows) > 1 and same:
+        print(wrapped(f"all: {_told({n: every[0][n] for n in every[0] if n in same})}", "  "))
+    for row, params in zip(rows, every, strict=True):
+        differing = {n: v for n, v in params.items() if len(rows) == 1 or n not in same}
+        print(wrapped(f"{row[label]}: {_told(differing)}", "  "))
+
+
+def _short(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without its parameters, hashes cut."""
+    return {
+        name: value[:_HASH_LETTERS] if name.endswith("sha256") and value else value
+        for name, value in row.items()
+        if name != "params"
+    }
+
+
+def _told(params: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in params.items()) or "nothing of its own"
 
 
 def _least(word: str) -> tuple[str, float]:
@@ -142,16 +177,17 @@ def best_command(
     elif as_json:
         print(json.dumps(found))
     else:
-        params = ", ".join(f"{name}={value}" for name, value in found["params"].items())
         role = "best" if trial is None else "chosen"
         print(f"study      {found['study']}\n{role:<10} trial {found['number']}")
-        for name, value in accuracies_in(found).items():
-            if value is not None:
-                print(f"{name:<10} {value:.4f}{_interval(found['intervals'].get(name))}")
+        accuracies = {n: v for n, v in accuracies_in(found).items() if v is not None}
+        for name, value in accuracies.items():
+            print(f"{name:<10} {value:.4f}{_interval(found['intervals'].get(name))}")
         for one in found.get("front", ()):
             rest = ", ".join(f"{n} {_shown(v)}" for n, v in one.items() if n != "trial")
             print(f"front      trial {one['trial']}: {rest}")
-        print(f"params     {params}\nmodule     {found['module'] or 'not written here'}")
+        print(wrapped(f"params     {_told(found['params'])}", " " * 11))
+        print(f"module     {found['module'] or 'not written here; -o t.qmod writes it'}")
+        print_legend(accuracies)
     return EXIT_OK
 
 
@@ -168,13 +204,16 @@ def _shown(value: Any) -> str:
 @click.command(cls=Command)
 @argument("studies", "STUDY", "run folders, or names with --storage", nargs=-1, required=True)
 @option("--storage", metavar="URL", help="storage that holds the studies", panel=STUDY)
+@option("--params", help="also what the best trial of each tried, below the table", panel=OUTPUT)
 @options.rows_format
 @options.verbosity
-def compare_command(studies: tuple[str, ...], storage: str | None, format: str) -> int:
+def compare_command(
+    studies: tuple[str, ...], storage: str | None, params: bool, format: str
+) -> int:
     """Print studies beside one another, a row each."""
     from qsearch import studies as stored
 
-    print_rows(stored.compare(studies, storage=storage), format)
+    _print_with_params(stored.compare(studies, storage=storage), format, params, "study")
     return EXIT_OK
 
 
@@ -369,5 +408,8 @@ def export_optuna_command(study: str, url: str, storage: str | None, name: str |
     target, count = export_optuna(
         None if named else study, url, storage=storage, study=study if named else None, name=name
     )
-    print(f"wrote {count} trials as study {target}\ntry it: optuna-dashboard {url}")
+    print(f"wrote {count} trials as study {target}")
+    there = shutil.which("optuna-dashboard") is not None
+    install = "" if there else "pip install optuna-dashboard && "
+    print(f"next: {install}optuna-dashboard {shlex.quote(url)}")
     return EXIT_OK

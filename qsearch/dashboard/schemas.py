@@ -45,6 +45,7 @@ class MeasureOut(Out):
     unit: str
     smaller_is_better: bool
     infinite: float | None
+    meaning: str
 
 
 class StageOut(Out):

@@ -7,6 +7,7 @@ One more format: a function registered with ``export_formats`` that writes its f
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from compiler.named_table import NamedTable
 from compiler.runtime.artifact import QModule, load_qmod
 from qsearch.errors import RunFolderError, SettingsError
 from qsearch.modules.onnx_file import sample_of, scores, write_file, write_onnx
-from qsearch.run_folder import module_at
+from qsearch.run_folder import evaluation_data, module_at
 
 if TYPE_CHECKING:
     import onnx
@@ -45,12 +46,14 @@ class ExportedFiles:
         files: in the order they were written.
         facts: what is worth knowing of them, by name; plain JSON values.
         hint: a command that tries them, or "".
+        python: lines of Python that run them, or "".
     """
 
     format: str
     files: tuple[Path, ...]
     facts: dict[str, Any] = field(default_factory=dict)
     hint: str = ""
+    python: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -220,7 +223,8 @@ def export_c(module: QModule, to: ExportTarget) -> ExportedFiles:
     }
     base = package.name
     libm = " -lm" if package.uses_libm else ""
-    hint = f"cd {to.folder} && cc -std=c99 -O3 {base}.c main.c -o {base}{libm} && ./{base}; echo $?"
+    where = shlex.quote(str(to.folder))
+    hint = f"cd {where} && cc -std=c99 -O3 {base}.c main.c -o {base}{libm} && ./{base}; echo $?"
     return ExportedFiles("c", tuple(package.write(to.folder)), facts, hint)
 
 
@@ -291,8 +295,10 @@ def _written(
     exact: bool | None = True,
 ) -> ExportedFiles:
     path = to.folder / f"{to.name}.onnx"
-    facts, hint = write_onnx(path, format, model, module, to.batch, exact)
-    return ExportedFiles(format, (path,), facts, hint)
+    facts, python = write_onnx(path, format, model, module, to.batch, exact)
+    known = evaluation_data(to.folder) is not None
+    hint = f"qsearch run {shlex.quote(str(path))}" if known else ""
+    return ExportedFiles(format, (path,), facts, hint, python)
 
 
 @export_formats.register("float")
@@ -325,4 +331,6 @@ def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
         written.append(to.folder / name)
         write_file(written[-1], data)
     facts = {**made.cost, "self_check": "bit by bit"}
-    return ExportedFiles(COMMANDS, tuple(written), facts, f"cat {to.folder / to.name}.txt")
+    return ExportedFiles(
+        COMMANDS, tuple(written), facts, f"cat {shlex.quote(f'{to.folder / to.name}.txt')}"
+    )

@@ -51,7 +51,7 @@ def write_onnx(
         batch: samples that it takes at a time; None is any number of them.
         exact: it promises the module's bits; None promises no numbers.
     Returns:
-        what is worth knowing of the file, by name, and commands that try it.
+        what is worth knowing of the file, by name, and lines of Python that run it.
     Raises:
         OnnxExportError: the module does not take ``batch`` samples at a time.
         CodegenError: onnxruntime computes something else.
@@ -88,12 +88,13 @@ def write_onnx(
         **({"one_sample_at_a_time": note} if note else {}),
     }
     feed = ", ".join(f'"{info.name}": {_variable(info.name)}' for info in made.graph.input)
-    hint = (
-        f"qsearch run {path} --eval DATA\nin Python:\n"
-        f"  import onnxruntime\n  session = onnxruntime.InferenceSession({str(path)!r})\n"
-        f"  outputs = session.run(None, {{{feed}}})"
+    arrays = "".join(f"  {_variable(i.name)} = {_zeros(i)}\n" for i in made.graph.input)
+    python = (
+        "  import numpy\n  import onnxruntime\n"
+        f"  session = onnxruntime.InferenceSession({str(path)!r})\n"
+        f"{arrays}  outputs = session.run(None, {{{feed}}})"
     )
-    return facts, hint
+    return facts, python
 
 
 def scores(
@@ -140,6 +141,16 @@ def _several_samples(module: QModule) -> list[Sample]:
         turned = {name: np.ascontiguousarray(array[..., ::-1]) for name, array in inputs.items()}
         samples.append((turned, module.run(turned, "reference")))
     return samples
+
+
+def _zeros(info: onnx.ValueInfoProto) -> str:
+    """An expression of an array of the input's type."""
+    import onnx
+
+    tensor = info.type.tensor_type
+    shape = tuple(dim.dim_value or 1 for dim in tensor.shape.dim)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    return f"numpy.zeros({shape}, {str(dtype)!r})"
 
 
 def _shown(info: onnx.ValueInfoProto) -> str:

@@ -118,7 +118,6 @@ class ModuleProfile:
             {
                 "layer": layer.layer,
                 "operator": layer.operator.removeprefix("nn."),
-                "steps": "+".join(layer.steps),
                 "shape": "x".join(map(str, layer.shape)),
                 "MMAC": f"{layer.macs / 1e6:.2f}" if layer.macs else "",
                 "KB": f"{layer.nbytes / 1e3:.1f}",
@@ -127,6 +126,7 @@ class ModuleProfile:
                 "GMAC/s": f"{layer.macs / layer.ms / 1e6:.1f}" if layer.macs and layer.ms else "",
                 "% of peak": _percent(self.of_peak(layer.macs, layer.ms)),
                 **({"float us": _micros(layer.float_ms)} if with_float else {}),
+                "steps": "+".join(layer.steps),
             }
             for layer in self.layers
         ]

@@ -23,10 +23,11 @@ from compiler.ir.module import IRModule
 from compiler.ir.printer import text
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, without_data
+from compiler.runtime.artifact import load_qmod
 from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model, named_dims, read_module
-from qsearch.run_folder import RunFolder
+from qsearch.run_folder import RunFolder, module_at
 from workers.batching import model_batches
 from workers.datasets.registry import input_specs, open_dataset
 from workers.messages import Range
@@ -143,7 +144,8 @@ def diff(
     Args:
         a: .onnx, .qmod or .relay, taken as right.
         b: the module that is compared with ``a``.
-        data: as for ``launch``; None is synthetic inputs.
+        data: as for ``launch``; None is the samples that a .qmod of the two holds, or else
+            synthetic inputs.
         samples: how many of the data are used.
         rtol: |a-b| <= atol + rtol·|a| counts as equal; zero asks for the same bits.
         atol: see ``rtol``.
@@ -155,8 +157,21 @@ def diff(
     dims = named_dims(dim)
     first = read_module(Path(a), dims=dims, closed=True)
     second = read_module(Path(b), dims=dims, closed=True)
-    batches = _batches(first, data, samples, preprocess)
+    stored = [] if data is not None else _stored(b, first) or _stored(a, first)
+    batches = stored[:samples] or _batches(first, data, samples, preprocess)
     return compare_modules(first, second, batches, rtol=rtol, atol=atol)
+
+
+def _stored(path: PathLike, module: IRModule) -> list[Mapping[str, NDArray[Any]]]:
+    """Inputs of the samples that a .qmod holds, where the module takes such; [] of other files."""
+    found = Path(path)
+    if not found.is_dir() and found.suffix != ".qmod":
+        return []
+    taken = {spec.name: spec.shape for spec in input_specs(module)}
+    stored = load_qmod(module_at(found)).samples
+    inputs: list[Mapping[str, NDArray[Any]]] = [given for given, _ in stored]
+    fit = all({n: a.shape for n, a in each.items()} == taken for each in inputs)
+    return inputs if fit else []
 
 
 def _batches(

@@ -16,6 +16,7 @@ from qsearch.search.objectives import Objective
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.records import Study, Trial, TrialState
 from qsearch.store.repository import Repository
+from workers.metrics.registry import by_option, option_named
 
 log = logging.getLogger("qsearch.report.listing")
 
@@ -81,22 +82,33 @@ class TrialFilter:
                 where="--stage",
                 fix=legal_names(self.stage, stages),
             )
-        columns = list(rows[0]) if rows else []
-        column = (self.sort or "number").lstrip("-")
-        for name in (*self.least, column):
-            if rows and name not in columns:
-                raise SettingsError(
-                    f"unknown column {name!r}", where="trials", fix=legal_names(name, columns)
-                )
+        column = _column((self.sort or "number").lstrip("-"), rows)
+        least = {_column(name, rows): value for name, value in self.least.items()}
         kept = [
             row
             for row in rows
             if self.stage in (None, row["stage"])
-            and all((row[name] or 0.0) >= value for name, value in self.least.items())
+            and all((row[name] or 0.0) >= value for name, value in least.items())
         ]
         have = [row for row in kept if row[column] is not None]
         have.sort(key=lambda row: row[column], reverse=(self.sort or "").startswith("-"))
         return [*have, *(row for row in kept if row[column] is None)][: self.limit]
+
+
+def _column(word: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The column that a word names: itself, or that of a measure in any spelling.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    key = by_option(option_named(word)).name
+    if not rows or word in rows[0]:
+        return word
+    if key not in rows[0]:
+        raise SettingsError(
+            f"unknown column {word!r}", where="trials", fix=legal_names(word, list(rows[0]))
+        )
+    return key
 
 
 def trial_rows(address: StudyAddress, wanted: TrialFilter) -> list[dict[str, Any]]:

@@ -201,6 +201,7 @@ def measure_out(measure: Measure) -> dict[str, Any]:
         "unit": measure.unit,
         "smaller_is_better": measure.smaller_is_better,
         "infinite": measure.infinite,
+        "meaning": measure.meaning,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ from qsearch.search.study import PreparedStudy
 from qsearch.search.winner import Winner
 from qsearch.store.artifacts import write_atomically
 from qsearch.store.records import Trial
-from workers.metrics.registry import Measure, by_option, known_measures
+from workers.metrics.registry import Measure, by_option, known_measures, legend
 
 if TYPE_CHECKING:
     import optuna
@@ -107,7 +108,9 @@ class SearchResult:
             best = _scores(s["best"]) + self._costs(s["best"])
             lines.append(f"best      {best}  (trial {s['best']['trial']})")
             params = ", ".join(f"{k}={v}" for k, v in self._best().params.items())
-            lines.append(f"          {params}")
+            lines.append(
+                textwrap.fill(params, 90, initial_indent=_INDENT, subsequent_indent=_INDENT)
+            )
         for one in s.get("front", ()):
             values = ", ".join(
                 f"{name} {_told(by_option(name), {by_option(name).name: one[name]})}"
@@ -117,16 +120,25 @@ class SearchResult:
         if s["emitted"]:
             emitted = s["emitted"]
             lines.append(
-                f"emitted   {_scores(emitted)}, outputs equal to the evaluator's "
-                f"{emitted['equal_outputs']:.1%}"
+                f"check     the written file: {_scores(emitted)}; outputs equal to those "
+                f"of the trial: {emitted['equal_outputs']:.1%}"
             )
             if "reference_samples" in emitted:  # not in studies of earlier versions
                 lines.append(
-                    f"          and to the exact reference's {emitted['reference_equal']:.1%}, "
-                    f"run on {emitted['reference_samples']} of the samples"
+                    f"{_INDENT}and to the exact reference on {emitted['reference_samples']} of the "
+                    f"samples: {emitted['reference_equal']:.1%}"
                 )
         if s["module"]:
             lines.append(f"module    {s['module']}")
+        if s["best"]:
+            score = s["best"]
+            told = [m.words for m in known_measures() if score.get(m.name) is not None]
+            head = "words     "
+            for line in legend(told):
+                lines.append(
+                    textwrap.fill(line, 90, initial_indent=head, subsequent_indent=_INDENT)
+                )
+                head = _INDENT
         lines.extend(f"note      {warning}" for warning in self.warnings)
         if self.exit_code == 1:
             lines.append(f"target    missed: {self._missed()}")
@@ -270,6 +282,8 @@ def finish(
         warnings=warnings,
     )
 
+
+_INDENT: Final = " " * 10
 
 _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     "collapsed": (

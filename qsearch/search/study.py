@@ -292,7 +292,7 @@ def _float_warning(diagnosis: Diagnosis, start: QConfig) -> tuple[str, ...]:
         if start.partition_conversions != "fully_integral"
         else "its trials will be infeasible; --allow-float admits modules with float parts"
     )
-    return (f"the model is not fully integral ({why}; see qsearch doctor): {outlook}",)
+    return (f"the model will not be on integers only ({why}; see qsearch doctor): {outlook}",)
 
 
 def _first_node(cause: Mapping[str, Any]) -> str:

@@ -53,6 +53,7 @@ measures.register("agreement")(
         interval="wilson",
         perfect=1.0,
         place=1,
+        meaning="share of samples that get the same answer as from the float model",
         template="{:.2%}",
         loss=lambda sums: sums["total"] - sums["equal"],
     )

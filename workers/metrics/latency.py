@@ -40,6 +40,7 @@ measures.register("latency_ms")(
         smaller_is_better=True,
         needs="compiler",
         place=12,
+        meaning="CPU milliseconds of one sample in the generated C, measured",
         template="{:,.4g} ms",
     )
 )

@@ -38,6 +38,7 @@ class Measure:
         infinite: finite number that stands for an infinite value; None where values are finite.
         perfect: score of the float model beside itself; None where it is not known or infinite.
         place: among the measures, where they are listed.
+        meaning: what the figure says and which way is better, for people who meet it first.
         template: how a value of a score is printed in a sentence, for ``str.format``.
         loss: what the sums of a part of the samples lose, less is better; None where parts cannot
             be compared.
@@ -53,6 +54,7 @@ class Measure:
     infinite: float | None = None
     perfect: float | None = None
     place: int = 100
+    meaning: str = ""
     template: str = ""
     loss: Callable[[Mapping[str, float]], float] | None = None
 
@@ -117,6 +119,14 @@ def known_measures() -> tuple[Measure, ...]:
 def metric_options() -> tuple[str, ...]:
     """Words that ``--metric`` takes; the costs come last."""
     return tuple(m.option for m in known_measures() if m.option)
+
+
+def legend(names: Iterable[str]) -> list[str]:
+    """``name: meaning`` for keys or titles of measures, in their order; others say nothing."""
+    asked = set(names)
+    found = {m.name: m for m in known_measures() if m.meaning}
+    told = ((name, m) for m in found.values() for name in (m.name, m.title) if name in asked)
+    return [f"{name}: {m.meaning}" for name, m in told]
 
 
 _SYNONYMS: Final = {"accuracy": "top1", "acc": "top1", "snr": "sqnr", "bytes": "size"}

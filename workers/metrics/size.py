@@ -18,11 +18,22 @@ def size_figures(candidate: Candidate) -> dict[str, float]:
 
 measures.register("model_bytes")(
     Measure(
-        "model_bytes", "size", title="model size", unit="bytes", smaller_is_better=True, place=10
+        "model_bytes",
+        "size",
+        title="model size",
+        unit="bytes",
+        smaller_is_better=True,
+        place=10,
+        meaning="bytes of the packed weights",
     )
 )
 measures.register("bit_operations")(
     Measure(
-        "bit_operations", "bit_operations", title="bit operations", smaller_is_better=True, place=11
+        "bit_operations",
+        "bit_operations",
+        title="bit operations",
+        smaller_is_better=True,
+        place=11,
+        meaning="multiplications of one run, each times the bits of both factors",
     )
 )

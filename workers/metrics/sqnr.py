@@ -100,6 +100,8 @@ measures.register("sqnr_db")(
         interval="error",
         infinite=-FLOOR_DB,
         place=2,
+        meaning="how near the outputs are to those of the float model (signal to quantization "
+        "noise); higher is better, 6 dB more halve the error",
         template="{:.2f} dB",
         loss=lambda sums: sums["noise"],
     )

@@ -75,6 +75,7 @@ measures.register("top1")(
         needs="labels",
         interval="wilson",
         place=0,
+        meaning="share of samples whose highest output is the label",
         template="{:.2%}",
         loss=lambda sums: sums["total"] - sums["correct"],
     )

@@ -49,7 +49,7 @@ export function resultHead(study, trialPath, { downloads = null } = {}) {
     const exact = base !== undefined && base !== null && about.unit === "%" && typeof value === "number";
     const delta = exact ? `${value >= base ? "+" : "−"}${Math.abs(100 * (value - base)).toFixed(2)} points` : "";
     const range = best && !isInfinite(value ?? 0, about) ? interval(best.intervals[about.name], about) : "";
-    return h("div", { class: "tile", "data-measure": about.name }, h("div", { class: "name" }, about.words),
+    return h("div", { class: "tile", "data-measure": about.name }, h("div", { class: "name", title: about.meaning || null }, about.words),
       h("div", { class: "big", "data-tile": about.name === study.measure.name ? "best" : about.name }, scored(best?.score, about)),
       range ? h("div", { class: "note" }, range) : null,
       base === undefined ? null : h("div", { class: "note", title: interval(study.baseline_intervals[about.name], about) || null }, "float ",

@@ -68,7 +68,7 @@ def test_activations_are_counted_by_their_sign(scheme: str, says: str) -> None:
     config = QConfig.recommended(activation_scheme=scheme)
     annotated, _ = mark(prerequisite_optimize(*models.conv_chain(), 3), config)
     (note,) = notes_of(annotated, config)
-    assert "2 of 3 narrow activations are never negative" in note
+    assert "2 of 3 quantized activations are never negative" in note
     assert says in note
 
 

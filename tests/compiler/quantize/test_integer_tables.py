@@ -95,7 +95,7 @@ def test_networks_are_integers_from_end_to_end_and_close_to_the_float_ones(
 
 def test_without_the_field_the_same_network_keeps_float_parts() -> None:
     qconfig = QConfig.recommended(calibrate_mode="max", integer_tables=False)
-    with pytest.raises(NotFullyIntegralError, match="fully integral"):
+    with pytest.raises(NotFullyIntegralError, match="integers only"):
         candidate(built("transformer"), qconfig, images(2, (1, 3, 8, 8)))
 
 

@@ -47,12 +47,12 @@ def test_a_model_that_can_be_integer_exits_zero(capfd: Output) -> None:
     assert run(["doctor", "--model", "digits"]) == 0
     shown = capfd.readouterr().out
     assert "14 operators integer, 0 float" in shown
-    assert "fully integral: yes" in shown
+    assert "integers only: yes" in shown
     assert "conv_0" not in shown
     assert "--dim N=…" in shown
     assert run(["doctor", "--model", "digits", "-v"]) == 0
     shown = capfd.readouterr().out
-    assert shown.index("fully integral: yes") < shown.index("conv_0")
+    assert shown.index("integers only: yes") < shown.index("conv_0")
 
 
 def test_a_model_with_an_island_names_it_and_exits_one(tmp_path: Path, capfd: Output) -> None:
@@ -61,7 +61,7 @@ def test_a_model_with_an_island_names_it_and_exits_one(tmp_path: Path, capfd: Ou
     shown = capfd.readouterr().out
     assert "island" in shown
     assert "nn.lrn has no rule in QuantizeAnnotate" in shown
-    assert "fully integral: no" in shown
+    assert "integers only: no" in shown
 
 
 def test_json_holds_every_operator_and_the_open_dimensions(tmp_path: Path, capfd: Output) -> None:

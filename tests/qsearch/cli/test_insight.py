@@ -17,7 +17,7 @@ def test_a_table_a_page_and_the_outputs(tmp_path: Path, capfd: Output) -> None:
     assert run(["insight", "--model", "digits", "--samples", "4", "-o", str(path)]) == 0
     shown = capfd.readouterr().out
     assert "conv_2" in shown
-    assert "integer: SQNR" in shown
+    assert "integer, all layers: SQNR" in shown
     text = path.read_text("utf-8")
     assert text.startswith("<!doctype html>")
     assert "gemm_0" in text

@@ -1,37 +1,101 @@
-"""What launch and compile say can be done next: the lines are run as they were printed."""
+"""What commands say can be done next: every line is run by a shell as it was printed."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import qsearch
 from qsearch.cli.launch import after_launch
-from qsearch.cli.main import run
+from qsearch.cli.main import parse, run
+from qsearch.settings import Settings
 
 Output = pytest.CaptureFixture[str]
 
 TINY = ["--model", "digits", "--pool", "inline", "--trials", "1"]
 
 
-def commands(text: str) -> list[list[str]]:
-    """The qsearch command lines after ``next``, without the word qsearch."""
-    told = " ".join(text[text.index("next") :].split()).removeprefix("next").lstrip(": ")
-    told = told.replace("qsearch ", "\n")
-    return [shlex.split(line.rstrip("; ")) for line in told.splitlines() if line.strip()]
+def next_lines(text: str) -> list[str]:
+    """The command lines after ``next``; those below it are indented."""
+    found: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("next"):
+            found.append(line.removeprefix("next").lstrip(": "))
+        elif found and line.startswith("          "):
+            found.append(line.strip())
+    return found
+
+
+def paste(line: str) -> None:
+    """Run a line in a shell, as a user would; a page that is served is only parsed."""
+    words = shlex.split(line, comments=True)
+    if words[:2] == ["qsearch", "dashboard"]:
+        parse(words[1:])
+        return
+    here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", line], env={**os.environ, "PATH": here}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, (line, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "my run"
+    qsearch.launch("digits", out=folder, trials=1, pool="inline")
+    return folder
 
 
 def test_launch_ends_with_commands_that_work(tmp_path: Path, capfd: Output) -> None:
     folder = tmp_path / "my run"
     assert run(["launch", *TINY, "-o", str(folder)]) == 0
-    verify, export, dashboard = commands(capfd.readouterr().out)
-    assert verify == ["verify", str(folder)]
-    assert run(verify) == 0
-    assert run(export) == 0
+    lines = next_lines(capfd.readouterr().out)
+    place = shlex.quote(str(folder))
+    assert lines == [
+        f"qsearch verify {place}",
+        f"qsearch export {place} --format c",
+        f"qsearch dashboard {place}",
+    ]
+    for line in lines:
+        paste(line)
     assert list(folder.rglob("main.c"))
-    assert dashboard == ["dashboard", str(folder)]
+
+
+def test_a_missed_target_and_an_interrupt_name_commands_that_work(searched: Path) -> None:
+    settings = Settings(model="digits")
+    summary = {"module": str(searched / "best.qmod"), "best": None}
+    for code in (1, 130):
+        told = after_launch(searched, summary, code, settings)
+        for line in next_lines(told):
+            if "verify" not in line:  # it is pasted above
+                paste(line)
+        assert ("qsearch insight digits" in told) == (code == 1)
+        assert ("# goes on from here" in told) == (code == 130)
+
+
+@pytest.mark.parametrize("format", ["c", "grid", "onnx", "qdq", "commands"])
+def test_export_ends_with_a_command_that_works(searched: Path, format: str, capfd: Output) -> None:
+    hw = ["--hw", "opu_q"] if format == "commands" else []
+    assert run(["export", str(searched), "--format", format, *hw]) == 0
+    told = capfd.readouterr().out
+    (line,) = next_lines(told)
+    paste(line)
+    if "in Python:" in told:
+        program = told[told.index("in Python:") :].partition("\n")[2]
+        subprocess.run([sys.executable, "-c", program.replace("\n  ", "\n").strip()], check=True)
+
+
+def test_export_optuna_ends_with_a_command(searched: Path, tmp_path: Path, capfd: Output) -> None:
+    url = f"sqlite:///{tmp_path / 'my optuna.db'}"
+    assert run(["export-optuna", str(searched), url]) == 0
+    (line,) = next_lines(capfd.readouterr().out)
+    assert shlex.split(line)[-2:] == ["optuna-dashboard", url]
 
 
 @pytest.mark.parametrize("option", ["-q", "--json"])
@@ -43,16 +107,17 @@ def test_a_program_is_told_no_next_command(option: str, tmp_path: Path, capfd: O
         assert json.loads(told.out.splitlines()[-1])["module"]
 
 
-def test_compile_says_it_beside_the_path(tmp_path: Path, capfd: Output) -> None:
-    path = tmp_path / "m.qmod"
-    words = ["compile", "--model", "digits", "-o", str(path)]
-    assert run(words) == 0
+def test_compile_says_it_beside_the_path(
+    tmp_path: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["compile", "--model", "digits"]) == 0
     told = capfd.readouterr()
-    assert told.out == f"{path}\n"
-    verify, export = commands(told.err)
-    assert verify == ["verify", str(path)]
-    assert export == ["export", str(path), "--format", "c"]
-    assert run([*words, "-q"]) == 0
+    assert told.out == "digits.qmod\n"
+    lines = next_lines(told.err)
+    assert lines == ["qsearch verify digits.qmod", "qsearch export digits.qmod --format c"]
+    paste(lines[1])
+    assert run(["compile", "--model", "digits", "-q"]) == 0
     assert capfd.readouterr().err == ""
 
 
@@ -60,9 +125,25 @@ def test_what_comes_next_follows_how_the_search_ended() -> None:
     folder = Path("runs/m")
     best = {"qconfig": {"partition_conversions": "disabled"}}
     summary = {"module": "runs/m/best.qmod", "best": best}
-    assert "--format float" in after_launch(folder, summary, 0)
-    assert "dashboard --storage URL" in after_launch(folder, summary, 0, own_storage=False)
-    assert "qsearch insight runs/m/best.qmod" in after_launch(folder, summary, 1)
-    assert "the same command goes on" in after_launch(folder, summary, 130)
+    settings = Settings(model="m.onnx", calib="my calib", dim={"N": 2})
+    assert "--format float" in after_launch(folder, summary, 0, settings)
+    missed = after_launch(folder, summary, 1, settings)
+    assert (
+        "qsearch insight m.onnx --calib 'my calib' --qconfig runs/m/best.qmod --dim N=2" in missed
+    )
     empty = {"module": None, "best": None}
-    assert after_launch(folder, empty, 1) == "next      qsearch dashboard runs/m"
+    assert after_launch(folder, empty, 1, settings) == "next      qsearch dashboard runs/m"
+
+
+@pytest.mark.parametrize(
+    ("storage", "told"),
+    [
+        ("sqlite:///my studies.db", "qsearch dashboard --storage 'sqlite:///my studies.db'"),
+        ("postgresql://me:secret@host/db", "qsearch dashboard  # where QSEARCH_STORAGE"),
+    ],
+)
+def test_a_storage_is_named_and_its_password_is_not(storage: str, told: str) -> None:
+    settings = Settings(model="m.onnx", storage=storage)
+    shown = after_launch(Path("runs/m"), {"module": None, "best": None}, 1, settings)
+    assert told in shown
+    assert "secret" not in shown

@@ -76,8 +76,37 @@ def test_trials_are_filtered_sorted_and_counted(
     )
     assert run(["trials", str(searched), "--stage", "none-such"]) == 2
     assert "global" in capsys.readouterr().err
-    assert run(["trials", str(searched), "--sort", "sqnr"]) == 2
+    for word in ("sqnr", "SQNR", "SQNR_dB"):
+        assert rows("--sort", word, "--reverse", "--limit", "2") == by_sqnr
+    assert rows("--min", f"Sqnr={best_two[1]}") == rows("--min", f"sqnr_db={best_two[1]}")
+    assert run(["trials", str(searched), "--sort", "snr_dB"]) == 2
     assert "sqnr_db" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_tables_fit_the_terminal_and_parameters_are_asked_for(
+    searched: Path,
+    columns: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    doctor = ("doctor", "digits", "-v")
+    insight = ("insight", "digits", "--samples", "2")
+    for words in (("status",), ("trials",), ("best",), ("compare",), doctor, insight):
+        place = () if len(words) > 1 else (searched,)
+        assert run([str(word) for word in (*words, *place)]) == 0
+        told = capsys.readouterr()
+        lines = (told.out + told.err.rpartition("\r")[2]).splitlines()
+        assert max(map(len, lines)) <= columns, words
+        if "SQNR" in told.out or "sqnr_db" in told.out:
+            assert "higher is better" in " ".join(lines)
+    assert "calibrate_mode=" not in asked(capsys, "trials", searched)
+    shown = asked(capsys, "trials", searched, "--params")
+    assert "calibrate_mode=" in shown
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "weight_granularity=" in asked(capsys, "compare", searched, "--params")
 
 
 def test_one_trial_is_shown_with_its_shards(
