@@ -82,6 +82,7 @@ class CalibrationActor:
             None if channels is None else ChannelStats.from_arrays(channels),
             request.ranges,
             None if merged is None else CalibrationStats.from_arrays(merged),
+            request.counted,
         )
 
     def _key(self, request: CalibrationRequest) -> tuple[Any, ...]:

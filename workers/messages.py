@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from compiler.quantize.calibration.measurement import Step
+    from compiler.quantize.calibration.rescaled_tensors import CountedTensor
 
 EvaluatorName = Literal["engine", "grid", "simulated", "float", "reference"]
 """Who computes the outputs.
@@ -80,7 +81,7 @@ class CalibrationRequest:
         qconfig: fields of the QConfig, plain values; those that choose the quantize points matter.
         dataset: calibration inputs.
         samples: which of them.
-        step, percentiles, ranges: as of the Measurement.
+        step, percentiles, ranges, counted: as of the Measurement.
         merged: its merged statistics of "ranges" as arrays, or their handle.
         channels: its channel statistics as arrays, or their handle.
     """
@@ -94,6 +95,7 @@ class CalibrationRequest:
     percentiles: tuple[float, ...]
     channels: Mapping[str, NDArray[Any]] | Handle | None = None
     ranges: tuple[float, ...] | None = None
+    counted: tuple[CountedTensor, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,12 +54,14 @@ class ChannelGroups:
     Attributes:
         sizes: channels of each group.
         group_of: value → its group.
+        axis_of: value of a group → the axis of its channels.
         bridges: in visiting order.
         absorbers: call → its constants that change, with the group whose factors they take up.
     """
 
     sizes: tuple[int, ...]
     group_of: Mapping[Expr, int]
+    axis_of: Mapping[Expr, int]
     bridges: tuple[Bridge, ...]
     absorbers: Mapping[Expr, tuple[tuple[Absorber, int, int], ...]]
 
@@ -223,7 +225,8 @@ class _Finder:
                 if flow.own:
                     bridges.append(self._bridge(call, flow, group_of))
         sizes = tuple(self._size[root] for root in numbers)
-        return ChannelGroups(sizes, group_of, tuple(bridges), absorbers)
+        axis_of = {value: self._axis[self._number[value]] for value in group_of}
+        return ChannelGroups(sizes, group_of, axis_of, tuple(bridges), absorbers)
 
     def _trailing(self, absorber: Absorber, value: Expr) -> int:
         if absorber.trailing is not None:

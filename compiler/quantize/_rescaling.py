@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.qtypes.channel_ranges import ChannelRanges
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize._channel_groups import find_groups
+from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
 from compiler.quantize._equalization import equalizing_factors
-from compiler.quantize._smoothing import rescaled_ranges, smooth
+from compiler.quantize._smoothing import rescaled_ranges, smoothing_factors
 from compiler.quantize.calibration.channel_stats import ChannelStats
 from compiler.quantize.calibration.input_grams import column_rules, with_grams
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -29,15 +29,28 @@ def rescaled(
         CalibrationError: they are missing, or of another module.
     """
     ranges = _ranges(mod, qconfig, channels)
-    if qconfig.equalize:
+    for rule in factor_rules(qconfig):
         groups = find_groups(mod["main"])
-        factors = equalizing_factors(groups)
+        factors = rule(groups, mod, ranges)
         if ranges:
             ranges = rescaled_ranges(groups, mod, factors, ranges)
         mod = groups.rescaled(mod, factors)
-    if qconfig.smooth_alpha is not None:
-        mod, ranges = smooth(mod, ranges, qconfig.smooth_alpha)
     return mod, tuple(ranges)
+
+
+FactorRule = Callable[[ChannelGroups, IRModule, Sequence[ChannelRanges]], list[Factors]]
+"""Factors of the groups of a module, of whose weighted operators the ranges are given."""
+
+
+def factor_rules(qconfig: QConfig) -> list[FactorRule]:
+    """What multiplies channels by factors, one after the other."""
+    rules: list[FactorRule] = []
+    alpha = qconfig.smooth_alpha
+    if qconfig.equalize:
+        rules.append(lambda groups, *_: equalizing_factors(groups))
+    if alpha is not None:
+        rules.append(lambda groups, mod, ranges: smoothing_factors(groups, mod, ranges, alpha))
+    return rules
 
 
 def _ranges(

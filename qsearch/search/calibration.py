@@ -73,6 +73,7 @@ class PooledData:
             percentiles=measurement.percentiles,
             channels=None if channels is None else self.channels_handle(channels),
             ranges=measurement.ranges,
+            counted=measurement.counted,
         )
         return [measurement.read(result.arrays) for result in self._results(whole)]
 

@@ -41,7 +41,7 @@ from qsearch.search.objectives import keeps_accuracy
 from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import CHOSEN, FIRST_EVENTS, SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler
-from qsearch.search.space import first_points, to_qconfig
+from qsearch.search.space import first_points, rescalings_of, to_qconfig
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageBook
 from qsearch.search.study import SOMETIMES_SCORED, PreparedStudy
 from qsearch.search.trial_queue import TrialQueue
@@ -216,6 +216,7 @@ class Session:
             self._calib_data,
             percentiles=percentiles,
             store=KeptStatistics(self._artifacts, key, self._calib_data),
+            rescalings=rescalings_of(prepared.space),
         )
 
     def _make_evaluator(self, reference: tuple[Any, ...]) -> Evaluator:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -224,6 +225,8 @@ class Space:
 
 
 _ENUMERATE_AT_MOST: Final = 20_000
+_RESCALINGS: Final = 6
+"""The number of rescaled networks that are measured before a trial asks for them."""
 _CHANGED_AT_MOST: Final = 8
 
 
@@ -259,6 +262,19 @@ def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
             Parameter("partition_conversions", conversions),
         )
     )
+
+
+_RESCALING: Final = ("smooth_alpha", "equalize")
+
+
+def rescalings_of(space: Space) -> list[Params]:
+    """What points of the space ask for of the fields that multiply channels by factors."""
+    kept = tuple(
+        replace(p, when=tuple(one for one in p.when if one[0] in _RESCALING))
+        for p in space.parameters
+        if p.name in _RESCALING
+    )
+    return list(islice(Space(kept).points(), _RESCALINGS)) if kept else []
 
 
 def earlier_default(space: Space) -> Space:

@@ -38,6 +38,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "guidance: what a search is told before it starts, choose, best -o, typed keywords": 1081,
     "profile": 463,
     "calibration: kernels in C, checks of the written file": 259,
+    "calibration: rescaled networks counted in the passes of the plain one": 177,
     "dashboard: table, plots in the browser": -192,
     "ray: a head that ended": 8,
     "quantize: weights rounded to what the quantized layers in front give": 400,

@@ -25,6 +25,7 @@ from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._given_points import given_points
 from compiler.quantize._prerequisite import Params, prerequisite_optimize
+from compiler.quantize._rescaling import factor_rules
 from compiler.quantize._run_context import context_or_new
 from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.bind_scales import measured_points
@@ -43,6 +44,8 @@ from compiler.quantize.calibration.measurement import (
     merged_products,
     with_sample,
 )
+from compiler.quantize.calibration.profile_function import whole_profile
+from compiler.quantize.calibration.rescaled_tensors import CommonReading, rescaled_tensors
 from compiler.quantize.calibration.stats import CalibrationStats
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from compiler.quantize.candidate import Candidate, build_candidate, mark
@@ -180,6 +183,8 @@ class Calibration:
             for.
         store: keeps statistics and scales.
         mark: partitions and annotates.
+        rescalings: values of ``equalize`` and ``smooth_alpha`` that configurations may ask for;
+            the statistics of all of them are taken in the same passes.
 
     Example:
         >>> from compiler import relay
@@ -200,8 +205,10 @@ class Calibration:
         percentiles: Sequence[float] | None = None,
         store: StatisticsStore | None = None,
         mark: Mark = mark,
+        rescalings: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self._mod = mod
+        self._rescalings = tuple(rescalings)
         self._percentiles = None if percentiles is None else tuple(percentiles)
         self._store = NoStore() if store is None else store
         self._marks = mark
@@ -341,9 +348,44 @@ class Calibration:
         arrays = self._store.load(STATISTICS, fields)
         if arrays is not None:
             return CalibrationStats.from_arrays(arrays)
-        found = self._measured(qconfig, None)
-        self._store.save(STATISTICS, fields, found)
-        return found
+        together = self._measured_together(qconfig)
+        for other, found in together:
+            fields = statistics_fields(other)
+            self._store.save(STATISTICS, fields, found)
+            self._stats[self._key(fields, qconfig)] = found
+        return together[0][1]
+
+    def _measured_together(self, qconfig: QConfig) -> list[tuple[QConfig, CalibrationStats]]:
+        """Both rounds for a configuration, which comes first, and for other rescalings of it."""
+        plain = qconfig.with_overrides(
+            equalize=False, smooth_alpha=None, bias_correction=False, weight_rounding="nearest"
+        )
+        rescaling = {"equalize": qconfig.equalize, "smooth_alpha": qconfig.smooth_alpha}
+        asked = [plain.with_overrides(**rescaling)]
+        for other in (plain.with_overrides(**values) for values in self._rescalings):
+            known = self._store.load(STATISTICS, statistics_fields(other))
+            if other not in asked and known is None:
+                asked.append(other)
+        if asked == [plain] or self._marks is not mark:
+            return [(qconfig, self._measured(qconfig, None))]
+        annotated, _ = self._mark(self._mod, plain, None)
+        if not measured_points(annotated):
+            return [(qconfig, CalibrationStats.of_nothing())]
+        network, common = whole_profile(annotated)[0], CommonReading()
+        read: list[tuple[QConfig, list[int]]] = []
+        for one in asked:
+            channels = self.channels_for(one)
+            rescaled = whole_profile(self._marks(self._mod, one, channels)[0])[0]
+            ranges = [] if channels is None else channels.ranges()
+            tensors = rescaled_tensors(network, rescaled, factor_rules(one), ranges)
+            if tensors is not None:
+                read.append((one, common.places_of(tensors)))
+            elif one is asked[0]:
+                return [(qconfig, self._measured(qconfig, None))]
+        percentiles = self._percentiles or (qconfig.percentile,)
+        reading = Measurement("ranges", plain, percentiles, counted=tuple(common.counted))
+        stats = merged_points(self._data, reading)
+        return [(one, stats.of_tensors(places)) for one, places in read]
 
     def _measured(self, qconfig: QConfig, ranges: Ranges | None) -> CalibrationStats:
         """Both rounds, on the float network or, with ranges, on the one that they quantize."""

@@ -43,6 +43,7 @@ from compiler.quantize.calibration.input_grams import GramCollector, InputGrams
 from compiler.quantize.calibration.input_sample import InputSample, sample_inputs
 from compiler.quantize.calibration.kernels.protocol import Kernels
 from compiler.quantize.calibration.profile_function import profile_function
+from compiler.quantize.calibration.rescaled_tensors import CountedTensor, counted_points
 from compiler.quantize.calibration.stats import CalibrationStats, merge_stats
 from compiler.quantize.candidate import mark
 from compiler.quantize.correct_rounding import corrected
@@ -72,6 +73,7 @@ class Measurement:
         ranges: of the first calibration; the network that they quantize is then measured
             (``calibrate_passes`` 2). None measures the float network.
         merged: for "histograms": the merged statistics of "ranges".
+        counted: for "ranges" and "histograms": tensors to count; None counts each as it is.
     """
 
     step: Step
@@ -80,6 +82,7 @@ class Measurement:
     channels: ChannelStats | None = None
     ranges: Ranges | None = None
     merged: CalibrationStats | None = None
+    counted: tuple[CountedTensor, ...] | None = None
 
     def read(self, arrays: Mapping[str, NDArray[Any]]) -> Statistics:
         """The statistics of this step from the arrays that their ``to_arrays`` made.
@@ -171,7 +174,8 @@ class Profile:
         """
         collector: RangeCollector | HistogramCollector
         if measurement.step == "ranges":
-            collector = RangeCollector(self._points, self._kernels)
+            points = counted_points(self._points, measurement.counted)
+            collector = RangeCollector(points, self._kernels)
         elif measurement.merged is None:
             raise CalibrationError(
                 "histograms need the merged ranges of all shards",
@@ -181,7 +185,7 @@ class Profile:
             collector = HistogramCollector(
                 measurement.merged, measurement.percentiles, self._kernels
             )
-        _run(self._executor, collector, batches)
+        _run(self._executor, collector, batches, measurement.counted)
         return collector.result()
 
 
@@ -356,14 +360,21 @@ def calibration_stats(
     return merged_points(LocalData(mod, dataset, profile=profile), reading)
 
 
-def _run(executor: Executor, collector: _Collector, batches: Iterable[Batch]) -> None:
-    """Stream the outputs of a network into a collector.
+def _run(
+    executor: Executor,
+    collector: _Collector,
+    batches: Iterable[Batch],
+    counted: Sequence[CountedTensor] | None = None,
+) -> None:
+    """Stream the outputs of a network, or what is counted of them, into a collector.
 
     Raises:
         CalibrationError: there is no batch.
     """
     empty = True
     for outputs in profile_outputs(executor, batches):
+        if counted is not None:
+            outputs = [each.of(outputs) for each in counted]
         collector.update(outputs)
         empty = False
     if empty:

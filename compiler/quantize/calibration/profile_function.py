@@ -47,6 +47,26 @@ def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[I
         InternalQuantizeError: there is nothing to measure, or a point lies on a constant.
     """
     main: Function = annotated["main"]
+    _, tensors, points = _measured(main, simulated)
+    return _returning(main, tensors), points
+
+
+def whole_profile(annotated: IRModule) -> tuple[IRModule, PointMap]:
+    """``profile_function`` with the result of the network in front of the measured tensors."""
+    main: Function = annotated["main"]
+    result, tensors, points = _measured(main, simulated=False)
+    return _returning(main, (result, *tensors)), points
+
+
+def _returning(main: Function, values: tuple[Expr, ...]) -> IRModule:
+    body = Tuple(values)
+    used = set(free_vars(body))
+    params = tuple(param for param in main.params if param in used)
+    return infer_module(IRModule.from_expr(Function(params, body)))
+
+
+def _measured(main: Function, simulated: bool) -> tuple[Expr, tuple[Expr, ...], PointMap]:
+    """The result without points, the distinct measured tensors, and the tensor of each point."""
     plain: dict[Expr, Expr] = {}
     tensors: dict[Expr, int] = {}
     labels: list[str] = []
@@ -86,16 +106,13 @@ def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[I
             "nothing to calibrate: no tensor of @main is quantized",
             fix="use calibrate_mode=global_scale, or a QConfig that quantizes some layer",
         )
-    body = Tuple(tuple(tensors))
-    used = set(free_vars(body))
-    params = tuple(param for param in main.params if param in used)
     points = PointMap(
         tuple(labels),
         np.asarray(point_tensor, np.int64),
         np.asarray(point_kind, np.int64),
         tuple(readers),
     )
-    return infer_module(IRModule.from_expr(Function(params, body))), points
+    return plain[main.body], tuple(tensors), points
 
 
 def _read_by_softmax(nodes: Sequence[Expr], result: Expr) -> dict[Expr, int]:

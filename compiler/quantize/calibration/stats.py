@@ -8,7 +8,7 @@ percentiles fall into, counters of the lower 16 bits: exact order statistics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -191,6 +191,21 @@ class CalibrationStats:
             for a, b in zip(self.lower, other.lower, strict=True)
         )
         return replace(self, hist=self.hist + other.hist, lower=lower, memo={})
+
+    def of_tensors(self, places: Sequence[int]) -> CalibrationStats:
+        """The same points over some of the tensors: tensor i is the one of ``places[i]``."""
+        some = list(places)
+        return replace(
+            self,
+            labels=tuple(self.labels[place] for place in some),
+            minimum=self.minimum[some],
+            maximum=self.maximum[some],
+            count=self.count[some],
+            upper=tuple(self.upper[place] for place in some),
+            hist=None if self.hist is None else self.hist[some],
+            lower=tuple(self.lower[place] for place in some) if self.lower else (),
+            memo={},
+        )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Flat arrays, such as an .npz holds; no pickle."""

@@ -1,0 +1,141 @@
+"""Statistics of rescaled networks, counted while the network that is not rescaled runs.
+
+    network                     %1 = nn.conv2d(%x, w0);    nn.conv2d(nn.relu(%1), w1)
+    equalized, smoothed         %1 = nn.conv2d(%x, w0*s);  nn.conv2d(nn.relu(%1), w1/s)
+    its tensors                 those of the network, %1 and nn.relu(%1) times s channel by channel
+
+Both compute the same function, so one pass over the data counts for all: a tensor that no factor
+reaches has one entry, a tensor that factors reach is multiplied before it is counted. Its largest
+magnitude is then that of each channel times the factor; with powers of two every value is the one
+that the rescaled network computes, and with other factors it differs from it by the rounding of the
+changed constants. That the networks differ in nothing else is compared, not assumed: where an
+operator that was recognized as a whole hides how factors pass it, the network is measured alone.
+
+A second calibration (``calibrate_passes`` 2) measures what one configuration has quantized, and no
+other configuration quantizes alike: nothing is carried over to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Function, Tuple
+from compiler.ir.module import IRModule
+from compiler.ir.structural import structural_equal
+from compiler.qtypes.channel_ranges import ChannelRanges
+from compiler.quantize._channel_groups import find_groups
+from compiler.quantize._rescaling import FactorRule
+from compiler.quantize._smoothing import rescaled_ranges
+from compiler.quantize.calibration.collectors import PointMap
+from compiler.quantize.calibration.weighted_calls import weighted_calls
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountedTensor:
+    """A measured tensor as it is, or as a rescaled network has it.
+
+    Attributes:
+        number: among the outputs of the profile function.
+        factors: float32, of each channel; None counts the tensor as it is.
+        trailing: axes behind that of the channels.
+    """
+
+    number: int
+    factors: NDArray[np.float32] | None = None
+    trailing: int = 0
+
+    def of(self, outputs: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """The values to count, of the shape of the output."""
+        if self.factors is None:
+            return outputs[self.number]
+        return outputs[self.number] * self.factors.reshape(-1, *(1,) * self.trailing)
+
+
+@dataclass(slots=True)
+class CommonReading:
+    """What one reading of the data counts for several networks, each tensor once.
+
+    Attributes:
+        counted: what is counted.
+    """
+
+    counted: list[CountedTensor] = field(default_factory=list)
+    _as_it_is: dict[int, int] = field(default_factory=dict)
+
+    def places_of(self, tensors: Sequence[CountedTensor]) -> list[int]:
+        """Where the tensors of one network stand in ``counted``."""
+        places = []
+        for each in tensors:
+            place = len(self.counted)
+            if each.factors is None:
+                place = self._as_it_is.setdefault(each.number, place)
+            if place == len(self.counted):
+                self.counted.append(each)
+            places.append(place)
+        return places
+
+
+def counted_points(points: PointMap, counted: Sequence[CountedTensor] | None) -> PointMap:
+    """``points`` with the labels of what is counted; None counts every tensor as it is."""
+    if counted is None:
+        return points
+    return replace(points, labels=tuple(points.labels[each.number] for each in counted))
+
+
+def rescaled_tensors(
+    plain: IRModule,
+    rescaled: IRModule,
+    rules: Sequence[FactorRule],
+    ranges: Sequence[ChannelRanges],
+) -> list[CountedTensor] | None:
+    """The measured tensors of a rescaled network; None where it differs in more than factors.
+
+    Args:
+        plain, rescaled: of ``whole_profile``, of the network and of the rescaled network.
+        rules: that rescaled it.
+        ranges: of the data of each weighted operator of ``plain``; empty where no rule reads them.
+    """
+    mod = plain
+    found: list[tuple[int, NDArray[np.float64]] | None] = [None] * (len(_fields(plain)) - 1)
+    for rule in rules:
+        main: Function = mod["main"]
+        result, *tensors = _fields(mod)
+        alone = IRModule.from_expr(Function(main.params, result))
+        if ranges and len(weighted_calls(alone["main"])) != len(ranges):
+            return None
+        groups = find_groups(alone["main"])
+        factors = rule(groups, alone, ranges)
+        inside = set(post_order(result))
+        for number, tensor in enumerate(tensors):
+            group = groups.group_of.get(tensor)
+            if tensor not in inside and isinstance(tensor, Call):
+                if any(arg in groups.group_of for arg in tensor.args):
+                    return None  # only what lies near the largest value is measured
+            elif group is not None:
+                trailing = len(tensor.tensor_type.shape) - groups.axis_of[tensor] - 1
+                before = found[number]
+                old = 1.0 if before is None else before[1]
+                found[number] = trailing, factors[group] * old
+        if ranges:
+            ranges = rescaled_ranges(groups, alone, factors, ranges)
+        mod = groups.rescaled(mod, factors)
+    if not structural_equal(mod, rescaled):
+        return None
+    return [_counted(number, each) for number, each in enumerate(found)]
+
+
+def _counted(number: int, found: tuple[int, NDArray[np.float64]] | None) -> CountedTensor:
+    if found is None or np.all(found[1] == 1):
+        return CountedTensor(number)
+    return CountedTensor(number, found[1].astype(np.float32), found[0])
+
+
+def _fields(mod: IRModule) -> Sequence[Call]:
+    body = mod["main"].body
+    assert isinstance(body, Tuple)
+    return body.fields  # type: ignore[return-value]

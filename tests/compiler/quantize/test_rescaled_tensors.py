@@ -1,0 +1,153 @@
+"""Statistics of rescaled networks come from the passes over the network that is not rescaled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler.ir.module import IRModule
+from compiler.quantize import Calibration, QConfig
+from compiler.quantize._channel_groups import ChannelGroups, Factors, find_groups
+from compiler.quantize.calibration.flow import STATISTICS, statistics_fields
+from compiler.quantize.calibration.measurement import LocalData, Measurement, Statistics
+from compiler.quantize.calibration.profile_function import whole_profile
+from compiler.quantize.calibration.rescaled_tensors import CountedTensor, rescaled_tensors
+from compiler.quantize.candidate import mark
+from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.quantize.test_equalization import SHAPE, chain, network
+
+RESCALINGS = ({"smooth_alpha": None}, {"smooth_alpha": 0.5}, {"equalize": True})
+PLAIN = QConfig.recommended(calibrate_mode="mse")
+
+
+def powers_of_two(groups: ChannelGroups, *_: Any) -> list[Factors]:
+    """Factors that are exact in float32, the same whenever the groups are the same."""
+    rng = np.random.default_rng(len(groups.sizes))
+    return [np.exp2(rng.integers(-4, 5, size).astype(np.float64)) for size in groups.sizes]
+
+
+def profile(mod: IRModule) -> IRModule:
+    """Without tables: an activation function that is one hides how factors pass it."""
+    return whole_profile(mark(mod, PLAIN.with_overrides(integer_tables=False))[0])[0]
+
+
+def batches(rng: np.random.Generator, count: int = 3) -> list[dict[str, Any]]:
+    return [{"x": rng.normal(0, 1, SHAPE).astype(np.float32)} for _ in range(count)]
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_with_powers_of_two_every_value_is_that_of_the_rescaled_network(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mod = network(rng)
+    groups = find_groups(mod["main"])
+    plain = profile(mod)
+    rescaled = profile(groups.rescaled(mod, powers_of_two(groups)))
+
+    found = rescaled_tensors(plain, rescaled, [powers_of_two], [])
+
+    assert found is not None
+    (data,) = batches(rng, 1)
+    _, *own = ReferenceExecutor(plain).run(data)
+    _, *theirs = ReferenceExecutor(rescaled).run(data)
+    for each, expected in zip(found, theirs, strict=True):
+        np.testing.assert_array_equal(each.of(own), expected)
+
+
+class Counting(LocalData):
+    """Local data that note what was read."""
+
+    def __init__(self, mod: IRModule, data: Sequence[Any]) -> None:
+        super().__init__(mod, data, ReferenceExecutor)
+        self.read: list[str] = []
+
+    def collect(self, measurement: Measurement) -> Sequence[Statistics]:
+        self.read.append(measurement.step)
+        return super().collect(measurement)
+
+
+def test_one_calibration_serves_all_rescalings() -> None:
+    rng = np.random.default_rng(11)
+    mod = chain(rng)
+    data = batches(rng)
+    counting = Counting(mod, data)
+    together = Calibration(mod, counting, rescalings=RESCALINGS)
+
+    scales = [together.scales_for(PLAIN.with_overrides(**one)) for one in RESCALINGS]
+
+    assert sorted(counting.read) == ["channels", "histograms", "ranges"]
+    assert len(set(scales)) == len(RESCALINGS)
+
+
+@pytest.mark.parametrize("rescaling", RESCALINGS)
+def test_statistics_do_not_depend_on_what_is_measured_with_them(rescaling: dict[str, Any]) -> None:
+    rng = np.random.default_rng(12)
+    mod = chain(rng)
+    data = batches(rng)
+    config = PLAIN.with_overrides(**rescaling)
+    ours = Calibration(mod, Counting(mod, data), rescalings=RESCALINGS).stats_for(config)
+    alone = Calibration(mod, Counting(mod, data)).stats_for(config)
+    for name, array in alone.to_arrays().items():
+        np.testing.assert_array_equal(ours.to_arrays()[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("rescaling", RESCALINGS[1:])
+def test_they_are_those_of_the_rescaled_network_but_for_rounding(rescaling: dict[str, Any]) -> None:
+    rng = np.random.default_rng(13)
+    mod = chain(rng)
+    data = batches(rng)
+    config = PLAIN.with_overrides(**rescaling)
+    calibration = Calibration(mod, Counting(mod, data))
+    ours = calibration.stats_for(config)
+    # A mark of one's own rescales where nobody can see it: the network itself is measured.
+    theirs = Calibration(
+        mod, LocalData(mod, data, ReferenceExecutor), mark=lambda *given: mark(*given)
+    ).stats_for(config)
+    np.testing.assert_allclose(ours.minimum, theirs.minimum, rtol=1e-5)
+    np.testing.assert_allclose(ours.maximum, theirs.maximum, rtol=1e-5)
+    np.testing.assert_array_equal(ours.count, theirs.count)
+    assert ours.hist is not None
+    assert theirs.hist is not None
+    assert np.abs(ours.hist - theirs.hist).sum() <= 0.01 * ours.hist.sum()
+
+
+def test_a_network_that_differs_in_more_than_factors_is_not_taken_for_a_rescaled_one() -> None:
+    rng = np.random.default_rng(14)
+    one, other = profile(chain(rng)), profile(chain(rng))
+    assert rescaled_tensors(one, one, [], []) is not None
+    assert rescaled_tensors(one, other, [powers_of_two], []) is None
+
+
+def test_what_is_stored_is_not_measured_again() -> None:
+    rng = np.random.default_rng(15)
+    mod = chain(rng)
+
+    class Kept(dict[str, Any]):
+        def load(self, kind: str, fields: Any) -> Any:
+            return self.get(repr((kind, fields)))
+
+        def save(self, kind: str, fields: Any, found: Any) -> None:
+            self[repr((kind, fields))] = found.to_arrays()
+
+    kept = Kept()
+    Calibration(mod, Counting(mod, batches(rng)), store=kept, rescalings=RESCALINGS).stats_for(
+        PLAIN
+    )
+    for one in RESCALINGS:
+        fields = statistics_fields(PLAIN.with_overrides(**one))
+        assert kept.load(STATISTICS, fields) is not None
+    silent = Counting(mod, [])
+    later = Calibration(mod, silent, store=kept, rescalings=RESCALINGS)
+    later.stats_for(PLAIN.with_overrides(equalize=True))
+    assert silent.read == []
+
+
+def test_factors_go_to_the_channels_of_a_tensor() -> None:
+    values = np.ones((1, 2, 3), np.float32)
+    found = CountedTensor(1, np.asarray([2, 4], np.float32), trailing=1).of([values, values])
+    assert found[0].tolist() == [[2, 2, 2], [4, 4, 4]]
