@@ -13,12 +13,22 @@ set the exit code: within 0.3 points of the best peer's top-1 and 0.5 dB of the 
 which may be two peers, and no output that differs from the reference. With ``--no-search`` ours is
 what ``qsearch compile`` chooses alone; it has to be within a point of float and at least the best
 peer's SQNR.
+
+    … --peers quark,nncf,aimet,modelopt [--tools DIR]
+
+compares the best of a search of 16 trials with other tools: each runs in a virtual environment of
+its own (made in DIR by pip where there is none) and is judged by its float simulation. The search
+sees the first half of the dev images, everything is judged on the second half; a second search
+without sequential rounding tells what that adds. Goals: 3 dB above the best tool that leaves no
+operator in float, top-1 not below it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,7 +43,9 @@ import qsearch
 from compiler.errors import CompilerError
 from compiler.runtime.artifact import QModule
 from compiler.targets.ort.grid_executor import GridExecutor
+from qsearch.search.space import default_space
 from tests.benchmarks import onnxruntime_peers as peers
+from tests.benchmarks import quantization_tools
 from tests.benchmarks.machine import alternated_ms, machine
 from tests.benchmarks.real_models import DATA, MODELS, Split, batch_of, read_split
 from tests.benchmarks.scores import Score, margin, score
@@ -63,6 +75,12 @@ OURS: tuple[dict[str, Any], ...] = (
 ALONE: tuple[None, ...] = (None,)
 """What ``qsearch compile`` chooses by itself."""
 TOP1_OF_FLOAT_ALONE = -1.0
+
+TRIALS = 16
+TOOLS = tuple(quantization_tools.PIP)
+TOOLS_FOLDER = Path(tempfile.gettempdir()) / "qsearch-tools"
+TOOLS_GOAL = 3.0
+"""Decibels above the best tool that quantizes as much."""
 
 Run = Callable[[NDArray[np.float32]], NDArray[Any]]
 
@@ -133,6 +151,138 @@ def measure_ours(
         found.append((name, scored, row, run))
         show(row)
     return found
+
+
+def measure_tool(
+    tool: str, model: Path, calib: Split, dev: Split, reference: Any, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Rows of one tool, judged here on what its environment computes; kept beside it."""
+    out = args.tools / "results" / f"{model.stem}-{len(calib)}-{len(dev)}"
+    kept = out / f"{tool}.json"
+    if not kept.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        np.save(out / "calib.npy", calib.images)
+        np.save(out / "eval.npy", dev.images)
+        paths = [str(path.resolve()) for path in (model, out / "calib.npy", out / "eval.npy", out)]
+        script = str(Path(quantization_tools.__file__).resolve())
+        told = subprocess.run(
+            [environment(args.tools, tool), "-W", "ignore", script, tool, *paths],
+            capture_output=True,
+            cwd=out,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""},
+        )
+        if told.returncode:
+            return [{"name": tool, "error": told.stderr[-400:]}]
+    rows: list[dict[str, Any]] = json.loads(kept.read_text())
+    for row in rows:
+        if "error" in row:
+            print(f"  {row['name']}: {row['error']}", flush=True)
+            continue
+        outputs = np.load(out / row.pop("outputs"))
+        row.update(score(outputs, reference, dev.labels).to_dict())
+        show(row)
+    return rows
+
+
+def environment(folder: Path, tool: str) -> str:
+    """The Python of a tool's virtual environment, made where there is none."""
+    python = folder / tool / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder / tool)], check=True)
+        packages = quantization_tools.PIP[tool]
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
+    return str(python.absolute())
+
+
+def measure_search(
+    model: Path, calib: Split, tuned: Split, dev: Split, reference: Any, sequential: bool
+) -> dict[str, Any]:
+    """The module that a search of few trials ends with, judged on images it has not seen."""
+    batch = batch_of(model.stem)
+    roundings = [choice for choice in ROUNDINGS if sequential or choice != "sequential"]
+    begin = time.process_time()
+    with tempfile.TemporaryDirectory(prefix="bench-search-") as folder:
+        qsearch.launch(
+            model,
+            calib={"input": calib.images},
+            eval={"input": tuned.images, "labels": tuned.labels},
+            dim={"N": batch},
+            metric="sqnr",
+            max_drop=0.01,
+            trials=TRIALS,
+            pool="inline",
+            out=folder,
+            space={"fields": {**default_fields(), "weight_rounding": roundings}},
+        )
+        cpu_s = time.process_time() - begin
+        module = qsearch.load(Path(folder) / "best.qmod")
+        outputs = outputs_of(on_grid(module), dev, batch)
+        chosen_fields = json.loads((Path(folder) / "qconfig.json").read_text())
+    row = {
+        "name": f"ours, {TRIALS} trials" + ("" if sequential else ", no sequential rounding"),
+        "cpu_s": round(cpu_s, 1),
+        "float_operators": {},
+        **score(outputs, reference, dev.labels).to_dict(),
+        "qconfig": chosen_fields,
+    }
+    show(row)
+    return row
+
+
+ROUNDINGS = ("nearest", "adaptive", "sequential")
+
+
+def default_fields() -> dict[str, Any]:
+    """The default space as ``--space`` takes it."""
+    return {
+        p.name: {"values": list(p.choices), "when": {n: list(v) for n, v in p.when}}
+        if p.when
+        else list(p.choices)
+        for p in default_space().parameters
+    }
+
+
+def measure_tools(model: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """A search beside other tools."""
+    batch = batch_of(model.stem)
+    calib = read_split(args.data, model.stem, "calib", args.calib, batch)
+    both = read_split(args.data, model.stem, "dev", args.images, 2 * batch)
+    half = len(both) // 2
+    tuned = Split(both.images[:half], both.labels[:half])
+    dev = Split(both.images[half:], both.labels[half:])
+    print(f"{model.stem}: {len(calib)} calibration images, {len(dev)} judged", flush=True)
+    reference = outputs_of(on_onnxruntime(model), dev, 1)
+    base = score(reference, reference, dev.labels)
+    show({"name": "float", **base.to_dict()})
+    ours = [
+        measure_search(model, calib, tuned, dev, reference, sequential)
+        for sequential in (True, False)
+    ]
+    theirs: list[dict[str, Any]] = []
+    for tool in args.peers:
+        theirs += measure_tool(tool, model, calib, dev, reference, args)
+    result: dict[str, Any] = {
+        "model": model.stem,
+        "images": len(dev),
+        "float": base.to_dict(),
+        "ours": ours,
+        "tools": theirs,
+    }
+    same = [row for row in theirs if not row.get("float_operators", {"none": 1})]
+    if same:
+        best = max(same, key=lambda row: row["sqnr_db"])
+        above = ours[0]["sqnr_db"] - best["sqnr_db"]
+        points = ours[0]["top1"] - max(row["top1"] for row in same)
+        result["verdict"] = {
+            "tool": best["name"],
+            "sqnr_margin": round(above, 2),
+            "top1_margin": round(points, 2),
+            "sequential_adds": round(ours[0]["sqnr_db"] - ours[1]["sqnr_db"], 2),
+            "met": above >= TOOLS_GOAL and points >= 0,
+        }
+        print(f"  {json.dumps(result['verdict'])}", flush=True)
+    return result
 
 
 def on_grid(module: QModule) -> Run:
@@ -244,14 +394,21 @@ def main() -> int:
     parser.add_argument("--calib", type=int, help="calibration images per model (all)")
     parser.add_argument("--methods", nargs="*", default=peers.METHODS, choices=peers.METHODS)
     parser.add_argument("--no-search", action="store_true", help="only what compile chooses")
+    parser.add_argument(
+        "--peers", type=lambda text: text.split(","), help="tools: " + ",".join(TOOLS)
+    )
+    parser.add_argument("--tools", type=Path, help="their environments", default=TOOLS_FOLDER)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     args.methods = tuple(args.methods)
-    rows = [measure(args.data / f"{name}.onnx", args) for name in args.models]
+    one = measure_tools if args.peers else measure
+    rows: list[dict[str, Any]] = []
     result = {"machine": machine(), "goals": [TOP1_GOAL, SQNR_GOAL], "models": rows}
+    for name in args.models:
+        rows.append(one(args.data / f"{name}.onnx", args))
+        if args.json:
+            args.json.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result["machine"]))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
     missed = [row["model"] for row in rows if not row.get("verdict", {}).get("met")]
     if missed:
         print(f"goal missed: {', '.join(missed)}", file=sys.stderr)

@@ -1,0 +1,287 @@
+"""One quantization tool on one model, run by the Python of an environment that holds the tool.
+
+    ENV/bin/python quantization_tools.py TOOL MODEL CALIB EVAL OUT
+
+CALIB and EVAL are .npy files, float32 (N, C, H, W). For every configuration of the tool OUT gets
+an .npy file with the outputs of its float simulation, and ``TOOL.json`` with rows of name, CPU
+seconds, operators that were left in float, and file. Imports nothing of this project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+PIP: dict[str, tuple[str, ...]] = {
+    "quark": ("amd-quark==0.13", "torch==2.13.0", "onnx", "onnxruntime", "onnxruntime-extensions"),
+    "nncf": ("nncf==3.4.0", "onnx", "onnxruntime"),
+    "aimet": ("aimet-onnx==2.42.0", "torch==2.13.0"),
+    "modelopt": ("nvidia-modelopt[onnx]==0.47.0", "torch==2.13.0"),
+}
+"""What an environment of each tool is made of."""
+
+BATCH = 16
+_MOVES = frozenset(
+    ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Pad", "Split")
+) | {"MaxPool", "Relu", "Clip"}
+_COMPUTES = frozenset(
+    ("Conv", "Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Softmax", "LayerNormalization")
+) | {"Erf", "Gelu", "Sigmoid", "ReduceMean", "GlobalAveragePool", "Concat"}
+_POINTS = frozenset({"DequantizeLinear", "QcQuantizeOp", "ExtendedDequantizeLinear"})
+
+Array = np.ndarray[Any, Any]
+Made = Iterator[tuple[str, Any, Callable[[Array], Array]]]
+"""Name, model, function of images."""
+
+
+def float_operators(model: onnx.ModelProto) -> dict[str, int]:
+    """Operators that compute with what no quantize point has given, by type.
+
+    What only moves values hands on what it reads; constants do not count.
+    """
+    constants = {init.name for init in model.graph.initializer}
+    quantized: set[str] = set()
+    left: Counter[str] = Counter()
+    for node in model.graph.node:
+        given = [name for name in node.input if name]
+        if node.op_type == "Constant" or (given and all(name in constants for name in given)):
+            points = node.op_type in _POINTS
+            (quantized if points else constants).update(node.output)
+            continue
+        if node.op_type in _POINTS:
+            quantized.update(node.output)
+        elif node.op_type in _MOVES:
+            if given[0] in quantized:
+                quantized.update(node.output)
+        elif node.op_type in _COMPUTES:
+            real = [name for name in given if name not in constants]
+            if not all(name in quantized for name in real):
+                left[node.op_type] += 1
+    return dict(left)
+
+
+def simulated(model: onnx.ModelProto, libraries: tuple[str, ...] = ()) -> Callable[[Array], Array]:
+    """A model with QuantizeLinear and DequantizeLinear as a function, all of it in float."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    for library in libraries:
+        options.register_custom_ops_library(library)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    name = session.get_inputs()[0].name
+    return lambda images: session.run(None, {name: images})[0]
+
+
+class Batches:
+    """Images batch by batch, as onnxruntime's calibrators and those after them ask for them."""
+
+    def __init__(self, name: str, images: Array, batch: int) -> None:
+        self._batches = [{name: images[i : i + batch]} for i in range(0, len(images), batch)]
+        self.rewind()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Mapping[str, Array]]:
+        return iter(self._batches)
+
+    def get_next(self) -> Mapping[str, Array] | None:
+        return next(self._waiting, None)
+
+    def reset_iter(self) -> None:
+        self.rewind()
+
+    def rewind(self) -> None:
+        self._waiting = iter(self._batches)
+
+
+def quark(path: Path, calib: Array, out: Path) -> Made:
+    """AMD Quark: Percentile, equalization, AdaQuant."""
+    from quark.onnx import (
+        AdaQuantConfig,
+        CLEConfig,
+        Int8Spec,
+        ModelQuantizer,
+        QConfig,
+        QLayerConfig,
+        QuantGranularity,
+        UInt8Spec,
+    )
+
+    def row(name: str, activation: Any, weight: Any, algorithms: list[Any], **more: Any) -> Any:
+        config = QConfig(
+            global_config=QLayerConfig(activation=activation, weight=weight),
+            algo_config=algorithms,
+            extra_options={
+                "ForceQuantizeNoInputCheck": True,
+                "AlignSlice": False,
+                "FoldRelu": True,
+                "AlignConcat": True,
+                **more,
+            },
+        )
+        target = out / f"quark{len(name)}.onnx"
+        reader = Batches(_input(path), calib, 1 if algorithms else BATCH)
+        ModelQuantizer(config).quantize_model(str(path), str(target), reader)
+        made = onnx.load(target)
+        return name, made, simulated(made)
+
+    fits = {"data_size": len(calib), "batch_size": 2, "num_iterations": 1000}
+    fits |= {"learning_rate": 1e-5, "early_stop": True}
+    channel = Int8Spec(quant_granularity=QuantGranularity.Channel)
+    yield row("Percentile, CLE", Int8Spec(), Int8Spec(), [CLEConfig()])
+    yield row(
+        "Percentile, CLE, AdaQuant",
+        Int8Spec(),
+        Int8Spec(),
+        [CLEConfig(), AdaQuantConfig(**fits)],
+    )
+    yield row(
+        "Percentile, u8, per channel, CLE, AdaQuant",
+        UInt8Spec(),
+        channel,
+        [CLEConfig(), AdaQuantConfig(**fits)],
+    )
+
+
+def nncf(path: Path, calib: Array, out: Path) -> Made:
+    """Intel NNCF: both presets, fast and full bias correction."""
+    import nncf as tool
+
+    name, batch = _input(path), 1
+    items = [calib[i : i + batch] for i in range(0, len(calib), batch)]
+    transformer = {"model_type": tool.ModelType.TRANSFORMER} if "vit" in path.stem else {}
+    for preset in (tool.QuantizationPreset.PERFORMANCE, tool.QuantizationPreset.MIXED):
+        for fast in (True, False):
+            made = tool.quantize(
+                onnx.load(path),
+                tool.Dataset(items, lambda images: {name: images}),
+                preset=preset,
+                subset_size=len(items),
+                fast_bias_correction=fast,
+                **transformer,
+            )
+            correction = "fast bias correction" if fast else "bias correction"
+            yield f"{preset.value}, {correction}", made, simulated(made)
+
+
+def aimet(path: Path, calib: Array, out: Path) -> Made:
+    """Qualcomm AIMET: tf_enhanced, with and without equalization."""
+    from aimet_onnx.cross_layer_equalization import equalize_model
+    from aimet_onnx.quantsim import QuantizationSimModel
+
+    name = _input(path)
+    for equalized in (False, True):
+        model = onnx.load(path)
+        if equalized:
+            equalize_model(model)
+        sim = QuantizationSimModel(
+            model,
+            quant_scheme="tf_enhanced",
+            providers=["CPUExecutionProvider"],
+        )
+        sim.compute_encodings(list(Batches(name, calib, BATCH)))
+        session = sim.session
+        yield (
+            "CLE, tf_enhanced" if equalized else "tf_enhanced",
+            _enabled(sim),
+            lambda images, session=session: session.run(None, {name: images})[0],
+        )
+
+
+def _enabled(sim: Any) -> onnx.ModelProto:
+    """The simulated model without the points that are switched off."""
+    model = onnx.ModelProto()
+    model.CopyFrom(sim.model.model)
+    off = {name for name, op in sim.qc_quantize_op_dict.items() if not op.enabled}
+    for node in model.graph.node:
+        if node.op_type == "QcQuantizeOp" and node.input[0] in off:
+            node.op_type = "Identity"
+    return model
+
+
+def modelopt(path: Path, calib: Array, out: Path) -> Made:
+    """NVIDIA ModelOpt: int8, max and entropy."""
+    from modelopt.onnx.quantization import quantize
+
+    for method in ("max", "entropy"):
+        target = out / f"modelopt.{method}.onnx"
+        quantize(
+            str(path),
+            quantize_mode="int8",
+            calibration_data={_input(path): calib},
+            calibration_method=method,
+            calibration_eps=["cpu"],
+            high_precision_dtype="fp32",
+            output_path=str(target),
+        )
+        made = onnx.load(target)
+        yield method, made, simulated(made)
+
+
+TOOLS: dict[str, Callable[[Path, Array, Path], Made]] = {
+    "quark": quark,
+    "nncf": nncf,
+    "aimet": aimet,
+    "modelopt": modelopt,
+}
+
+
+def _input(path: Path) -> str:
+    return str(onnx.load(path).graph.input[0].name)
+
+
+def measure(tool: str, model: Path, calib: Array, images: Array, out: Path) -> list[dict[str, Any]]:
+    """Rows of all configurations of one tool; a failure is a row with an error."""
+    rows: list[dict[str, Any]] = []
+    made = TOOLS[tool](model, calib, out)
+    while True:
+        begin = time.process_time()
+        try:
+            name, quantized, run = next(made)
+            cpu_s = time.process_time() - begin
+            batches = (images[i : i + BATCH] for i in range(0, len(images), BATCH))
+            outputs = np.concatenate([run(batch) for batch in batches])
+        except StopIteration:
+            return rows
+        except Exception as error:  # whatever a tool raises
+            rows.append({"name": tool, "error": f"{type(error).__name__}: {error}"[:400]})
+            return rows
+        file = out / f"{tool}{len(rows)}.npy"
+        np.save(file, outputs)
+        rows.append(
+            {
+                "name": f"{tool}: {name}",
+                "cpu_s": round(cpu_s, 1),
+                "float_operators": float_operators(quantized),
+                "outputs": file.name,
+            }
+        )
+
+
+def main() -> int:
+    """Write the files; what the tool prints goes to standard error."""
+    tool, model, calib, images, out = sys.argv[1], *map(Path, sys.argv[2:6])
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with contextlib.redirect_stdout(sys.stderr):
+        rows = measure(tool, model, np.load(calib), np.load(images), out)
+    (out / f"{tool}.json").write_text(json.dumps(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
