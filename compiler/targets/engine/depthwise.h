@@ -7,6 +7,19 @@
  */
 #include "step.h"
 
+#ifdef QK_OWN_TILES
+#define QK_TOGETHER 1
+#define QK_LEAST_PIXELS 1
+#else
+#define QK_TOGETHER 4
+#define QK_LEAST_PIXELS 4
+#endif
+#define QK_ROW_PIXELS 32
+
+/* Input rows of a pass: those of one window, and stride_y more for every further output row. */
+static int64_t qk_lines(const qk_depthwise_step *d) { return (d->together - 1) * d->stride_y + d->kernel_y; }
+
+#ifndef QK_OWN_TILES
 #ifndef QK_DOT_TAPS
 #define QK_DOT_TAPS qk_dot
 #define QK_TAPS qk_spread
@@ -24,12 +37,6 @@ typedef qk_weight qk_part_weight;
 #define qk_dot_part QK_DOT_TAPS
 #define QK_HOLD(x) (void)0
 #endif
-
-#define QK_TOGETHER 4
-#define QK_ROW_PIXELS 32
-
-/* Input rows of a pass: those of one window, and stride_y more for every further output row. */
-static int64_t qk_lines(const qk_depthwise_step *d) { return (d->together - 1) * d->stride_y + d->kernel_y; }
 
 /* Sums of `pixels` neighbours in `rows` output rows; a pixel's taps are `runs` runs of `count`. */
 static inline __attribute__((always_inline)) void qk_taps(
@@ -100,6 +107,7 @@ QK_TAP_ROWS(1, 4)
 QK_TAP_ROWS(2, QK_PAIR_PIXELS)
 QK_TAP_ROWS(3, QK_FOUR_PIXELS)
 QK_TAP_ROWS(4, QK_FOUR_PIXELS)
+#endif /* QK_OWN_TILES */
 
 static void qk_run_depthwise(const qk_depthwise_step *d, const qk_memory *m)
 {
@@ -115,7 +123,7 @@ static void qk_run_depthwise(const qk_depthwise_step *d, const qk_memory *m)
         const int64_t y = next + together <= d->height ? next : d->height - together;
         for (int64_t first = 0; first < d->width; first += QK_ROW_PIXELS) {
             const int64_t left = d->width - first, width = left < QK_ROW_PIXELS ? left : QK_ROW_PIXELS;
-            const int64_t pitch = width < 4 ? 4 : width; /* what is beyond a short row is its first pixel again */
+            const int64_t pitch = width < QK_LEAST_PIXELS ? QK_LEAST_PIXELS : width; /* a short row repeats its first */
             const int64_t columns = (width - 1) * d->stride_x + beyond;
             for (int64_t r = 0; r < together; r++)
                 for (int64_t x = 0; x < pitch; x++)
@@ -140,12 +148,16 @@ static void qk_run_depthwise(const qk_depthwise_step *d, const qk_memory *m)
                             row[i] += d->in_pixel;
                     }
                 }
+#ifdef QK_OWN_TILES
+                qk_own_taps(mixed, step, width, runs, run_bytes, count, weight, bias, sums);
+#else
                 switch (together) {
                 case 1: qk_taps_1(mixed, step, width, runs, run_bytes, count, weight, bias, sums, pitch); break;
                 case 2: qk_taps_2(mixed, step, width, runs, run_bytes, count, weight, bias, sums, pitch); break;
                 case 3: qk_taps_3(mixed, step, width, runs, run_bytes, count, weight, bias, sums, pitch); break;
                 default: qk_taps_4(mixed, step, width, runs, run_bytes, count, weight, bias, sums, pitch);
                 }
+#endif
                 qk_finish(&d->rq, m->blob, channel, sums, 16, together * pitch, out, channel, n);
             }
         }

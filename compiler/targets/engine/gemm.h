@@ -100,6 +100,10 @@ static const qk_tile_function qk_tiles[QK_NV][9] = {
 };
 #endif /* QK_OWN_TILES */
 
+#ifndef qk_scale_bytes /* as qk_scale, for results that are clipped to 0 .. 255 */
+#define qk_scale_bytes qk_scale
+#endif
+
 /* The sums of one vector of channels, for `rows` rows `stride` apart, to their places. Bytes of four
  * rows are packed and clipped together; the last four may be done twice. */
 static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64_t channel, const int32_t *sums,
@@ -109,14 +113,15 @@ static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64
     const qk_bounds bounds = qk_byte_bounds(rq->low < 0 ? 0 : (int)rq->low, rq->high > 255 ? 255 : (int)rq->high);
     const int left = (int)rq->left;
     const int64_t type = rq->type;
-#define QK_FINISH_ROWS(change)                                                            \
+#define QK_FINISH_ROWS(change, change_bytes)                                              \
     if (type == QK_U8 && rows >= 4) {                                                     \
         for (int64_t r = 0; r < rows; r += 4) {                                           \
             const int64_t at = r + 4 <= rows ? r : rows - 4;                              \
             const int32_t *const from = sums + at * stride;                               \
-            const qk_vec x0 = change(qk_load(from)), x1 = change(qk_load(from + stride)); \
-            const qk_vec x2 = change(qk_load(from + 2 * stride));                         \
-            const qk_vec x3 = change(qk_load(from + 3 * stride));                         \
+            const qk_vec x0 = change_bytes(qk_load(from));                                \
+            const qk_vec x1 = change_bytes(qk_load(from + stride));                       \
+            const qk_vec x2 = change_bytes(qk_load(from + 2 * stride));                   \
+            const qk_vec x3 = change_bytes(qk_load(from + 3 * stride));                   \
             qk_store_rows(out + at, offset, x0, x1, x2, x3, bounds, n);                   \
         }                                                                                 \
         return;                                                                           \
@@ -135,23 +140,25 @@ static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64
                                            (const int64_t *)(blob + rq->add) + channel,
                                            (const int32_t *)(blob + rq->shift) + channel);
 #define QK_SCALE(x) qk_scale(x, &f)
+#define QK_SCALE_BYTES(x) qk_scale_bytes(x, &f)
 #define QK_SHIFT_SCALE(x) qk_scale(qk_shift_left(x, left), &f)
         if (left) {
-            QK_FINISH_ROWS(QK_SHIFT_SCALE)
+            QK_FINISH_ROWS(QK_SHIFT_SCALE, QK_SHIFT_SCALE)
         } else {
-            QK_FINISH_ROWS(QK_SCALE)
+            QK_FINISH_ROWS(QK_SCALE, QK_SCALE_BYTES)
         }
     } else if (rq->kind == QK_SHIFT) {
         const qk_vec half = qk_load((const int32_t *)(blob + rq->mult) + channel);
         const qk_vec bits = qk_load((const int32_t *)(blob + rq->shift) + channel);
 #define QK_ROUND(x) qk_shift_right(qk_add(x, half), bits)
-        QK_FINISH_ROWS(QK_ROUND)
+        QK_FINISH_ROWS(QK_ROUND, QK_ROUND)
     } else {
 #define QK_SAME(x) (x)
-        QK_FINISH_ROWS(QK_SAME)
+        QK_FINISH_ROWS(QK_SAME, QK_SAME)
     }
 #undef QK_FINISH_ROWS
 #undef QK_SCALE
+#undef QK_SCALE_BYTES
 #undef QK_SHIFT_SCALE
 #undef QK_ROUND
 #undef QK_SAME

@@ -19,18 +19,12 @@
 #define QK_NV 1
 #define QK_ROWS(nv) 6
 #define QK_MAX_ROWS 6
-#define QK_PAIR_PIXELS 2 /* of a depthwise convolution, two output rows together */
-#define QK_FOUR_PIXELS 1 /* three or four output rows together */
 #define QK_OWN_TILES
 #define QK_WEIGHT_PLACE(k, n, nv, steps) ((n) * (steps) * QK_KU + (k))
 
 typedef struct {
     int32_t lane[16];
 } qk_vec;
-typedef struct {
-    int16_t lane[32];
-} qk_weight;
-typedef qk_weight qk_spread;
 typedef int16_t qk_act;
 
 #define QK_LANE for (int i = 0; i < 16; i++)
@@ -72,36 +66,21 @@ static inline qk_vec qk_shift_left(qk_vec x, int bits)
     QK_LANE x.lane[i] = (int32_t)((uint32_t)x.lane[i] << bits);
     return x;
 }
-static inline qk_weight qk_load_weight(const void *p)
-{
-    qk_weight w;
-    memcpy(&w, p, sizeof w);
-    return w;
-}
-static inline qk_spread qk_load_taps(const void *p) { return qk_load_weight(p); }
-static inline qk_vec qk_dot(qk_vec acc, qk_spread a, qk_weight w)
-{
-    QK_LANE acc.lane[i] += a.lane[2 * i] * w.lane[2 * i] + a.lane[2 * i + 1] * w.lane[2 * i + 1];
-    return acc;
-}
-static inline void qk_interleave(void *to, const uint8_t *const rows[2])
-{
-    int16_t *pairs = (int16_t *)to;
-    QK_LANE
-    {
-        pairs[2 * i] = rows[0][i];
-        pairs[2 * i + 1] = rows[1][i];
-    }
-}
 static inline void qk_widen(int16_t *to, const uint8_t *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         to[i] = from[i];
 }
 
+/* Doubles hold the scaled sum exactly wherever the result is a byte, if no shift is above 44 bits:
+ * 44 bits behind the point and 9 before it. Larger sums stay larger, and negative ones become at
+ * most 0. Compilers vectorise this, but not the 64-bit product. */
+#define QK_MOST_REAL_SHIFT 12
+
 typedef struct {
     int64_t add[16];
-    int32_t mult[16], shift[16];
+    double scale[16], plus[16];
+    int32_t mult[16], shift[16], is_real;
 } qk_factor;
 
 static inline qk_factor qk_load_factor(const int32_t *mult, const int64_t *add, const int32_t *shift)
@@ -110,8 +89,27 @@ static inline qk_factor qk_load_factor(const int32_t *mult, const int64_t *add, 
     memcpy(f.mult, mult, sizeof f.mult);
     memcpy(f.add, add, sizeof f.add);
     memcpy(f.shift, shift, sizeof f.shift);
+    f.is_real = 1;
+    QK_LANE
+    {
+        const int32_t bits = f.shift[i] > QK_MOST_REAL_SHIFT ? QK_MOST_REAL_SHIFT : f.shift[i];
+        const double last = 1.0 / (double)((int64_t)1 << (32 + bits));
+        f.is_real &= f.shift[i] <= QK_MOST_REAL_SHIFT;
+        f.scale[i] = (double)f.mult[i] * last;
+        f.plus[i] = (double)f.add[i] * last;
+    }
     return f;
 }
+static inline qk_vec qk_scale_bytes(qk_vec x, const qk_factor *f)
+{
+    if (!f->is_real) {
+        QK_LANE x.lane[i] = (int32_t)(((int64_t)x.lane[i] * f->mult[i] + f->add[i]) >> 32) >> f->shift[i];
+        return x;
+    }
+    QK_LANE x.lane[i] = (int32_t)((double)x.lane[i] * f->scale[i] + f->plus[i]);
+    return x;
+}
+#define qk_scale_bytes qk_scale_bytes
 static inline qk_vec qk_scale(qk_vec x, const qk_factor *f)
 {
     QK_LANE
@@ -139,8 +137,12 @@ static inline void qk_store_u8(uint8_t *p, qk_vec v, int n)
 {
     uint8_t all[16];
     QK_LANE all[i] = (uint8_t)v.lane[i];
-    memcpy(p, all, (size_t)n);
+    if (n == 16)
+        memcpy(p, all, 16);
+    else
+        memcpy(p, all, (size_t)n);
 }
+
 /* Bounds of bytes, and four rows of sixteen values, saturated to bytes and clipped. */
 typedef struct {
     int32_t low, high;
@@ -199,6 +201,33 @@ static void qk_own_tile(int64_t mr, const qk_act *const *row, int64_t steps, con
             next[2] = bias[c + 2] + s12;
             next[3] = bias[c + 3] + s13;
         }
+    }
+}
+
+/* Taps of a depthwise convolution: two lines of sixteen columns a step, one behind the other. */
+static inline void qk_interleave(void *to, const uint8_t *const rows[2])
+{
+    uint8_t bytes[32];
+    int16_t lines[32];
+    memcpy(bytes, rows[0], 16);
+    memcpy(bytes + 16, rows[1], 16);
+    for (int i = 0; i < 32; i++)
+        lines[i] = bytes[i];
+    memcpy(to, lines, sizeof lines);
+}
+static void qk_own_taps(const uint8_t *mixed, int64_t step, int64_t width, int64_t runs, int64_t run_bytes,
+                        int64_t count, const uint8_t *weight, const int32_t *bias, int32_t *sums)
+{
+    for (int64_t p = 0; p < width; p++) {
+        const int16_t *w = (const int16_t *)weight;
+        int32_t total[16];
+        memcpy(total, bias, sizeof total);
+        for (int64_t run = 0; run < runs; run++) {
+            const int16_t *x = (const int16_t *)(mixed + p * step + run * run_bytes);
+            for (int64_t t = 0; t < count; t++, x += 32, w += 32)
+                QK_LANE total[i] += x[i] * w[i] + x[16 + i] * w[16 + i];
+        }
+        memcpy(sums + 16 * p, total, sizeof total);
     }
 }
 #endif

@@ -66,7 +66,9 @@ def rows_together(kernel: int, stride: int, dilation: int, height: int, library:
     """Output rows that a depthwise kernel computes from the same interleaved input rows."""
     unit = library.k_unit
     spare = -(-kernel // unit) * unit - kernel
-    return 1 if dilation > 1 else min(spare // stride + 1, height, _MOST_TOGETHER)
+    if dilation > 1 or library.columns_outside:
+        return 1
+    return min(spare // stride + 1, height, _MOST_TOGETHER)
 
 
 def pack_depthwise(weight: Array, stride: int, together: int, library: Library) -> Array:
@@ -79,7 +81,8 @@ def pack_depthwise(weight: Array, stride: int, together: int, library: Library) 
     for row in range(together):
         padded[:channels, row, row * stride : row * stride + height] = weight
     split = padded.reshape(-1, 16, together, groups, unit, width)
-    return np.ascontiguousarray(split.transpose(0, 5, 3, 2, 1, 4)).reshape(-1).view(np.uint8)
+    order = (0, 5, 3, 2, 4, 1) if library.columns_outside else (0, 5, 3, 2, 1, 4)
+    return np.ascontiguousarray(split.transpose(order)).reshape(-1).view(np.uint8)
 
 
 def padded_channels(values: Array, groups: int, dtype: str) -> Array:
