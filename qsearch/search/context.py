@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from qsearch.progress import Progress
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import StoredArtifact, Study, Trial
-from qsearch.store.repository import Repository
 from workers.pool.protocol import WorkerPool
+
+if TYPE_CHECKING:
+    from qsearch.store.repository import Repository
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
@@ -36,9 +36,11 @@ from qsearch.search.evaluator import failed
 from qsearch.search.stages import StageBook
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.store.records import DriverRecord, Ended, StudyState, Trial
-from qsearch.store.repository import Repository
 from workers.errors import BrokenRunError
 from workers.process import code_version
+
+if TYPE_CHECKING:
+    from qsearch.store.repository import Repository
 
 BEAT_S: Final = 2.0
 """Seconds between two beats."""

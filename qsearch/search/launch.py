@@ -32,14 +32,14 @@ from qsearch.search.study import PreparedStudy, open_study, prepare_study, study
 from qsearch.settings import Settings
 from qsearch.signing import private_key
 from qsearch.store.artifacts import write_atomically
-from qsearch.store.engine import exclusive, masked, open_engine, parse_url
-from qsearch.store.repository import Repository
 from qsearch.user_code import path_of
 from workers.errors import BrokenRunError
 from workers.pool.protocol import WorkerPool, WorkerSize, open_pool, running_cluster
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from qsearch.store.repository import Repository
 
 PathLike = str | os.PathLike[str]
 
@@ -214,7 +214,10 @@ def run_search(
     signer = None if settings.sign is None else private_key(Path(settings.sign))
     folder = run_folder(settings, source)
     storage = storage_url(settings, folder)
-    parse_url(storage)
+    if settings.storage is not None:
+        from qsearch.store.engine import parse_url
+
+        parse_url(storage)
     check_exists(settings.calib, "calib")
     check_exists(settings.eval, "eval")
     read_preprocess(settings.preprocess)
@@ -273,6 +276,9 @@ def _as_begun(prepared: PreparedStudy, repository: Repository, folder: RunFolder
 @contextlib.contextmanager
 def _repository(storage: str) -> Iterator[tuple[Repository, Callable[[], None]]]:
     """The store, and a check that it is still there."""
+    from qsearch.store.engine import exclusive, open_engine  # SQL is loaded when it is used
+    from qsearch.store.repository import Repository
+
     engine = open_engine(storage)
     try:
         with exclusive(engine) as store_is_there:
@@ -283,6 +289,8 @@ def _repository(storage: str) -> Iterator[tuple[Repository, Callable[[], None]]]
 
 def plan(resolved: Resolved) -> dict[str, Any]:
     """What would be done: nothing is written and no worker started."""
+    from qsearch.store.engine import masked, parse_url
+
     settings = resolved.settings
     source = _source(settings)
     if settings.sign is not None:

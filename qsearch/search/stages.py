@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log10
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import FLOAT_BITS
@@ -29,8 +29,10 @@ from qsearch.search.evaluator import Evaluator
 from qsearch.search.layer_space import LayerSpace, choice_of
 from qsearch.search.space import layer_parameter, to_qconfig
 from qsearch.store.records import LayerFigures, Stage
-from qsearch.store.repository import Repository
 from workers.messages import EvaluationRequest, EvaluationResult
+
+if TYPE_CHECKING:
+    from qsearch.store.repository import Repository
 
 SENSITIVITY: Final = "sensitivity"
 GLOBAL: Final = "global"

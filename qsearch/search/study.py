@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compiler.frontend.from_onnx.load import load
 from compiler.ir.blob import ModuleBlob
@@ -42,13 +42,15 @@ from qsearch.search.space import Space
 from qsearch.search.space_file import percentiles_of, searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
-from qsearch.store.repository import Repository
 from qsearch.user_code import run_user_passes
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
 from workers.metrics.registry import by_option
 from workers.process import code_version
+
+if TYPE_CHECKING:
+    from qsearch.store.repository import Repository
 
 SOMETIMES_SCORED = ("hw", "latency", "max_drop")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the
@@ -356,8 +358,7 @@ def open_study(
         RunFolderError: the study of this name is about another model, data or search.
     """
     settings = prepared.settings
-    name = study_name(settings, folder)
-    version = code_version()
+    name, version = study_name(settings, folder), code_version()
     found = repository.find_study(name)
     if found is not None and settings.fresh:
         repository.delete_study(found.id)

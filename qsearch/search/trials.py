@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from qsearch.search.objectives import Objective
 from qsearch.store.records import Shard, Trial
-from qsearch.store.repository import Repository
+
+if TYPE_CHECKING:
+    from qsearch.store.repository import Repository
 
 
 @dataclass(slots=True)

@@ -108,7 +108,7 @@ _FACADE: Final = re.compile(r'"""See ``')
 _CITATION: Final = re.compile(r"spec/[a-z_]+\.md|\bD-\d+|\bR-\d+|the plan")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _HEAVY: Final = (
-    *("scipy.linalg", "scipy.optimize", "alembic", "pandas", "onnxruntime"),
+    *("scipy.linalg", "scipy.optimize", "sqlalchemy", "alembic", "pandas", "onnxruntime"),
     *("compiler.export", "compiler.proof", "compiler.transform", "compiler.targets.c.package"),
 )
 """What the first line of a launch does not need: it is loaded when it is used."""

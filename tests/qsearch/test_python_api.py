@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mypy.api
 import numpy as np
 import onnx
 import pytest
@@ -76,3 +78,37 @@ def test_other_data_are_named_when_a_study_is_resumed(tmp_path: Path) -> None:
     qsearch.launch(DIGITS, calib=tmp_path / "one.npy", **options)
     with pytest.raises(CompilerError, match=r"the calibration data are now .*two.npy"):
         qsearch.launch(DIGITS, calib=tmp_path / "two.npy", **options)
+
+
+def test_a_type_checker_finds_a_keyword_that_launch_does_not_have(tmp_path: Path) -> None:
+    """The keywords alone are checked: the whole package takes mypy a minute."""
+    assert inspect.signature(qsearch.launch).parameters["settings"].annotation == (
+        "Unpack[LaunchOptions]"
+    )
+    source = tmp_path / "typed.py"
+    source.write_text(
+        "import os\n"
+        "from collections.abc import Callable, Mapping, Sequence\n"
+        "from typing import Any, TypedDict\n"
+        "from typing_extensions import Unpack\n"
+        "PathLike = str | os.PathLike[str]\n"
+        f"{inspect.getsource(LaunchOptions)}\n"
+        "def launch(model: PathLike, **settings: Unpack[LaunchOptions]) -> None: ...\n"
+        "launch('m.onnx', max_drop=3)\n"
+        "launch('m.onnx', max_dropp=3)\n"
+        "launch('m.onnx', seed='no')\n"
+    )
+    told, _, code = mypy.api.run(["--no-incremental", str(source)])
+    assert code == 1
+    assert 'Unexpected keyword argument "max_dropp"' in told
+    assert told.count("error:") == 2
+
+
+def test_a_notebook_shows_a_result_and_a_module(tmp_path: Path) -> None:
+    result = qsearch.launch("digits", trials=1, pool="inline", out=tmp_path / "run")
+    shown = result._repr_html_()
+    assert "SQNR" in shown
+    assert "higher is better" in shown
+    module = qsearch.load(tmp_path / "run")._repr_html_()
+    assert "quantized_main" in module
+    assert "calibrate_mode" in module
