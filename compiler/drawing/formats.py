@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compiler.drawing.dot import dot_text
-from compiler.drawing.page import html_text
 from compiler.drawing.picture import Picture, picture_of
 from compiler.drawing.svg import svg_text
 from compiler.errors import CompilerError, legal_names
@@ -13,20 +12,18 @@ from compiler.ir.module import IRModule
 
 _WRITERS: dict[str, Callable[[Picture], str]] = {
     "dot": dot_text,
-    "html": html_text,
     "svg": svg_text,
 }
 
 FORMATS = tuple(_WRITERS)
 
 
-def draw(mod: IRModule, format: str = "html") -> str:
+def draw(mod: IRModule, format: str = "svg") -> str:
     """The drawing of a module as the text of one self-contained file.
 
     Args:
         mod: any module; edges show types where InferType has run.
-        format: "dot" (for Graphviz), "svg" or "html" (a page: click a box for its text, type and
-            span).
+        format: "dot" (for Graphviz) or "svg".
     Raises:
         CompilerError: an unknown format.
     """

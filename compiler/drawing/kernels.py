@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.drawing.scales import scale_text
-from compiler.drawing.wording import Wording, box_title, type_text
+from compiler.drawing.wording import Wording, attributes_of, box_title, type_text
 from compiler.ir.analysis import post_order
-from compiler.ir.expr import Call, Expr, Function, GlobalVar, Op, Tuple, TupleGetItem
+from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, Op, Tuple, TupleGetItem
 from compiler.ir.lowered_function import LoweredFunction
 from compiler.ir.module import IRModule
 
@@ -25,6 +25,7 @@ class Kernel:
         rows: its operators in order, on hardware each behind its unit.
         details: per row its text, type and span.
         loops: text of a lowered function, "" where there is none.
+        params: names of its parameters, as the details use them.
     """
 
     name: str
@@ -32,11 +33,20 @@ class Kernel:
     rows: tuple[str, ...]
     loops: str = ""
     details: tuple[dict[str, str], ...] = ()
+    params: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
         """First line of the box, behind the number of the call."""
         return f"{self.name} on {self.runs_on}" if self.runs_on else self.name
+
+    def constants_of(self, call: Call) -> str:
+        """The parameters that a call binds to constants, with their types, one a line."""
+        bound = zip(self.params, call.args)
+        types = [
+            (name, type_text(arg.checked_type)) for name, arg in bound if isinstance(arg, Constant)
+        ]
+        return "\n".join(f"{name}: {shown}" for name, shown in types)
 
 
 def is_kernel(function: Function) -> bool:
@@ -95,7 +105,8 @@ def kernel_of(function: Function, attrs: Mapping[str, Any] | None = None) -> Ker
         words = f"{wording.number(node)} = {wording.text(node)}"
         if not isinstance(node, Call) or not isinstance(node.op, Op):
             continue
-        details.append({"text": words, "type": type_text(node.checked_type_or_none)})
+        shown = {"text": words, "type": type_text(node.checked_type_or_none)}
+        details.append({**shown, **attributes_of(node)})
         if scale := scale_text(node):
             details[-1]["scale"] = scale
         if node.span is not None:
@@ -106,4 +117,10 @@ def kernel_of(function: Function, attrs: Mapping[str, Any] | None = None) -> Ker
             place += 1
         rows.append(row)
     name = str(attrs.get("global_symbol", "kernel"))
-    return Kernel(name, str(attrs.get("Compiler", "")), tuple(rows), details=tuple(details))
+    return Kernel(
+        name,
+        str(attrs.get("Compiler", "")),
+        tuple(rows),
+        details=tuple(details),
+        params=tuple(f"%{param.name_hint}" for param in function.params),
+    )

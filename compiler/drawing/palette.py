@@ -35,12 +35,3 @@ DARK: dict[Kind, Colours] = {
     Kind.ACCUMULATOR: Colours("#332a10", "#ffb733"),
     Kind.OTHER: Colours("#2c2f33", "#9aa0a6"),
 }
-
-MEANING: dict[Kind, str] = {
-    Kind.INPUT: "input or parameter",
-    Kind.FLOAT: "float",
-    Kind.SIMULATED: "simulated quantization",
-    Kind.QUANTIZED: "quantized (8 bits or fewer)",
-    Kind.ACCUMULATOR: "16- or 32-bit integers",
-    Kind.OTHER: "index, bool, tuple",
-}

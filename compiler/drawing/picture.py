@@ -15,7 +15,7 @@ from enum import Enum
 
 from compiler.drawing.kernels import Kernel, is_kernel, kernel_of, lowered_kernel, shown_operands
 from compiler.drawing.scales import scale_text
-from compiler.drawing.wording import Wording, box_title, type_text
+from compiler.drawing.wording import Wording, attributes_of, box_title, type_text
 from compiler.ir.adt import Match
 from compiler.ir.analysis import post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Op, Tuple, Var
@@ -184,11 +184,14 @@ class _FrameBuilder:
         if isinstance(node, Call):
             if scale := scale_text(node):
                 detail["scale"] = scale
+            detail.update(attributes_of(node))
             kernel = self._kernels.get(node.op) or lowered_kernel(node, self._mod)
+            if kernel is not None and (given := kernel.constants_of(node)):
+                detail["constants"] = given
         if kernel is not None:
             title, rows, row_details = kernel.title, kernel.rows, kernel.details
-            shown = {"operators": "\n".join(rows), "loops": kernel.loops}
-            detail.update({name: value for name, value in shown.items() if value})
+            if kernel.loops:
+                detail["loops"] = kernel.loops
         key = self._put(node, f"{name}  {title}", ty, kind_of(node), detail, rows, row_details)
         labels = _operand_labels(node)
         for operand, label in zip(shown_operands(node), labels):

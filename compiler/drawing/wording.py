@@ -99,6 +99,14 @@ _KEYWORDS: dict[type[Expr], str] = {
 }
 
 
+def attributes_of(call: Call) -> dict[str, str]:
+    """All attributes of a call, one a line, under "attributes"; nothing where there are none."""
+    if call.attrs is None:
+        return {}
+    lines = [f"{name}={_value_text(value)}" for name, value in call.attrs.items()]
+    return {"attributes": "\n".join(lines)} if lines else {}
+
+
 def _value_text(value: object) -> str:
     """An attribute value as Python writes it, tuples in square brackets as the text form does."""
     if isinstance(value, tuple):

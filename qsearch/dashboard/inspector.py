@@ -47,6 +47,15 @@ def proof(options: dict[str, Any]) -> dict[str, Any]:
     return proof_of(Path(options["file"]))
 
 
+def times(options: dict[str, Any]) -> dict[str, Any]:
+    """CPU microseconds of every layer of a .qmod on the integer engine."""
+    from qsearch.modules.profiling import profile
+
+    found = profile(options["file"], rounds=5)
+    layers = [{"layer": layer.layer, "us": 1e3 * layer.ms} for layer in found.layers]
+    return {"isa": found.isa, "layers": layers}
+
+
 def export(options: dict[str, Any]) -> dict[str, Any]:
     """Write a .qmod as C or ONNX into a zip; where it is."""
     from qsearch.dashboard.module_view import exported
@@ -92,7 +101,8 @@ def npz(options: dict[str, Any]) -> dict[str, Any]:
 
 
 TASKS: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
-    task.__name__: task for task in (module, text, proof, export, histograms, layers, onnx, npz)
+    task.__name__: task
+    for task in (module, text, proof, times, export, histograms, layers, onnx, npz)
 }
 
 

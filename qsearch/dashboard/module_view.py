@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from compiler.drawing.layout import place
-from compiler.drawing.picture import Box, Frame, picture_of
-from compiler.drawing.svg import curve
+from compiler.drawing.picture import picture_of
 from compiler.ir.module import IRModule
 from compiler.ir.printer import text
 from compiler.proof.derive import derive_static
@@ -20,16 +18,10 @@ from compiler.runtime.artifact import QModule, load_qmod
 from compiler.transform import FuseOps
 from qsearch.dashboard.inspection import InspectionError
 from qsearch.modules.export import export
+from qsearch.report.graph import graph_of
 
 MAX_BOXES: Final = 4000
-_ONNX: Final = "ONNX node "
 MAX_TEXT: Final = 8 << 20
-PARTS: Final[Mapping[str, str]] = {
-    "quantize_inputs": "prefix",
-    "quantized_main": "integer main",
-    "dequantize_outputs": "suffix",
-    "main": "whole",
-}
 
 
 def drawing_of(file: Path, groups: str) -> dict[str, Any]:
@@ -48,8 +40,7 @@ def drawing_of(file: Path, groups: str) -> dict[str, Any]:
         )
     # The proof numbers the values of the module as it ships; groups number theirs anew.
     ranges = _ranges(shipped) if groups == "none" else {}
-    frames = [_frame(frame, ranges, shipped) for frame in picture.frames]
-    return {"groups": groups, "frames": frames}
+    return {"groups": groups, **graph_of(picture, ranges)}
 
 
 def text_of(file: Path) -> dict[str, Any]:
@@ -108,54 +99,3 @@ def _ranges(shipped: QModule) -> dict[str, Mapping[str, Any]]:
     """What is proved of the values of the integer function, by the value's number."""
     values = () if shipped.proof is None else shipped.proof.get("values", ())
     return {str(value["name"]).split(" ")[0]: value for value in values}
-
-
-def _frame(frame: Frame, ranges: Mapping[str, Any], shipped: QModule) -> dict[str, Any]:
-    layout = place(frame)
-    name = frame.title.lstrip("@").split(" ")[0]
-    known = ranges if name == "quantized_main" else {}
-    return {
-        "title": frame.title,
-        "part": PARTS.get(name, ""),
-        "width": layout.width,
-        "height": layout.height,
-        "boxes": [
-            {
-                **{k: getattr(layout.places[box.key], k) for k in ("x", "y", "width", "height")},
-                **_box(box, known, shipped),
-            }
-            for box in frame.boxes
-        ],
-        "edges": [
-            {"path": curve(route), "label": edge.label, "quantized": edge.quantized}
-            for edge, route in zip(frame.edges, layout.routes)
-        ],
-    }
-
-
-def _box(box: Box, ranges: Mapping[str, Any], shipped: QModule) -> dict[str, Any]:
-    return {
-        "key": box.key,
-        "title": box.title,
-        "subtitle": box.subtitle,
-        "kind": box.kind.value,
-        "detail": _detail(box.detail, ranges, shipped),
-        "rows": [
-            {"title": row, "detail": _detail(detail, ranges, shipped)}
-            for row, detail in zip(box.rows, box.row_details)
-        ],
-    }
-
-
-def _detail(
-    detail: Mapping[str, str], ranges: Mapping[str, Any], shipped: QModule
-) -> dict[str, str]:
-    shown = {k: v for k, v in detail.items() if k not in ("span", "operators")}
-    value = ranges.get(detail["text"].split(" ")[0].rstrip(":"))
-    if value is not None:
-        shown["range"] = f"{value['low']} … {value['high']} ({value['dtype']}), proved"
-    span = detail.get("span", "")
-    if span:
-        known = span.startswith(_ONNX)
-        shown["source" if known else "at"] = span.replace(_ONNX, "").strip("'") if known else span
-    return shown

@@ -12,8 +12,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from compiler.difference import Difference, compare_modules
+from compiler.drawing import FORMATS
 from compiler.drawing import draw as draw_module
-from compiler.errors import NotFullyIntegralError
+from compiler.errors import NotFullyIntegralError, legal_names
 from compiler.fusion.hardware.command_list import register_command_list
 from compiler.fusion.hardware.description import load_hdfg
 from compiler.fusion.hardware.hdfg import HDFG
@@ -27,6 +28,7 @@ from compiler.runtime.artifact import load_qmod
 from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model, named_dims, read_module
+from qsearch.report.graph import graph_page
 from qsearch.run_folder import RunFolder, module_at
 from workers.batching import model_batches
 from workers.datasets.registry import input_specs, open_dataset
@@ -49,8 +51,16 @@ def show_text(
 def draw(
     path: PathLike, format: str = "html", *, after: str | None = None, dim: Sequence[str] = ()
 ) -> str:
-    """A drawing of what ``show_text`` would print: "dot", "svg", or "html" to click through."""
-    return draw_module(read_module(Path(path), dims=named_dims(dim), after=after), format)
+    """A drawing of what ``show_text`` would print.
+
+    Args:
+        format: "dot", "svg", or "html": a page to click through, with the IR text; it also draws
+            the kernels of FuseOps where no passes are named.
+    Raises:
+        CompilerError: the file cannot be used, or there is no such format.
+    """
+    module = read_module(Path(path), dims=named_dims(dim), after=after)
+    return _drawn(Path(path).name, module, format, fused=after is None)
 
 
 def read_hardware(hw: str) -> HDFG:
@@ -89,7 +99,20 @@ def show_hardware(
         return str(hw_report(module, hdfg, matcher))
     if format == "json":
         return json.dumps(hw_report(module, hdfg, matcher).to_dict())
-    return draw_module(group_for_hardware(module, hdfg, matcher), format)
+    grouped = group_for_hardware(module, hdfg, matcher)
+    return _drawn(f"{Path(path).name} on {hdfg.name}", grouped, format)
+
+
+def _drawn(title: str, module: IRModule, format: str, fused: bool = False) -> str:
+    if format == "html":
+        return graph_page(title, module, fused=fused)
+    if format not in FORMATS:
+        raise SettingsError(
+            f"there is no drawing format {format!r}",
+            where="--format",
+            fix=legal_names(format, (*FORMATS, "html")),
+        )
+    return draw_module(module, format)
 
 
 def _typed_module(path: Path, after: str | None, dim: Any) -> IRModule:

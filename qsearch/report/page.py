@@ -14,7 +14,15 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
-_SCRIPTS: Final = ("vendor/d3.js", "dom.js", "format.js", "head.js", "charts.js", "report.js")
+_SCRIPTS: Final = (
+    "vendor/d3.js",
+    "dom.js",
+    "format.js",
+    "head.js",
+    "charts.js",
+    "graph.js",
+    "report.js",
+)
 """In the order of what needs what; together they are one module."""
 _MODULE_WORDS: Final = re.compile(r"^import [^;]*;\n|^export (?=class|const|function|async)", re.M)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from qsearch.dashboard.app import DashboardOptions
+from qsearch.modules.views import draw
 from qsearch.report.html import report
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
@@ -271,6 +272,37 @@ def test_the_report_draws_itself_from_a_file(
     for index in range(page.locator(".canvas").count()):
         page.locator(".canvas").nth(index).scroll_into_view_if_needed()
         page.locator(".canvas").nth(index).locator("svg").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert findings(page) == []
+    assert errors == []
+    page.context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
+def test_the_page_of_a_module_leads_from_graph_to_text_and_back(
+    browser: Any, tmp_path: Path, width: int, scheme: str
+) -> None:
+    file = tmp_path / "module.html"
+    file.write_text(draw("digits", "html"), encoding="utf-8")
+    view = {"width": width, "height": 900}
+    page, errors = watched_page(browser, viewport=view, color_scheme=scheme)
+    page.goto(file.as_uri())
+    find = page.get_by_label("Find in the graph")
+    find.fill("conv_1")
+    page.keyboard.press("Enter")
+    page.locator("[data-detail=attributes]", has_text="strides").wait_for()
+    assert page.locator("[data-detail=source]").inner_text() == "conv_1"
+    page.get_by_label("Colour").select_option("bytes")
+    page.get_by_text("light to dark").wait_for()
+    page.get_by_label("Grouping").select_option("none")
+    page.locator(".box .name", has_text="nn.dense").first.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Show in the IR text").click()
+    line = page.locator(".code .here")
+    assert "nn.dense" in line.inner_text()
+    find.fill("")
+    line.dblclick()
+    page.locator(".box.chosen", has_text="nn.dense").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     assert findings(page) == []
     assert errors == []

@@ -45,6 +45,13 @@ async def get_proof(study: SnapshotDep, found: SharedDep, request: Request) -> R
     return Response(answer, media_type=_JSON)
 
 
+@router.get("/module/times")
+async def get_times(study: SnapshotDep, found: SharedDep, request: Request) -> Response:
+    """What every layer costs on the integer engine of this machine."""
+    answer = await found.inspection.answer(request, "times", _module(study))
+    return Response(answer, media_type=_JSON)
+
+
 @router.get("/files/{name}")
 def download(study: SnapshotDep, name: File) -> FileResponse:
     """A file of the run folder by its known name."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from itertools import pairwise
@@ -39,12 +36,6 @@ def chain(length: int) -> IRModule:
     for i in range(length):
         body = call_op("add", call_op("nn.relu", body), body if i % 7 else x)
     return module_of((x,), body)
-
-
-def details(page: str) -> dict[str, dict[str, str]]:
-    found = re.search(r'<script type="application/json" id="details">(.*?)</script>', page, re.S)
-    assert found
-    return dict(json.loads(found[1]))
 
 
 def test_every_operator_gets_one_box_and_every_use_one_edge() -> None:
@@ -119,10 +110,13 @@ def test_a_call_of_a_kernel_is_a_box_with_its_operators(bound: bool) -> None:
     box = frame.boxes[-1]
     assert box.title == "%0  opu_0 on opu"
     assert box.rows == ("add_pre: add  (1,) float32", "compare: nn.relu  (1,) float32")
-    assert box.detail["operators"] == "\n".join(box.rows)
+    assert [row["text"] for row in box.row_details] == [
+        "%0 = add(%p, const (1,) float32)",
+        "%1 = nn.relu(%0)",
+    ]
     at = place(frame).places
     assert at[box.key].height > at[frame.boxes[0].key].height
-    for format in ("svg", "html", "dot"):
+    for format in ("svg", "dot"):
         assert "compare: nn.relu" in draw(mod, format)
 
 
@@ -142,15 +136,25 @@ def test_lowered_calls_name_callee_and_device_and_hold_their_loops() -> None:
     ]
 
 
-def test_the_page_holds_text_type_and_span_of_a_box() -> None:
-    x = Var("x", TensorType((2,)))
-    node = call_op("nn.relu", x, span=Span("onnx:Relu_7"))
-    shown = details(draw(module_of((x,), node), "html"))
-    assert shown["1"] == {
-        "text": "%0 = nn.relu(%x)",
-        "type": "(2,) float32",
-        "span": "ONNX node 'Relu_7'",
+def test_a_box_tells_text_type_attributes_and_span() -> None:
+    x = Var("x", TensorType((2, 3)))
+    node = call_op("nn.softmax", x, span=Span("onnx:Softmax_7"))
+    (*_, box) = picture_of(module_of((x,), node)).frames[0].boxes
+    assert box.detail == {
+        "text": "%0 = nn.softmax(%x)",
+        "type": "(2, 3) float32",
+        "attributes": "axis=-1",
+        "span": "ONNX node 'Softmax_7'",
     }
+
+
+def test_a_kernel_tells_the_types_of_its_constants() -> None:
+    x = Var("x", TensorType((1, 2, 4, 4)))
+    weight = Constant(np.ones((3, 2, 1, 1), np.float32))
+    mod = transform.FuseOps()(module_of((x,), call_op("nn.conv2d", x, weight)))
+    (*_, box) = picture_of(mod).frames[0].boxes
+    assert box.detail["constants"] == "%p1: (3, 2, 1, 1) float32"
+    assert "strides=[1, 1]" in box.row_details[0]["attributes"]
 
 
 @pytest.mark.parametrize(
@@ -190,24 +194,12 @@ def test_a_factor_that_is_computed_is_not_told() -> None:
 
 
 def test_names_from_a_model_never_become_markup() -> None:
-    evil = '</script><img src=x onerror="alert(1)">@@SVG@@'
+    evil = '</script><img src=x onerror="alert(1)">'
     x = Var(evil, TensorType((2,)))
-    page = draw(module_of((x,), call_op("nn.relu", x, span=Span(f"onnx:{evil}"))), "html")
-    assert "<img" not in page
-    assert page.count("</script>") == 2
-    assert details(page)["0"]["text"].startswith(f"%{evil}")
     svg = ET.fromstring(draw(module_of((x,), x), "svg"))
     assert evil in {node.text for node in svg.iter(f"{SVG}text")} | {
         (node.text or "").removeprefix("%") for node in svg.iter(f"{SVG}text")
     }
-
-
-def test_the_page_refers_to_nothing_outside_itself() -> None:
-    page = draw(chain(3), "html")
-    assert not re.search(r"""(src|href|@import|url)\s*[=(]\s*["']?(?!#)""", page)
-    assert set(re.findall(r"https?://[^\s\"'<]+", page)) == {"http://www.w3.org/2000/svg"}
-    assert "innerHTML" not in page
-    assert "prefers-color-scheme: dark" in page
 
 
 def test_svg_is_well_formed_and_shows_each_box_once() -> None:
@@ -228,7 +220,7 @@ def test_constants_are_named_in_the_box_that_reads_them() -> None:
     body = call_op("add", x, Constant(np.ones(2, "float32")))
     frame = picture_of(module_of((x,), Tuple((body, body)))).frames[0]
     assert frame.boxes[1].detail["text"] == "%0 = add(%x, const (2,) float32)"
-    assert html.unescape(frame.boxes[2].detail["text"]) == "%1 = (%0, %0)"
+    assert frame.boxes[2].detail["text"] == "%1 = (%0, %0)"
 
 
 @pytest.mark.parametrize("format", FORMATS)
