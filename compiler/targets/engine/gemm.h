@@ -63,15 +63,24 @@ static inline __attribute__((always_inline)) void qk_tile(
 #undef QK_KEEP
 }
 
-typedef void (*qk_tile_function)(const qk_act *const *, const int64_t *, int64_t, int64_t, const uint8_t *,
+/* Tiles of mr rows one below the other. */
+typedef void (*qk_tile_function)(const qk_act *const *, int64_t, const int64_t *, int64_t, int64_t, const uint8_t *,
                                  const int32_t *, int32_t *);
 
 #define QK_TILE(mr, nv)                                                                          \
     static __attribute__((noinline)) void qk_tile_##mr##_##nv(                                   \
-        const qk_act *const *rows, const int64_t *segment, int64_t segments, int64_t steps,            \
-        const uint8_t *weight, const int32_t *bias, int32_t *sums)                               \
+        const qk_act *const *rows, int64_t tiles, const int64_t *segment, int64_t segments,      \
+        int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums)                \
     {                                                                                            \
-        qk_tile(mr, nv, rows, segment, segments, steps, weight, bias, sums);                     \
+        const int64_t bytes = segments * steps * 64 * nv;                                        \
+        const int64_t share = tiles > 3 && bytes > 2047 && bytes <= 24576 ? bytes / tiles : 0;   \
+        const uint8_t *ahead = weight + bytes; /* the next panel, on its way to the cache */     \
+        for (; tiles > 0; tiles--, rows += mr, sums += mr * 16 * nv) {                           \
+            for (int64_t i = 0; i < share; i += 64)                                              \
+                __builtin_prefetch(ahead + i, 0, 2);                                             \
+            ahead += share;                                                                      \
+            qk_tile(mr, nv, rows, segment, segments, steps, weight, bias, sums);                 \
+        }                                                                                        \
     }
 #define QK_TILES(nv) \
     QK_TILE(1, nv) QK_TILE(2, nv) QK_TILE(3, nv) QK_TILE(4, nv) QK_TILE(5, nv) QK_TILE(6, nv)
@@ -164,9 +173,9 @@ static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64
 #undef QK_SAME
 }
 
-#define QK_BLOCK_BYTES 49152
+#define QK_BLOCK_BYTES 147456
 #define QK_BLOCK_ROWS 240
-#define QK_SUM_ROWS 48 /* whose sums are kept before they are requantized */
+#define QK_SUM_ROWS 48 /* whose sums are kept before they are requantized; a few more at the end */
 
 /* Rows of one block; `steps` of all segments together. compiler/targets/engine/packing.py: same. */
 static int64_t qk_block_rows(int64_t rows, int64_t steps)
@@ -184,10 +193,17 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
     const int64_t vectors = (g->columns + 15) / 16, panels = (vectors + QK_NV - 1) / QK_NV;
     const int64_t wide = vectors % panels, narrow = vectors / panels; /* the first `wide` have one more */
     int64_t segment[QK_MAX_SEGMENTS];
+#ifndef QK_OWN_TILES
+    const int64_t none = 0;
+#endif
     const qk_act *start[QK_BLOCK_ROWS];
     uint8_t *out[QK_BLOCK_ROWS];
-    int32_t sums[QK_SUM_ROWS * 16 * QK_NV] __attribute__((aligned(64)));
+    int32_t sums[(QK_SUM_ROWS + QK_MAX_ROWS) * 16 * QK_NV] __attribute__((aligned(64)));
 
+#if QK_WIDEN /* rows that lie one behind the other are widened at once */
+    const int together = segments == 1 && g->in_pixel == steps * QK_KU &&
+                         (g->height == 1 || g->in_row == g->width * g->in_pixel);
+#endif
     for (int64_t s = 0; s < segments; s++)
         segment[s] = s / g->seg_x * g->seg_row + s % g->seg_x * g->seg_pixel;
     for (int64_t group = 0; group < g->groups; group++) {
@@ -199,13 +215,17 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
         for (int64_t first = 0; first < rows; first += block) {
             const int64_t count = rows - first < block ? rows - first : block;
             int64_t y = first / g->width, x = first % g->width;
+#if QK_WIDEN
+            if (together)
+                qk_widen((qk_act *)(m->arena + g->scratch), in + first * g->in_pixel, count * steps * QK_KU);
+#endif
             for (int64_t r = 0; r < count; r++) {
                 const uint8_t *from = in + y * g->in_row + x * g->in_pixel;
                 out[r] = m->arena + g->out + group * g->out_group + y * g->out_row + x * g->out_pixel;
 #if QK_WIDEN
                 qk_act *to = (qk_act *)(m->arena + g->scratch) + r * steps * segments * QK_KU;
                 start[r] = to;
-                for (int64_t s = 0; s < segments; s++)
+                for (int64_t s = 0; !together && s < segments; s++)
                     qk_widen(to + s * steps * QK_KU, from + segment[s], steps * QK_KU);
 #else
                 start[r] = (const qk_act *)from;
@@ -217,28 +237,25 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
             }
             for (int64_t p = 0, v = 0; p < panels; p++) {
                 const int64_t nv = narrow + (p < wide);
-                const int64_t tiles = (count + QK_ROWS(nv) - 1) / QK_ROWS(nv);
                 const uint8_t *weight = weights + v * steps * segments * 64;
-                for (int64_t t = 0, r = 0, done = 0; t < tiles; t++) {
-                    const int64_t mr = (count - r) / (tiles - t);
-                    int32_t *to = sums + (r - done) * nv * 16;
+                for (int64_t r = 0, n; r < count; r += n) {
+                    n = count - r <= QK_SUM_ROWS + QK_MAX_ROWS ? count - r : QK_SUM_ROWS;
 #ifdef QK_OWN_TILES
-                    qk_own_tile(mr, start + r, steps * segments, weight, bias + v * 16, to);
-#elif QK_WIDEN
-                    const int64_t none = 0;
-                    qk_tiles[nv - 1][mr](start + r, &none, 1, steps * segments, weight, bias + v * 16, to);
+                    qk_own_tile(n, start + r, steps * segments, weight, bias + v * 16, sums);
 #else
-                    qk_tiles[nv - 1][mr](start + r, segment, segments, steps, weight, bias + v * 16, to);
+                    const int64_t tiles = (n + QK_ROWS(nv) - 1) / QK_ROWS(nv), mr = (n + tiles - 1) / tiles;
+                    const int64_t *runs = QK_WIDEN ? &none : segment, count_of = QK_WIDEN ? 1 : segments;
+                    const int64_t length = QK_WIDEN ? steps * segments : steps;
+                    qk_tiles[nv - 1][mr](start + r, n / mr, runs, count_of, length, weight, bias + v * 16, sums);
+                    if (n % mr)
+                        qk_tiles[nv - 1][n % mr](start + r + n / mr * mr, 1, runs, count_of, length, weight,
+                                                 bias + v * 16, sums + n / mr * mr * nv * 16);
 #endif
-                    r += mr;
-                    if (t + 1 < tiles && r - done + QK_MAX_ROWS <= QK_SUM_ROWS)
-                        continue;
                     for (int64_t i = 0; i < nv; i++) {
                         const int64_t channel = (v + i) * 16, left = g->columns - channel;
-                        qk_finish(&g->rq, m->blob, group * vectors * 16 + channel, sums + i * 16, nv * 16, r - done,
-                                  out + done, channel, left < 16 ? (int)left : 16);
+                        qk_finish(&g->rq, m->blob, group * vectors * 16 + channel, sums + i * 16, nv * 16, n, out + r,
+                                  channel, left < 16 ? (int)left : 16);
                     }
-                    done = r;
                 }
                 v += nv;
             }

@@ -274,27 +274,31 @@ def test_many_threads_share_a_batch_and_an_executor() -> None:
 
 @pytest.mark.parametrize("isa", available_isas())
 def test_accumulators_stay_in_registers(isa: str) -> None:
-    """No instruction of the innermost loop of a product touches the stack."""
+    """No instruction of the innermost loop of a product or of taps touches the stack."""
     dump = shutil.which("objdump")
     if dump is None or isa == "generic":
         return
     path = shipped_library(isa) or load_library(isa).path
     text = subprocess.run([dump, "-d", str(path)], capture_output=True, text=True, check=True)
     multiply = {"vnni": "vpdpbusd", "avx2": "vpmaddwd", "neon": "sdot"}[isa]
-    functions = re.findall(r"<(qk_tile_\d+_\d+)>:\n(.*?)\n\n", text.stdout + "\n\n", flags=re.S)
-    assert len(functions) >= 6
+    pattern = r"<(qk_tile_\d+_\d+|qk_taps_\d)>:\n(.*?)\n\n"
+    functions = re.findall(pattern, text.stdout + "\n\n", flags=re.S)
+    assert len(functions) >= 10
     for name, body in functions:
-        loop = [line for line in _innermost_loop(body) if line]
+        loop = _innermost_loop(body, multiply)
         assert sum(multiply in line for line in loop) >= 1, name
         assert not [line for line in loop if "rsp" in line or "rbp" in line or "[sp" in line], name
 
 
-def _innermost_loop(body: str) -> list[str]:
-    """The instructions between the first backward jump and its target."""
+def _innermost_loop(body: str, multiply: str) -> list[str]:
+    """The shortest run of instructions between a backward jump and its target that multiplies."""
     lines = [line.split("\t") for line in body.splitlines()]
     places = {int(parts[0].strip(" :"), 16): n for n, parts in enumerate(lines) if len(parts) > 1}
+    loops = []
     for number, parts in enumerate(lines):
         jump = re.search(r"\b(j\w+|b\.\w+|cbn?z)\s.*?([0-9a-f]+) <", parts[-1])
         if jump and places.get(int(jump[2], 16), number + 1) <= number:
-            return [p[-1] for p in lines[places[int(jump[2], 16)] : number]]
-    return []
+            loop = [p[-1] for p in lines[places[int(jump[2], 16)] : number]]
+            if any(multiply in line for line in loop):
+                loops.append(loop)
+    return min(loops, key=len, default=[])
