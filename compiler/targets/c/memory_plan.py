@@ -6,19 +6,24 @@ several are tried and the smallest arena wins: the largest value first, each in 
 that holds it, or in the order of the program, in turn from both ends of an arena as large as the
 lower bound, which is exact for a chain.
 
-O(values x (values alive with each + steps of its life)); nothing is searched, so equal inputs give
-equal plans.
+O(values x (values alive with each + steps of its life)); where that is too much, values take the
+smallest free piece in the order of the program. Nothing is searched, so equal inputs give equal
+plans.
 Source: greedy by size, Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
 Inference", 2020.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 ALIGNMENT = 16
 """Bytes; a multiple of the size of every dtype and of the usual vector registers."""
+_MOST_WORK = 1 << 20
+"""About half a second."""
 
 
 def rounded(size: int) -> int:
@@ -69,6 +74,10 @@ def plan_memory(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) -> Me
         alignment: every offset is a multiple of it.
     """
     bound = lower_bound(lifetimes)
+    if _work(lifetimes) > _MOST_WORK:
+        offsets = _stream(lifetimes, alignment)
+        size = max(o + v.size for o, v in zip(offsets, lifetimes))
+        return MemoryPlan(offsets, size, bound)
     best: tuple[int, tuple[int, ...]] | None = None
     for key, both_ends in _ORDERS:
         order = sorted(range(len(lifetimes)), key=lambda i: (*key(lifetimes[i]), i))
@@ -103,6 +112,34 @@ _ORDERS: tuple[tuple[Callable[[Lifetime], tuple[int, ...]], bool], ...] = (
     (lambda value: (-value.last, -value.size), True),
     (lambda value: (value.first, -value.size), False),
 )
+
+
+def _work(lifetimes: Sequence[Lifetime]) -> int:
+    """Pairs of values that live together, and steps of all lives."""
+    ends = sorted(value.last for value in lifetimes)
+    begun = sorted(value.first for value in lifetimes)
+    pairs = sum(turn - bisect_left(ends, first) for turn, first in enumerate(begun))
+    return pairs + sum(value.last - value.first for value in lifetimes)
+
+
+def _stream(lifetimes: Sequence[Lifetime], alignment: int) -> tuple[int, ...]:
+    """Offsets in the order of the program: the smallest free piece that fits, or a new one."""
+    offsets = [0] * len(lifetimes)
+    alive: list[tuple[int, int, int]] = []  # (last step, bytes, offset), a heap
+    free: list[tuple[int, int]] = []  # (bytes, offset), sorted
+    top = 0
+    for index in sorted(range(len(lifetimes)), key=lambda i: (lifetimes[i].first, i)):
+        value = lifetimes[index]
+        while alive and alive[0][0] < value.first:
+            insort(free, heappop(alive)[1:])
+        size = -(-value.size // alignment) * alignment
+        place = bisect_left(free, (size, 0))
+        if place < len(free):
+            size, offsets[index] = free.pop(place)
+        else:
+            offsets[index], top = top, top + size
+        heappush(alive, (value.last, size, offsets[index]))
+    return tuple(offsets)
 
 
 def _place(

@@ -11,18 +11,13 @@ from compiler.targets.engine.packing import make_factor, padded_channels, shuffl
 from compiler.targets.engine.plan import Address
 from compiler.targets.engine.steps import number, operation
 from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product
-from compiler.targets.engine.views import Shape, View, merged_axes
+from compiler.targets.engine.views import NoProgramError, Shape, View, merged_axes, positions
 
 if TYPE_CHECKING:
     from compiler.targets.engine.planner import Planner
 
 Array = NDArray[Any]
 _SLOTS = 6
-_MOST_OUTER = 4096
-
-
-class NoProgramError(Exception):
-    """The kernels have no program for a chain."""
 
 
 def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
@@ -66,8 +61,10 @@ def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
             found.low, found.high = _clipped(found, max(low, INT32[0]), min(high, INT32[1]))
         elif link.op == "RESCALE" and not scaled:
             multiplier, shift, along_axis = link.params
-            # Scaling keeps 0 and the order, so a relu in front is one behind.
+            # A factor >= 0 keeps 0 and the order, so a relu in front is one behind.
             if found.low not in (INT32[0], 0) or found.high != INT32[1]:
+                return None
+            if found.low == 0 and (multiplier < 0).any():
                 return None
             if along_axis is not None and along_axis != axis:
                 return None
@@ -84,10 +81,12 @@ def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
         found.bias.any() and not product.takes_bias
     ):
         return None
+    low, high = product.low + found.bias, product.high + found.bias
     if found.multiplier is not None:
-        low, high = product.low + found.bias, product.high + found.bias
         if make_factor(*factor_arguments(found, channels), low, high, found.added) is None:
             return None
+    elif max(int(high.max()), 0) + (item.storage[1] << found.bits) > INT32[1]:
+        return None  # the zero of the storage is added before the shift
     return product, found
 
 
@@ -201,7 +200,7 @@ def emit_program(planner: Planner, item: Item, target: View | None = None) -> Vi
     while len(outer) < 2:
         outer = [(1, tuple(0 for _ in strides)), *outer]
     repeated, near = outer[:-2], outer[-2:]
-    for shifts in _positions(repeated):
+    for shifts in positions(repeated):
         program = _program(planner, item, leaves, views, ops, out, inner, near, shifts)
         touched = [v.buffer for v in views if v is not None and not emitter.is_constant(v)]
         emitter.step(
@@ -272,21 +271,11 @@ def _copied_first(
     if not any(v is not None and not planner.emitter.is_constant(v) for v in views) or any(
         leaf.view is not None and leaf.view.buffer in planner.emitter.copies for leaf in leaves
     ):
-        raise NoProgramError
+        raise NoProgramError("operands in orders that no copy joins")
     for leaf, view in zip(leaves, views):
         if view is not None and leaf.data is None:
             leaf.view = planner.emitter.contiguous(view, always=True)
     return emit_program(planner, item, target)
-
-
-def _positions(loops: list[tuple[int, Shape]]) -> list[list[tuple[int, Shape]]]:
-    """All positions of loops that a step has no room for, as (index, strides) per loop."""
-    found: list[list[tuple[int, Shape]]] = [[]]
-    for size, strides in loops:
-        if len(found) * size > _MOST_OUTER:
-            raise NoProgramError
-        found = [[*at, (index, strides)] for at in found for index in range(size)]
-    return found
 
 
 def _program(
@@ -371,7 +360,7 @@ class _Slots:
             if slot not in self._held.values():
                 self._held[item] = slot
                 return slot
-        raise NoProgramError
+        raise NoProgramError("more operands than slots, or factors of other axes")
 
     def release(self, op: Item) -> None:
         for item in [i for i in self._held if self._last.get(i) is op]:
@@ -404,10 +393,10 @@ def _operation(
     source = chain.args[0]
     factor = make_factor(multiplier, shift, np.array(source.low), np.array(source.high), 0)
     if factor is None:
-        raise NoProgramError
+        raise NoProgramError("more operands than slots, or factors of other axes")
     varies = len(factor.mult) > 1
     if varies and (inner[factor_at] != 1 or any(s[factor_at] for _, s in near) or moved(factor_at)):
-        raise NoProgramError
+        raise NoProgramError("more operands than slots, or factors of other axes")
     arrays = [factor.mult, factor.add, factor.shift]
     if varies:
         arrays = [padded_channels(a, 1, str(a.dtype)) for a in arrays]

@@ -9,6 +9,7 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 import compiler.targets.engine.products
 import compiler.targets.engine.rules
 import compiler.targets.engine.windows  # noqa: F401  # the three register their rules
-from compiler.errors import EvaluationError
+from compiler.errors import CodegenError, EvaluationError
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.runtime.executor import Inputs, ordered_inputs
@@ -42,7 +43,8 @@ class EngineExecutor:
         function: name of the function.
         isa: instruction set of ``isa.ISAS``; None for the best one of this processor.
     Raises:
-        CodegenError: no kernel library and no compiler, or the function has control flow.
+        CodegenError: no kernel library and no compiler; the function has control flow; it needs
+            far more memory than its values take, or sizes that the kernels do not have.
     """
 
     def __init__(self, mod: IRModule, function: str = "main", isa: str | None = None) -> None:
@@ -55,6 +57,7 @@ class EngineExecutor:
         self._local = threading.local()
         self._in = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.input_types]
         self._out = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.output_types]
+        self._check()
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -177,6 +180,22 @@ class EngineExecutor:
                 else:
                     _on_host(action, held, ins, outs, arena)
 
+    def _check(self) -> None:
+        """Have the kernels check every step, which they do before they run any."""
+        rows, blob = self.plan.rows, self.plan.blob
+        ins, outs = ([_nbytes(each) for each in side] for side in (self._in, self._out))
+        failed = self._library.run(
+            rows.ctypes.data, len(rows), None, self.plan.arena_bytes,
+            blob.ctypes.data, self.plan.blob_bytes, None, (ctypes.c_int64 * len(ins))(*ins),
+            len(ins), None, (ctypes.c_int64 * len(outs))(*outs), len(outs), 0, None,
+        )  # fmt: skip
+        if failed:
+            raise CodegenError(
+                "the kernels have no such sizes",
+                where=f"{self.plan.infos[failed - 1]}",
+                fix='run it with executor="reference"',
+            )
+
     def _kernels(
         self,
         span: tuple[int, int],
@@ -207,6 +226,10 @@ class EngineExecutor:
                 where=f"{plan.infos[first + failed - 1]}" if failed > 0 else "memory not aligned",
                 fix="this is a defect of the engine; executor='reference' does not use it",
             )
+
+
+def _nbytes(tensor: tuple[tuple[int, ...], np.dtype[Any]]) -> int:
+    return prod(tensor[0]) * tensor[1].itemsize
 
 
 def _pointers(arrays: Sequence[Array]) -> Any:

@@ -206,7 +206,7 @@ static int qk_check(const qk_step *s, const qk_limits *l)
         return q->input >= 0 && q->input < l->inputs && q->type >= QK_U8 && q->type <= QK_S32 &&
                qk_small(q->planes) && qk_small(q->rows) && q->row_items >= 1 && q->row_items < QK_MOST &&
                q->planes * q->rows < QK_MOST && q->low > -(1 << 24) && q->high < (1 << 24) && q->low <= q->high &&
-               (q->raw ? size : 4) * q->planes * q->rows * q->row_items <= l->input_bytes[q->input] &&
+               q->row_items <= l->input_bytes[q->input] / ((q->raw ? size : 4) * q->planes * q->rows) &&
                qk_within(l->arena, q->out, size, 3, sizes, strides) &&
                (q->raw || qk_span(l->blob, q->scale, 4 * (q->per_plane ? q->planes : 1)));
     }
@@ -312,19 +312,13 @@ QK_EXPORT int64_t qk_run(const qk_step *steps, int64_t count, uint8_t *arena, in
                          const int64_t *output_bytes, int64_t output_count, int64_t samples, double *seconds)
 {
     const qk_limits limits = {arena_bytes, blob_bytes, input_count, output_count, input_bytes, output_bytes, blob};
-    const uint8_t *in[16];
-    uint8_t *out[16];
-    if (input_count > 16 || output_count > 16 || (uintptr_t)arena % 64 || (uintptr_t)blob % 64)
+    if ((uintptr_t)arena % 64 || (uintptr_t)blob % 64)
         return -1;
     for (int64_t i = 0; i < count; i++)
         if (!qk_check(&steps[i], &limits))
             return i + 1;
     for (int64_t sample = 0; sample < samples; sample++) {
-        for (int64_t i = 0; i < input_count; i++)
-            in[i] = inputs[i] + sample * input_bytes[i];
-        for (int64_t i = 0; i < output_count; i++)
-            out[i] = outputs[i] + sample * output_bytes[i];
-        const qk_memory memory = {arena, blob, in, out};
+        const qk_memory memory = {arena, blob, inputs, outputs, input_bytes, output_bytes, sample};
         for (int64_t i = 0; i < count; i++) {
             const double before = seconds ? qk_seconds() : 0;
             qk_one(&steps[i], &memory);

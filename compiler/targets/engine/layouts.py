@@ -9,6 +9,9 @@ from compiler.ir.dataflow import Step
 from compiler.targets.engine.values import Item
 from compiler.targets.engine.views import Shape
 
+MOST_IMAGES: Final = 64
+"""Of a batch: every image is a step of its own."""
+
 _IMAGES: Final = {
     "nn.conv2d": "data_layout",
     "nn.max_pool2d": "layout",

@@ -122,6 +122,7 @@ static void qk_run_lookup(const qk_lookup_step *l, const qk_memory *m)
 /* x * scale rounded half away from zero, clipped; NaN gives 0. */
 static void qk_run_quantize(const qk_quantize_step *q, const qk_memory *m)
 {
+    const uint8_t *input = m->inputs[q->input] + m->sample * m->input_bytes[q->input];
     const float *scales = (const float *)(m->blob + q->scale);
     const float least = (float)(q->low - 1), most = (float)(q->high + 1);
     const int32_t low = (int32_t)q->low, high = (int32_t)q->high, zero = (int32_t)q->zero;
@@ -135,13 +136,13 @@ static void qk_run_quantize(const qk_quantize_step *q, const qk_memory *m)
                 const int64_t from = (p * q->rows + r) * q->row_items + first;
                 uint8_t *out = m->arena + q->out + p * q->out_plane + r * q->out_row + first * q->out_item;
                 if (q->raw) {
-                    const uint8_t *in = m->inputs[q->input] + from * size;
+                    const uint8_t *in = input + from * size;
                     for (int64_t i = 0; i < n; i++)
                         whole[i] = q->type == QK_U8    ? (uint8_t)(in[i] + zero)
                                    : q->type == QK_S16 ? ((const int16_t *)in)[i]
                                                        : ((const int32_t *)in)[i];
                 } else {
-                    const float *in = (const float *)m->inputs[q->input] + from;
+                    const float *in = (const float *)input + from;
                     const float scale = scales[q->per_plane ? p : 0];
                     for (int64_t i = 0; i < n; i++) {
                         float v = in[i] * scale;
@@ -170,15 +171,15 @@ static void qk_run_quantize(const qk_quantize_step *q, const qk_memory *m)
 static void qk_run_dequantize(const qk_dequantize_step *d, const qk_memory *m)
 {
     const uint8_t *in = m->arena + d->source;
+    uint8_t *output = m->outputs[d->output] + m->sample * m->output_bytes[d->output];
     const float *scales = (const float *)(m->blob + d->scale);
     const int64_t size = d->type == QK_U8 ? 1 : d->type == QK_S16 ? 2 : 4;
     if (d->raw) {
-        uint8_t *out = m->outputs[d->output];
         if (d->type == QK_U8 && d->zero)
             for (int64_t i = 0; i < d->count; i++)
-                out[i] = (uint8_t)(in[i] - d->zero);
+                output[i] = (uint8_t)(in[i] - d->zero);
         else
-            memcpy(out, in, (size_t)(d->count * size));
+            memcpy(output, in, (size_t)(d->count * size));
         return;
     }
     for (int64_t i = 0; i < d->count; i++) {
@@ -186,6 +187,6 @@ static void qk_run_dequantize(const qk_dequantize_step *d, const qk_memory *m)
                            : d->type == QK_S16 ? ((const int16_t *)in)[i]
                                                : ((const int32_t *)in)[i]) -
                           (int32_t)d->zero;
-        ((float *)m->outputs[d->output])[i] = (float)x * scales[d->per_item ? i : 0];
+        ((float *)output)[i] = (float)x * scales[d->per_item ? i : 0];
     }
 }

@@ -146,6 +146,8 @@ def make_factor(
     right = right + left
     if int(right.max(initial=32)) > 54:
         return None
+    if abs(added) << int(right.max(initial=32)) >= 1 << 62:
+        return None
     half = np.where(gone, 0, np.left_shift(np.int64(1), right - 1))
     add = half + np.left_shift(np.int64(added), right)
     for bound in (low_x, high_x):

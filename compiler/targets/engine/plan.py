@@ -5,20 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.errors import CodegenError
 from compiler.ir.dataflow import Dataflow, Step
 from compiler.ir.ty import TensorType
-from compiler.targets.engine.layouts import axis_order, wanted_padding
+from compiler.targets.engine.layouts import MOST_IMAGES, axis_order, wanted_padding
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.steps import Blob, number, row, row_fields
 from compiler.targets.engine.values import Item
-from compiler.targets.engine.views import Buffer, Memory, Shape, View, merged_axes, row_major
+from compiler.targets.engine.views import (
+    Buffer,
+    Memory,
+    Shape,
+    View,
+    merged_axes,
+    positions,
+    row_major,
+)
 
 Array = NDArray[Any]
+
+MOST_ARENA: Final = 1 << 30
+"""Bytes of one run; bytes of padding and scratch can be many times those of the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +167,7 @@ class Emitter:
         pads, value = wanted_padding(item)
         byte = value + item.storage[1]
         allowed = rank == 4 and item.storage[0] == "U8" and 0 <= byte <= 255
+        allowed = allowed and item.shape[order[0]] <= MOST_IMAGES
         if not allowed or any(sum(pads[axis]) for axis in (order[0], order[3])):
             pads = [(0, 0)] * rank
         elif any(map(any, pads)):
@@ -224,21 +237,22 @@ class Emitter:
             run *= loops[-1][0]
             loops = loops[:-1]
         loops = [(1, (0, 0))] * (6 - len(loops)) + loops
-        assert len(loops) == 6, "a tensor of more than six axes that do not merge"
         fields: dict[str, Any] = {}
-        for axis, (size, (si, so)) in enumerate(loops):
+        for axis, (size, (si, so)) in enumerate(loops[-6:]):
             fields |= {f"size_{axis}": size, f"in_stride_{axis}": si, f"out_stride_{axis}": so}
         constant = self.is_constant(source)
-        self.step(
-            "copy",
-            [] if constant else [source.buffer],
-            [target.buffer],
-            source=Address(source.buffer, source.offset),
-            out=Address(target.buffer, target.offset),
-            bytes=run,
-            in_blob=int(constant),
-            **fields,
-        )
+        for at in positions(loops[:-6]):
+            moved = [sum(index * strides[side] for index, strides in at) for side in (0, 1)]
+            self.step(
+                "copy",
+                [] if constant else [source.buffer],
+                [target.buffer],
+                source=Address(source.buffer, source.offset + moved[0]),
+                out=Address(target.buffer, target.offset + moved[1]),
+                bytes=run,
+                in_blob=int(constant),
+                **fields,
+            )
 
     # ---- kernel steps ----------------------------------------------------------------------
 
@@ -368,6 +382,11 @@ class Emitter:
                 if isinstance(buffer, Buffer) and buffer not in self._constants:
                     memory.touch(buffer, place)
         arena = memory.place()
+        if arena > MOST_ARENA:
+            raise CodegenError(
+                f"the engine would need {arena / 2**30:.1f} GiB for one run",
+                fix='run it with executor="reference", or with a smaller batch',
+            )
         rows: list[list[int]] = []
         actions: list[Action | tuple[int, int]] = []
         infos: list[StepInfo] = []

@@ -19,8 +19,9 @@ from compiler.ir.dataflow import Dataflow, Form, Step, flatten_function
 from compiler.ir.dataflow import Value as FlowValue
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType
+from compiler.ops.number_format import integer_range
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.targets.engine.elementwise import NoProgramError, emit_program, scaled_epilogue
+from compiler.targets.engine.elementwise import emit_program, scaled_epilogue
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.plan import Emitter, Plan
 from compiler.targets.engine.values import (
@@ -32,7 +33,7 @@ from compiler.targets.engine.values import (
     compute_chain,
     is_integer,
 )
-from compiler.targets.engine.views import View
+from compiler.targets.engine.views import NoProgramError, View
 
 Array = NDArray[Any]
 
@@ -46,6 +47,10 @@ Rule = Callable[["Planner", Step, list[Item]], bool]
 rules: Final[dict[str, Rule]] = {}
 """Rules by operator; an operator without a rule, or whose rule says False, runs on numpy."""
 
+_LONGEST_CHAIN: Final = 200
+"""Elementwise operators that wait for one another; a program takes a part of them."""
+_ASKED: Final = 32
+"""Readers of a value whose layout and border are considered."""
 _SAME: Final = ("annotation.stop_fusion", "annotation.cast_hint", "device_copy")
 
 
@@ -68,12 +73,16 @@ def plan_function(mod: IRModule, function: str, library: Library) -> Plan:
         function: a global function.
         library: the kernels it is planned for.
     Raises:
-        CodegenError: control flow or closures.
+        CodegenError: control flow or closures; far more memory than the values take; numbers that
+            the step table cannot hold.
     """
     flow = flatten_function(mod[function], mod, form=FORM)
     planner = Planner(flow, library)
-    planner.run()
-    return planner.emitter.finish()
+    try:
+        planner.run()
+        return planner.emitter.finish()
+    except OverflowError as error:
+        raise CodegenError(f"the engine cannot hold a number: {error}", fix=FORM.fix) from error
 
 
 class Planner:
@@ -158,12 +167,12 @@ class Planner:
                     self.readers.setdefault(self.root(arg), []).append(step)
         self._needed_outside = {self.root(v) for v in self.flow.outputs}
         # Layouts and borders are asked for by what stands behind casts.
-        self.behind = {v: list(steps) for v, steps in self.readers.items()}
+        self.behind = {v: steps[:_ASKED] for v, steps in self.readers.items()}
         for step in alive:
             if step.name == "cast":
                 after = self.behind.get(step.results[0], [])
                 source = self.root(step.args[0])
-                self.behind[source] = self.behind[source] + after
+                self.behind[source] = (self.behind[source] + after)[:_ASKED]
         return alive[::-1]
 
     def root(self, value: FlowValue) -> FlowValue:
@@ -193,9 +202,15 @@ class Planner:
         args = [self.item(self.root(a)) for a in step.args]
         planned = rules.get(step.name)
         integral = all(is_integer(r.type.dtype) for r in step.results)
-        if planned is not None and integral and planned(self, step, args):
-            return
-        self.on_host(step, args)
+        filled = all(all(v.type.concrete_shape) for v in (*step.args, *step.results))
+        done = planned is not None and integral and filled and planned(self, step, args)
+        if not done or not all(map(self._holds, step.results)):
+            self.on_host(step, args)
+
+    def _holds(self, result: FlowValue) -> bool:
+        """Whether the dtype holds the bounds; a value that wraps is left to numpy."""
+        item, (low, high) = self.items[result], integer_range(result.type.dtype)
+        return low <= item.low and item.high <= high
 
     def elementwise(self, step: Step, op: str, args: Sequence[Item], *params: Any) -> bool:
         """Define the result as an elementwise operator; False where a kernel could wrap."""
@@ -205,10 +220,12 @@ class Planner:
         low, high = chain_bounds(op, args, params)
         if low < INT32[0] or high > INT32[1]:
             return False
+        long = sum(a.waiting for a in args) >= _LONGEST_CHAIN
         for arg in args:
-            if arg.uses > 1 or arg.host is not None:
+            if arg.uses > 1 or arg.host is not None or (long and arg.waiting):
                 self.materialise(arg)
         item = Item(shape, int(low), int(high), chain=Chain(op, tuple(args), params))
+        item.waiting = 1 + sum(a.waiting for a in args if a.view is None)
         item.image_layout = next((a.image_layout for a in args if a.image_layout), "")
         self.define(step, item)
         return True

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.errors import CodegenError
 from compiler.ir.dataflow import Step
 from compiler.targets.engine.elementwise import put_epilogue
-from compiler.targets.engine.layouts import channels_last
+from compiler.targets.engine.layouts import MOST_IMAGES, channels_last
 from compiler.targets.engine.packing import (
     dot_steps,
     pack_depthwise,
@@ -20,15 +21,15 @@ from compiler.targets.engine.packing import (
     rows_together,
     vectors_of,
 )
-from compiler.targets.engine.plan import Address
-from compiler.targets.engine.planner import Planner, rule
+from compiler.targets.engine.plan import MOST_ARENA, Address
+from compiler.targets.engine.planner import FORM, Planner, rule
 from compiler.targets.engine.values import Epilogue, Item, Product
 from compiler.targets.engine.views import View, merged_axes
 
 Array = NDArray[Any]
 
 _MOST_SEGMENTS = 1024
-_MOST_IMAGES = 64
+_MOST_GROUPS = 1 << 16
 _FULL = 255
 
 
@@ -107,13 +108,15 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
     if sorted(attrs.kernel_layout) != sorted("OIHW"):
         return False
     weight = kernel.data.transpose([attrs.kernel_layout.index(c) for c in "OIHW"])
-    if not _fits(weight, data) or data.shape[layout.index("N")] > _MOST_IMAGES:
+    if not _fits(weight, data) or data.shape[layout.index("N")] > MOST_IMAGES:
         return False
     channels, inner, height, width = weight.shape
     if height * width > _MOST_SEGMENTS or planner.on_arena(data) is None:
         return False
     data = planner.in_bytes(data)
     depthwise = inner == 1 and attrs.groups == channels and channels > 1
+    if attrs.groups > _MOST_GROUPS and not depthwise:
+        return False
     flat = weight.reshape(channels, -1)
 
     def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
@@ -259,6 +262,8 @@ def _product(
     """One product step with constant weights [channels, runs, elements of a run]."""
     emitter, library = planner.emitter, planner.library
     columns = len(runs) // groups
+    if max(16 - columns, 0) * groups * prod(runs.shape[1:]) > MOST_ARENA // 4:
+        raise CodegenError("the engine would need GiB for columns of zeros", fix=FORM.fix)
     split = runs.reshape(groups, columns, *runs.shape[1:])
     packed = np.concatenate([pack_product(one, library) for one in split])
     steps = dot_steps(runs.shape[2], library) * runs.shape[1]
@@ -355,7 +360,7 @@ def batch_matmul(planner: Planner, step: Step, args: list[Item]) -> bool:
     b = b.permuted((0, 2, 1)) if attrs.transpose_b else b
     length = a.shape[2]
     most = length * max(abs(right.low), abs(right.high)) * _FULL
-    if right.low < -128 or right.high > 127 or most * 2 >= 1 << 30 or not batch * length:
+    if right.low < -128 or right.high > 127 or most * 2 >= 1 << 30 or batch > _MOST_GROUPS:
         return False
     ends = [x * y for x in (left.low, left.high) for y in (right.low, right.high)]
     low, high = np.array([length * min(ends)]), np.array([length * max(ends)])

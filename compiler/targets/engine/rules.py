@@ -9,14 +9,16 @@ from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ir.dataflow import Value as FlowValue
+from compiler.ir.ty import bits
 from compiler.ops.number_format import integer_range
 from compiler.ops.tensor.clip import integer_bound
 from compiler.ops.transform.strided_slice import slices_of
-from compiler.targets.engine.elementwise import NoProgramError, emit_program
-from compiler.targets.engine.layouts import pad_of
+from compiler.targets.engine.elementwise import emit_program
+from compiler.targets.engine.layouts import MOST_IMAGES, pad_of
+from compiler.targets.engine.packing import POWER_OF_TWO
 from compiler.targets.engine.planner import RAW_DTYPES, Planner, rule
 from compiler.targets.engine.values import INT32, Chain, Item
-from compiler.targets.engine.views import View
+from compiler.targets.engine.views import NoProgramError, View
 
 Array = NDArray[Any]
 
@@ -51,10 +53,9 @@ def relu(planner: Planner, step: Step, args: list[Item]) -> bool:
 
 @rule("clip")
 def clip(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Bounds as the operator's integers take them, within what int32 holds."""
+    """Bounds as the operator's integers take them."""
     dtype = step.args[0].type.dtype
     low, high = (integer_bound(v, dtype) for v in (step.attrs.a_min, step.attrs.a_max))
-    low, high = (min(max(v, INT32[0]), INT32[1]) for v in (low, high))
     return planner.elementwise(step, "CLIP", args, low, high)
 
 
@@ -85,8 +86,10 @@ def _rescale(
     if not multiplier.size or not data.is_stored_type or shift.max() > 30 or shift.min() < -64:
         return False
     # Powers of two add their half in the dtype of the data.
-    widest = 1 << 30 if step.args[0].type.dtype != "int64" else 1 << 31
-    if max(abs(data.low), abs(data.high)) >= widest and (multiplier == 1 << 30).any():
+    dtype = step.args[0].type.dtype
+    right = min(1 - int(shift[multiplier == POWER_OF_TWO].min(initial=1)), bits(dtype) - 1)
+    largest = integer_range(dtype)[1]
+    if right > 0 and data.high + (1 << (right - 1)) > largest:
         return False
     return planner.elementwise(step, "RESCALE", (data,), multiplier, shift, axis)
 
@@ -94,21 +97,21 @@ def _rescale(
 @rule("right_shift")
 def right_shift(planner: Planner, step: Step, args: list[Item]) -> bool:
     """By a constant number of bits."""
-    data, bits = args
-    if bits.data is None or bits.data.size != 1 or not 0 <= bits.low <= 31:
+    data, count = args
+    if count.data is None or count.data.size != 1 or not 0 <= count.low <= 31:
         return False
     if data.shape != step.results[0].type.concrete_shape:
         return False
-    return planner.elementwise(step, "SHIFT", (data,), bits.low)
+    return planner.elementwise(step, "SHIFT", (data,), count.low)
 
 
 @rule("left_shift")
 def left_shift(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A product with a power of two."""
-    data, bits = args
-    if bits.data is None or bits.data.size != 1 or not 0 <= bits.low <= 30:
+    data, count = args
+    if count.data is None or count.data.size != 1 or not 0 <= count.low <= 30:
         return False
-    factor = Item((), 1 << bits.low, 1 << bits.low, data=np.array(1 << bits.low))
+    factor = Item((), 1 << count.low, 1 << count.low, data=np.array(1 << count.low))
     return planner.elementwise(step, "MUL", (data, factor))
 
 
@@ -141,7 +144,7 @@ def _quantize(planner: Planner, step: Step) -> bool:
     if factor.size > 1 and (len(shape) < 2 or factor.shape not in _per_channel(shape)):
         return False
     bounds = float(clipped.attrs.a_min), float(clipped.attrs.a_max)
-    if not all(b == int(b) and abs(b) < _LARGEST_QUANTIZED for b in bounds):
+    if not all(abs(b) < _LARGEST_QUANTIZED and b == int(b) for b in bounds):
         return False
     low, high = int(bounds[0]), int(bounds[1])
     info = integer_range(dtype)
@@ -285,7 +288,7 @@ def pad(planner: Planner, step: Step, args: list[Item]) -> bool:
         return False
     if data.border != (tuple(width), value):
         order = view.axis_order
-        if any(any(width[order[place]]) for place in (0, 3)):
+        if any(any(width[order[place]]) for place in (0, 3)) or view.shape[order[0]] > MOST_IMAGES:
             return False
         made = planner.emitter.bordered(
             (view.buffer.type, view.buffer.zero), view.shape, order, width, byte

@@ -146,6 +146,8 @@ typedef struct {
     const uint8_t *blob;
     const uint8_t *const *inputs;
     uint8_t *const *outputs;
+    const int64_t *input_bytes, *output_bytes; /* of one sample */
+    int64_t sample;
 } qk_memory;
 
 #endif

@@ -39,6 +39,7 @@ class Item:
         border: what lies around it in memory: elements before and after every axis, their value.
         is_wide: a kernel writes it as int32, however small its bounds are.
         image_layout: where an operator on images computes it: "NCHW".
+        waiting: elementwise operators behind ``chain`` that have not run.
     """
 
     shape: Shape
@@ -54,6 +55,7 @@ class Item:
     image_layout: str = ""
     border: tuple[tuple[tuple[int, int], ...], int] | None = None
     is_wide: bool = False
+    waiting: int = 0
 
     @property
     def is_stored_type(self) -> bool:
@@ -161,7 +163,8 @@ def rescaled(x: int, multiplier: Array, shift: Array) -> Any:
 def compute_chain(chain: Chain, arrays: Sequence[Array]) -> Array:
     """The operator on int64 arrays; the meaning of the programs, for chains that have none."""
     if chain.op == "CLIP":
-        return np.asarray(np.clip(arrays[0], *chain.params))
+        low, high = chain.params
+        return np.asarray(np.maximum(np.minimum(arrays[0], high), low))
     if chain.op == "SHIFT":
         return np.asarray(arrays[0] >> chain.params[0])
     if chain.op == "RESCALE":

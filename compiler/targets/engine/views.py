@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
+from compiler.errors import CodegenError
 from compiler.targets.c.memory_plan import Lifetime, plan_memory
 
 ALIGN: Final = 64
@@ -16,6 +17,12 @@ SIZES: Final = {"U8": 1, "S16": 2, "S32": 4}
 """Bytes of an element by the name that step.h gives its type."""
 
 Shape = tuple[int, ...]
+
+_MOST_POSITIONS: Final = 4096
+
+
+class NoProgramError(CodegenError):
+    """The kernels have no program for a chain, or no loops for a copy."""
 
 
 @dataclass(slots=True, eq=False)
@@ -137,6 +144,20 @@ def merged_axes(shape: Shape, strides: Sequence[Shape]) -> list[tuple[int, Shape
         else:
             loops.append((size, here))
     return loops or [(1, tuple(0 for _ in strides))]
+
+
+def positions(loops: Sequence[tuple[int, Shape]]) -> list[list[tuple[int, Shape]]]:
+    """All positions of loops that a step has no room for, as (index, strides) per loop.
+
+    Raises:
+        NoProgramError: they are too many.
+    """
+    found: list[list[tuple[int, Shape]]] = [[]]
+    for size, strides in loops:
+        if len(found) * size > _MOST_POSITIONS:
+            raise NoProgramError(f"tensors of {len(loops)} loops more than the kernels have")
+        found = [[*at, (index, strides)] for at in found for index in range(size)]
+    return found
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,7 @@ from compiler.ir.dataflow import Step
 from compiler.ops.nn.integer_standardize import output_bound
 from compiler.ops.number_format import integer_range
 from compiler.ops.reduce.axes import reduced_axes
-from compiler.targets.engine.layouts import channels_last, layout_of
+from compiler.targets.engine.layouts import MOST_IMAGES, channels_last, layout_of
 from compiler.targets.engine.plan import Address
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.steps import number
@@ -45,6 +45,8 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
     average = "avg" in step.name
     if sorted(layout) != sorted("NCHW") or sorted(out_layout) != sorted("NCHW"):
         return False
+    if data.shape[layout.index("N")] > MOST_IMAGES:
+        return False
     data, factor = _factor_in_front(planner, data) if average else (data, 1)
     if data.data is not None or not prod(data.shape) or planner.on_arena(data) is None:
         return False
@@ -54,6 +56,10 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
     if "global" not in step.name:
         size, strides, dilation = attrs.pool_size, attrs.strides, attrs.dilation
         padding = attrs.padding
+    shape = step.results[0].type.concrete_shape
+    sizes = [(data.shape[a], shape[out_layout.index(c)]) for a, c in zip(axes[1:3], "HW")]
+    if not average and not all(map(_reached, sizes, size, strides, dilation, padding)):
+        return False
     count = 0
     if average and getattr(attrs, "count_include_pad", False) and any(padding):
         if attrs.ceil_mode:
@@ -70,7 +76,6 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
     source = planner.materialise(data).permuted(axes)
     if source.shape[3] > 1 and source.strides[3] != source.buffer.item:
         source = planner.emitter.contiguous(source, always=True)
-    shape = step.results[0].type.concrete_shape
     item = planner.define(step, Item(shape, low, high, image_layout=out_layout))
     item.is_wide = average
     if not average and item.storage != (source.buffer.type, source.buffer.zero):
@@ -96,6 +101,17 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
             count=count,
         )
     return True
+
+
+def _reached(sizes: tuple[int, int], kernel: int, stride: int, dilation: int, before: int) -> bool:
+    """Whether every window of one axis reaches data; the largest of padding is the dtype's least.
+
+    Args:
+        sizes: of the data and of the result.
+    """
+    start = np.arange(sizes[1]) * stride - before
+    tap = np.maximum(-(start // dilation), 0)  # the first that lies behind the padding
+    return bool(((tap < kernel) & (start + tap * dilation < sizes[0])).all())
 
 
 def _write_pool(planner: Planner, source: View, target: View, image: int, **fields: int) -> None:

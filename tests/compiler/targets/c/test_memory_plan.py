@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compiler.targets.c import memory_plan
 from compiler.targets.c.memory_plan import Lifetime, lower_bound, plan_memory
 
 LIFETIMES = st.lists(
@@ -13,11 +15,13 @@ LIFETIMES = st.lists(
 )
 
 
-@given(LIFETIMES, st.sampled_from([1, 16, 64]))
+@given(LIFETIMES, st.sampled_from([1, 16, 64]), st.sampled_from([0, 1 << 20]))
 def test_values_that_live_together_never_share_a_byte(
-    lifetimes: list[Lifetime], alignment: int
+    lifetimes: list[Lifetime], alignment: int, most_work: int
 ) -> None:
-    plan = plan_memory(lifetimes, alignment)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_plan, "_MOST_WORK", most_work)
+        plan = plan_memory(lifetimes, alignment)
     assert len(plan.offsets) == len(lifetimes)
     placed = list(zip(plan.offsets, lifetimes))
     for number, (offset, value) in enumerate(placed):
@@ -55,3 +59,10 @@ def test_a_value_over_the_whole_program_keeps_its_place() -> None:
 def test_no_values_need_no_arena() -> None:
     plan = plan_memory([])
     assert (plan.offsets, plan.arena_bytes, plan.ratio) == ((), 0, 1.0)
+
+
+def test_thousands_of_values_that_live_together_are_placed() -> None:
+    together = [Lifetime(64, n // 100, 400) for n in range(20000)]
+    alone = [Lifetime(64, 401 + n, 402 + n) for n in range(20000)]
+    plan = plan_memory([*together, *alone])
+    assert plan.arena_bytes == plan.lower_bound_bytes == 64 * 20000

@@ -17,9 +17,9 @@ from compiler import relay
 from compiler.ir.expr import Expr
 from compiler.ir.module import IRModule
 from compiler.targets.c.toolchain import find_compiler
-from compiler.targets.engine.elementwise import NoProgramError
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas, load_library, shipped_library
+from compiler.targets.engine.views import NoProgramError
 from compiler.targets.reference.executor import ReferenceExecutor
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
@@ -240,7 +240,7 @@ def test_int32_of_a_kernel_is_read_as_bytes(wide: str) -> None:
 
 def test_chains_without_a_program_run_on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
-        raise NoProgramError
+        raise NoProgramError("no program")
 
     monkeypatch.setattr("compiler.targets.engine.planner.emit_program", refused)
     op, rng = relay.op, np.random.default_rng(2)

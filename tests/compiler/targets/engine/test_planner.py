@@ -1,0 +1,235 @@
+"""Constants and shapes that no quantizer writes: the reference's integers, or one error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import relay
+from compiler.errors import CodegenError
+from compiler.ir.expr import Expr
+from compiler.targets.c.toolchain import find_compiler
+from compiler.targets.engine.executor import EngineExecutor
+from tests.compiler.targets.engine.test_kernels import agree
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+
+Array = np.ndarray[Any, Any]
+op = relay.op
+
+
+def const(value: Any, dtype: str = "int32") -> Expr:
+    return relay.const(np.asarray(value, dtype))
+
+
+def anything(shape: tuple[int, ...], dtype: str = "int8") -> Array:
+    info = np.iinfo(dtype)
+    rng = np.random.default_rng(list(shape))
+    return rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+
+
+def dense(x: Expr, dtype: str = "int32") -> Expr:
+    return op.nn.dense(x, relay.const(anything((3, 40))), out_dtype=dtype)
+
+
+def wide(x: Expr) -> Expr:
+    return op.cast(x, dtype="int64")
+
+
+def to_int8(x: Expr) -> Expr:
+    return op.cast(op.clip(x, a_min=-128, a_max=127), dtype="int8")
+
+
+def scaled(x: Expr, multiplier: int, shift: int) -> Expr:
+    return op.fixed_point_multiply(x, multiplier=multiplier, shift=shift)
+
+
+def largest(x: Expr, **attrs: Any) -> Expr:
+    return op.nn.max_pool2d(x, pool_size=(1, 1), **attrs)
+
+
+RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
+    # A result that wraps in its dtype wraps before it is read again.
+    "sums wrap": (lambda x: op.nn.relu(op.add(x, x)), (1, 64), "int8"),
+    "differences wrap": (lambda x: op.nn.relu(op.subtract(const(9, "uint8"), x)), (9,), "uint8"),
+    "products wrap": (lambda x: op.nn.relu(op.multiply(x, x)), (1, 64), "int16"),
+    "left shifts wrap": (lambda x: op.nn.relu(op.left_shift(x, const(5, "int8"))), (64,), "int8"),
+    "accumulators wrap": (lambda x: op.nn.relu(dense(x, "int16")), (1, 40), "int8"),
+    "totals wrap": (lambda x: op.nn.relu(op.sum(x, axis=[1])), (3, 40), "int8"),
+    "factors before an average wrap": (
+        lambda x: op.nn.global_avg_pool2d(op.multiply(x, const(100, "int8"))),
+        (1, 4, 4, 4),
+        "int8",
+    ),
+    "factors wrap": (lambda x: op.nn.relu(scaled(x, (1 << 31) - 1, 3)), (1, 400), "int8"),
+    "half of the last place wraps, int8": (lambda x: scaled(x, 1 << 30, -5), (400,), "int8"),
+    "half of the last place wraps, uint8": (lambda x: scaled(x, 1 << 30, -6), (400,), "uint8"),
+    # Limits, addends and halves that int32 or int64 does not hold.
+    "limits above int32": (
+        lambda x: op.clip(wide(x), a_min=float(1 << 40), a_max=float(1 << 41)),
+        (1, 40),
+        "int8",
+    ),
+    "limits below int32": (
+        lambda x: op.clip(wide(x), a_min=-float(1 << 41), a_max=-float(1 << 40)),
+        (1, 40),
+        "int8",
+    ),
+    "crossed limits of a sum that wraps": (
+        lambda x: op.clip(op.add(x, x), a_min=9, a_max=-3),
+        (1, 64),
+        "int8",
+    ),
+    "addends beyond 64 bits when shifted": (
+        lambda x: op.add(
+            scaled(op.add(wide(dense(x)), const(1 << 29, "int64")), (1 << 31) - 3, -22),
+            const(4096, "int64"),
+        ),
+        (1, 40),
+        "int8",
+    ),
+    "addends beside a factor that gives 0": (
+        lambda x: op.add(scaled(wide(dense(x)), (1 << 31) - 3, -40), const(-(1 << 31), "int64")),
+        (1, 40),
+        "int8",
+    ),
+    "shifts by 25": (lambda x: to_int8(op.right_shift(dense(x), const(25))), (1, 40), "int8"),
+    "shifts by 31": (lambda x: to_int8(op.right_shift(dense(x), const(31))), (1, 40), "int8"),
+    "shifts of a sum near the end of int32": (
+        lambda x: to_int8(op.right_shift(op.add(dense(x), const((1 << 31) - (1 << 20))), const(7))),
+        (1, 40),
+        "int8",
+    ),
+    "clips of a sum near the end of int32": (
+        lambda x: to_int8(
+            op.add(op.clip(dense(x), a_min=-9, a_max=20), const((1 << 31) - (1 << 5)))
+        ),
+        (1, 40),
+        "int8",
+    ),
+    "negative factors behind a relu": (
+        lambda x: op.fixed_point_multiply_per_axis(
+            wide(op.nn.relu(dense(x))),
+            const([-(1 << 30) - 5, 1 << 30, -(1 << 31)]),
+            const([-3, -4, -5]),
+            axis=1,
+        ),
+        (4, 40),
+        "int8",
+    ),
+    # Windows, axes, and tensors without elements.
+    "windows of padding only": (
+        lambda x: largest(op.nn.relu(x), padding=(2, 2, 2, 2)),
+        (1, 2, 3, 3),
+        "int8",
+    ),
+    "windows of padding only, wide": (
+        lambda x: largest(op.cast(x, dtype="int32"), padding=(0, 0, 3, 0)),
+        (1, 2, 3, 3),
+        "uint8",
+    ),
+    "windows beside narrow data": (
+        lambda x: op.nn.max_pool2d(
+            op.nn.relu(x), pool_size=(2, 1), dilation=(3, 1), padding=(1, 0, 2, 0)
+        ),
+        (1, 2, 1, 3),
+        "int8",
+    ),
+    "eight axes": (
+        lambda x: op.reshape(op.transpose(x, axes=[7, 6, 5, 4, 3, 2, 1, 0]), newshape=(256,)),
+        (2,) * 8,
+        "int8",
+    ),
+    "no elements": (lambda x: op.add(x, x), (0, 5), "int8"),
+    "no images": (
+        lambda x: op.nn.conv2d(x, relay.const(anything((3, 4, 3, 3))), out_dtype="int32"),
+        (0, 4, 5, 5),
+        "int8",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", RESULTS)
+def test_the_result_is_that_of_the_reference(what: str) -> None:
+    build, shape, dtype = RESULTS[what]
+    agree(relay.module(build(relay.var("x", shape, dtype))), anything(shape, dtype))
+
+
+@pytest.mark.parametrize("limit", [float("inf"), float("nan")])
+def test_limits_that_are_no_integers_are_not_quantized_by_a_kernel(limit: float) -> None:
+    x = relay.var("x", (1, 5), "float32")
+    rounded = op.round(op.multiply(x, relay.const(np.float32(3))))
+    clipped = op.cast(op.clip(rounded, a_min=-limit, a_max=limit), dtype="int8")
+    agree(relay.module(clipped), np.linspace(-2, 2, 5, dtype=np.float32).reshape(1, 5))
+
+
+def test_as_many_inputs_and_outputs_as_wanted() -> None:
+    inputs = [relay.var(f"x{n}", (1, 5), "int8") for n in range(40)]
+    total: Expr = const(0)
+    for x in inputs:
+        total = op.add(total, op.cast(x, dtype="int32"))
+    outputs = relay.Tuple([op.add(total, const(n)) for n in range(40)])
+    agree(relay.module(outputs), *(anything((1, 5)) for _ in inputs))
+
+
+def _relus(x: Expr, count: int) -> Expr:
+    for n in range(count):
+        x = op.clip(op.add(x, const(n % 3 - 1)), a_min=-100 - n % 5, a_max=100)
+    return x
+
+
+def _casts(x: Expr, count: int) -> Expr:
+    for n in range(count):
+        x = op.cast(x, dtype=("int16", "int32")[n % 2])
+    return op.add(x, x)
+
+
+def _joined(x: Expr, count: int) -> Expr:
+    return op.concatenate([op.add(x, const(n)) for n in range(count)], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("build", "count"),
+    [(_relus, 2500), (_casts, 3000), (_joined, 2000)],
+    ids=["relu", "cast", "concatenate"],
+)
+def test_thousands_of_operators(build: Callable[[Expr, int], Expr], count: int) -> None:
+    x = op.cast(relay.var("x", (1, 4), "int8"), dtype="int32")
+    agree(relay.module(build(x, count)), anything((1, 4)))
+
+
+def test_a_batch_of_pools_is_no_step_for_each_image() -> None:
+    x = relay.var("x", (20000, 1, 2, 2), "int8")
+    mod = relay.module(
+        op.nn.max_pool2d(
+            op.nn.pad(x, const(1, "int8"), pad_width=[(0, 0), (0, 0), (1, 1), (0, 0)]),
+            pool_size=(2, 2),
+        )
+    )
+    assert len(agree(mod, anything((20000, 1, 2, 2))).steps) < 100
+
+
+def test_memory_far_beyond_the_values_is_refused() -> None:
+    x = relay.var("x", (1, 2, 4, 4), "int8")
+    weight = relay.const(anything((2, 1, 1, 1)))
+    how = {"groups": 2, "padding": (20000,) * 4, "strides": (20000, 20000)}
+    with pytest.raises(CodegenError, match="GiB"):
+        EngineExecutor(relay.module(op.nn.conv2d(x, weight, out_dtype="int32", **how)))
+
+
+def test_strides_beyond_64_bits_are_refused() -> None:
+    x = relay.var("x", (1, 4, 5, 5), "int8")
+    weight = relay.const(anything((3, 4, 1, 1)))
+    mod = relay.module(op.nn.conv2d(x, weight, strides=(1 << 62, 1 << 62), out_dtype="int32"))
+    with pytest.raises(CodegenError):
+        EngineExecutor(mod)
+
+
+def test_sizes_that_no_kernel_has_are_refused_before_a_run() -> None:
+    x = relay.var("x", (1, 1 << 24), "int8")
+    table = const(np.arange(9))
+    with pytest.raises(CodegenError, match="no such sizes"):
+        EngineExecutor(relay.module(op.nn.integer_softmax(x, table)))
