@@ -255,7 +255,7 @@ def export_optuna(
         objective = Objective.of(named.spec)
         space = Space.from_dict(named.spec["space"])
         target = name or named.name
-        write_study(trials, space, objective, url, target)
+        write_study(trials, space, objective, url, target, repository.newest_notes(named.id))
         return target, len(trials)
 
 

@@ -86,7 +86,7 @@ def study_data(address: StudyAddress) -> dict[str, Any]:
         found = repository.trials_by_number(study.id, [best["number"]]) if best else []
         layers = repository.layers_of(study.id)
         ended = repository.trials_of(study.id, states=["failed", "infeasible", "pruned"])
-        note = next((n for n in reversed(repository.notes_of(study.id)) if n.trial is None), None)
+        note = repository.newest_notes(study.id).get(None)
     rank = measures.objective.rank
     done = [i for i, p in enumerate(points) if p.state == "complete" and p.score is not None]
     done.sort(key=lambda i: rank(points[i].score or {}, points[i].number), reverse=True)

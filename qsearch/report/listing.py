@@ -16,6 +16,7 @@ from qsearch.search.objectives import Objective
 from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.records import Study, Trial, TrialState
 from qsearch.store.repository import Repository
+from qsearch.store.view_queries import Note
 from workers.metrics.registry import by_option, option_named
 
 log = logging.getLogger("qsearch.report.listing")
@@ -129,7 +130,17 @@ def trial_rows(address: StudyAddress, wanted: TrialFilter) -> list[dict[str, Any
         name = address.name
         study = repository.study(name) if name is not None else only_study(repository)
         trials = repository.trials_of(study.id, states=wanted.states or None)
-        return wanted.apply(with_all_columns([trial_row(trial) for trial in trials]))
+        notes = repository.newest_notes(study.id)
+        rows = [{**trial_row(t), **_written(notes.get(t.number))} for t in trials]
+        return wanted.apply(with_all_columns(rows))
+
+
+def _written(note: Note | None) -> dict[str, str]:
+    """What people wrote in the dashboard, as columns."""
+    return {
+        "note": "" if note is None else note.note,
+        "tags": "" if note is None else " ".join(note.tags),
+    }
 
 
 def with_all_columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -170,6 +181,7 @@ def study_row(repository: Repository, study: Study) -> dict[str, Any]:
         "best_trial": best.number if best is not None else None,
         "drivers": len(repository.drivers_of(study.id, running=True)),
         **counts.report(),
+        **_written(repository.newest_notes(study.id).get(None)),
     }
 
 

@@ -27,6 +27,7 @@ from qsearch.search.objectives import Objective
 from qsearch.search.space import Space
 from qsearch.settings import is_import_path
 from qsearch.store.records import Trial
+from qsearch.store.view_queries import Note
 from qsearch.user_code import load_object
 
 MakeSampler = Callable[[int], BaseSampler]
@@ -291,13 +292,21 @@ def importances(
 
 
 def write_study(
-    trials: Sequence[Trial], space: Space, objective: Objective, url: str, name: str
+    trials: Sequence[Trial],
+    space: Space,
+    objective: Objective,
+    url: str,
+    name: str,
+    notes: Mapping[int | None, Note],
 ) -> None:
     """Write finished trials, in order, as a new study.
+
+    Notes and tags become the user attributes ``note`` and ``tags``.
 
     Args:
         url: of an Optuna storage, such as ``sqlite:///optuna.db``; not our own database, since
             both own tables there.
+        notes: by the number of a trial; that of the study under None.
     Raises:
         SettingsError: the name is taken, or the storage cannot be used.
     """
@@ -323,7 +332,16 @@ def write_study(
                 fix="for example sqlite:///optuna.db, a file of its own",
             ) from error
         study.set_metric_names(list(objective.names))
-        study.add_trials([_as_shown(frozen_trial(trial, known, objective)) for trial in trials])
+        for field, value in _told(notes.get(None)).items():
+            study.set_user_attr(field, value)
+        frozen = [_as_shown(frozen_trial(trial, known, objective)) for trial in trials]
+        for trial, shown in zip(trials, frozen, strict=True):
+            shown.user_attrs.update(_told(notes.get(trial.number)))
+        study.add_trials(frozen)
+
+
+def _told(note: Note | None) -> dict[str, Any]:
+    return {} if note is None else {"note": note.note, "tags": list(note.tags)}
 
 
 def _as_shown(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:

@@ -122,6 +122,10 @@ class ViewQueries(Database):
             for r in rows
         ]
 
+    def newest_notes(self, study_id: int) -> dict[int | None, Note]:
+        """The note that counts of each trial; that of the study under None."""
+        return {note.trial: note for note in self.notes_of(study_id)}
+
     def last_event(self, study_id: int) -> int:
         """Id of the newest event; 0 when there is none."""
         rows = self.read(select(func.max(EventRow.id)).where(EventRow.study_id == study_id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import optuna
 import pytest
 
 import qsearch
@@ -13,6 +14,8 @@ from qsearch.run_folder import find_studies, find_study
 from qsearch.store.engine import open_engine
 from qsearch.store.records import NewStudy
 from qsearch.store.repository import Repository
+from qsearch.store.view_queries import NOTE
+from tests.qsearch.dashboard.stores import written_runs
 
 SHARED = "postgresql://team:***@db/search"
 
@@ -116,3 +119,20 @@ def test_nothing_is_deleted_without_being_named(
     assert run(["delete", "--yes"]) == 2
     assert "delete what?" in capsys.readouterr().err
     assert (folder / "study.db").is_file()
+
+
+def test_notes_of_the_dashboard_are_listed_and_reach_optuna(here: Path) -> None:
+    folder = written_runs(here) / "digits"
+    repository = Repository(open_engine(f"sqlite:///{folder / 'study.db'}"))
+    (study,) = repository.studies()
+    for trial, note in ((None, "whole"), (3, "first"), (3, "second")):
+        repository.add_event(study.id, NOTE, trial=trial, data={"note": note, "tags": ["a", "b"]})
+    repository.close()
+    rows = {row["number"]: row for row in qsearch.trials(folder)}
+    assert (rows[3]["note"], rows[3]["tags"], rows[2]["note"]) == ("second", "a b", "")
+    assert [row["note"] for row in qsearch.status(folder)] == ["whole"]
+    name, _ = qsearch.export_optuna(folder, f"sqlite:///{here / 'optuna.db'}")
+    copy = optuna.load_study(study_name=name, storage=f"sqlite:///{here / 'optuna.db'}")
+    assert copy.user_attrs == {"note": "whole", "tags": ["a", "b"]}
+    (noted,) = (trial for trial in copy.trials if "note" in trial.user_attrs)
+    assert (noted.user_attrs["number"], noted.user_attrs["note"]) == (3, "second")
