@@ -7,7 +7,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,9 @@ from qsearch.settings import ENVIRONMENT_PREFIX, Flag, Settings, UnknownWordErro
 
 _FORMER: Final = {"judge": "evaluator"}
 """Keys and variables of version 0.1 -> today's; they are read for one version more."""
+IMPORT: Final = "import"
+RESOLVED: Final = "config.resolved.yaml"
+"""The file of a run folder that holds its settings."""
 _MISSPELLED: Final = 0.9
 """Likeness, as difflib measures it, from which a variable of the environment is a setting's."""
 
@@ -82,6 +85,7 @@ def resolve(
         ("environment", _Environment(variables)(), lambda key: ENVIRONMENT_PREFIX + key.upper()),
         ("flag", _renamed_keys(flags), lambda key: "--" + key.replace("_", "-")),
     )
+    _import_first(layers)
     for source, layer, place in layers:
         told = {}
         for raw_key, raw in layer.items():
@@ -99,6 +103,35 @@ def resolve(
     settings = Settings(**values)
     _check_together(settings)
     return Resolved(settings, sources)
+
+
+def _import_first(
+    layers: Sequence[tuple[str, Mapping[str, Any], Callable[[str], str]]],
+) -> None:
+    """Import the user's modules: they register what other settings may name.
+
+    Raises:
+        SettingsError: the settings that a run folder holds name modules. Whoever runs a study of
+            somebody else gives its modules on the command line, or does not run them.
+        UserCodeError: a module cannot be imported.
+    """
+    told = [(layer[IMPORT], place(IMPORT)) for _, layer, place in layers if layer.get(IMPORT)]
+    if not told:
+        return
+    raw, place = told[-1]
+    if Path(place).name == RESOLVED:
+        raise SettingsError(
+            "the settings of a run folder cannot name modules to import",
+            where=place,
+            fix="give --import on the command line, if you trust these modules",
+        )
+    try:
+        words = Settings(**{IMPORT: raw}).imports
+    except ValidationError as error:
+        raise _wrong_value(error, lambda _: place) from error
+    from workers.user_code import import_user_code
+
+    import_user_code(words)
 
 
 def _renamed_keys(layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from compiler.errors import CompilerError
 from qsearch.process import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_SEARCH_FAILED, EXIT_TARGET_MISSED
-from workers.errors import BrokenRunError, DatasetError, MetricError, WorkerError
+from workers.errors import BrokenRunError, DatasetError, MetricError, UserCodeError, WorkerError
 
 
 class SearchError(CompilerError):
@@ -63,7 +63,9 @@ def exit_code_of(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, BrokenRunError):
         return EXIT_BAD_INPUT
-    if isinstance(error, WorkerError) and not isinstance(error, DatasetError | MetricError):
+    if isinstance(error, WorkerError) and not isinstance(
+        error, DatasetError | MetricError | UserCodeError
+    ):
         return EXIT_SEARCH_FAILED
     if isinstance(error, CompilerError):
         return EXIT_BAD_INPUT

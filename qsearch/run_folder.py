@@ -22,6 +22,7 @@ Check = Callable[[], None]
 """Raises when what a search stands on is no longer there, or no longer the same."""
 
 _OWNER: Final = re.compile(r"^# model_sha256: ([0-9a-f]{64})$", re.MULTILINE)
+_IMPORTED: Final = re.compile(r"^# imported: (.+)$", re.MULTILINE)
 _MODEL: Final = re.compile(r"^model: (.+?)(?:  #.*)?$", re.MULTILINE)
 
 
@@ -35,6 +36,12 @@ class RunFolder:
     def config(self) -> Path:
         """Every setting as it was used; can be given to ``-c``."""
         return self.path / "config.resolved.yaml"
+
+    @property
+    def imports(self) -> str:
+        """The options that named the own code of its search, for a message; "" where none did."""
+        text = self.config.read_text(encoding="utf-8") if self.config.is_file() else ""
+        return " ".join(f"--import {word}" for word in _IMPORTED.findall(text))
 
     @property
     def database(self) -> Path:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -76,22 +76,19 @@ class OneOf:
     Measures may be called as they are printed: ``model_bytes`` is ``size``.
     """
 
-    legal: tuple[str, ...]
+    legal: tuple[str, ...] | Callable[[], tuple[str, ...]]
     or_import_path: bool = False
 
     def check(self, raw: Any) -> str:
-        """The word.
-
-        Raises:
-            UnknownWordError: another one.
-        """
+        """The word; raises UnknownWordError for another one."""
         if isinstance(raw, str) and self.or_import_path and is_import_path(raw):
             return raw
-        words = {word.lower(): word for word in self.legal}
+        legal = self.legal() if callable(self.legal) else self.legal
+        words = {word.lower(): word for word in legal}
         for word in (str(raw).lower(), option_named(str(raw)).lower()):
             if word in words:
                 return words[word]
-        raise UnknownWordError(raw, self.legal)
+        raise UnknownWordError(raw, legal)
 
 
 def is_import_path(text: str) -> bool:
@@ -201,11 +198,11 @@ def _list_of(raw: Any) -> list[Any]:
 
 def _costs(raw: Any) -> tuple[str, ...]:
     words = raw.replace(",", " ").split() if isinstance(raw, str) else _list_of(raw)
-    return tuple(dict.fromkeys(OneOf(COSTS).check(word) for word in words))
+    return tuple(dict.fromkeys(OneOf(cost_options).check(word) for word in words))
 
 
 def _limits(raw: Any) -> tuple[tuple[str, float], ...]:
-    legal = OneOf(tuple(name for name in COSTS if name != "size"))
+    legal = OneOf(tuple(name for name in cost_options() if name != "size"))
     found = {}
     for name, value in _pairs(raw):
         if option_named(name) == "size":
@@ -233,6 +230,7 @@ def _words(raw: Any) -> tuple[str, ...]:
 
 
 Text = Annotated[str, BeforeValidator(_text)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Whole = Annotated[int, BeforeValidator(_number)]
 Real = Annotated[float, BeforeValidator(_number)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
@@ -272,11 +270,14 @@ class Settings(BaseSettings):
     dim: Annotated[tuple[tuple[str, int], ...], BeforeValidator(parse_dims)] = Field(
         (), description="sizes of dimensions that the model leaves open"
     )
-    passes: Annotated[
-        tuple[str, ...], BeforeValidator(_words), Flag(MODEL, "P", repeatable=True)
-    ] = Field((), description="own compiler pass on the float model, module:Class; repeatable")
+    passes: Annotated[Words, Flag(MODEL, "P", repeatable=True)] = Field(
+        (), description="own compiler pass on the float model, module:Class; repeatable"
+    )
+    imports: Annotated[Words, Flag(MODEL, "MODULE", repeatable=True)] = Field(
+        (), alias="import", description="own code to run first: a .py file or a dotted module"
+    )
     metric: Annotated[
-        Annotated[str, BeforeValidator(OneOf(METRICS, or_import_path=True).check)] | None,
+        Annotated[str, BeforeValidator(OneOf(metric_options, or_import_path=True).check)] | None,
         Flag(OBJECTIVE, "METRIC", METRICS),
     ] = Field(
         None,
@@ -435,8 +436,7 @@ class Settings(BaseSettings):
         values = {key: getattr(self, name) for key, name in names_of_keys().items()}
         values["max_drop"] = str(self.max_drop)
         values["dim"] = dict(self.dim)
-        values["passes"] = list(self.passes)
-        values["minimize"] = list(self.minimize)
+        values |= {key: list(values[key]) for key in ("passes", "import", "minimize")}
         values["at_most"] = dict(self.at_most)
         if self.storage is not None:
             values["storage"] = _PASSWORD.sub(r"\1***@", self.storage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 from compiler.ir.infer_type import InferType
 from compiler.ir.module import IRModule
 from compiler.ir.pass_infra import Pass, PassContext, run_named
-from qsearch.errors import SettingsError
+from qsearch.errors import RunFolderError, SettingsError
 from qsearch.settings import is_import_path
+from workers.user_code import UserCode, hashes
 
 
 def load_object(path: str, what: str) -> Any:
@@ -79,6 +80,37 @@ def _local_path(given: Any) -> str:
     held = sys.modules.setdefault(_LOCAL, ModuleType(_LOCAL))
     setattr(held, name, given)
     return f"{_LOCAL}:{name}"
+
+
+# Imported modules -------------------------------------------------------------------------------
+
+
+def check_imports(study: str, spec: Mapping[str, Any], code: UserCode) -> None:
+    """Refuse to go on with a study that ran with other code of the user.
+
+    Args:
+        study: its name.
+        spec: of the study.
+        code: what this process imported.
+    Raises:
+        RunFolderError: what the study had is missing, more was given, or a file is another.
+    """
+    before, now = spec.get("imports", {}), hashes(code)
+    if missing := [f"--import {name}" for name in before if name not in now]:
+        what, fix = f"was begun with {' '.join(missing)}", "give it again, if you trust it"
+    elif added := [f"--import {name}" for name in now if name not in before]:
+        what, fix = f"was begun without {' '.join(added)}", "leave it out"
+    elif edited := [name for name in now if now[name] != before[name]]:
+        what, fix = f"was begun with other code in {', '.join(edited)}", "put the earlier code back"
+    else:
+        return
+    given = [f"{m.given} (sha256 {m.sha256[:12]})" for m in code]
+    had = [f"{name} (sha256 {sha256[:12]})" for name, sha256 in before.items()]
+    raise RunFolderError(
+        f"the study {study!r} {what}",
+        where=f"study: {', '.join(had) or 'none'}; now: {', '.join(given) or 'none'}",
+        fix=f"{fix}, choose another folder with -o, or use --fresh",
+    )
 
 
 # Passes on the float model ----------------------------------------------------------------------

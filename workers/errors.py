@@ -22,6 +22,14 @@ class LostClusterError(BrokenRunError):
     """Ray itself ended: no worker answers any more, and none will come back."""
 
 
+class UserCodeError(WorkerError):
+    """A module of the user that cannot be imported: what it raised, with file and line."""
+
+
+class UserCodeChangedError(UserCodeError, BrokenRunError):
+    """A file of the user that was edited after it was imported."""
+
+
 class DatasetError(WorkerError, ValueError):
     """Data that cannot be used: missing, empty, not finite, or of names, shapes or dtypes that
     do not fit the model; the message names both sides."""

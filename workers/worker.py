@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from compiler.errors import CompilerError
-from workers.errors import WorkerError
+from workers.errors import UserCodeError, WorkerError
 from workers.messages import (
     CalibrationRequest,
     CalibrationResult,
@@ -16,6 +16,7 @@ from workers.messages import (
     EvaluationResult,
     Handle,
 )
+from workers.user_code import UserCode, install
 
 Fetch = Callable[[Handle], Any]
 """Finds the value of a handle; raises WorkerError for a handle that is not known."""
@@ -71,6 +72,27 @@ def _part_of(request: CalibrationRequest | EvaluationRequest) -> str:
     if isinstance(request, CalibrationRequest):
         return f"in calibration, {request.step}, {samples}"
     return f"in evaluation by {request.evaluator}, {samples}"
+
+
+class _Refused:
+    """Answers every request with the error that the user's modules gave here."""
+
+    def __init__(self, error: UserCodeError) -> None:
+        self._error = error
+
+    def run(self, request: Any) -> Any:
+        """Raise it."""
+        raise self._error
+
+
+def with_user_code(runner: RequestRunner, code: UserCode) -> RequestRunner:
+    """The runner once the user's modules are imported here; requests fail where one cannot be."""
+    try:
+        install(code)
+    except UserCodeError as error:
+        error.add_note("in a worker; the driver could import it")
+        return _Refused(error)
+    return runner
 
 
 def answer(runner: RequestRunner, request: Any, where: str) -> Answer:

@@ -106,11 +106,11 @@ def get_op(name: str) -> Op:
     op = _OPS.get(name) or _registered().get(name)
     if op is None:
         close = nearest(name, _OPS)
+        hint = f"did you mean {', '.join(close)}? " if close else ""
         raise UnknownOpError(
             f"unknown operator {name!r}",
-            fix=f"did you mean {', '.join(close)}?"
-            if close
-            else "run `python -m compiler.ops` for the list",
+            fix=f"{hint}`python -m compiler.ops` prints the list; an operator of your own is known "
+            "once its module is imported (qsearch: --import)",
         )
     return op
 

@@ -54,8 +54,11 @@ def _word(legal: tuple[str, ...], name: str, value: Any) -> str:
         what = f"Unknown weight scale mode {value!r}"
     else:
         what = f"QConfig.{name} cannot be {value!r}"
+    fix = legal_names(str(value), legal)
+    if name == "calibrate_mode":
+        fix += "; a mode of your own is known once its module is imported (qsearch: --import)"
     error = PartitionConversionsValueError if name == "partition_conversions" else ConfigValueError
-    raise error(what, fix=legal_names(str(value), legal))
+    raise error(what, fix=fix)
 
 
 def _layers(name: str, value: Any) -> ValueList[int] | None:
@@ -102,6 +105,7 @@ def _dtype_input(name: str, value: Any) -> str:
     return _word(("int8", "int16", "int32"), name, value)
 
 
+_LONGEST_MODE = 64
 _CALIBRATE_MODES = ["global_scale", "kl_divergence", "percentile", "max", "mse"]
 
 
@@ -111,7 +115,24 @@ def allow_calibrate_mode(name: str) -> None:
         _CALIBRATE_MODES.append(name)
 
 
+class UnregisteredMode(str):
+    """The calibrate_mode of a stored module whose own code registered it, which is not loaded here.
+
+    The module runs all the same; whoever calibrates with this mode is told that it is unknown.
+    """
+
+    __slots__ = ()
+
+
+def stored_mode(name: str) -> str:
+    """A calibrate_mode as a file names it."""
+    known = name in _CALIBRATE_MODES or not name.isidentifier() or len(name) > _LONGEST_MODE
+    return name if known else UnregisteredMode(name)
+
+
 def _calibrate_mode(name: str, value: Any) -> str:
+    if isinstance(value, UnregisteredMode):
+        return value
     return _word(tuple(_CALIBRATE_MODES), name, value)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from compiler.errors import legal_names
 from compiler.ir.expr import Call, Op
-from compiler.qtypes.config_checks import check_fields
+from compiler.qtypes.config_checks import check_fields, stored_mode
 from compiler.qtypes.errors import ConfigValueError, UnknownConfigKeyError
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.layer_choices import LayerChoices
@@ -128,6 +128,13 @@ class QConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> QConfig:
         """The inverse of ``to_dict``; absent fields take their defaults."""
         return cls(**values)
+
+    @classmethod
+    def stored(cls, values: Mapping[str, Any]) -> QConfig:
+        """What a file holds; a calibrate_mode of code that is not loaded is kept as a name."""
+        mode = values.get("calibrate_mode")
+        named = {"calibrate_mode": stored_mode(mode)} if isinstance(mode, str) else {}
+        return cls(**{**values, **named})
 
     def to_dict(self) -> dict[str, Any]:
         """Every field as a plain JSON value."""

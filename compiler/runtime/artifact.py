@@ -322,7 +322,7 @@ def load_qmod(path: str | os.PathLike[str] | bytes) -> QModule:
             restore_spans(parsed, read_json(members[SPANS], SPANS), keep_others=True)
         module = infer_module(parsed)
         values = read_json(members["qconfig.json"], "qconfig.json")
-        qconfig = QConfig.from_dict(values) if values else None
+        qconfig = QConfig.stored(values) if values else None
         parameters = [param.name_hint for param in module["main"].params]
     except (CompilerError, TypeError, UnicodeDecodeError, KeyError) as error:
         raise ArtifactError(

@@ -70,9 +70,7 @@ def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
 
     # An orderly stop, like Ctrl-C: running trials return to the queue, the best is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Own code beside the command; behind all else, so that it hides no installed module.
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)
+    options.find_user_code()
     flags = {
         Settings.model_fields[name].alias or name: value
         for name, value in given.items()

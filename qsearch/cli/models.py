@@ -45,8 +45,12 @@ NODES_SHOWN: Final = 3
     help="write what launch searches, to change it (--space)",
     panel=OUTPUT,
 )
+@option("--allow-float", help="as of launch, for --space-out", panel=OUTPUT)
+@option("--minimize", metavar="COSTS", help="as of launch, for --space-out", panel=OUTPUT)
+@option("--max-size", metavar="B", help="as of launch, for --space-out", panel=OUTPUT)
 @option("--summary", help="counts and causes without the list of operators", panel=OUTPUT)
 @options.as_json
+@options.imports
 @options.verbosity
 def doctor_command(
     model: str | None,
@@ -54,6 +58,9 @@ def doctor_command(
     hw: str | None,
     dim: tuple[str, ...],
     space_out: str | None,
+    allow_float: bool,
+    minimize: str | None,
+    max_size: str | None,
     summary: bool,
     as_json: bool,
 ) -> int:
@@ -63,7 +70,11 @@ def doctor_command(
     """
     from qsearch.modules.analysis import doctor
 
-    found = doctor(options.named_model(model), qconfig, dim=dim, hw=hw, space_out=space_out)
+    asked = {"allow_float": allow_float or None, "minimize": minimize, "max_size": max_size}
+    searched = {name: value for name, value in asked.items() if value is not None}
+    found = doctor(
+        options.named_model(model), qconfig, dim=dim, hw=hw, space_out=space_out, **searched
+    )
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
@@ -168,6 +179,7 @@ def _nodes(names: Any) -> str:
     panel=OUTPUT,
 )
 @option("--seed", metavar="S", type=int, default=0, help="of synthetic data (0)", panel=INPUT)
+@options.imports
 @options.verbosity
 def compile_command(
     model: str | None,
@@ -241,6 +253,7 @@ def compile_command(
 @option("--seed", metavar="S", type=int, default=0, help="of synthetic data (0)", panel=INPUT)
 @options.as_json
 @option("-o", "--out", metavar="FILE.html", help="write a page with plots", panel=OUTPUT)
+@options.imports
 @options.verbosity
 def insight_command(
     model: str | None,
@@ -323,6 +336,7 @@ def _show_layers(done: int, of: int) -> None:
     help="write it there, in full, instead of printing it",
     panel=OUTPUT,
 )
+@options.imports
 @options.verbosity
 def show_command(
     file: str,
@@ -381,6 +395,7 @@ def show_command(
 @option("--atol", metavar="X", type=float, default=0.0, help="absolute tolerance (same bits)")
 @options.dims
 @options.as_json
+@options.imports
 @options.verbosity
 def diff_command(
     a: str,

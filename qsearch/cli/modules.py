@@ -58,6 +58,7 @@ _SIGNATURES: Final = {
     panel=INPUT,
 )
 @option("--json", "as_json", help="one JSON object as last line of stdout", panel=OUTPUT)
+@options.imports
 @options.verbosity
 def run_command(
     module: str, eval: str | None, preprocess: str | None, executor: str, as_json: bool
@@ -107,6 +108,7 @@ def run_command(
 )
 @option("--json", "as_json", help="print one JSON object instead of a table", panel=OUTPUT)
 @option("-o", "--out", metavar="FILE.html", help="write a page with plots", panel=OUTPUT)
+@options.imports
 @options.verbosity
 def profile_command(
     module: str, model: str | None, rounds: int, as_json: bool, out: str | None
@@ -179,6 +181,7 @@ def profile_command(
     panel=OUTPUT,
 )
 @option("--json", "as_json", help="print one JSON object instead of lines", panel=OUTPUT)
+@options.imports
 @options.verbosity
 def export_command(
     module: str,
@@ -271,6 +274,7 @@ def keygen_command(out: str) -> int:
 @option("--sign", metavar="KEY", help="sign the file with this private key if it is proved")
 @option("--allow-large", help="also verify a module of more work than files of its size have")
 @option("--json", "as_json", help="print proof.json instead of the report", panel=OUTPUT)
+@options.imports
 @options.verbosity
 def verify_command(
     module: str,

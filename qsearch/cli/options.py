@@ -5,6 +5,7 @@ Nothing heavy is imported here or at the top of a command's file: ``--help`` mus
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -309,6 +310,36 @@ dims: Decorator = stacked(
     ),
 )
 """Sizes that the model leaves open, as the parameter ``dim``."""
+
+
+def _import(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
+    """Run the user's modules before the command; QSEARCH_IMPORT names some where no option does."""
+    words = value or tuple(filter(None, os.environ.get("QSEARCH_IMPORT", "").split(";")))
+    if words and not ctx.resilient_parsing:
+        from workers.user_code import import_user_code
+
+        find_user_code()
+        import_user_code(words)
+
+
+def find_user_code() -> None:
+    """Modules beside the command can be imported; behind all else, so that they hide no others."""
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+
+
+imports: Decorator = option(
+    "--import",
+    "imports",
+    metavar="MODULE",
+    help="own code, a .py file or a dotted module, that runs first and registers operators, "
+    "calibrate modes, …; repeatable",
+    panel=INPUT,
+    multiple=True,
+    expose_value=False,
+    callback=_import,
+)
+"""Modules of the user that the command imports first."""
 
 hardware: Decorator = option(
     "--hw", metavar="FILE|opu|opu_q|npu", help="group operators for this accelerator"

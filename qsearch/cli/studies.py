@@ -149,6 +149,7 @@ def _least(word: str) -> tuple[str, float]:
     "-o", "--out", metavar="FILE", help="also write its module as a .qmod: t.qmod", panel=OUTPUT
 )
 @option("--json", "as_json", help="one JSON object", panel=OUTPUT)
+@options.imports
 @options.verbosity
 def best_command(
     folder: str | None,

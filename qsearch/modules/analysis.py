@@ -17,9 +17,10 @@ from compiler.insight import Insight, examine
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Diagnosis, diagnose
 from compiler.runtime.artifact import load_qmod
+from qsearch.config import resolve
 from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
-from qsearch.model_file import ModelSource, find_model, import_model
+from qsearch.model_file import find_model, import_model
 from qsearch.modules.quantization import Batches, resolve_qconfig
 from qsearch.modules.views import report_without_data
 from qsearch.store.artifacts import write_atomically
@@ -87,6 +88,7 @@ def doctor(
     dim: Mapping[str, int] | Sequence[str] = (),
     hw: str | None = None,
     space_out: PathLike | None = None,
+    **search: Any,
 ) -> ModelDiagnosis:
     """Which operators of a model will be integer, which not, why, and what to do; needs no data.
 
@@ -95,6 +97,8 @@ def doctor(
         dim: sizes of named dimensions.
         hw: an accelerator (opu_q, npu, a file) that the quantized model's groups are drawn for.
         space_out: file to write what ``launch`` would search, for ``space``.
+        search: settings of ``launch`` that decide what it searches: ``allow_float``, ``minimize``,
+            ``max_size``, ``metric``, ``sampler``.
     Raises:
         CompilerError: the model or configuration cannot be used; operators that cannot be imported
             are all named in one message.
@@ -103,35 +107,26 @@ def doctor(
     source = find_model(model)
     warnings = saturation_warnings(source.path)
     try:
-        return _diagnosed(source, config, dim, hw, space_out, warnings)
+        module = import_model(source, dim)
+        if space_out is not None:
+            from qsearch.search.space_file import described_space
+
+            settings = resolve(search).settings
+            text = described_space(settings, module, source.name)
+            write_atomically(Path(space_out), text.encode())
+        return ModelDiagnosis(
+            source.name,
+            declared_inputs(source.path),
+            tuple(input_specs(module)),
+            diagnose(module, config),
+            None if hw is None else report_without_data(module, config, hw),
+            warnings,
+        )
     except CompilerError as error:
         # A model that is quantized already may be refused; the user runs it with onnxruntime.
         for warning in warnings:
             error.add_note(warning)
         raise
-
-
-def _diagnosed(
-    source: ModelSource,
-    config: QConfig,
-    dim: Any,
-    hw: str | None,
-    space_out: str | os.PathLike[str] | None,
-    warnings: tuple[str, ...],
-) -> ModelDiagnosis:
-    module = import_model(source, dim)
-    if space_out is not None:
-        from qsearch.search.space_file import described_space
-
-        write_atomically(Path(space_out), described_space(module, source.name).encode())
-    return ModelDiagnosis(
-        source.name,
-        declared_inputs(source.path),
-        tuple(input_specs(module)),
-        diagnose(module, config),
-        None if hw is None else report_without_data(module, config, hw),
-        warnings,
-    )
 
 
 # Insight ----------------------------------------------------------------------------------------

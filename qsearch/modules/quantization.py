@@ -32,6 +32,7 @@ from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs, open_dataset
 from workers.metrics.registry import MetricSums
 from workers.process import code_version
+from workers.user_code import hashes, imported_code
 
 PathLike = str | os.PathLike[str]
 
@@ -118,6 +119,7 @@ def quantize(
                 "calib_sha256": data.sha256,
                 "seed": int(seed),
                 **({"decisions": [str(one) for one in decisions]} if decisions else {}),
+                **({"imports": hashes(code)} if (code := imported_code()) else {}),
                 INTERFACE: declared_interface(source.path).to_dict(),
                 "code_version": code_version(),
             },

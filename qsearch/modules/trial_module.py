@@ -26,7 +26,7 @@ from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.errors import RunFolderError, SettingsError, StoreError
 from qsearch.report.listing import opened, trial_of
 from qsearch.run_folder import RunFolder, StudyAddress, find_study
-from qsearch.search.calibration import stored_key
+from qsearch.search.calibration import statistics_key, stored_key
 from qsearch.search.context import StudyArtifacts
 from qsearch.search.session import FLOAT_MODULE
 from qsearch.search.winner import (
@@ -39,6 +39,8 @@ from qsearch.search.winner import (
 )
 from qsearch.store.artifacts import ArtifactStore
 from qsearch.store.records import Study, Trial
+from qsearch.user_code import check_imports
+from workers.user_code import imported_code
 
 PathLike = str | os.PathLike[str]
 
@@ -135,13 +137,9 @@ def _refuse_without_score(study: Study, trial: Trial) -> None:
 
 
 def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
+    check_imports(study.name, study.spec, imported_code())
     spec, qconfig = study.spec, QConfig.from_dict(trial.qconfig)
-    key = {
-        "module": spec["module_sha256"],
-        "calib": spec["calib_sha256"],
-        "code": study.code_version,
-        "percentiles": list(spec["percentiles"]),
-    }
+    key = statistics_key(spec, study.code_version)
     module = ModuleBlob(_bytes(artifacts, FLOAT_MODULE)).unpack()
     calibration = Calibration(
         module, NoData(), percentiles=tuple(spec["percentiles"]), store=_Kept(artifacts, key)

@@ -161,6 +161,21 @@ class KeptStatistics:
         self.artifacts.keep(kind, key, found.to_arrays(), cpu_s)
 
 
+def statistics_key(spec: Mapping[str, Any], code: str) -> dict[str, Any]:
+    """All that decides statistics beside the QConfig, of a study with this spec.
+
+    Args:
+        code: version of the code that measured.
+    """
+    key = {
+        "module": spec["module_sha256"],
+        "calib": spec["calib_sha256"],
+        "code": code,
+        "percentiles": list(spec["percentiles"]),
+    }
+    return {**key, "imports": spec["imports"]} if "imports" in spec else key
+
+
 def stored_key(key: Mapping[str, Any], kind: str, fields: Mapping[str, Any]) -> str:
     """The key under which a study keeps what ``fields`` of a QConfig decide.
 

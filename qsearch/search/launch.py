@@ -13,11 +13,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import yaml
 
-from qsearch.config import Resolved, resolve
+from qsearch.config import IMPORT, Resolved, resolve
 from qsearch.data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_file import ModelSource, find_model
@@ -27,7 +28,7 @@ from qsearch.run_folder import RunFolder
 from qsearch.search.context import Callback, Control, Stopwatch, StudyContext
 from qsearch.search.result import SearchResult
 from qsearch.search.session import Session, examination
-from qsearch.search.space import earlier_default
+from qsearch.search.space import Space, is_earlier_default
 from qsearch.search.study import PreparedStudy, open_study, prepare_study, study_name
 from qsearch.settings import Settings
 from qsearch.signing import private_key
@@ -35,6 +36,7 @@ from qsearch.store.artifacts import write_atomically
 from qsearch.user_code import path_of
 from workers.errors import BrokenRunError
 from workers.pool.protocol import WorkerPool, WorkerSize, open_pool, running_cluster
+from workers.user_code import imported_code
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -55,6 +57,7 @@ class LaunchOptions(TypedDict, total=False):
     preprocess: PathLike | None
     dim: Mapping[str, int] | Sequence[str] | None
     passes: Sequence[Any] | str | None
+    imports: Sequence[PathLike | ModuleType] | str | None
     metric: str | Callable[..., Any] | None
     minimize: Sequence[str] | str | None
     max_drop: float | str | None
@@ -117,7 +120,9 @@ def launch(
         stop: set it from another thread to end the search in good order.
         settings: further fields of ``Settings``, such as ``out``, ``pool``. ``metric``, ``sampler``
             and ``passes`` may be functions and classes: ``metric(outputs, labels)`` gives a float,
-            a dictionary or one value per sample; ``sampler(seed)`` an Optuna sampler.
+            a dictionary or one value per sample; ``sampler(seed)`` an Optuna sampler. ``imports``
+            (``--import``) are own modules, as paths, dotted names or modules: every worker runs
+            them first, and the default space has the calibrate modes that they register.
     Returns:
         The study so far; ``exit_code`` 1 says that no trial stayed within ``max_drop``,
         ``max_size`` and ``at_most``.
@@ -239,7 +244,8 @@ def run_search(
                     for warning in prepared.warnings:
                         progress.message(f"warning: {warning}")
                     with _repository(storage) as (repository, store_is_there):
-                        checks = (folder_is_there, source.check_unchanged, store_is_there)
+                        code = (module.check_unchanged for module in prepared.code)
+                        checks = (folder_is_there, source.check_unchanged, store_is_there, *code)
                         control = replace(control or Control(), checks=checks)
                         prepared = _as_begun(prepared, repository, folder)
                         study = open_study(repository, prepared, folder, progress)
@@ -255,6 +261,9 @@ def run_search(
                     if isinstance(error, BrokenRunError) and calib is None and evaluation is None:
                         again = f"qsearch launch -c {shlex.quote(str(folder.config))}"
                         error.add_note(f"to go on: `{again}`")
+                    if folder.imports and not settings.imports:
+                        had = f"its search was begun with {folder.imports}"
+                        error.add_note(f"{had}: give it again, if you trust it")
                     log.info("the search ended with an error", exc_info=True)
                     raise
     finally:
@@ -267,10 +276,10 @@ def _as_begun(prepared: PreparedStudy, repository: Repository, folder: RunFolder
     found = repository.find_study(study_name(settings, folder))
     if found is None or settings.fresh or settings.space is not None:
         return prepared
-    earlier = earlier_default(prepared.space)
-    if found.spec.get("space") != earlier.to_dict():
+    stored = Space.from_dict(found.spec["space"])
+    if stored == prepared.space or not is_earlier_default(stored, prepared.space):
         return prepared
-    return replace(prepared, space=earlier, spec={**prepared.spec, "space": earlier.to_dict()})
+    return replace(prepared, space=stored, spec={**prepared.spec, "space": found.spec["space"]})
 
 
 @contextlib.contextmanager
@@ -317,6 +326,7 @@ def plan(resolved: Resolved) -> dict[str, Any]:
         "trials": min(settings.trials, size),
         "sampler": f"{settings.sampler}, seed {settings.seed}, batches of {settings.batch_size}",
         "workers": _workers_line(settings),
+        "imported": ", ".join(module.name for module in prepared.code) or "no own code",
         "study": study_name(settings, folder),
         "storage": masked(parse_url(storage_url(settings, folder))),
         "run folder": str(folder.path),
@@ -351,6 +361,8 @@ def write_config(folder: RunFolder, resolved: Resolved, prepared: PreparedStudy)
     values = settings.to_dict() | {"study": study_name(settings, folder)}
     for key in _ONE_RUN_ONLY:
         values.pop(key)
+    for word in values.pop(IMPORT):
+        lines.append(f"# imported: {word}")
     for key, value in values.items():
         text = yaml.safe_dump(
             {key: value}, default_flow_style=True, sort_keys=False, width=10_000
@@ -381,6 +393,7 @@ def _pool(settings: Settings) -> Iterator[WorkerPool]:
         settings.ray_address,
         settings.trial_timeout,
         size,
+        imported_code(),
     )
     try:
         yield pool
@@ -411,6 +424,9 @@ def _paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("metric", "sampler"):
         if callable(found.get(name)):
             found[name] = path_of(found[name], name, in_this_process=here or name == "sampler")
+    if (modules := found.pop("imports", None)) is not None:
+        listed = modules if isinstance(modules, list | tuple) else [modules]
+        found[IMPORT] = [one.__name__ if isinstance(one, ModuleType) else one for one in listed]
     if found.get("passes") is not None and not isinstance(found["passes"], str):
         found["passes"] = [path_of(one, "pass", in_this_process=True) for one in found["passes"]]
     return found

@@ -24,7 +24,12 @@ from qsearch.progress import SilentProgress
 from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline, Examination, classes_of
-from qsearch.search.calibration import MEASUREMENTS, KeptStatistics, PooledData
+from qsearch.search.calibration import (
+    MEASUREMENTS,
+    KeptStatistics,
+    PooledData,
+    statistics_key,
+)
 from qsearch.search.context import TIMEOUT, Budget, Control, Stopwatch, StudyArtifacts, StudyContext
 from qsearch.search.driver import STOPPED, Driver
 from qsearch.search.evaluations import Evaluations
@@ -205,12 +210,7 @@ class Session:
     def _make_calibration(self) -> Calibration:
         prepared = self._prepared
         percentiles = tuple(prepared.spec["percentiles"])
-        key = {
-            "module": prepared.blob.sha256,
-            "calib": prepared.calib.sha256,
-            "code": code_version(),
-            "percentiles": list(percentiles),
-        }
+        key = statistics_key(prepared.spec, code_version())
         return Calibration(
             prepared.module,
             self._calib_data,

@@ -7,7 +7,7 @@ ways of writing one configuration are one trial.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize.calibration.modes import calibrate_modes
 from qsearch.data import content_hash
 from qsearch.errors import SearchError
 
@@ -27,6 +28,7 @@ Params = dict[str, Value]
 PERCENTILES: Final = (0.999, 0.9999, 0.99999, 0.999999)
 GLOBAL_SCALES: Final = (4.0, 8.0, 16.0, 32.0)
 MEASURED: Final = ("percentile", "kl_divergence", "max", "mse")
+"""Calibrate modes that look at the data, in the order of the first studies; others follow."""
 
 LAYER_PREFIX: Final = "layers."
 _WEIGHT_BITS: Final = ".nbit_weight"
@@ -228,9 +230,27 @@ _ENUMERATE_AT_MOST: Final = 20_000
 _RESCALINGS: Final = 6
 """The number of rescaled networks that are measured before a trial asks for them."""
 _CHANGED_AT_MOST: Final = 8
+_NOT_MEASURED: Final = "global_scale"
 
 
-def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
+def measured_modes(modules: Collection[str] = ()) -> tuple[str, ...]:
+    """Registered calibrate modes that look at the data: the compiler's, and those of ``modules``.
+
+    A mode that this process registered for another study is not among them.
+    """
+    homes = {name: calibrate_modes.require(name).__module__ for name in calibrate_modes.names()}
+    further = (
+        name
+        for name, home in homes.items()
+        if name not in (*MEASURED, _NOT_MEASURED)
+        and (home.startswith("compiler.") or home in modules)
+    )
+    return (*MEASURED, *further)
+
+
+def default_space(
+    allow_float: bool = False, weighted: bool = True, modules: Collection[str] = ()
+) -> Space:
     """What ``qsearch launch`` searches without being told otherwise: 7776 points.
 
     Granularity comes first, it is worth most; with ``allow_float`` modules with float parts are
@@ -239,7 +259,11 @@ def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
     nothing to rescale or correct; smoothing settles what equalization would, so it goes first.
     What seldom gains accuracy is left out, and a space of one's own may name it: ``requantization``
     and "TONEAREST_EVEN" (for hardware that wants them), ``calibrate_passes``, bits and ``layers``.
+
+    Args:
+        modules: of the user, whose calibrate modes are searched too.
     """
+    measured = measured_modes(modules)
     rescaling = (
         Parameter("smooth_alpha", (None, 0.5, 0.75)),
         Parameter("equalize", (False, True), (("smooth_alpha", (None,)),)),
@@ -254,10 +278,10 @@ def default_space(allow_float: bool = False, weighted: bool = True) -> Space:
             Parameter("weight_granularity", ("channel", "tensor")),
             Parameter("activation_scheme", ("unsigned", "asymmetric", "symmetric")),
             Parameter("weight_scale", ("max", "power2", "mse")),
-            Parameter("calibrate_mode", (*MEASURED, "global_scale")),
+            Parameter("calibrate_mode", (*measured, _NOT_MEASURED)),
             Parameter("percentile", PERCENTILES, (("calibrate_mode", ("percentile",)),)),
-            Parameter("global_scale", GLOBAL_SCALES, (("calibrate_mode", ("global_scale",)),)),
-            Parameter("rounding", ("UPWARD", "TONEAREST"), (("calibrate_mode", MEASURED),)),
+            Parameter("global_scale", GLOBAL_SCALES, (("calibrate_mode", (_NOT_MEASURED,)),)),
+            Parameter("rounding", ("UPWARD", "TONEAREST"), (("calibrate_mode", measured),)),
             *(rescaling if weighted else ()),
             Parameter("partition_conversions", conversions),
         )
@@ -277,10 +301,17 @@ def rescalings_of(space: Space) -> list[Params]:
     return list(islice(Space(kept).points(), _RESCALINGS)) if kept else []
 
 
-def earlier_default(space: Space) -> Space:
-    """A default space as version 0.1 had it: no sequential rounding of weights."""
-    chosen = {"weight_rounding": ("nearest", "adaptive")}
-    return Space(tuple(replace(p, choices=chosen.get(p.name, p.choices)) for p in space.parameters))
+def is_earlier_default(stored: Space, default: Space) -> bool:
+    """Whether ``stored`` is what an earlier version searched where ``default`` is searched now.
+
+    Versions add values to fields; which float parts a module may have is the user's choice.
+    """
+    return len(stored.parameters) == len(default.parameters) and all(
+        old.name == new.name
+        and set(old.choices) <= set(new.choices)
+        and (old.name != "partition_conversions" or old.choices == new.choices)
+        for old, new in zip(stored.parameters, default.parameters, strict=True)
+    )
 
 
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True}

@@ -27,7 +27,7 @@ from compiler.errors import CompilerError, legal_names
 from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import WEIGHT_BITS
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import FLOAT_BITS
+from compiler.quantize import FLOAT_BITS, diagnose
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
@@ -40,10 +40,12 @@ from qsearch.search.space import (
     Space,
     Value,
     default_space,
+    is_of_layer,
     to_qconfig,
     value_in,
 )
 from qsearch.settings import Settings
+from workers.user_code import UserCode, imported_code
 
 MOST_CHOICES: Final = 1000
 """Values of one field; a finer range than this gains nothing."""
@@ -298,13 +300,18 @@ class SearchedSpace:
 
 
 def searched_space(
-    settings: Settings, module: IRModule, metric: str, fully_integral: bool = True
+    settings: Settings,
+    module: IRModule,
+    metric: str | None,
+    fully_integral: bool = True,
+    code: UserCode = (),
 ) -> SearchedSpace:
     """What the settings ask to search in a prepared module.
 
     Args:
         fully_integral: the diagnosis of ``module``. The search of a model that is not fully
             integral starts with modules that have float parts, where the space holds such modules.
+        code: the user's modules.
     Raises:
         SettingsError: the file of ``--space`` asks for what does not exist.
     """
@@ -317,7 +324,9 @@ def searched_space(
         costs = {metric, *settings.minimize, *dict(settings.at_most)}
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         bits = LAYER_BITS if counts else ()
-        asked = SpaceFile(default_space(settings.allow_float, weighted), bits, tuple(elements))
+        modules = {source.name for each in code for source in each.sources}
+        space = default_space(settings.allow_float, weighted, modules)
+        asked = SpaceFile(space, bits, tuple(elements))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     if len(asked.weight_bits) < 2 or not asked.layers:
         return SearchedSpace(asked.space, start, None)
@@ -345,13 +354,19 @@ def percentiles_of(space: Space) -> list[float]:
     return sorted(found.union(PERCENTILES))
 
 
-def described_space(module: IRModule, model: str) -> str:
-    """The default space of a prepared module as the text of a file, layers included."""
-    weighted = bool(weighted_calls(module["main"]))
-    elements = weight_elements(module, QConfig.recommended()) if weighted else {}
+def described_space(settings: Settings, module: IRModule, model: str) -> str:
+    """What a search of a prepared module with these settings searches, as the text of a file."""
+    fully_integral = diagnose(module, QConfig.recommended()).fully_integral
+    found = searched_space(settings, module, settings.metric, fully_integral, imported_code())
     heading = (
         f"What `qsearch launch` searches in {model}. Change it and give it to --space.\n"
-        "Fields are those of QConfig; the section `layers` is searched where it is there."
+        "Fields are those of QConfig; a field that is not named stays as recommended."
     )
-    bits = LAYER_BITS if elements else ()
-    return write_space(default_space(weighted=weighted), bits, tuple(elements), heading)
+    if found.layers is not None:
+        fields = Space(tuple(p for p in found.space.parameters if not is_of_layer(p.name)))
+        return write_space(fields, found.layers.bits, tuple(found.layers.elements), heading)
+    text = write_space(found.space, heading=heading)
+    if not weighted_calls(module["main"]):
+        return text
+    bits = ", ".join(map(str, LAYER_BITS))
+    return f"{text}# layers:                  # layers may differ\n#   nbit_weight: [{bits}]\n"

@@ -42,19 +42,20 @@ from qsearch.search.space import Space
 from qsearch.search.space_file import percentiles_of, searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
-from qsearch.user_code import run_user_passes
+from qsearch.user_code import check_imports, run_user_passes
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
 from workers.metrics.registry import by_option
 from workers.process import code_version
+from workers.user_code import UserCode, hashes, import_user_code
 
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
 
-SOMETIMES_SCORED = ("hw", "latency", "max_drop")
+SOMETIMES_SCORED = ("hw", "latency", "max_drop", "imports")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the
-machine that latency is measured on, the accuracy that may be lost where a cost is minimised."""
+machine that latency is measured on, the accuracy that may be lost, the user's modules."""
 
 PREREQUISITE_LEVEL = 3
 """Opt level of the passes before quantization: batch norms folded, bias_add canonical."""
@@ -79,6 +80,7 @@ class PreparedStudy:
         warnings: what the score is not, in sentences for the user.
         hardware: text and name of the description that ``--hw`` names.
         layers: what single layers may choose, where stages search it; else it is in ``space``.
+        code: the user's modules.
     """
 
     settings: Settings
@@ -96,6 +98,7 @@ class PreparedStudy:
     warnings: tuple[str, ...]
     hardware: tuple[str, str] | None = None
     layers: LayerSpace | None = None
+    code: UserCode = ()
 
     @property
     def objective(self) -> Objective:
@@ -124,9 +127,12 @@ def prepare_study(
         calib, evaluation: Python objects that go before the paths of the settings.
         objects_folder: where Python objects are written.
     Raises:
-        OnnxImportError, DatasetError, DataError, SettingsError: see there.
+        OnnxImportError, DatasetError, DataError, SettingsError, MetricError: see there.
     """
-    _find_user_code(settings)
+    if is_import_path(settings.sampler):
+        own_sampler(settings.sampler)
+    if settings.metric is not None and is_import_path(settings.metric):
+        custom_metric(settings.metric)
     mod, params = load(source.path, dims=dict(settings.dim))
     source.check_unchanged()
     module = prerequisite_optimize(mod, params, opt_level=PREREQUISITE_LEVEL, simplify=True)
@@ -159,7 +165,8 @@ def prepare_study(
             "or use --metric agreement|sqnr",
         )
     diagnosis = diagnose(module, QConfig.recommended())
-    asked = searched_space(settings, module, metric, diagnosis.fully_integral)
+    code = import_user_code(settings.imports) if settings.imports else ()
+    asked = searched_space(settings, module, metric, diagnosis.fully_integral, code)
     space, start, layers = asked.space, asked.start, asked.layers
     spec = {
         "model_sha256": source.sha256,
@@ -179,6 +186,8 @@ def prepare_study(
         "collapse_after": evaluators.COLLAPSE_AFTER,
         "prune": _prune(settings),
     }
+    if code:
+        spec["imports"] = hashes(code)
     if layers is not None:
         spec["layers"] = layers.to_dict()
     if settings.minimize:
@@ -217,19 +226,8 @@ def prepare_study(
         warnings,
         hardware,
         layers if settings.sampler == AUTO else None,
+        code,
     )
-
-
-def _find_user_code(settings: Settings) -> None:
-    """Import what the user brings, before a study is stored that cannot be run.
-
-    Raises:
-        SettingsError, MetricError: there is no such sampler or metric.
-    """
-    if is_import_path(settings.sampler):
-        own_sampler(settings.sampler)
-    if settings.metric is not None and is_import_path(settings.metric):
-        custom_metric(settings.metric)
 
 
 def _hardware(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | None:
@@ -423,6 +421,7 @@ def check_same_study(
     )
     if not differing or (differing == ["batch"] and not batch_told):
         return
+    check_imports(found.name, found.spec, prepared.code)
     changes = ", ".join(
         f"{name}: {_short(found.spec.get(name))} → {_short(prepared.spec.get(name))}"
         for name in differing

@@ -274,6 +274,7 @@ def provenance_of(
         "outputs_sha256": outputs_sha256,
         "seed": spec["seed"],
         "code_version": code_version(),
+        **({"imports": spec["imports"]} if "imports" in spec else {}),
         **({} if interface is None else {INTERFACE: dict(interface)}),
     }
 

@@ -41,6 +41,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "calibration: rescaled networks counted in the passes of the plain one": 177,
     "dashboard: table, plots in the browser": -192,
     "ray: a head that ended": 8,
+    "own code in every worker (--import)": 330,
     "quantize: weights rounded to what the quantized layers in front give": 400,
     "server: queue, tokens, uploads, client": 250,
 }

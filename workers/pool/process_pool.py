@@ -34,6 +34,7 @@ from workers.pool.queued_pool import (
     log_tail,
 )
 from workers.process import code_version, python_path
+from workers.user_code import UserCode
 
 START_TIMEOUT_S = 120.0
 """How long a fresh worker may take until it reports ready."""
@@ -44,12 +45,13 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Process(Slot):
-    """A worker process: our end of its pipe, its log, and the values it holds."""
+    """A worker process: our end of its pipe, its log, the values and the code that it holds."""
 
     popen: subprocess.Popen[bytes]
     pipe: Connection
     log: str
     known: set[str] = field(default_factory=set)
+    imported: bool = False
 
     def __str__(self) -> str:
         return f"worker process {self.number} (pid {self.popen.pid})"
@@ -64,6 +66,7 @@ class ProcessPool(QueuedPool[_Process]):
         request_timeout_s: a worker busy longer is killed and counts as dead; None waits for ever.
         runner: import path of what each worker runs.
         size: memory a worker may allocate, and its threads.
+        code: modules that a worker imports before its first request.
     """
 
     def __init__(
@@ -73,8 +76,10 @@ class ProcessPool(QueuedPool[_Process]):
         request_timeout_s: float | None = None,
         runner: str = DEFAULT_RUNNER,
         size: WorkerSize | None = None,
+        code: UserCode = (),
     ) -> None:
         super().__init__(num_workers, max_attempts, request_timeout_s)
+        self._code = code
         self._runner = runner
         self._size = size or WorkerSize()
         self._logs = tempfile.TemporaryDirectory(prefix="qsearch-workers-")
@@ -168,6 +173,9 @@ class ProcessPool(QueuedPool[_Process]):
 
     def _run(self, slot: _Process, job: Job) -> None:
         try:
+            if self._code and not slot.imported:
+                slot.pipe.send(("import", self._code))
+                slot.imported = True
             for handle in handles_of(job.request).values():
                 if handle.key in self._values and handle.key not in slot.known:
                     slot.pipe.send(("put", handle.key, self._values[handle.key]))

@@ -16,7 +16,7 @@ from workers.errors import WorkerError
 from workers.messages import Handle
 from workers.pool.queued_pool import load_factory
 from workers.process import code_version
-from workers.worker import answer
+from workers.worker import answer, with_user_code
 
 _WATCH_S = 1.0
 
@@ -50,6 +50,8 @@ def main(fd: int, runner_path: str, memory_bytes: int = 0) -> None:
             message = pipe.recv()
             if message[0] == "put":
                 values[message[1]] = message[2]
+            elif message[0] == "import":
+                runner = with_user_code(runner, message[1])
             else:
                 pipe.send(("done", *answer(runner, message[1], where)))
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -17,6 +17,7 @@ from workers.messages import (
     EvaluationRequest,
     EvaluationResult,
 )
+from workers.user_code import UserCode
 
 Request = CalibrationRequest | EvaluationRequest
 Result = CalibrationResult | EvaluationResult
@@ -136,6 +137,7 @@ def open_pool(
     address: str | None = None,
     request_timeout_s: float | None = REQUEST_TIMEOUT_S,
     size: WorkerSize | None = None,
+    code: UserCode = (),
 ) -> WorkerPool:
     """A pool of this kind; ray is imported for "ray" only.
 
@@ -145,6 +147,7 @@ def open_pool(
         address: of a Ray cluster; None starts a local one.
         request_timeout_s: a worker busy longer counts as dead; not for "inline".
         size: what each worker may use; not for "inline".
+        code: the user's modules, imported in this process already.
     Raises:
         WorkerError: another name, or an address without Ray.
     """
@@ -153,11 +156,13 @@ def open_pool(
     if name == "ray":
         from workers.pool.ray_pool import RayPool
 
-        return RayPool(num_workers, address, request_timeout_s=request_timeout_s, size=size)
+        return RayPool(
+            num_workers, address, request_timeout_s=request_timeout_s, size=size, code=code
+        )
     if name == "process":
         from workers.pool.process_pool import ProcessPool
 
-        return ProcessPool(num_workers, request_timeout_s=request_timeout_s, size=size)
+        return ProcessPool(num_workers, request_timeout_s=request_timeout_s, size=size, code=code)
     if name == "inline":
         from workers.pool.queued_pool import InlinePool
 

@@ -34,7 +34,8 @@ from workers.pool.queued_pool import (
 )
 from workers.pool.ray_cluster import ClusterWatch, await_resources, connect
 from workers.process import code_version
-from workers.worker import Answer, answer
+from workers.user_code import UserCode
+from workers.worker import Answer, answer, with_user_code
 
 START_TIMEOUT_S = 180.0
 """How long Ray may take to start or connect, and an actor to answer its first call."""
@@ -58,8 +59,10 @@ def _import_ray() -> Any:
 class _RayWorker:
     """What runs inside an actor."""
 
-    def __init__(self, runner_path: str) -> None:
+    def __init__(self, runner_path: str, code: UserCode) -> None:
         self._runner = load_factory(runner_path)(_fetch_object)
+        if code:
+            self._runner = with_user_code(self._runner, code)
         self._where = f"Ray actor, pid {os.getpid()}"
 
     def hello(self) -> tuple[str, int, str]:
@@ -114,6 +117,7 @@ class RayPool(QueuedPool[_Actor]):
         start_timeout_s: for Ray to start and actors to answer.
         runner: import path of what each actor runs.
         size: what Ray sets aside for each actor: CPUs, GPUs, memory.
+        code: modules that an actor imports when it starts; their bytes travel with it.
     """
 
     def __init__(
@@ -125,8 +129,10 @@ class RayPool(QueuedPool[_Actor]):
         start_timeout_s: float = START_TIMEOUT_S,
         runner: str = DEFAULT_RUNNER,
         size: WorkerSize | None = None,
+        code: UserCode = (),
     ) -> None:
         super().__init__(num_workers, max_attempts, request_timeout_s)
+        self._code = code
         # Ray itself would take the variable, and then refuse the options of a local cluster.
         self._address = address or os.environ.get("RAY_ADDRESS") or None
         self._start_timeout_s = start_timeout_s
@@ -244,7 +250,9 @@ class RayPool(QueuedPool[_Actor]):
         if self._size.memory_bytes is not None:
             options["memory"] = self._size.memory_bytes
         remote_class = self._ray.remote(max_restarts=-1, max_task_retries=0, **options)(_RayWorker)
-        actor = _Actor(number=self._next_number(), remote=remote_class.remote(self._runner))
+        actor = _Actor(
+            number=self._next_number(), remote=remote_class.remote(self._runner, self._code)
+        )
         self._greet(actor)
         return actor
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import onnx
 import pytest
 import yaml
 
 import qsearch
 from compiler.qtypes.qconfig import QConfig
+from qsearch.config import resolve
 from qsearch.errors import SettingsError
-from qsearch.search.space import default_space
+from qsearch.model_file import find_model
+from qsearch.search.space import Space, default_space
 from qsearch.search.space_file import fitting_start, read_space, write_space
+from qsearch.search.study import prepare_study
+from qsearch.store.engine import open_engine
+from qsearch.store.repository import Repository
 
 LAYERS = ("conv_0", "conv_1", "gemm_0")
 
@@ -149,10 +156,75 @@ def test_a_wrong_name_or_value_is_one_error_with_the_nearest(
     assert "space.yaml" in str(caught.value.where)
 
 
-def test_doctor_writes_the_space_that_launch_searches(tmp_path: Path) -> None:
+def test_doctor_writes_the_space_that_a_study_stores(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     qsearch.doctor("digits", space_out=path)
-    found = read_space(path, ("conv_0", "conv_1", "conv_2", "gemm_0"))
-    assert found.space == default_space()
-    assert found.weight_bits == (4, 6, 8)
-    assert "conv_1" in path.read_text()
+    options: Any = {
+        "trials": 1,
+        "pool": "inline",
+        "max_drop": 1,
+        "storage": f"sqlite:///{tmp_path}/s.db",
+    }
+    specs = []
+    for name, space in (("without", None), ("with", path)):
+        qsearch.launch("digits", out=tmp_path / name, space=space, **options)
+        engine = open_engine(f"sqlite:///{tmp_path}/s.db")
+        specs.append(Repository(engine).study(name).spec)
+        engine.dispose()
+    assert Space.from_dict(specs[0]["space"]) == read_space(path, ()).space == default_space()
+    assert specs[0] == specs[1]
+
+
+def quantized_model(tmp_path: Path) -> Path:
+    """The digits in ONNX's QDQ form."""
+    path = tmp_path / "digits.qmod"
+    qsearch.quantize("digits", qconfig={"calibrate_mode": "global_scale"}).save(path)
+    return qsearch.export(path, "qdq", tmp_path / "qdq.onnx").files[0]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"allow_float": True},
+        {"minimize": "size"},
+        {"max_size": "8k", "allow_float": True},
+        {"minimize": "size", "sampler": "tpe"},
+    ],
+    ids=str,
+)
+def test_the_written_space_is_what_the_settings_search(
+    tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    path = tmp_path / "space.yaml"
+    qsearch.doctor("digits", space_out=path, **asked)
+    settings = [resolve({"space": space, **asked}).settings for space in (None, str(path))]
+    found = [prepare_study(each, find_model("digits")).spec for each in settings]
+    assert found[0] == found[1]
+    assert ("layers" in found[0]) == bool({"minimize", "max_size"} & set(asked) - {"sampler"})
+
+
+@pytest.mark.parametrize("kind", ["quantized", "float operator", "without weights"])
+def test_the_written_space_fits_other_models(tmp_path: Path, kind: str) -> None:
+    path, model = tmp_path / "space.yaml", tmp_path / "model.onnx"
+    if kind == "quantized":
+        model = quantized_model(tmp_path)
+    else:
+        names = {"float operator": ["Relu", "Erf", "Relu"], "without weights": ["Relu", "Neg"]}[
+            kind
+        ]
+        nodes = [
+            onnx.helper.make_node(name, [f"t{place}"], [f"t{place + 1}"])
+            for place, name in enumerate(names)
+        ]
+        shaped = [
+            onnx.helper.make_tensor_value_info(f"t{place}", onnx.TensorProto.FLOAT, [1, 8])
+            for place in (0, len(names))
+        ]
+        graph = onnx.helper.make_graph(nodes, kind.split()[0], shaped[:1], shaped[1:])
+        opsets = [onnx.helper.make_opsetid("", 17)]
+        onnx.save(onnx.helper.make_model(graph, opset_imports=opsets), model)
+    qsearch.doctor(model, space_out=path)
+    settings = [resolve({"space": space}).settings for space in (None, str(path))]
+    found = [prepare_study(each, find_model(model)).spec for each in settings]
+    assert found[0] == found[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import time
@@ -35,6 +36,8 @@ class Runner:
             return request.value * 2
         if request.do == "pid":
             return os.getpid()
+        if request.do == "value of":
+            return importlib.import_module(request.value).VALUE
         if request.do == "environment":
             return os.environ.get(request.value)
         if request.do == "sum":

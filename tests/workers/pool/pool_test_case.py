@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from pool_runner import Ask
 
 from workers.errors import DatasetError, LostWorkerError
 from workers.pool.protocol import Finished, WorkerPool
+from workers.user_code import UserCode, import_user_code
 
 TIMEOUT_S = 120.0
 
@@ -28,6 +31,20 @@ def drain(pool: WorkerPool) -> dict[Any, Finished]:
             ended[finished.tag] = finished
         assert time.monotonic() < stop, "the pool did not finish"
     return ended
+
+
+def asked(pool: WorkerPool, name: str) -> Any:
+    """What the module of this name calls VALUE in a worker."""
+    pool.submit(0, Ask("value of", name))
+    finished = drain(pool)[0]
+    if finished.error is not None:
+        raise finished.error
+    return finished.result
+
+
+def new_name() -> str:
+    """Of a module that no other test imports."""
+    return f"mine_{uuid.uuid4().hex}"
 
 
 class PoolTestCase:
@@ -95,6 +112,28 @@ class PoolTestCase:
 
 class SeparateWorkersTestCase(PoolTestCase):
     """What pools with processes of their own do beside."""
+
+    @pytest.fixture
+    def open_with(self) -> Callable[[UserCode], WorkerPool]:
+        """A pool of one worker that knows modules of the user."""
+        raise NotImplementedError
+
+    def test_a_worker_runs_the_bytes_of_the_driver_with_the_files_beside(
+        self, open_with: Callable[[UserCode], WorkerPool], tmp_path: Path
+    ) -> None:
+        name = new_name()
+        mine, beside = tmp_path / f"{name}.py", tmp_path / f"{name}_beside.py"
+        mine.write_text(f"from {name}_beside import HALF\nVALUE = 2 * HALF\n")
+        beside.write_text("HALF = 21\n")
+        code = import_user_code([str(mine)])
+        assert [source.name for source in code[0].sources] == [name, beside.stem]
+        mine.write_text("VALUE = 0\n")
+        beside.unlink()
+        pool = open_with(code)
+        try:
+            assert asked(pool, name) == 42
+        finally:
+            pool.close()
 
     def test_two_workers_run_side_by_side(self, pool: WorkerPool, tmp_path: Path) -> None:
         for number in range(2):

@@ -5,19 +5,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pool_runner import Ask
-from pool_test_case import SeparateWorkersTestCase, drain
+from pool_test_case import SeparateWorkersTestCase, asked, drain, new_name
 
-from workers.errors import LostWorkerError, WorkerError
+from workers.errors import LostWorkerError, UserCodeError, WorkerError
 from workers.pool import process_pool
 from workers.pool.process_pool import ProcessPool
-from workers.pool.protocol import WorkerSize
+from workers.pool.protocol import WorkerPool, WorkerSize
+from workers.user_code import UserCode, import_user_code
 
 HERE = Path(__file__).parent
 
@@ -28,6 +29,51 @@ class TestProcessPool(SeparateWorkersTestCase):
         pool = ProcessPool(2, runner="pool_runner:Runner")
         yield pool
         pool.close()
+
+    @pytest.fixture
+    def open_with(self) -> Callable[[UserCode], WorkerPool]:
+        return lambda code: ProcessPool(1, runner="pool_runner:Runner", code=code)
+
+
+def test_a_package_of_the_user_travels_with_its_own_modules_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = new_name()
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (folder / "__init__.py").write_text("")
+    (folder / "ops.py").write_text("import numpy\nfrom . import table\nVALUE = table.SEVEN\n")
+    (folder / "table.py").write_text("SEVEN = 7\n")
+    (folder / "unused.py").write_text("raise RuntimeError\n")
+    code = import_user_code([f"{name}.ops"])
+    sent = {source.name for source in code[0].sources}
+    assert sent == {name, f"{name}.ops", f"{name}.table"}
+    for path in folder.glob("*.py"):
+        path.unlink()
+    pool = ProcessPool(1, runner="pool_runner:Runner", code=code)
+    try:
+        assert asked(pool, f"{name}.ops") == 7
+    finally:
+        pool.close()
+
+
+def test_a_module_that_fails_in_the_worker_is_the_error_of_its_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / f"{new_name()}.py"
+    mine.write_text("import os\nVALUE = os.environ['ONLY_IN_THE_DRIVER']\n")
+    monkeypatch.setenv("ONLY_IN_THE_DRIVER", "1")
+    code = import_user_code([str(mine)])
+    monkeypatch.delenv("ONLY_IN_THE_DRIVER")
+    pool = ProcessPool(1, runner="pool_runner:Runner", code=code)
+    try:
+        with pytest.raises(UserCodeError, match="KeyError: 'ONLY_IN_THE_DRIVER'") as caught:
+            asked(pool, mine.stem)
+    finally:
+        pool.close()
+    assert f"{mine}, line 2: VALUE = os.environ" in str(caught.value.where)
+    assert "in a worker" in caught.value.notes[0]
 
 
 def test_a_worker_that_takes_too_long_is_replaced(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,9 @@ from pool_runner import Ask
 from pool_test_case import SeparateWorkersTestCase, drain
 
 from workers.errors import WorkerError
+from workers.pool.protocol import WorkerPool
 from workers.pool.ray_pool import RayPool
+from workers.user_code import UserCode
 
 pytestmark = pytest.mark.ray
 
@@ -50,6 +52,10 @@ class TestRayPool(SeparateWorkersTestCase):
         yield pool
         pool.close()
 
+    @pytest.fixture
+    def open_with(self, ray_address: str) -> Callable[[UserCode], WorkerPool]:
+        return lambda code: RayPool(1, runner=RUNNER, code=code)
+
 
 def test_more_workers_than_cpus_are_refused_with_a_sentence(ray_address: str) -> None:
     pool = RayPool(64, runner=RUNNER)
@@ -69,7 +75,9 @@ CLIENT = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from pool_runner import Ask
+from workers.pool.protocol import WorkerPool
 from workers.pool.ray_pool import RayPool
+from workers.user_code import UserCode
 pool = RayPool(1, address=sys.argv[1], runner="pool_runner:Runner", start_timeout_s=300)
 pool.submit(0, Ask("double", 21))
 finished = None
