@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.ty import bits
 from compiler.targets.engine.packing import make_factor, padded_channels, shuffled
 from compiler.targets.engine.plan import Address
 from compiler.targets.engine.steps import number, operation
-from compiler.targets.engine.values import INT32, Chain, Epilogue, Item, Product
+from compiler.targets.engine.values import (
+    INT32,
+    Chain,
+    Epilogue,
+    Item,
+    Product,
+    chain_bounds,
+    constant,
+    constants,
+)
 from compiler.targets.engine.views import NoProgramError, Shape, View, merged_axes, positions
 
 if TYPE_CHECKING:
     from compiler.targets.engine.planner import Planner
 
 Array = NDArray[Any]
-_SLOTS = 6
+_SLOTS, _WIDE_SLOTS = 6, 32
+_MOST_FAST, _MOST_WIDE = 64, 256
+_DIMS = 6
+_FAST = ("ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT")
 
 
 def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
     """The product at the start of a chain, and the chain as its epilogue; None if it is none."""
     chain: list[Chain] = []
     at = item
+    if item.storage[0] == "S64":
+        return None
     while at.chain is not None:
         chain.append(at.chain)
         inner = [a for a in at.chain.args if a.data is None]
@@ -167,13 +183,36 @@ def emit_program(planner: Planner, item: Item, target: View | None = None) -> Vi
         target: where the result goes; None for memory of its own.
     Returns:
         Where it lies.
-    Raises:
-        NoProgramError: the operators fit into no program.
     """
     leaves: list[Item] = []
     ops: list[Item] = []
     _collect(planner, item, leaves, ops)
+    for width, emit in ((32, _emit_fast), (64, _emit_wide)):
+        try:
+            written = [part for op in ops for part in spelled_out(op, width)]
+            fits = all(i.fits_int32 for i in (*leaves, *(o.to for o in written)))
+            if width == 32 and (item.storage[0] == "S64" or not fits):
+                continue
+            return emit(planner, item, leaves, written, target)
+        except NoProgramError:
+            continue
+    if len(ops) == 1:
+        raise NoProgramError("operands in more loops than the kernels have")
+    # Too many values at a time: the first half is a program of its own.
+    planner.materialise(ops[len(ops) // 2 - 1])
+    return emit_program(planner, item, target)
+
+
+def _emit_fast(
+    planner: Planner, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
+) -> View:
+    """A program of vectors of int32.
+
+    Raises:
+        NoProgramError: an operator, or operands in such an order, have none.
+    """
     emitter = planner.emitter
+    leaves = _with_constants(leaves, ops)
     out = target or emitter.allocate(item, _order_of(leaves, item.shape))
     strides: list[Shape] = [out.strides]
     views: list[View | None] = []
@@ -181,14 +220,13 @@ def emit_program(planner: Planner, item: Item, target: View | None = None) -> Vi
         view = None if leaf.data is not None and leaf.data.size == 1 else planner.materialise(leaf)
         views.append(view)
         strides.append(_broadcast(view, item.shape) if view else (0,) * len(item.shape))
-    factors = [op for op in ops if op.chain is not None and op.chain.op == "RESCALE"]
-    for op in factors:
-        assert op.chain is not None
-        axis = op.chain.params[2]
-        places = [0] * len(item.shape)
-        if axis is not None:
-            places[axis + len(item.shape) - len(op.shape)] = 1
-        strides.append(tuple(places))
+    for op in ops:
+        if op.chain.op == "RESCALE":
+            axis = op.chain.params[2]
+            places = [0] * len(item.shape)
+            if axis is not None:
+                places[axis + len(item.shape) - len(op.to.shape)] = 1
+            strides.append(tuple(places))
     order = out.axis_order
     loops = merged_axes(
         tuple(item.shape[a] for a in order), [tuple(s[a] for a in order) for s in strides]
@@ -202,10 +240,9 @@ def emit_program(planner: Planner, item: Item, target: View | None = None) -> Vi
     repeated, near = outer[:-2], outer[-2:]
     for shifts in positions(repeated):
         program = _program(planner, item, leaves, views, ops, out, inner, near, shifts)
-        touched = [v.buffer for v in views if v is not None and not emitter.is_constant(v)]
         emitter.step(
             "elementwise",
-            touched,
+            _touched(planner, views),
             [out.buffer],
             program=program,
             count=len(program),
@@ -214,6 +251,184 @@ def emit_program(planner: Planner, item: Item, target: View | None = None) -> Vi
             columns=inner[0],
         )
     return out
+
+
+def _emit_wide(
+    planner: Planner, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
+) -> View:
+    """A program over int64, which every operator has.
+
+    Raises:
+        NoProgramError: too many values are needed at a time.
+    """
+    emitter = planner.emitter
+    leaves = _with_constants(leaves, ops)
+    out = target or emitter.allocate(item, _order_of(leaves, item.shape))
+    views = [
+        None if leaf.data is not None and leaf.data.size == 1 else planner.materialise(leaf)
+        for leaf in leaves
+    ]
+    rank = len(item.shape)
+    strides = [out.strides, *(_broadcast(v, item.shape) if v else (0,) * rank for v in views)]
+    order = out.axis_order
+    loops = merged_axes(
+        tuple(item.shape[a] for a in order), [tuple(s[a] for a in order) for s in strides]
+    )
+    loops = [(1, (0,) * len(strides))] * (_DIMS - len(loops)) + loops
+    repeated, near = loops[:-_DIMS], loops[-_DIMS:]
+    for shifts in positions(repeated):
+        program = _wide_program(planner, item, leaves, views, ops, out, near, shifts)
+        emitter.step(
+            "wide",
+            _touched(planner, views),
+            [out.buffer],
+            program=program,
+            count=len(program),
+            **{f"size_{axis}": size for axis, (size, _) in enumerate(near)},
+        )
+    return out
+
+
+def _wide_program(
+    planner: Planner,
+    item: Item,
+    leaves: list[Item],
+    views: list[View | None],
+    ops: list[Operation],
+    out: View,
+    near: list[tuple[int, Shape]],
+    shifts: list[tuple[int, Shape]],
+) -> list[list[Any]]:
+    slots = _Slots(ops, _WIDE_SLOTS)
+    program: list[list[Any]] = []
+
+    def access(name: str, view: View, operand: int, **fields: int) -> None:
+        moved = sum(index * strides[operand] for index, strides in shifts)
+        along = {f"stride_{axis}": strides[operand] for axis, (_, strides) in enumerate(near)}
+        space = 16 if planner.emitter.is_constant(view) else 0
+        kind = number(view.buffer.type) | space
+        address = Address(view.buffer, view.offset + moved)
+        program.append(
+            operation(name, "wide_op", p0=address, p1=kind, p2=view.buffer.zero, **fields, **along)
+        )
+
+    for op in ops:
+        chain = op.chain
+        for arg in chain.args:
+            if slots.of(arg) is not None:
+                continue
+            place = leaves.index(arg)
+            view, slot = views[place], slots.take(arg)
+            if view is None:
+                program.append(operation("WIDE_CONSTANT", "wide_op", to=slot, p0=arg.low))
+            else:
+                access("WIDE_LOAD", view, 1 + place, to=slot)
+        places = dict(zip("abc", (slots.of(arg) for arg in chain.args)))
+        slots.release(op)
+        params = {}
+        if chain.op == "WRAP":
+            dtype = chain.params[0]
+            params = {"p0": bits(dtype), "p1": int(not dtype.startswith("u"))}
+        to, name = slots.take(op.to), f"WIDE_{chain.op}"
+        program.append(operation(name, "wide_op", to=to, **places, **params))
+    access("WIDE_STORE", out, 0, a=slots.of(item) or 0)
+    return _of_length(program, _MOST_WIDE)
+
+
+def _of_length(program: list[list[Any]], most: int) -> list[list[Any]]:
+    if len(program) > most:
+        raise NoProgramError("no operator of the fast programs, or too many operators")
+    return program
+
+
+def _touched(planner: Planner, views: list[View | None]) -> list[Any]:
+    return [v.buffer for v in views if v is not None and not planner.emitter.is_constant(v)]
+
+
+def _with_constants(leaves: list[Item], ops: list[Operation]) -> list[Item]:
+    """The leaves, and the constants that spelling out has added."""
+    held = {*leaves, *(op.to for op in ops)}
+    args = (arg for op in ops for arg in op.chain.args)
+    return [*leaves, *dict.fromkeys(arg for arg in args if arg not in held)]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operator of a program, and the value that it computes."""
+
+    to: Item
+    chain: Chain
+
+
+def spelled_out(op: Item, width: int) -> list[Operation]:
+    """An operator as those of one kind of program; the last one computes the operator's item.
+
+    Args:
+        width: 32 for the fast programs, 64 for the wide ones.
+    Raises:
+        NoProgramError: fast programs do not have it.
+    """
+    made: list[Operation] = []
+    chain = op.chain
+    assert chain is not None
+
+    def do(name: str, *args: Item, params: tuple[Any, ...] = ()) -> Item:
+        bounds = chain_bounds(name, args, params)
+        made.append(Operation(Item(op.shape, *bounds), Chain(name, args, params)))
+        return made[-1].to
+
+    args, name = chain.args, chain.op
+    if width == 64:
+        if name == "CLIP":
+            low, high = (constant(v) for v in chain.params)
+            do("MAX", do("MIN", args[0], high), low)
+        elif name == "SHIFT":
+            do("RIGHT", args[0], constant(chain.params[0]))
+        elif name == "RESCALE":
+            times, half, right = _rescaling(chain.params, len(op.shape))
+            do("RIGHT", do("ADD", do("MUL", args[0], times), half), right)
+    elif name == "LESS":
+        do("CLIP", do("SUB", args[1], args[0]), params=(0, 1))
+    elif name == "EQUAL":
+        apart = do("MAX", do("SUB", args[0], args[1]), do("SUB", args[1], args[0]))
+        do("SUB", constant(1), do("CLIP", apart, params=(0, 1)))
+    elif name == "SELECT" and (args[0].low, args[0].high) == (0, 1):
+        do("ADD", args[2], do("MUL", args[0], do("SUB", args[1], args[2])))
+    elif name == "AND" and args[1].low == args[1].high == 1:
+        do("SUB", args[0], do("MUL", do("SHIFT", args[0], params=(1,)), constant(2)))
+    elif name == "RIGHT" and (axis := shift_axis(args[1], op.shape)) is not None:
+        shifts = np.asarray(args[1].data, np.int64)
+        halves = constants(np.asarray(np.left_shift(np.int64(1), shifts) >> 1))
+        factor = np.full(shifts.size, 1 << 30), 1 - shifts.reshape(-1)
+        do("RESCALE", do("SUB", args[0], halves), params=(*factor, axis))
+    elif name not in _FAST:
+        raise NoProgramError("no operator of the fast programs, or too many operators")
+    if not made:
+        return [Operation(op, chain)]
+    return [*made[:-1], Operation(op, made[-1].chain)]
+
+
+def shift_axis(amounts: Item, shape: Shape) -> int | None:
+    """The axis along which constant shifts of at most 31 bits differ."""
+    if amounts.data is None or not 0 <= amounts.low <= amounts.high <= 31:
+        return None
+    sizes = (1,) * (len(shape) - amounts.data.ndim) + amounts.data.shape
+    axes = [axis for axis, size in enumerate(sizes) if size != 1]
+    return axes[0] if len(axes) == 1 else None
+
+
+def _rescaling(params: tuple[Any, ...], rank: int) -> tuple[Item, Item, Item]:
+    """Factor, half of the last place and shift of a RESCALE as constants."""
+    multiplier, shift, axis = params
+    right = 31 - np.asarray(shift, np.int64)
+    # From 63 bits on the half alone decides, and the result is 0.
+    times = np.where(right > 63, 0, multiplier << np.maximum(-right, 0))
+    right = np.where(right > 63, 0, np.maximum(right, 0))
+    half = np.where(right > 0, np.left_shift(np.int64(1), np.maximum(right, 1) - 1), 0)
+    shape = [1] * (0 if axis is None else rank - axis)
+    shape[:1] = [-1] if shape else []
+    arrays = [a.reshape(shape) if shape else a[:1].reshape(()) for a in (times, half, right)]
+    return constants(arrays[0]), constants(arrays[1]), constants(arrays[2])
 
 
 def _collect(planner: Planner, item: Item, leaves: list[Item], ops: list[Item]) -> None:
@@ -283,7 +498,7 @@ def _program(
     item: Item,
     leaves: list[Item],
     views: list[View | None],
-    ops: list[Item],
+    ops: list[Operation],
     out: View,
     inner: tuple[int, Shape],
     near: list[tuple[int, Shape]],
@@ -291,7 +506,7 @@ def _program(
 ) -> list[list[Any]]:
     """Micro operations; operand ``n`` of the strides is the result, the leaves, the factors."""
     emitter = planner.emitter
-    slots = _Slots(ops)
+    slots = _Slots(ops, _SLOTS)
     program: list[list[Any]] = []
     factor_at = 1 + len(leaves)
 
@@ -300,7 +515,6 @@ def _program(
 
     for op in ops:
         chain = op.chain
-        assert chain is not None
         for arg in chain.args:
             if slots.of(arg) is not None:
                 continue
@@ -326,8 +540,8 @@ def _program(
             program.append(load)
         args = [slots.of(arg) for arg in chain.args]
         slots.release(op)
-        slot = slots.take(op)
-        program.append(_operation(planner, op, chain, slot, args, inner[1], near, factor_at, moved))
+        slot = slots.take(op.to)
+        program.append(_operation(planner, chain, slot, args, inner[1], near, factor_at, moved))
         factor_at += chain.op == "RESCALE"
     store: list[Any] = operation(
         "STORE",
@@ -338,38 +552,34 @@ def _program(
         p3=near[1][1][0],
     )
     store[4] = Address(out.buffer, out.offset + moved(0))
-    return [*program, store]
+    return _of_length([*program, store], _MOST_FAST)
 
 
 class _Slots:
     """Which operand is in which slot; a slot is free again behind the last reader."""
 
-    def __init__(self, ops: list[Item]) -> None:
-        self._last: dict[Item, Item] = {}
-        for op in ops:
-            assert op.chain is not None
-            for arg in op.chain.args:
-                self._last[arg] = op
+    def __init__(self, ops: list[Operation], count: int) -> None:
+        self._last = {arg: op for op in ops for arg in op.chain.args}
         self._held: dict[Item, int] = {}
+        self._count = count
 
     def of(self, item: Item) -> int | None:
         return self._held.get(item)
 
     def take(self, item: Item) -> int:
-        for slot in range(_SLOTS):
+        for slot in range(self._count):
             if slot not in self._held.values():
                 self._held[item] = slot
                 return slot
         raise NoProgramError("more operands than slots, or factors of other axes")
 
-    def release(self, op: Item) -> None:
+    def release(self, op: Operation) -> None:
         for item in [i for i in self._held if self._last.get(i) is op]:
             del self._held[item]
 
 
 def _operation(
     planner: Planner,
-    op: Item,
     chain: Chain,
     slot: int,
     args: list[Any],

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+import compiler.targets.engine.general
 import compiler.targets.engine.products
 import compiler.targets.engine.rules
-import compiler.targets.engine.windows  # noqa: F401  # the three register their rules
+import compiler.targets.engine.windows  # noqa: F401  # the four register their rules
 from compiler.errors import CodegenError, EvaluationError
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
@@ -244,6 +245,7 @@ _STORED: dict[str, np.dtype[Any]] = {
     "U8": np.dtype(np.uint8),
     "S16": np.dtype(np.int16),
     "S32": np.dtype(np.int32),
+    "S64": np.dtype(np.int64),
 }
 
 

@@ -19,6 +19,7 @@
 
 #include "depthwise.h"
 #include "elementwise.h"
+#include "general.h"
 #include "moves.h"
 #include "rows.h"
 
@@ -78,8 +79,6 @@ static int qk_span2(int64_t limit, int64_t start, int64_t bytes, int64_t n0, int
     const int64_t sizes[2] = {n0, n1}, strides[2] = {s0, s1};
     return qk_within(limit, start, bytes, 2, sizes, strides);
 }
-
-static int64_t qk_size_of(int64_t type) { return type == QK_U8 ? 1 : type == QK_S16 ? 2 : 4; }
 
 static int qk_small(int64_t x) { return x >= 1 && x < ((int64_t)1 << 24); }
 
@@ -195,6 +194,64 @@ static int qk_check_pool(const qk_pool_step *p, const qk_limits *l)
            qk_span2(l->arena, p->out, p->channels * out, p->height, p->out_row, p->width, p->out_pixel);
 }
 
+static int qk_check_wide(const qk_wide_step *w, const qk_limits *l)
+{
+    if (w->count < 1 || w->count > 256 || w->program % 8 ||
+        !qk_span(l->blob, w->program, w->count * (int64_t)sizeof(qk_wide_op)))
+        return 0;
+    for (int d = 0; d < QK_DIMS; d++)
+        if (w->size[d] < 1 || w->size[d] >= QK_MOST)
+            return 0;
+    const qk_wide_op *op = (const qk_wide_op *)(l->constants + w->program);
+    for (int64_t i = 0; i < w->count; i++, op++) {
+        if (op->op < 0 || op->op >= QK_WIDE_OPS || op->to < 0 || op->to >= QK_WIDE_SLOTS || op->a < 0 ||
+            op->a >= QK_WIDE_SLOTS || op->b < 0 || op->b >= QK_WIDE_SLOTS || op->c < 0 || op->c >= QK_WIDE_SLOTS)
+            return 0;
+        if (op->op == QK_WIDE_WRAP && (op->p0 < 1 || op->p0 > 64))
+            return 0;
+        if (op->op > QK_WIDE_STORE)
+            continue;
+        const int64_t type = op->p1 & 15, in_blob = op->p1 & 16;
+        if (type > QK_S64 || (op->p1 & ~(int64_t)31) || (in_blob && op->op == QK_WIDE_STORE) ||
+            !qk_within(in_blob ? l->blob : l->arena, op->p0, qk_size_of(type), QK_DIMS, w->size, op->stride))
+            return 0;
+    }
+    return 1;
+}
+
+static int qk_check_reduce(const qk_reduce_step *r, const qk_limits *l)
+{
+    return r->how >= 0 && r->how < QK_REDUCE_HOWS && r->type >= QK_U8 && r->type <= QK_S64 && r->out_type >= QK_U8 &&
+           r->out_type <= QK_S64 && r->reduced >= 0 && r->reduced <= QK_DIMS &&
+           qk_within(l->arena, r->source, qk_size_of(r->type), QK_DIMS, r->size, r->in_stride) &&
+           qk_within(l->arena, r->out, qk_size_of(r->out_type), QK_DIMS - (int)r->reduced, r->size, r->out_stride);
+}
+
+static int qk_check_gather(const qk_gather_step *g, const qk_limits *l)
+{
+    if (g->bytes < 1 || g->span < g->bytes || g->count < 1 || g->count >= QK_MOST || g->offsets % 8 ||
+        !qk_span(l->arena, g->source, g->span) || !qk_span2(l->arena, g->out, g->bytes, g->count, g->bytes, 1, 0) ||
+        !qk_span(l->blob, g->offsets, 8 * g->count))
+        return 0;
+    const int64_t *offset = (const int64_t *)(l->constants + g->offsets);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < g->count; i++)
+        wrong |= (offset[i] < 0) | (offset[i] > g->span - g->bytes);
+    return !wrong;
+}
+
+static int qk_check_take(const qk_take_step *t, const qk_limits *l)
+{
+    return t->index_type >= QK_U8 && t->index_type <= QK_S64 && t->count >= 1 && t->count < QK_MOST &&
+           t->rows >= 1 && t->rows < QK_MOST && t->bytes >= 1 && t->bytes < QK_MOST && t->outer >= 1 &&
+           t->outer < QK_MOST && t->first >= -QK_MOST && t->first <= QK_MOST &&
+           qk_span2(l->arena, t->index, qk_size_of(t->index_type), t->count, qk_size_of(t->index_type), 1, 0) &&
+           qk_within(t->in_blob ? l->blob : l->arena, t->source, t->bytes, 2, (int64_t[]){t->rows, t->outer},
+                     (int64_t[]){t->bytes, t->rows * t->bytes}) &&
+           qk_within(l->arena, t->out, t->bytes, 2, (int64_t[]){t->count, t->outer},
+                     (int64_t[]){t->bytes, t->count * t->bytes});
+}
+
 static int qk_check(const qk_step *s, const qk_limits *l)
 {
     switch (s->field[0]) {
@@ -203,7 +260,7 @@ static int qk_check(const qk_step *s, const qk_limits *l)
         const int64_t size = qk_size_of(q->type);
         const int64_t sizes[3] = {q->planes, q->rows, q->row_items};
         const int64_t strides[3] = {q->out_plane, q->out_row, q->out_item};
-        return q->input >= 0 && q->input < l->inputs && q->type >= QK_U8 && q->type <= QK_S32 &&
+        return q->input >= 0 && q->input < l->inputs && q->type >= QK_U8 && q->type <= (q->raw ? QK_S64 : QK_S32) &&
                qk_small(q->planes) && qk_small(q->rows) && q->row_items >= 1 && q->row_items < QK_MOST &&
                q->planes * q->rows < QK_MOST && q->low > -(1 << 24) && q->high < (1 << 24) && q->low <= q->high &&
                q->row_items <= l->input_bytes[q->input] / ((q->raw ? size : 4) * q->planes * q->rows) &&
@@ -213,7 +270,7 @@ static int qk_check(const qk_step *s, const qk_limits *l)
     case QK_DEQUANTIZE: {
         const qk_dequantize_step *d = &s->dequantize;
         const int64_t size = qk_size_of(d->type);
-        return d->output >= 0 && d->output < l->outputs && d->type >= QK_U8 && d->type <= QK_S32 && d->count >= 1 &&
+        return d->output >= 0 && d->output < l->outputs && d->type >= QK_U8 && d->type <= (d->raw ? QK_S64 : QK_S32) && d->count >= 1 &&
                d->count < QK_MOST && (d->raw ? size : 4) * d->count <= l->output_bytes[d->output] &&
                qk_span(l->arena, d->source, size * d->count) &&
                (d->raw || qk_span(l->blob, d->scale, 4 * (d->per_item ? d->count : 1)));
@@ -272,6 +329,14 @@ static int qk_check(const qk_step *s, const qk_limits *l)
                qk_span2(l->arena, p->weight, bytes, p->groups, p->weight_group, 1, 0) &&
                qk_span(l->arena, p->bias, p->groups * vectors * 64);
     }
+    case QK_WIDE:
+        return qk_check_wide(&s->wide, l);
+    case QK_REDUCE:
+        return qk_check_reduce(&s->reduce, l);
+    case QK_GATHER:
+        return qk_check_gather(&s->gather, l);
+    case QK_TAKE:
+        return qk_check_take(&s->take, l);
     default:
         return 0;
     }
@@ -299,6 +364,10 @@ static void qk_one(const qk_step *s, const qk_memory *m)
     case QK_SOFTMAX: qk_run_softmax(&s->softmax, m); break;
     case QK_STANDARDIZE: qk_run_standardize(&s->standardize, m); break;
     case QK_PACK: qk_run_pack(&s->pack, m); break;
+    case QK_WIDE: qk_run_wide(&s->wide, m); break;
+    case QK_REDUCE: qk_run_reduce(&s->reduce, m); break;
+    case QK_GATHER: qk_run_gather(&s->gather, m); break;
+    case QK_TAKE: qk_run_take(&s->take, m); break;
     }
 }
 

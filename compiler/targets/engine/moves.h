@@ -126,7 +126,7 @@ static void qk_run_quantize(const qk_quantize_step *q, const qk_memory *m)
     const float *scales = (const float *)(m->blob + q->scale);
     const float least = (float)(q->low - 1), most = (float)(q->high + 1);
     const int32_t low = (int32_t)q->low, high = (int32_t)q->high, zero = (int32_t)q->zero;
-    const int64_t size = q->type == QK_U8 ? 1 : q->type == QK_S16 ? 2 : 4;
+    const int64_t size = qk_size_of(q->type);
     int32_t whole[QK_CHUNK];
 
     for (int64_t r = 0; r < q->rows; r++)
@@ -135,6 +135,12 @@ static void qk_run_quantize(const qk_quantize_step *q, const qk_memory *m)
                 const int64_t left = q->row_items - first, n = left < QK_CHUNK ? left : QK_CHUNK;
                 const int64_t from = (p * q->rows + r) * q->row_items + first;
                 uint8_t *out = m->arena + q->out + p * q->out_plane + r * q->out_row + first * q->out_item;
+                if (q->type == QK_S64) {
+                    const uint8_t *in = input + from * size;
+                    for (int64_t i = 0; i < n; i++)
+                        memcpy(out + i * q->out_item, in + i * size, (size_t)size);
+                    continue;
+                }
                 if (q->raw) {
                     const uint8_t *in = input + from * size;
                     for (int64_t i = 0; i < n; i++)
@@ -173,7 +179,7 @@ static void qk_run_dequantize(const qk_dequantize_step *d, const qk_memory *m)
     const uint8_t *in = m->arena + d->source;
     uint8_t *output = m->outputs[d->output] + m->sample * m->output_bytes[d->output];
     const float *scales = (const float *)(m->blob + d->scale);
-    const int64_t size = d->type == QK_U8 ? 1 : d->type == QK_S16 ? 2 : 4;
+    const int64_t size = qk_size_of(d->type);
     if (d->raw) {
         if (d->type == QK_U8 && d->zero)
             for (int64_t i = 0; i < d->count; i++)

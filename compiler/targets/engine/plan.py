@@ -141,12 +141,12 @@ class Emitter:
         return self._blob.put(array)
 
     def constant_view(self, item: Item) -> View:
-        """A constant as int32 in the blob."""
+        """A constant in the blob, as int32 or int64."""
         assert item.data is not None
-        data = np.ascontiguousarray(item.data.astype(np.int32))
-        buffer = Buffer(data.nbytes, "S32", place=self.put(data))
+        data = np.ascontiguousarray(item.data.astype(np.int32 if item.fits_int32 else np.int64))
+        buffer = Buffer(data.nbytes, "S32" if item.fits_int32 else "S64", place=self.put(data))
         self._constants.add(buffer)
-        return View(buffer, 0, data.shape, row_major(data.shape, 4))
+        return View(buffer, 0, item.data.shape, row_major(item.data.shape, buffer.item))
 
     def is_constant(self, view: View) -> bool:
         """Whether the view lies in the blob."""

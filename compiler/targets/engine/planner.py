@@ -19,21 +19,21 @@ from compiler.ir.dataflow import Dataflow, Form, Step, flatten_function
 from compiler.ir.dataflow import Value as FlowValue
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType
-from compiler.ops.number_format import integer_range
+from compiler.ops.number_format import integer_range, storage_dtype
 from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.engine.elementwise import emit_program, scaled_epilogue
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.plan import Emitter, Plan
 from compiler.targets.engine.values import (
-    INT32,
+    INT64,
     Chain,
     Epilogue,
     Item,
     chain_bounds,
-    compute_chain,
+    constant,
     is_integer,
 )
-from compiler.targets.engine.views import NoProgramError, View
+from compiler.targets.engine.views import View
 
 Array = NDArray[Any]
 
@@ -47,10 +47,10 @@ Rule = Callable[["Planner", Step, list[Item]], bool]
 rules: Final[dict[str, Rule]] = {}
 """Rules by operator; an operator without a rule, or whose rule says False, runs on numpy."""
 
-_LONGEST_CHAIN: Final = 200
-"""Elementwise operators that wait for one another; a program takes a part of them."""
 _ASKED: Final = 32
 """Readers of a value whose layout and border are considered."""
+_MOST_DEPTH: Final = 16
+"""Elementwise operators that wait at most: programs stay short, and nothing recurses deeply."""
 _SAME: Final = ("annotation.stop_fusion", "annotation.cast_hint", "device_copy")
 
 
@@ -111,7 +111,7 @@ class Planner:
     def _input(self, number: int, value: FlowValue) -> Item:
         """Integers are copied into the arena; floats wait for the step that quantizes them."""
         dtype, shape = value.type.dtype, value.type.concrete_shape
-        item = Item(shape, *_bounds_of(dtype))
+        item = Item(shape, *_bounds_of(dtype), is_integer=is_integer(dtype))
         item.readers = self.behind.get(value, [])
         item.uses = len(self.readers.get(value, [])) + (value in self._needed_outside)
         item.host = self.emitter.new_host()
@@ -130,7 +130,7 @@ class Planner:
             if is_integer(str(data.dtype)) and data.size:
                 found = Item(data.shape, int(data.min()), int(data.max()), data=data)
             else:
-                found = Item(data.shape, -(1 << 63), (1 << 63) - 1, data=data)
+                found = Item(data.shape, *INT64, data=data, is_integer=False)
             self.items[value] = found
         return found
 
@@ -202,31 +202,54 @@ class Planner:
         args = [self.item(self.root(a)) for a in step.args]
         planned = rules.get(step.name)
         integral = all(is_integer(r.type.dtype) for r in step.results)
+        known = step.name == "cast" or all(is_integer(a.type.dtype) for a in step.args)
         filled = all(all(v.type.concrete_shape) for v in (*step.args, *step.results))
-        done = planned is not None and integral and filled and planned(self, step, args)
-        if not done or not all(map(self._holds, step.results)):
-            self.on_host(step, args)
+        if planned is not None and integral and known and filled:
+            for arg in args:
+                # Products of 64 bits are computed again rather than stored.
+                if arg.depth > _MOST_DEPTH or (arg.uses > 1 and arg.fits_int32):
+                    self.materialise(arg)
+            if planned(self, step, args) and all(map(self._holds, step.results)):
+                return
+        self.on_host(step, args)
 
     def _holds(self, result: FlowValue) -> bool:
-        """Whether the dtype holds the bounds; a value that wraps is left to numpy."""
-        item, (low, high) = self.items[result], integer_range(result.type.dtype)
+        """Whether the dtype holds the bounds; other values that wrap are left to numpy."""
+        item, (low, high) = self.items[result], _bounds_of(result.type.dtype)
         return low <= item.low and item.high <= high
 
     def elementwise(self, step: Step, op: str, args: Sequence[Item], *params: Any) -> bool:
-        """Define the result as an elementwise operator; False where a kernel could wrap."""
-        shape = step.results[0].type.concrete_shape
-        if not all(a.is_stored_type for a in args):
-            return False
+        """Define the result as an elementwise operator."""
+        return self.settle(step, self.compose(op, args, *params))
+
+    def compose(self, op: str, args: Sequence[Item], *params: Any) -> Item:
+        """An elementwise operator on values, broadcast, in integers of 64 bits.
+
+        A result that the bounds decide is a constant; see ``values.Chain`` for the operators.
+        """
+        args = tuple(a.as_scalar() for a in args)
         low, high = chain_bounds(op, args, params)
-        if low < INT32[0] or high > INT32[1]:
-            return False
-        long = sum(a.waiting for a in args) >= _LONGEST_CHAIN
-        for arg in args:
-            if arg.uses > 1 or arg.host is not None or (long and arg.waiting):
-                self.materialise(arg)
-        item = Item(shape, int(low), int(high), chain=Chain(op, tuple(args), params))
-        item.waiting = 1 + sum(a.waiting for a in args if a.view is None)
+        if low == high:
+            return constant(low)
+        if low < INT64[0] or high > INT64[1]:
+            low, high = INT64
+        shape = np.broadcast_shapes(*(a.shape for a in args))
+        item = Item(shape, int(low), int(high), chain=Chain(op, args, params), uses=1)
         item.image_layout = next((a.image_layout for a in args if a.image_layout), "")
+        item.depth = 1 + max((a.depth for a in args if a.view is None), default=0)
+        return item
+
+    def settle(self, step: Step, item: Item) -> bool:
+        """Define the result of a step as an item, wrapped as its dtype wraps."""
+        dtype, shape = step.results[0].type.dtype, step.results[0].type.concrete_shape
+        low, high = chain_bounds("WRAP", (item,), (dtype,))
+        if item.low < low or item.high > high:
+            item = self.compose("WRAP", (item,), dtype)
+        if item.data is not None:
+            data = np.broadcast_to(item.data, shape)
+            item = replace(item, shape=shape, data=data)
+        elif item.shape != shape:
+            return False
         self.define(step, item)
         return True
 
@@ -236,6 +259,7 @@ class Planner:
         writes = []
         for index, result in enumerate(step.results):
             item = Item(result.type.concrete_shape, *_bounds_of(result.type.dtype))
+            item.is_integer = is_integer(result.type.dtype)
             item.host = self.emitter.new_host()
             self.define(step, item, index)
             writes.append(item.host)
@@ -256,7 +280,7 @@ class Planner:
         """A number of its own for what lies in memory, or in the blob as a constant."""
         made = self.emitter.new_host()
         if item.data is not None:
-            data = item.data
+            data = item.data.astype(storage_dtype(dtype), copy=False)
             self.emitter.host("host", [], [made], compute=lambda _none: [data])
         else:
             view = self.materialise(item)
@@ -265,11 +289,7 @@ class Planner:
 
     def on_arena(self, item: Item) -> View | None:
         """The view of an operand for kernels; None where no buffer can hold it."""
-        if item.view is None and item.host is not None and not item.is_stored_type:
-            return None
-        if item.data is not None and not item.is_stored_type:
-            return None
-        return self.materialise(item)
+        return self.materialise(item) if item.is_integer else None
 
     def in_bytes(self, item: Item) -> Item:
         """The item stored as bytes, which hold its bounds; some kernels write int32 always."""
@@ -277,9 +297,18 @@ class Planner:
         if view.buffer.type == "U8":
             return item
         same = Chain("CLIP", (item,), (item.low, item.high))
-        made = replace(item, view=None, host=None, product=None, chain=same, is_wide=False)
+        made = replace(item, view=None, host=None, product=None, chain=same, stored=None)
         self.materialise(made)
         return made
+
+    def write(self, item: Item, target: View) -> None:
+        """Copy an item into memory of its shape."""
+        view = self.materialise(item)
+        if (view.buffer.type, view.buffer.zero) == (target.buffer.type, target.buffer.zero):
+            self.emitter.copy(view, target)
+        else:
+            same = Chain("CLIP", (item,), (item.low, item.high))
+            emit_program(self, Item(item.shape, item.low, item.high, chain=same), target)
 
     def materialise(self, item: Item) -> View:
         """Where the item lies; computes it if it was not yet."""
@@ -288,6 +317,7 @@ class Planner:
         if item.host is not None:
             item.view = self.emitter.allocate(item)
             self.emitter.host("write", [item.host], [item.view.buffer], view=item.view)
+            item.host = None
         elif item.data is not None:
             item.view = self.emitter.constant_view(item)
         elif item.product is not None:
@@ -297,28 +327,9 @@ class Planner:
             if fused is not None:
                 item.view = fused[0].emit(item, fused[1])
             else:
-                item.view = self._program(item)
+                item.view = emit_program(self, item)
+        item.depth = 0
         return item.view
-
-    def _program(self, item: Item) -> View:
-        """A chain of elementwise operators as a program, or on numpy where none fits."""
-        try:
-            return emit_program(self, item)
-        except NoProgramError:
-            assert item.chain is not None
-        chain = item.chain
-        reads = [self._host_read(arg, "int64") for arg in chain.args]
-        made = self.emitter.new_host()
-        self.emitter.host(
-            "host",
-            reads,
-            [made],
-            compute=lambda arrays: [compute_chain(chain, arrays)],
-            dtype=chain.op,
-        )
-        target = self.emitter.allocate(item)
-        self.emitter.host("write", [made], [target.buffer], view=target)
-        return target
 
     # ---- outputs ---------------------------------------------------------------------------
 
@@ -331,14 +342,21 @@ class Planner:
             return
         item = self.item(root)
         dtype = value.type.dtype
-        if item.data is None and item.host is None:
-            item.is_wide = item.is_wide or (item.view is None and dtype == "int32")
-            view = self.materialise(item)
-            if _raw_dtype(view) == dtype:
-                self.emitter.dequantize(number, view, None)
-                return
+        if item.data is None and item.host is None and dtype in RAW_DTYPES:
+            self.emitter.dequantize(number, self._raw_view(item, RAW_DTYPES[dtype]), None)
+            return
         read = self.host_number(item, value)
         self.emitter.host("output", [read], [number], dtype=dtype)
+
+    def _raw_view(self, item: Item, stored: tuple[str, int]) -> View:
+        """Where an item lies in the storage of an output's dtype."""
+        if item.view is None and item.stored is None and item.product is None:
+            item.stored = stored
+        view = self.materialise(item)
+        if (view.buffer.type, view.buffer.zero) == stored:
+            return view
+        same = Chain("CLIP", (item,), (item.low, item.high))
+        return self.materialise(Item(item.shape, item.low, item.high, chain=same, stored=stored))
 
     def _dequantized(self, value: FlowValue) -> tuple[Item, Array] | None:
         """The integers and scales of ``multiply(cast(x, "float32"), scale)``; None for others."""
@@ -358,20 +376,21 @@ class Planner:
         return source, (scale.data.reshape(1) if scale.data.size == 1 else per_item)
 
 
-RAW_DTYPES: Final = ("int8", "uint8", "int16", "int32")
-
-
-def _raw_dtype(view: View) -> str:
-    if view.buffer.type == "U8":
-        return "int8" if view.buffer.zero else "uint8"
-    return "int16" if view.buffer.type == "S16" else "int32"
+RAW_DTYPES: Final = {
+    "bool": ("U8", 0),
+    "int8": ("U8", 128),
+    "uint8": ("U8", 0),
+    "int16": ("S16", 0),
+    "int32": ("S32", 0),
+    "int64": ("S64", 0),
+}
+"""Dtypes of inputs and outputs that are copied, and the type and zero of their buffers."""
 
 
 def _bounds_of(dtype: str) -> tuple[int, int]:
-    if dtype in ("int8", "uint8", "int16", "uint16", "int32"):
-        info = np.iinfo(dtype)
-        return int(info.min), int(info.max)
-    return -(1 << 63), (1 << 63) - 1
+    if dtype == "bool" or not is_integer(dtype):
+        return (0, 1) if dtype == "bool" else INT64
+    return integer_range(dtype)
 
 
 def _attrs_key(attrs: Any) -> Any:

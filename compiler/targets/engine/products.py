@@ -23,7 +23,7 @@ from compiler.targets.engine.packing import (
 )
 from compiler.targets.engine.plan import MOST_ARENA, Address
 from compiler.targets.engine.planner import FORM, Planner, rule
-from compiler.targets.engine.values import Epilogue, Item, Product
+from compiler.targets.engine.values import Chain, Epilogue, Item, Product, constant
 from compiler.targets.engine.views import View, merged_axes
 
 Array = NDArray[Any]
@@ -48,15 +48,45 @@ def _sums(weight: Array, data: Item) -> tuple[Array, Array, bool]:
 
 
 def _fits(weight: Array, data: Item) -> bool:
+    """Whether weights are bytes and data have at most 16 bits."""
     return (
-        (0 <= data.low <= data.high <= 255 or -128 <= data.low <= data.high <= 127)
+        -(1 << 15) <= data.low <= data.high < 1 << 16
         and weight.size > 0
         and int(weight.min()) >= -128
         and int(weight.max()) <= 127
     )
 
 
-def _define(
+def byte_parts(planner: Planner, data: Item, base_bits: int = 8) -> list[tuple[int, Item]]:
+    """A value as a sum of bytes times factors: itself, or its low and its high bits."""
+    if is_byte(data) and (base_bits == 8 or data.high < 128):
+        return [(1, planner.in_bytes(data))]
+    planner.materialise(data)
+    ends = data.low >> base_bits, data.high >> base_bits
+    high = Item(data.shape, *ends, chain=Chain("SHIFT", (data,), (base_bits,)), uses=1)
+    times = planner.compose("MUL", (high, constant(1 << base_bits)))
+    low = Item(data.shape, 0, (1 << base_bits) - 1, chain=Chain("SUB", (data, times)), uses=1)
+    return [(1, planner.in_bytes(low)), (1 << base_bits, planner.in_bytes(high))]
+
+
+def is_byte(item: Item) -> bool:
+    """Whether a stored byte holds every value."""
+    return 0 <= item.low <= item.high <= 255 or -128 <= item.low <= item.high <= 127
+
+
+def _settle_parts(planner: Planner, step: Step, parts: Sequence[tuple[int, Item | None]]) -> bool:
+    """The sum of products of parts is the result of a step."""
+    total: Item | None = None
+    for factor, product in parts:
+        if product is None:
+            return False
+        if factor != 1:
+            product = planner.compose("MUL", (product, constant(factor)))
+        total = product if total is None else planner.compose("ADD", (total, product))
+    return total is not None and planner.settle(step, total)
+
+
+def _waiting(
     planner: Planner,
     step: Step,
     weight: Array,
@@ -64,12 +94,12 @@ def _define(
     axis: int,
     emit: Callable[[Item, Epilogue, Product], View],
     layout: str = "",
-) -> bool:
-    """Define a product that waits for its epilogue."""
+) -> Item | None:
+    """A product that waits for its epilogue."""
     low, high, exact = _sums(weight, data)
     if not exact:
-        return False
-    result = step.results[0].type
+        return None
+    shape = step.results[0].type.concrete_shape
     bounds = int(low.min()), int(high.max())
     span = planner.emitter.span
 
@@ -81,9 +111,7 @@ def _define(
             planner.emitter.span = now
 
     product = Product(later, axis, low, high)
-    item = Item(result.concrete_shape, *bounds, product=product, image_layout=layout)
-    planner.define(step, item)
-    return True
+    return Item(shape, *bounds, product=product, image_layout=layout, uses=1)
 
 
 def _zero_term(planner: Planner, view: View, weight: Array) -> Array:
@@ -111,27 +139,30 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
     if not _fits(weight, data) or data.shape[layout.index("N")] > MOST_IMAGES:
         return False
     channels, inner, height, width = weight.shape
-    if height * width > _MOST_SEGMENTS or planner.on_arena(data) is None:
+    if height * width > _MOST_SEGMENTS:
         return False
-    data = planner.in_bytes(data)
     depthwise = inner == 1 and attrs.groups == channels and channels > 1
     if attrs.groups > _MOST_GROUPS and not depthwise:
         return False
     flat = weight.reshape(channels, -1)
 
-    def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
-        source = _bordered(planner, data, layout, attrs.padding)
-        source = source.permuted([layout.index(c) for c in "NHWC"])
-        out = planner.emitter.allocate(item, channels_last(out_layout))
-        target = out.permuted(channels_last(out_layout))
-        bias = _zero_term(planner, source, flat)
-        groups = 1 if depthwise else attrs.groups
-        fields = put_epilogue(planner, epilogue, product, item, groups, bias)
-        write = _write_depthwise if depthwise else _write_convolution
-        write(planner, attrs, weight, source, target, fields)
-        return out
+    def product_of(part: Item) -> Item | None:
+        def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
+            source = _bordered(planner, part, layout, attrs.padding)
+            source = source.permuted([layout.index(c) for c in "NHWC"])
+            out = planner.emitter.allocate(item, channels_last(out_layout))
+            target = out.permuted(channels_last(out_layout))
+            bias = _zero_term(planner, source, flat)
+            groups = 1 if depthwise else attrs.groups
+            fields = put_epilogue(planner, epilogue, product, item, groups, bias)
+            write = _write_depthwise if depthwise else _write_convolution
+            write(planner, attrs, weight, source, target, fields)
+            return out
 
-    return _define(planner, step, flat, data, out_layout.index("C"), emit, out_layout)
+        return _waiting(planner, step, flat, part, out_layout.index("C"), emit, out_layout)
+
+    parts = [(factor, product_of(part)) for factor, part in byte_parts(planner, data)]
+    return _settle_parts(planner, step, parts)
 
 
 def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int]) -> View:
@@ -300,70 +331,80 @@ def dense(planner: Planner, step: Step, args: list[Item]) -> bool:
         return False
     by_column = step.name == "nn.matmul" and not attrs.transpose_b
     weight = kernel.data.T if by_column else kernel.data
-    if not _fits(weight, data) or not prod(data.shape) or planner.on_arena(data) is None:
+    if not _fits(weight, data):
         return False
-    data = planner.in_bytes(data)
     shape = step.results[0].type.concrete_shape
 
-    def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
-        emitter = planner.emitter
-        source = planner.materialise(data)
-        if source.shape[-1] > 1 and source.strides[-1] != 1:
-            source = emitter.contiguous(source, always=True)
-        out = emitter.allocate(item, tuple(range(len(shape))))
-        rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
-        if len(rows) > 2:
-            source = emitter.contiguous(source, always=True)
-            rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
-        rows = [(1, (0, 0))] * (2 - len(rows)) + rows
-        fields = put_epilogue(
-            planner, epilogue, product, item, 1, _zero_term(planner, source, weight)
-        )
-        _product(
-            planner,
-            weight[:, None, :],
-            1,
-            fields,
-            source.buffer,
-            out.buffer,
-            {
-                "source": Address(source.buffer, source.offset),
-                "in_row": rows[0][1][0],
-                "in_pixel": rows[1][1][0],
-                "out": Address(out.buffer, out.offset),
-                "out_row": rows[0][1][1],
-                "out_pixel": rows[1][1][1],
-                "height": rows[0][0],
-                "width": rows[1][0],
-                "seg_y": 1,
-                "seg_x": 1,
-            },
-        )
-        return out
+    def product_of(part: Item) -> Item | None:
+        def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
+            return _write_rows(planner, weight, part, item, (epilogue, product))
 
-    return _define(planner, step, weight, data, len(shape) - 1, emit)
+        return _waiting(planner, step, weight, part, len(shape) - 1, emit)
+
+    parts = [(factor, product_of(part)) for factor, part in byte_parts(planner, data)]
+    return _settle_parts(planner, step, parts)
+
+
+def _write_rows(
+    planner: Planner, weight: Array, data: Item, item: Item, ends: tuple[Epilogue, Product]
+) -> View:
+    emitter, shape = planner.emitter, item.shape
+    source = planner.materialise(data)
+    if source.shape[-1] > 1 and source.strides[-1] != 1:
+        source = emitter.contiguous(source, always=True)
+    out = emitter.allocate(item, tuple(range(len(shape))))
+    rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
+    if len(rows) > 2:
+        source = emitter.contiguous(source, always=True)
+        rows = merged_axes(shape[:-1], [source.strides[:-1], out.strides[:-1]])
+    rows = [(1, (0, 0))] * (2 - len(rows)) + rows
+    fields = put_epilogue(planner, *ends, item, 1, _zero_term(planner, source, weight))
+    _product(
+        planner,
+        weight[:, None, :],
+        1,
+        fields,
+        source.buffer,
+        out.buffer,
+        {
+            "source": Address(source.buffer, source.offset),
+            "in_row": rows[0][1][0],
+            "in_pixel": rows[1][1][0],
+            "out": Address(out.buffer, out.offset),
+            "out_row": rows[0][1][1],
+            "out_pixel": rows[1][1][1],
+            "height": rows[0][0],
+            "width": rows[1][0],
+            "seg_y": 1,
+            "seg_x": 1,
+        },
+    )
+    return out
 
 
 @rule("nn.batch_matmul")
 def batch_matmul(planner: Planner, step: Step, args: list[Item]) -> bool:
     """The right operand is packed when it is there; constants are packed like activations."""
-    attrs: Any = step.attrs
     left, right = args
-    views = [planner.on_arena(a) if a.data is None else None for a in args]
-    if any(view is None or view.buffer.type != "U8" for view in views):
+    length = left.shape[1 if step.attrs.transpose_a else 2]
+    if not all(-(1 << 14) <= x.low <= x.high < 1 << 14 for x in args):
         return False
-    batch, rows, columns = step.results[0].type.concrete_shape
-    a, b = views
-    assert a is not None
-    assert b is not None
+    if length * 128 * _FULL * 2 >= 1 << 30:
+        return False
+    lefts, rights = byte_parts(planner, left), byte_parts(planner, right, 7)
+    parts = [(fa * fb, _batches(planner, step, a, b)) for fa, a in lefts for fb, b in rights]
+    return _settle_parts(planner, step, parts)
+
+
+def _batches(planner: Planner, step: Step, left: Item, right: Item) -> Item:
+    """A product of bytes that waits for its epilogue."""
+    attrs: Any = step.attrs
+    shape = step.results[0].type.concrete_shape
+    a, b = planner.materialise(left), planner.materialise(right)
     a = a.permuted((0, 2, 1)) if attrs.transpose_a else a
     b = b.permuted((0, 2, 1)) if attrs.transpose_b else b
-    length = a.shape[2]
-    most = length * max(abs(right.low), abs(right.high)) * _FULL
-    if right.low < -128 or right.high > 127 or most * 2 >= 1 << 30 or batch > _MOST_GROUPS:
-        return False
     ends = [x * y for x in (left.low, left.high) for y in (right.low, right.high)]
-    low, high = np.array([length * min(ends)]), np.array([length * max(ends)])
+    low, high = np.array([a.shape[2] * min(ends)]), np.array([a.shape[2] * max(ends)])
     span = planner.emitter.span
 
     def emit(item: Item, epilogue: Epilogue) -> View:
@@ -373,11 +414,9 @@ def batch_matmul(planner: Planner, step: Step, args: list[Item]) -> bool:
         finally:
             planner.emitter.span = now
 
-    bounds = np.repeat(low, columns), np.repeat(high, columns)
+    bounds = np.repeat(low, shape[2]), np.repeat(high, shape[2])
     product = Product(emit, 2, *bounds, takes_bias=False)
-    made = Item((batch, rows, columns), int(low[0]), int(high[0]), product=product)
-    planner.define(step, made)
-    return True
+    return Item(shape, int(low[0]), int(high[0]), product=product, uses=1)
 
 
 def _write_batches(

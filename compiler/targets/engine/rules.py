@@ -13,16 +13,33 @@ from compiler.ir.ty import bits
 from compiler.ops.number_format import integer_range
 from compiler.ops.tensor.clip import integer_bound
 from compiler.ops.transform.strided_slice import slices_of
-from compiler.targets.engine.elementwise import emit_program
+from compiler.targets.engine.elementwise import shift_axis
+from compiler.targets.engine.general import ordered, padded, spread
 from compiler.targets.engine.layouts import MOST_IMAGES, pad_of
 from compiler.targets.engine.packing import POWER_OF_TWO
 from compiler.targets.engine.planner import RAW_DTYPES, Planner, rule
-from compiler.targets.engine.values import INT32, Chain, Item
-from compiler.targets.engine.views import NoProgramError, View
+from compiler.targets.engine.values import INT32, Item, constant, constants, is_integer
+from compiler.targets.engine.views import View
 
 Array = NDArray[Any]
 
-_BINARY = {"add": "ADD", "subtract": "SUB", "multiply": "MUL", "maximum": "MAX", "minimum": "MIN"}
+_BINARY = {
+    "add": "ADD",
+    "subtract": "SUB",
+    "multiply": "MUL",
+    "maximum": "MAX",
+    "minimum": "MIN",
+    "bitwise_and": "AND",
+    "bitwise_or": "OR",
+    "bitwise_xor": "XOR",
+    "logical_and": "MIN",
+    "logical_or": "MAX",
+    "logical_xor": "XOR",
+    "trunc_divide": "QUOTIENT",
+    "floor_divide": "FLOORED",
+    "less": "LESS",
+    "equal": "EQUAL",
+}
 _LARGEST_QUANTIZED = 1 << 23
 
 
@@ -30,6 +47,55 @@ _LARGEST_QUANTIZED = 1 << 23
 def binary(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Two operands, broadcast."""
     return planner.elementwise(step, _BINARY[step.name], args)
+
+
+@rule("not_equal", "less_equal", "greater", "greater_equal", "logical_not")
+def comparison(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """By ``less`` and ``equal``, and one minus those."""
+    if step.name == "logical_not":
+        return planner.settle(step, planner.compose("SUB", (constant(1), args[0])))
+    turned = args[::-1] if step.name in ("less_equal", "greater") else args
+    found = planner.compose("EQUAL" if step.name == "not_equal" else "LESS", turned)
+    if step.name != "greater":
+        found = planner.compose("SUB", (constant(1), found))
+    return planner.settle(step, found)
+
+
+@rule("where")
+def where(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """A choice by a condition, which is no 0."""
+    condition, x, y = args
+    if (condition.low, condition.high) != (0, 1):
+        x, y = y, x
+        condition = planner.compose("EQUAL", (condition, constant(0)))
+    chain = condition.chain
+    if chain is not None and chain.op == "SUB" and chain.args[0].data is not None:
+        condition, x, y = chain.args[1], y, x
+    if condition.data is not None and condition.low == condition.high:
+        return planner.settle(
+            step, spread(x if condition.low else y, step.results[0].type.concrete_shape)
+        )
+    return planner.elementwise(step, "SELECT", (condition, x, y))
+
+
+@rule("negative", "abs")
+def signs(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """The one value without a counterpart goes to the largest."""
+    (data,) = args
+    dtype = step.args[0].type.dtype
+    if dtype.startswith("u") and step.name == "abs":
+        return planner.alias(step, data)
+    least = data if dtype.startswith("u") else constant(integer_range(dtype)[0] + 1)
+    turned = planner.compose("SUB", (constant(0), planner.compose("MAX", (data, least))))
+    if step.name == "abs":
+        turned = planner.compose("MAX", (turned, data))
+    return planner.settle(step, turned)
+
+
+@rule("copy", "floor", "ceil", "trunc", "round", "round_even", "on_device")
+def same(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Integers are what they are."""
+    return planner.alias(step, args[0])
 
 
 @rule("nn.bias_add")
@@ -83,46 +149,66 @@ def fixed_point_per_axis(planner: Planner, step: Step, args: list[Item]) -> bool
 def _rescale(
     planner: Planner, step: Step, data: Item, multiplier: Array, shift: Array, axis: int | None
 ) -> bool:
-    if not multiplier.size or not data.is_stored_type or shift.max() > 30 or shift.min() < -64:
+    dtype = step.args[0].type.dtype
+    if not multiplier.size or shift.max() > 30 or shift.min() < -64:
         return False
     # Powers of two add their half in the dtype of the data.
-    dtype = step.args[0].type.dtype
     right = min(1 - int(shift[multiplier == POWER_OF_TWO].min(initial=1)), bits(dtype) - 1)
-    largest = integer_range(dtype)[1]
-    if right > 0 and data.high + (1 << (right - 1)) > largest:
+    most = max(abs(data.low), abs(data.high))
+    if right > 0 and data.high + (1 << (right - 1)) > integer_range(dtype)[1]:
         return False
-    return planner.elementwise(step, "RESCALE", (data,), multiplier, shift, axis)
+    if most >= 1 << 32:
+        return False
+    left = int(max(shift.max(), 0))
+    if most * int(np.abs(multiplier).max()) << left >= 1 << 62:
+        return False
+    found = planner.compose("RESCALE", (data,), multiplier, shift, axis)
+    if not found.fits_int32:
+        found = planner.compose("WRAP", (found,), "int32")
+    return planner.settle(step, found)
 
 
 @rule("right_shift")
 def right_shift(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """By a constant number of bits."""
-    data, count = args
-    if count.data is None or count.data.size != 1 or not 0 <= count.low <= 31:
-        return False
+    """By constant numbers of bits; the end of a rounded product."""
+    data, count = args[0], args[1].as_scalar()
     if data.shape != step.results[0].type.concrete_shape:
-        return False
-    return planner.elementwise(step, "SHIFT", (data,), count.low)
+        return planner.elementwise(step, "RIGHT", (data, count))
+    found = rounded_product(planner, data, count)
+    if found is not None:
+        return planner.settle(step, found)
+    one = count.data is not None and count.data.size == 1 and 0 <= count.low <= 31
+    if one and data.fits_int32:
+        return planner.elementwise(step, "SHIFT", (data,), count.low)
+    return planner.elementwise(step, "RIGHT", (data, count))
 
 
 @rule("left_shift")
 def left_shift(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """A product with a power of two."""
-    data, count = args
-    if count.data is None or count.data.size != 1 or not 0 <= count.low <= 30:
-        return False
-    factor = Item((), 1 << count.low, 1 << count.low, data=np.array(1 << count.low))
-    return planner.elementwise(step, "MUL", (data, factor))
+    """A product with powers of two where the bits are constant."""
+    data, count = args[0], args[1].as_scalar()
+    if count.data is None or not 0 <= count.low <= count.high <= 30:
+        return planner.elementwise(step, "LEFT", (data, count))
+    powers = np.left_shift(np.int64(1), count.data.astype(np.int64))
+    return planner.elementwise(step, "MUL", (data, constants(np.asarray(powers))))
 
 
 @rule("cast")
 def cast(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Another name where no value changes; the end of ``quantize_inputs``; else numpy."""
+    """Another name where no value changes; a wrap; the end of ``quantize_inputs``; else numpy."""
     (data,) = args
-    low, high = integer_range(step.results[0].type.dtype)
-    if data.host is None and data.data is None and low <= data.low and data.high <= high:
-        return planner.alias(step, data)
-    return _quantize(planner, step)
+    dtype = step.results[0].type.dtype
+    if not is_integer(step.args[0].type.dtype):
+        return _quantize(planner, step)
+    if dtype == "bool":
+        zero = planner.compose("EQUAL", (data, constant(0)))
+        return planner.settle(step, planner.compose("SUB", (constant(1), zero)))
+    low, high = integer_range(dtype)
+    if data.data is not None or data.low < low or data.high > high:
+        return planner.settle(step, data)
+    if data.host is not None:
+        planner.materialise(data)
+    return planner.alias(step, data)
 
 
 def _quantize(planner: Planner, step: Step) -> bool:
@@ -181,7 +267,7 @@ def _source(planner: Planner, data: Item) -> View | None:
     return planner.on_arena(data) if data.data is None and all(data.shape) else None
 
 
-@rule("reshape", "squeeze", "expand_dims", "nn.batch_flatten")
+@rule("reshape", "squeeze", "expand_dims", "nn.batch_flatten", "reshape_like")
 def reshape(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Another shape of the same memory, or of a copy in row-major order."""
     view = _source(planner, args[0])
@@ -225,7 +311,7 @@ def strided_slice(planner: Planner, step: Step, args: list[Item]) -> bool:
     for axis, (begin, end, stride) in slices_of(view.shape, step.attrs).items():
         start, stop, by = slice(begin, end, stride).indices(int(view.shape[axis]))
         if by < 1:
-            return False
+            return ordered(planner, step, args)
         view = view.sliced(axis, start, stop, by)
     return _moved(planner, step, args[0], view)
 
@@ -245,33 +331,34 @@ def split(planner: Planner, step: Step, args: list[Item]) -> bool:
     return True
 
 
-@rule("concatenate")
+@rule("concatenate", "stack")
 def concatenate(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Every operand is copied to its place; in the storage of the result."""
-    views = [planner.on_arena(a) if all(a.shape) else None for a in args]
-    if any(view is None for view in views):
-        return False
     shape = step.results[0].type.concrete_shape
     axis = step.attrs.axis % len(shape)
     item = Item(shape, min(a.low for a in args), max(a.high for a in args))
     item.image_layout = next((a.image_layout for a in args if a.image_layout), "")
+    views = [planner.materialise(a) for a in args]
     planner.define(step, item)
+    if step.name == "stack":
+        args = [_with_axis(a, v, axis) for a, v in zip(args, views)]
+        views = [planner.materialise(a) for a in args]
     like = next((v for v, a in zip(views, args) if a.data is None), None)
     target, start = planner.emitter.allocate(item, like.axis_order if like else None), 0
-    for arg, view in zip(args, views):
-        assert view is not None
-        part = target.sliced(axis, start, start + arg.shape[axis])
+    for arg in args:
+        planner.write(arg, target.sliced(axis, start, start + arg.shape[axis]))
         start += arg.shape[axis]
-        if (view.buffer.type, view.buffer.zero) == item.storage:
-            planner.emitter.copy(view, part)
-            continue
-        same = Item(arg.shape, arg.low, arg.high, chain=Chain("CLIP", (arg,), (arg.low, arg.high)))
-        try:
-            emit_program(planner, same, part)
-        except NoProgramError:
-            return False
     item.view = target
     return True
+
+
+def _with_axis(item: Item, view: View, axis: int) -> Item:
+    """An item with one more axis of size 1."""
+    shape, strides = list(item.shape), list(view.strides)
+    shape.insert(axis, 1)
+    strides.insert(axis, view.strides[axis] * item.shape[axis] if axis < len(strides) else 1)
+    made = View(view.buffer, view.offset, tuple(shape), tuple(strides))
+    return Item(made.shape, item.low, item.high, view=made)
 
 
 @rule("nn.pad")
@@ -281,15 +368,15 @@ def pad(planner: Planner, step: Step, args: list[Item]) -> bool:
     found = pad_of(step)
     view = _source(planner, data)
     if found is None or view is None or view.buffer.type != "U8" or len(view.shape) != 4:
-        return False
+        return padded(planner, step, data)
     width, value = [(int(a), int(b)) for a, b in found[0]], found[1]
     byte = value + view.buffer.zero
     if not 0 <= byte <= 255:
-        return False
+        return padded(planner, step, data)
     if data.border != (tuple(width), value):
         order = view.axis_order
         if any(any(width[order[place]]) for place in (0, 3)) or view.shape[order[0]] > MOST_IMAGES:
-            return False
+            return padded(planner, step, data)
         made = planner.emitter.bordered(
             (view.buffer.type, view.buffer.zero), view.shape, order, width, byte
         )
@@ -301,3 +388,93 @@ def pad(planner: Planner, step: Step, args: list[Item]) -> bool:
     item.view = View(view.buffer, offset, shape, view.strides)
     planner.define(step, item)
     return True
+
+
+# ---- rounded products -------------------------------------------------------------------------
+
+
+def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
+    """``(x * m + rounding) >> n`` as one RESCALE of x; None where it is none.
+
+    Halves go up in RESCALE. Those that go away from zero, or to the even neighbour, are the same
+    where x is not negative, and where no x * m is a half.
+    """
+    if bits.data is None or data.chain is None or data.chain.op != "ADD":
+        return None
+    if not 1 <= bits.low <= bits.high <= 63 or data.view is not None:
+        return None
+    half = constants(np.left_shift(np.int64(1), bits.data.astype(np.int64) - 1))
+    below = constants(_array(half) - 1)
+    first, second = data.chain.args
+    ties = "up"
+    if _equal(second, half):
+        product = first
+    elif second.chain is not None and second.chain.op == "SELECT":
+        product, ties = first, "away"
+        sign, *sides = second.chain.args
+        compared = sign.chain
+        if compared is None or compared.op != "LESS" or compared.args[0] is not product:
+            return None
+        if not _equal(compared.args[1], constant(0)) or not _equal(sides[0], below):
+            return None
+        if not _equal(sides[1], half):
+            return None
+    else:
+        found, ties = _to_even(first, second, bits, below), "even"
+        if found is None:
+            return None
+        product = found
+    x, factor = product, np.ones((), np.int64)
+    while x.view is None and x.chain is not None and x.chain.op == "MUL":
+        inner, times = x.chain.args
+        if times.data is None or times.low < 0 or inner.shape != data.shape:
+            break
+        x, factor = inner, factor * times.data
+    factor, amounts = np.broadcast_arrays(factor, bits.data.astype(np.int64))
+    most = max(abs(x.low), abs(x.high))
+    if int(factor.max()) >= 1 << 31 or most * int(factor.max()) >= 1 << 62:
+        return None
+    if ties == "even" or (ties == "away" and x.low < 0):
+        lowest = np.maximum(factor & -factor, 1)
+        if (most >= np.left_shift(np.int64(1), amounts - 1) // lowest)[factor > 0].any():
+            return None
+    if factor.size == 1:
+        axis: int | None = None
+    else:
+        axis = shift_axis(Item(factor.shape, 0, 0, data=factor), data.shape)
+        if axis is None:
+            return None
+    return planner.compose("RESCALE", (x,), factor.reshape(-1), 31 - amounts.reshape(-1), axis)
+
+
+def _to_even(first: Item, second: Item, bits: Item, below: Item) -> Item | None:
+    """y of ``y + below + ((y >> n) & 1)``."""
+    if first.chain is None or second.chain is None or first.view is not None:
+        return None
+    odd, added = second.chain, first.chain
+    if (added.op, odd.op) != ("ADD", "AND") or not _equal(odd.args[1], constant(1)):
+        return None
+    product, shifted = added.args[0], odd.args[0].chain
+    if not _equal(added.args[1], below) or shifted is None or shifted.args[0] is not product:
+        return None
+    if shifted.op == "SHIFT":
+        same = bits.low == bits.high == shifted.params[0]
+    else:
+        same = shifted.op == "RIGHT" and _equal(shifted.args[1], bits)
+    return product if same else None
+
+
+def _array(item: Item) -> Array:
+    assert item.data is not None
+    return item.data
+
+
+def _equal(item: Item, other: Item) -> bool:
+    """Whether a value is a constant with the elements of another one."""
+    if item.data is None:
+        return False
+    try:
+        pair = np.broadcast_arrays(item.data, _array(other))
+    except ValueError:
+        return False
+    return bool((pair[0] == pair[1]).all())

@@ -14,10 +14,15 @@
 #define QK_SLACK 256
 
 enum { QK_QUANTIZE, QK_DEQUANTIZE, QK_GEMM, QK_DEPTHWISE, QK_ELEMENTWISE, QK_POOL, QK_COPY, QK_FILL,
-       QK_LOOKUP, QK_SOFTMAX, QK_STANDARDIZE, QK_PACK, QK_KINDS };
+       QK_LOOKUP, QK_SOFTMAX, QK_STANDARDIZE, QK_PACK, QK_WIDE, QK_REDUCE, QK_GATHER, QK_TAKE, QK_KINDS };
 
-/* Element types of activations. */
-enum { QK_U8, QK_S16, QK_S32 };
+/* Element types of activations. QK_S64: copies, borders to and from Python, and the steps of general.h. */
+enum { QK_U8, QK_S16, QK_S32, QK_S64 };
+
+static inline int64_t qk_size_of(int64_t type)
+{
+    return type == QK_U8 ? 1 : type == QK_S16 ? 2 : type == QK_S32 ? 4 : 8;
+}
 
 /* How an int32 becomes an output: as it is, times a fixed-point factor, or by a rounding shift. */
 enum { QK_PLAIN, QK_FACTOR, QK_SHIFT };
@@ -111,6 +116,41 @@ typedef struct {
     int64_t scratch;
 } qk_pack_step;
 
+/* A program over int64, for every elementwise operator; see general.h. */
+typedef struct {
+    int64_t kind, program, count; /* blob: count x QK_WIDE_FIELDS int64 */
+    int64_t size[QK_DIMS];
+} qk_wide_step;
+
+#define QK_WIDE_FIELDS 14
+enum { QK_WIDE_LOAD, QK_WIDE_STORE, QK_WIDE_CONSTANT, QK_WIDE_ADD, QK_WIDE_SUB, QK_WIDE_MUL, QK_WIDE_MIN,
+       QK_WIDE_MAX, QK_WIDE_AND, QK_WIDE_OR, QK_WIDE_XOR, QK_WIDE_LEFT, QK_WIDE_RIGHT, QK_WIDE_LESS,
+       QK_WIDE_EQUAL, QK_WIDE_QUOTIENT, QK_WIDE_FLOORED, QK_WIDE_SELECT, QK_WIDE_WRAP, QK_WIDE_OPS };
+#define QK_WIDE_SLOTS 32
+typedef struct {
+    int64_t op, to, a, b, c;    /* slots */
+    int64_t p0, p1, p2;         /* see general.h */
+    int64_t stride[QK_DIMS];    /* bytes */
+} qk_wide_op;
+
+/* The last `reduced` axes are reduced; out has no strides along them. */
+enum { QK_REDUCE_SUM, QK_REDUCE_MAX, QK_REDUCE_MIN, QK_REDUCE_ARGMAX, QK_REDUCE_ARGMIN, QK_REDUCE_HOWS };
+typedef struct {
+    int64_t kind, how, source, type, zero, out, out_type, out_zero, reduced, last;
+    int64_t size[QK_DIMS], in_stride[QK_DIMS], out_stride[QK_DIMS];
+} qk_reduce_step;
+
+/* Runs of bytes in an order that the blob holds: offsets from source, int64. */
+typedef struct {
+    int64_t kind, source, span, out, bytes, count, offsets;
+} qk_gather_step;
+
+/* out[o][i] = data[o][clip(index[i] - first)], rows of bytes; o over outer. */
+typedef struct {
+    int64_t kind, index, index_type, index_zero, first, count, wraps;
+    int64_t source, in_blob, rows, bytes, outer, out;
+} qk_take_step;
+
 typedef struct {
     int64_t kind, input, rows, row_items;        /* planes x rows floats of io[input] */
     int64_t planes, out, out_plane, out_row, out_item; /* strides in bytes */
@@ -136,6 +176,10 @@ typedef union {
     qk_softmax_step softmax;
     qk_standardize_step standardize;
     qk_pack_step pack;
+    qk_wide_step wide;
+    qk_reduce_step reduce;
+    qk_gather_step gather;
+    qk_take_step take;
     qk_quantize_step quantize;
     qk_dequantize_step dequantize;
 } qk_step;

@@ -72,13 +72,13 @@ def row(kind: str, **values: int) -> list[int]:
     return made
 
 
-def operation(name: str, **values: int) -> list[int]:
-    """A micro operation of an elementwise program."""
+def operation(name: str, record: str = "op", **values: Any) -> list[Any]:
+    """A micro operation of an elementwise program; "wide_op" of one over int64."""
     fields, numbers, _ = layout()
-    made = [0] * len(fields["op"])
+    made: list[Any] = [0] * len(fields[record])
     made[0] = numbers[name]
     for field, value in values.items():
-        made[fields["op"].index(field)] = int(value)
+        made[fields[record].index(field)] = value
     return made
 
 

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
-from compiler.ops.tensor.fixed_point_multiply import scaled
+from compiler.ops.number_format import integer_range
 from compiler.targets.engine.views import Shape, View
 
 Array = NDArray[Any]
 
 INT32 = (-(1 << 31), (1 << 31) - 1)
+INT64 = (-(1 << 63), (1 << 63) - 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -37,9 +38,11 @@ class Item:
         host: number under which Python keeps it, where no kernel can.
         readers: the steps that read it.
         border: what lies around it in memory: elements before and after every axis, their value.
-        is_wide: a kernel writes it as int32, however small its bounds are.
+        stored: type and zero of its buffer, where a kernel or a reader decides them; None for the
+            smallest that holds the bounds.
         image_layout: where an operator on images computes it: "NCHW".
-        waiting: elementwise operators behind ``chain`` that have not run.
+        depth: elementwise operators behind each other that wait to be run.
+        is_integer: no float.
     """
 
     shape: Shape
@@ -54,26 +57,33 @@ class Item:
     readers: list[Step] = field(default_factory=list)
     image_layout: str = ""
     border: tuple[tuple[tuple[int, int], ...], int] | None = None
-    is_wide: bool = False
-    waiting: int = 0
+    stored: tuple[str, int] | None = None
+    depth: int = 0
+    is_integer: bool = True
+
+    def as_scalar(self) -> Item:
+        """A constant of equal elements as one element."""
+        if self.data is None or not self.shape or self.low != self.high or not self.is_integer:
+            return self
+        return Item((), self.low, self.high, data=np.array(self.low, np.int64))
 
     @property
-    def is_stored_type(self) -> bool:
-        """Whether a buffer can hold it."""
+    def fits_int32(self) -> bool:
+        """Whether fast kernels can hold it."""
         return INT32[0] <= self.low and self.high <= INT32[1]
 
     @property
     def storage(self) -> tuple[str, int]:
         """Type and zero of the buffer that holds it."""
-        if self.is_wide:
-            return "S32", 0
+        if self.stored is not None:
+            return self.stored
         if self.low >= 0 and self.high <= 255:
             return "U8", 0
         if self.low >= -128 and self.high <= 127:
             return "U8", 128
         if self.low >= -(1 << 15) and self.high < 1 << 15:
             return "S16", 0
-        return "S32", 0
+        return ("S32", 0) if self.fits_int32 else ("S64", 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,10 +91,12 @@ class Chain:
     """An elementwise operator.
 
     Attributes:
-        op: "ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT".
+        op: "ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT" have fast kernels; "AND",
+            "OR", "XOR", "LEFT", "RIGHT", "LESS", "EQUAL", "QUOTIENT", "FLOORED", "SELECT", "WRAP"
+            are those of general.h.
         args: operands, broadcast to the result's shape.
         params: CLIP: (low, high); SHIFT: bits to the right; RESCALE: (multiplier, shift, axis or
-            None).
+            None); WRAP: the dtype.
     """
 
     op: str
@@ -123,6 +135,16 @@ class Epilogue:
     high: int = INT32[1]
 
 
+def constant(value: int) -> Item:
+    """One integer, for every element."""
+    return Item((), value, value, data=np.array(value, np.int64))
+
+
+def constants(data: Array) -> Item:
+    """Integers that broadcast to the other operands."""
+    return Item(data.shape, int(data.min()), int(data.max()), data=data)
+
+
 def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tuple[int, int]:
     """Bounds of an elementwise operator, before any wrap."""
     a = args[0]
@@ -135,6 +157,8 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
         multiplier, shift, _ = params
         ends = [rescaled(x, multiplier, shift) for x in (a.low, a.high)]
         return min(e.min() for e in ends), max(e.max() for e in ends)
+    if op == "WRAP":
+        return (0, 1) if params[0] == "bool" else integer_range(params[0])
     b = args[1]
     if op == "ADD":
         return a.low + b.low, a.high + b.high
@@ -144,7 +168,28 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
         return min(a.low, b.low), min(a.high, b.high)
     if op == "MAX":
         return max(a.low, b.low), max(a.high, b.high)
-    ends_of = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    if op == "LESS":
+        return int(a.high < b.low), int(a.low < b.high)
+    if op == "EQUAL":
+        return int(a.low == a.high == b.low == b.high), int(a.low <= b.high and b.low <= a.high)
+    if op == "SELECT":
+        other = args[2]
+        return min(b.low, other.low), max(b.high, other.high)
+    if op in ("QUOTIENT", "FLOORED"):
+        most = max(abs(a.low), abs(a.high))
+        return (0 if min(a.low, b.low) >= 0 else -most), most
+    if op in ("AND", "OR", "XOR"):
+        if op == "AND" and max(a.low, b.low) >= 0:
+            return 0, min(x.high for x in (a, b) if x.low >= 0)
+        bits = max(abs(x).bit_length() for x in (a.low, a.high, b.low, b.high))
+        return (0 if min(a.low, b.low) >= 0 else -(1 << bits)), (1 << bits) - 1
+    corners = [(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    functions: dict[str, Callable[[int, int], int]] = {
+        "MUL": lambda x, y: x * y,
+        "LEFT": lambda x, y: x << (y & 63),
+        "RIGHT": lambda x, y: x >> (y & 63),
+    }
+    ends_of = [functions[op](x, y) for x, y in corners]
     return min(ends_of), max(ends_of)
 
 
@@ -160,29 +205,10 @@ def rescaled(x: int, multiplier: Array, shift: Array) -> Any:
     return np.array(made, object)
 
 
-def compute_chain(chain: Chain, arrays: Sequence[Array]) -> Array:
-    """The operator on int64 arrays; the meaning of the programs, for chains that have none."""
-    if chain.op == "CLIP":
-        low, high = chain.params
-        return np.asarray(np.maximum(np.minimum(arrays[0], high), low))
-    if chain.op == "SHIFT":
-        return np.asarray(arrays[0] >> chain.params[0])
-    if chain.op == "RESCALE":
-        multiplier, shift, axis = chain.params
-        places = [1] * arrays[0].ndim
-        if axis is not None:
-            places[axis] = -1
-        factor = multiplier.reshape(places), shift.reshape(places)
-        return np.asarray(scaled(arrays[0], *factor))
-    functions = {
-        "ADD": np.add, "SUB": np.subtract, "MUL": np.multiply, "MIN": np.minimum, "MAX": np.maximum
-    }  # fmt: skip
-    return np.asarray(functions[chain.op](arrays[0], arrays[1]))
-
-
 def is_integer(dtype: str) -> bool:
     """Whether a dtype holds integers that buffers may hold."""
     return dtype in (
+        "bool",
         "int4",
         "uint4",
         "int8",

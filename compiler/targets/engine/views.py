@@ -13,7 +13,7 @@ from compiler.targets.c.memory_plan import Lifetime, plan_memory
 ALIGN: Final = 64
 """Bytes; of every buffer and constant."""
 
-SIZES: Final = {"U8": 1, "S16": 2, "S32": 4}
+SIZES: Final = {"U8": 1, "S16": 2, "S32": 4, "S64": 8}
 """Bytes of an element by the name that step.h gives its type."""
 
 Shape = tuple[int, ...]
@@ -31,7 +31,7 @@ class Buffer:
 
     Attributes:
         size: bytes.
-        type: "U8", "S16" or "S32".
+        type: "U8", "S16", "S32" or "S64".
         zero: the value is the stored byte minus this; 0 for wider types.
         place: offset in the arena, known at the end of planning.
     """

@@ -12,12 +12,13 @@ from compiler.ir.dataflow import Step
 from compiler.ops.nn.integer_standardize import output_bound
 from compiler.ops.number_format import integer_range
 from compiler.ops.reduce.axes import reduced_axes
+from compiler.targets.engine.general import taken, total
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last, layout_of
 from compiler.targets.engine.plan import Address
 from compiler.targets.engine.planner import Planner, rule
 from compiler.targets.engine.steps import number
 from compiler.targets.engine.values import INT32, Item
-from compiler.targets.engine.views import View, merged_axes
+from compiler.targets.engine.views import Shape, View, merged_axes
 
 Array = NDArray[Any]
 
@@ -77,7 +78,7 @@ def pool(planner: Planner, step: Step, args: list[Item]) -> bool:
     if source.shape[3] > 1 and source.strides[3] != source.buffer.item:
         source = planner.emitter.contiguous(source, always=True)
     item = planner.define(step, Item(shape, low, high, image_layout=out_layout))
-    item.is_wide = average
+    item.stored = ("S32", 0) if average else None
     if not average and item.storage != (source.buffer.type, source.buffer.zero):
         return False
     item.view = planner.emitter.allocate(item, channels_last(out_layout))
@@ -139,6 +140,11 @@ def _write_pool(planner: Planner, source: View, target: View, image: int, **fiel
 
 @rule("mean", "sum")
 def reduce(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """A pool where its loops fit, else the general reduction."""
+    return _pooled(planner, step, args) or total(planner, step, args[0])
+
+
+def _pooled(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A pool with one window over up to two runs of axes, if the kept axes are one run."""
     attrs: Any = step.attrs
     average = step.name == "mean"
@@ -164,7 +170,7 @@ def reduce(planner: Planner, step: Step, args: list[Item]) -> bool:
     if not INT32[0] <= low <= high <= INT32[1]:
         return False
     item = planner.define(step, Item(step.results[0].type.concrete_shape, low, high))
-    item.is_wide = True
+    item.stored = "S32", 0
     item.view = planner.emitter.allocate(item)
     channels = prod(shape_kept)
     whole = View(
@@ -198,12 +204,12 @@ def reduce(planner: Planner, step: Step, args: list[Item]) -> bool:
 def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A table of 256 entries over stored bytes."""
     data, table = args
-    if table.data is None or data.data is not None or not prod(data.shape):
-        return False
     view = planner.on_arena(data)
-    if view is None or view.buffer.type != "U8" or not table.is_stored_type:
+    if view is None:
         return False
     smallest = integer_range(step.args[0].type.dtype)[0]
+    if view.buffer.type != "U8" or table.data is None or not table.fits_int32:
+        return taken(planner, step, table, data, (1, table.shape[0], smallest, False))
     places = np.arange(256) - view.buffer.zero - smallest
     entries = table.data[np.clip(places, 0, table.data.size - 1)].astype(np.int64)
     item = planner.define(step, Item(data.shape, int(entries.min()), int(entries.max())))
@@ -238,19 +244,29 @@ def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
     return True
 
 
-def _rows(planner: Planner, data: Item, axis: int) -> tuple[View, int, int] | None:
-    """The data with the last axis in one run: view, rows, bytes from row to row."""
+def _rows(planner: Planner, data: Item, axis: int) -> tuple[View, int, int, Shape] | None:
+    """The data with one axis last and in one run: view, rows, bytes from row to row, the axes."""
     rank = len(data.shape)
-    if axis % rank != rank - 1 or data.data is not None or not prod(data.shape):
-        return None
-    view = planner.on_arena(data)
+    axes = (*(a for a in range(rank) if a != axis % rank), axis % rank)
+    view = None if data.data is not None else planner.on_arena(data)
     if view is None:
         return None
+    view = view.permuted(axes)
     loops = merged_axes(view.shape[:-1], [view.strides[:-1]])
     if len(loops) > 1 or (view.shape[-1] > 1 and view.strides[-1] != view.buffer.item):
         view = planner.emitter.contiguous(view, always=True)
         loops = merged_axes(view.shape[:-1], [view.strides[:-1]])
-    return view, loops[0][0], loops[0][1][0]
+    return view, loops[0][0], loops[0][1][0], axes
+
+
+def _wide_rows(planner: Planner, item: Item, axes: Shape) -> View:
+    """Memory for int32 rows; the item gets the view in its own order of axes."""
+    order = [item.shape[a] for a in axes]
+    out = planner.emitter.bordered(
+        ("S32", 0), tuple(order), tuple(range(len(order))), [(0, 0)] * len(order), 0
+    )
+    item.view = out.permuted([axes.index(a) for a in range(len(axes))])
+    return out
 
 
 @rule("nn.integer_softmax")
@@ -260,18 +276,16 @@ def integer_softmax(planner: Planner, step: Step, args: list[Item]) -> bool:
     if table.data is None:
         return False
     entries = np.maximum(table.data.astype(np.int64), 0)
-    columns = data.shape[-1]
+    columns = data.shape[step.attrs.axis]
     if int(entries.max(initial=0)) * columns >= 1 << 31:
         return False
     found = _rows(planner, data, step.attrs.axis)
     if found is None:
         return False
-    view, rows, stride = found
+    view, rows, stride, axes = found
     bits = step.attrs.out_bits
-    item = planner.define(step, Item(data.shape, 0, 1 << bits, is_wide=True))
-    out = item.view = planner.emitter.bordered(
-        ("S32", 0), data.shape, tuple(range(len(data.shape))), [(0, 0)] * len(data.shape), 0
-    )
+    item = planner.define(step, Item(data.shape, 0, 1 << bits, stored=("S32", 0)))
+    out = _wide_rows(planner, item, axes)
     scratch = planner.emitter.scratch(4 * columns)
     planner.emitter.step(
         "softmax",
@@ -297,7 +311,7 @@ def integer_standardize(planner: Planner, step: Step, args: list[Item]) -> bool:
     """Rows along the last axis, where 62 bits hold every product."""
     attrs: Any = step.attrs
     (data,) = args
-    columns = data.shape[-1]
+    columns = data.shape[attrs.axis]
     largest = max(abs(data.low), abs(data.high))
     spread = (columns * largest) ** 2 + attrs.epsilon
     top = 2 * columns * largest << (attrs.out_bits + attrs.root_bits + 1)
@@ -307,11 +321,9 @@ def integer_standardize(planner: Planner, step: Step, args: list[Item]) -> bool:
     found = _rows(planner, data, attrs.axis) if bound < 1 << 30 else None
     if found is None:
         return False
-    view, rows, stride = found
-    item = planner.define(step, Item(data.shape, -bound, bound, is_wide=True))
-    out = item.view = planner.emitter.bordered(
-        ("S32", 0), data.shape, tuple(range(len(data.shape))), [(0, 0)] * len(data.shape), 0
-    )
+    view, rows, stride, axes = found
+    item = planner.define(step, Item(data.shape, -bound, bound, stored=("S32", 0)))
+    out = _wide_rows(planner, item, axes)
     planner.emitter.step(
         "standardize",
         [view.buffer],

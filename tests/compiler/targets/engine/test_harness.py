@@ -71,7 +71,12 @@ def modules() -> list[tuple[IRModule, list[Array]]]:
     probabilities = op.nn.integer_softmax(op.cast(small, dtype="int8"), entries)
     standard = op.nn.integer_standardize(op.cast(small, dtype="int8"), epsilon=3, root_bits=4)
     mean = op.nn.global_avg_pool2d(op.cast(looked, dtype="int32"))
-    mod = infer_module(relay.module(relay.Tuple((probabilities, standard, mean))))
+    turned = op.reverse(pooled, axis=2)
+    places = op.take(relay.const(rng.integers(-9, 9, (40, 3)).astype("int64")), turned, axis=0)
+    largest = op.argmax(op.multiply(places, places), axis=(1, 4))
+    mod = infer_module(
+        relay.module(relay.Tuple((probabilities, standard, mean, largest, op.negative(turned))))
+    )
     shape = (1, 3, 11, 9)
     return [(mod, [drawn(rng, shape, "uint8", extreme)]) for extreme in (False, True)]
 

@@ -221,7 +221,7 @@ def test_an_operator_without_a_kernel_runs_on_numpy() -> None:
     total = relay.op.cumsum(relay.op.cast(x, dtype="int32"), axis=1)
     mod = relay.module(relay.op.clip(total, a_min=-50, a_max=50))
     executor = agree(mod, drawn(np.random.default_rng(0), (1, 4, 3), "int8", False))
-    assert executor.host_steps == 1
+    assert executor.host_operators == ("cumsum",)
 
 
 @pytest.mark.parametrize("wide", ["nn.global_avg_pool2d", "mean"])
@@ -238,11 +238,11 @@ def test_int32_of_a_kernel_is_read_as_bytes(wide: str) -> None:
     )
 
 
-def test_chains_without_a_program_run_on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chains_without_a_fast_program_run_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise NoProgramError("no program")
 
-    monkeypatch.setattr("compiler.targets.engine.planner.emit_program", refused)
+    monkeypatch.setattr("compiler.targets.engine.elementwise._emit_fast", refused)
     op, rng = relay.op, np.random.default_rng(2)
     x = relay.var("x", (2, 3, 5), "int8")
     row = relay.const(rng.integers(-30, 30, (5,)).astype("int32"))
@@ -257,7 +257,146 @@ def test_chains_without_a_program_run_on_numpy(monkeypatch: pytest.MonkeyPatch) 
         relay.module(op.cast(op.add(op.add(clipped, one), row), dtype="int16")),
         drawn(rng, (2, 3, 5), "int8", False),
     )
-    assert executor.host_steps > 0
+    assert {step.kind for step in executor.steps} == {"quantize", "wide", "dequantize"}
+
+
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "left_shift"])
+def test_narrow_results_wrap_before_they_are_widened(name: str) -> None:
+    op, rng = relay.op, np.random.default_rng(3)
+    x, y = relay.var("x", (1, 40), "int8"), relay.var("y", (1, 40), "int8")
+    right = relay.const(np.int8(3)) if name == "left_shift" else y
+    narrow = getattr(op, name)(x, right)
+    mod = relay.module(relay.Tuple((op.cast(narrow, dtype="int32"), y)))
+    agree(mod, *(drawn(rng, (1, 40), "int8", False) for _ in "xy"))
+
+
+@pytest.mark.parametrize("out", ["int8", "int16"])
+def test_sums_of_products_wrap_in_a_narrow_dtype(out: str) -> None:
+    rng = np.random.default_rng(4)
+    x = relay.var("x", (1, 8, 5, 5), "int8")
+    weight = relay.const(drawn(rng, (4, 8, 3, 3), "int8", False))
+    made = relay.op.nn.conv2d(x, weight, padding=1, out_dtype=out)
+    mod = relay.module(relay.op.cast(made, dtype="int32"))
+    agree(mod, drawn(rng, (1, 8, 5, 5), "int8", False))
+
+
+@pytest.mark.parametrize("rounding", ["away", "even"])
+@pytest.mark.parametrize("factor", [1234567891, 1 << 30, 3 << 29])
+@pytest.mark.parametrize("bits", [6, 31, 36, 40])
+def test_rounded_products_of_64_bits(rounding: str, factor: int, bits: int) -> None:
+    """Halves are hit where the factor is a power of two, and where sums are large."""
+    op, rng = relay.op, np.random.default_rng(bits)
+
+    def wide(value: int) -> Expr:
+        return relay.const(np.full((4, 1, 1), value, np.int64))
+
+    x = relay.var("x", (1, 4, 3, 5), "int32")
+    narrow = op.clip(x, a_min=-(1 << 24), a_max=1 << 24)
+    product = op.multiply(op.cast(narrow, dtype="int64"), wide(factor))
+    if rounding == "away":
+        half = op.where(
+            op.greater_equal(product, relay.const(np.int64(0))),
+            wide(1 << (bits - 1)),
+            wide((1 << (bits - 1)) - 1),
+        )
+        total = op.add(product, half)
+    else:
+        odd = op.bitwise_and(op.right_shift(product, wide(bits)), wide(1))
+        total = op.add(op.add(product, wide((1 << (bits - 1)) - 1)), odd)
+    shifted = op.cast(op.right_shift(total, wide(bits)), dtype="int32")
+    data = rng.integers(-(1 << 24), 1 << 24, (1, 4, 3, 5)) << (bits % 7)
+    assert agree(relay.module(shifted), data.astype("int32")).host_steps == 0
+
+
+@pytest.mark.parametrize("name", ["less", "greater_equal", "equal", "not_equal", "greater"])
+@pytest.mark.parametrize("dtype", ["int8", "int64"])
+def test_choices_by_comparisons(name: str, dtype: str) -> None:
+    op, rng = relay.op, np.random.default_rng(5)
+    x, y = relay.var("x", (3, 1, 7), dtype), relay.var("y", (3, 4, 7), dtype)
+    chosen = op.where(getattr(op, name)(x, y), op.negative(op.add(y, y)), op.abs(x))
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    drawn_x = rng.choice([low, -1, 0, 1, high], (3, 1, 7)).astype(dtype)
+    drawn_y = rng.choice([low, -1, 0, 1, high], (3, 4, 7)).astype(dtype)
+    assert agree(relay.module(chosen), drawn_x, drawn_y).host_steps == 0
+
+
+def _orders(x: Expr) -> list[Expr]:
+    op = relay.op
+    places = relay.const(np.array([[2, 0], [3, 3]], np.int64))
+    return [
+        op.take(x, places, axis=1),
+        op.tile(x, reps=(1, 2, 1, 3)),
+        op.repeat(x, repeats=2, axis=2),
+        op.reverse(x, axis=3),
+        op.nn.upsampling(x, scale_h=2, scale_w=3, method="nearest_neighbor"),
+        op.nn.mirror_pad(x, pad_width=((0, 0), (0, 0), (1, 1), (0, 2))),
+        op.nn.depth_to_space(x, block_size=2),
+        op.strided_slice(x, begin=(0, 3), end=(2, 0), strides=(1, -2)),
+        op.stack([x, x], axis=2),
+        op.broadcast_to(op.strided_slice(x, begin=(0, 0), end=(2, 1)), shape=(2, 4, 4, 6)),
+        op.nn.pad(x, relay.const(np.int8(7)), pad_width=((1, 0), (0, 2), (1, 1), (0, 3))),
+        op.argmax(x, axis=(1, 3)),
+        op.min(x, axis=2, keepdims=True),
+        op.cast(op.sum(op.cast(x, dtype="int32"), axis=(0, 2)), dtype="int8"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(14))
+@pytest.mark.parametrize("in_front", ["input", "pool"])
+def test_orders_and_reductions_have_kernels(number: int, in_front: str) -> None:
+    x = relay.var("x", (2, 4, 4, 6), "int8")
+    data = x
+    if in_front == "pool":
+        data = relay.op.nn.max_pool2d(x, pool_size=(3, 3), padding=(1, 1, 1, 1))
+    mod = relay.module(_orders(data)[number])
+    executor = agree(mod, drawn(np.random.default_rng(number), (2, 4, 4, 6), "int8", False))
+    assert executor.host_steps == 0
+
+
+@pytest.mark.parametrize("index", ["int64", "uint8"])
+@pytest.mark.parametrize("mode", ["clip", "wrap"])
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_rows_are_taken_by_computed_places(index: str, mode: str, axis: int | None) -> None:
+    rng = np.random.default_rng(6)
+    table = relay.const(rng.integers(-900, 900, (5, 6, 3)).astype("int16"))
+    places = relay.var("i", (2, 7), index)
+    mod = relay.module(relay.op.take(table, places, axis=axis, mode=mode))
+    low = 0 if index == "uint8" else -9
+    found = agree(mod, rng.integers(low, 12, (2, 7)).astype(index))
+    assert found.host_steps == 0
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16"])
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_products_of_16_bits_are_sums_of_products_of_bytes(dtype: str, groups: int) -> None:
+    op, rng = relay.op, np.random.default_rng(7)
+    x = relay.var("x", (1, 8, 6, 5), dtype)
+    weight = relay.const(drawn(rng, (8, 8 // groups, 3, 3), "int8", True))
+    conv = op.nn.conv2d(x, weight, padding=1, strides=2, groups=groups, out_dtype="int32")
+    rows = op.reshape(x, newshape=(8, 30))
+    dense = op.nn.dense(rows, relay.const(drawn(rng, (9, 30), "int8", False)), out_dtype="int32")
+    narrow = op.cast(op.clip(rows, a_min=-1023, a_max=1023), dtype="int16")
+    cube = op.reshape(narrow, newshape=(2, 4, 30))
+    square = op.nn.batch_matmul(cube, cube, out_dtype="int32", transpose_b=True)
+    info = np.iinfo(dtype)
+    data = rng.integers(info.min, info.max + 1, (1, 8, 6, 5)).astype(dtype)
+    executor = agree(relay.module(relay.Tuple((conv, dense, square))), data)
+    assert executor.host_steps == 0
+
+
+def test_long_chains_are_planned_without_recursion() -> None:
+    x = relay.var("x", (1, 4), "int8")
+    made: Expr = relay.op.cast(x, dtype="int32")
+    for number in range(3000):
+        made = relay.op.clip(relay.op.add(made, made), a_min=-90 + number % 7, a_max=100)
+    assert agree(relay.module(made), drawn(np.random.default_rng(0), (1, 4), "int8", False))
+
+
+def test_many_inputs_and_outputs() -> None:
+    names = [relay.var(f"x{n}", (1, 3), "int8") for n in range(40)]
+    mod = relay.module(relay.Tuple(tuple(relay.op.negative(x) for x in names)))
+    rng = np.random.default_rng(0)
+    agree(mod, *(drawn(rng, (1, 3), "int8", True) for _ in names))
 
 
 def test_many_threads_share_a_batch_and_an_executor() -> None:

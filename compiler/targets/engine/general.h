@@ -1,0 +1,189 @@
+/* Steps that take any strides and 64 bits: slower than the others, and complete.
+ *
+ * A program over blocks of int64; sums and products wrap as int64 does.
+ * LOAD      to; p0 address, p1 type + 16 (in the blob), p2 what is taken away, stride
+ * STORE     a; p0 address, p1 type, p2 what is added, stride
+ * CONSTANT  to = p0
+ * ADD .. XOR, LESS, EQUAL   to = a op b
+ * LEFT, RIGHT   to = a shifted by b
+ * QUOTIENT, FLOORED   to = a / b towards zero, towards minus infinity; 0 where b is 0
+ * SELECT    to = a ? b : c
+ * WRAP      to = the last p0 bits of a, with a sign if p1
+ */
+#include "step.h"
+
+#define QK_WIDE_BLOCK 128
+
+static inline int64_t qk_get(const uint8_t *at, int64_t type)
+{
+    return type == QK_U8 ? *at : type == QK_S16 ? *(const int16_t *)at
+         : type == QK_S32 ? *(const int32_t *)at : *(const int64_t *)at;
+}
+
+static inline void qk_put(uint8_t *at, int64_t type, int64_t x)
+{
+    if (type == QK_U8)
+        *at = (uint8_t)x;
+    else if (type == QK_S16)
+        *(int16_t *)at = (int16_t)x;
+    else if (type == QK_S32)
+        *(int32_t *)at = (int32_t)x;
+    else
+        *(int64_t *)at = x;
+}
+
+static inline int64_t qk_quotient(int64_t a, int64_t b, int floored)
+{
+    if (b == 0)
+        return 0;
+    if (b == -1)
+        return (int64_t)(0 - (uint64_t)a);
+    const int64_t q = a / b;
+    return q - (floored && q * b != a && (a < 0) != (b < 0));
+}
+
+static inline int64_t qk_wrap(int64_t a, int64_t bits, int64_t is_signed)
+{
+    const uint64_t kept = (uint64_t)a << (64 - bits);
+    return is_signed ? (int64_t)kept >> (64 - bits) : (int64_t)(kept >> (64 - bits));
+}
+
+#define QK_WIDE_EACH(expression)        \
+    {                                   \
+        for (int64_t i = 0; i < n; i++) \
+            to[i] = expression;         \
+        break;                          \
+    }
+
+static void qk_wide_block(const qk_wide_op *op, int64_t count, const qk_memory *m, const int64_t *at, int64_t n)
+{
+    int64_t slot[QK_WIDE_SLOTS][QK_WIDE_BLOCK];
+
+    for (; count > 0; count--, op++) {
+        int64_t *to = slot[op->to];
+        const int64_t *a = slot[op->a], *b = slot[op->b], *c = slot[op->c];
+        const int64_t step = op->stride[QK_DIMS - 1], type = op->p1 & 15;
+        int64_t place = op->p0;
+        for (int d = 0; d < QK_DIMS && op->op <= QK_WIDE_STORE; d++)
+            place += at[d] * op->stride[d];
+        switch (op->op) {
+        case QK_WIDE_LOAD: {
+            const uint8_t *from = (op->p1 & 16 ? m->blob : m->arena) + place;
+            QK_WIDE_EACH(qk_get(from + i * step, type) - op->p2);
+        }
+        case QK_WIDE_STORE:
+            for (int64_t i = 0; i < n; i++)
+                qk_put(m->arena + place + i * step, type, a[i] + op->p2);
+            break;
+        case QK_WIDE_CONSTANT: QK_WIDE_EACH(op->p0);
+        case QK_WIDE_ADD: QK_WIDE_EACH((int64_t)((uint64_t)a[i] + (uint64_t)b[i]));
+        case QK_WIDE_SUB: QK_WIDE_EACH((int64_t)((uint64_t)a[i] - (uint64_t)b[i]));
+        case QK_WIDE_MUL: QK_WIDE_EACH((int64_t)((uint64_t)a[i] * (uint64_t)b[i]));
+        case QK_WIDE_MIN: QK_WIDE_EACH(a[i] < b[i] ? a[i] : b[i]);
+        case QK_WIDE_MAX: QK_WIDE_EACH(a[i] > b[i] ? a[i] : b[i]);
+        case QK_WIDE_AND: QK_WIDE_EACH(a[i] & b[i]);
+        case QK_WIDE_OR: QK_WIDE_EACH(a[i] | b[i]);
+        case QK_WIDE_XOR: QK_WIDE_EACH(a[i] ^ b[i]);
+        case QK_WIDE_LEFT: QK_WIDE_EACH((int64_t)((uint64_t)a[i] << (b[i] & 63)));
+        case QK_WIDE_RIGHT: QK_WIDE_EACH(a[i] >> (b[i] & 63));
+        case QK_WIDE_LESS: QK_WIDE_EACH(a[i] < b[i]);
+        case QK_WIDE_EQUAL: QK_WIDE_EACH(a[i] == b[i]);
+        case QK_WIDE_QUOTIENT: QK_WIDE_EACH(qk_quotient(a[i], b[i], 0));
+        case QK_WIDE_FLOORED: QK_WIDE_EACH(qk_quotient(a[i], b[i], 1));
+        case QK_WIDE_SELECT: QK_WIDE_EACH(a[i] ? b[i] : c[i]);
+        case QK_WIDE_WRAP: QK_WIDE_EACH(qk_wrap(a[i], op->p0, op->p1));
+        }
+    }
+}
+
+/* The next position of loops over all axes but the last `inner`; 0 behind the last one. */
+static int qk_next(int64_t *at, const int64_t *size, int inner)
+{
+    for (int d = QK_DIMS - 1 - inner; d >= 0; d--) {
+        if (++at[d] < size[d])
+            return 1;
+        at[d] = 0;
+    }
+    return 0;
+}
+
+static void qk_run_wide(const qk_wide_step *w, const qk_memory *m)
+{
+    const qk_wide_op *program = (const qk_wide_op *)(m->blob + w->program);
+    const int64_t columns = w->size[QK_DIMS - 1];
+    int64_t at[QK_DIMS] = {0};
+    do
+        for (int64_t first = 0; first < columns; first += QK_WIDE_BLOCK) {
+            at[QK_DIMS - 1] = first;
+            qk_wide_block(program, w->count, m, at, columns - first < QK_WIDE_BLOCK ? columns - first : QK_WIDE_BLOCK);
+        }
+    while (qk_next(at, w->size, 1));
+}
+
+static void qk_run_reduce(const qk_reduce_step *r, const qk_memory *m)
+{
+    const int reduced = (int)r->reduced, kept = QK_DIMS - reduced;
+    const int least = r->how == QK_REDUCE_MIN || r->how == QK_REDUCE_ARGMIN;
+    int64_t at[QK_DIMS] = {0};
+    do {
+        int64_t best = least ? INT64_MAX : INT64_MIN, place = 0, number = 0, total = 0;
+        const uint8_t *from = m->arena + r->source;
+        uint8_t *out = m->arena + r->out;
+        for (int d = 0; d < kept; d++) {
+            from += at[d] * r->in_stride[d];
+            out += at[d] * r->out_stride[d];
+        }
+        int64_t inner[QK_DIMS] = {0};
+        do {
+            const uint8_t *row = from;
+            for (int d = kept; d < QK_DIMS; d++)
+                row += inner[d] * r->in_stride[d];
+            const int64_t x = qk_get(row, r->type) - r->zero;
+            total = (int64_t)((uint64_t)total + (uint64_t)x);
+            if (number == 0 || (least ? x < best : x > best) || (r->last && x == best)) {
+                best = x;
+                place = number;
+            }
+            number++;
+            int d = QK_DIMS - 1;
+            for (; d >= kept && ++inner[d] == r->size[d]; d--)
+                inner[d] = 0;
+            if (d < kept)
+                break;
+        } while (1);
+        const int64_t found = r->how == QK_REDUCE_SUM ? total : r->how <= QK_REDUCE_MIN ? best : place;
+        qk_put(out, r->out_type, found + r->out_zero);
+    } while (qk_next(at, r->size, reduced));
+}
+
+static void qk_run_gather(const qk_gather_step *g, const qk_memory *m)
+{
+    const int64_t *offset = (const int64_t *)(m->blob + g->offsets);
+    const uint8_t *from = m->arena + g->source;
+    uint8_t *out = m->arena + g->out;
+    if (g->bytes == 1)
+        for (int64_t i = 0; i < g->count; i++)
+            out[i] = from[offset[i]];
+    else
+        for (int64_t i = 0; i < g->count; i++)
+            memcpy(out + i * g->bytes, from + offset[i], (size_t)g->bytes);
+}
+
+static void qk_run_take(const qk_take_step *t, const qk_memory *m)
+{
+    const int64_t item = qk_size_of(t->index_type);
+    const uint8_t *data = (t->in_blob ? m->blob : m->arena) + t->source;
+    uint8_t *out = m->arena + t->out;
+    for (int64_t o = 0; o < t->outer; o++, data += t->rows * t->bytes)
+        for (int64_t i = 0; i < t->count; i++, out += t->bytes) {
+            int64_t row = qk_get(m->arena + t->index + i * item, t->index_type) - t->index_zero;
+            if (t->wraps) {
+                row = row % t->rows;
+                row += row < 0 ? t->rows : 0;
+            } else {
+                row = row < t->first ? 0 : row - t->first;
+                row = row < t->rows ? row : t->rows - 1;
+            }
+            memcpy(out, data + row * t->bytes, (size_t)t->bytes);
+        }
+}
