@@ -34,19 +34,21 @@ is the same method given 512 bins."""
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Calibration method, weight granularity, type and zero points of activations."""
+    """Calibration method, weight granularity, types, and zero points of activations."""
 
     method: str
     per_channel: bool
     unsigned: bool
     symmetric: bool = False
+    unsigned_weights: bool = False
 
     @property
     def name(self) -> str:
         """As tables show it."""
         granularity = "per-channel" if self.per_channel else "per-tensor"
         scheme = f"{'u8' if self.unsigned else 's8'}{', symmetric' if self.symmetric else ''}"
-        return f"{self.method}, {granularity}, {scheme}"
+        weights = ", u8 weights" if self.unsigned_weights else ""
+        return f"{self.method}, {granularity}, {scheme}{weights}"
 
 
 def all_peers(methods: tuple[str, ...] = METHODS) -> list[Peer]:
@@ -98,7 +100,7 @@ def quantize(
             quant_format=QuantFormat.QDQ,
             per_channel=peer.per_channel,
             activation_type=QuantType.QUInt8 if peer.unsigned else QuantType.QInt8,
-            weight_type=QuantType.QInt8,
+            weight_type=QuantType.QUInt8 if peer.unsigned_weights else QuantType.QInt8,
             calibrate_method=getattr(CalibrationMethod, peer.method.removesuffix("512")),
             extra_options={"ActivationSymmetric": peer.symmetric},
         )

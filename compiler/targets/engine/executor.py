@@ -6,9 +6,10 @@ The GIL is released while kernels run.
 from __future__ import annotations
 
 import ctypes
-import threading
+import os
+from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from math import prod
 from typing import Any
 
@@ -55,7 +56,8 @@ class EngineExecutor:
         self._names = tuple(p.name_hint for p in self._function.params)
         self._library = load_library(isa)
         self.plan: Plan = plan_function(mod, function, self._library)
-        self._local = threading.local()
+        self._arenas: deque[Array] = deque()
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._in = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.input_types]
         self._out = [(t.concrete_shape, np.dtype(t.dtype)) for t in self.plan.output_types]
         self._check()
@@ -93,7 +95,7 @@ class EngineExecutor:
         Raises:
             EvaluationError: an input does not fit.
         """
-        return self._run(self._checked(inputs), 1, self._state())
+        return self._run(self._checked(inputs), 1)
 
     def run_batch(self, inputs: Sequence[Array], samples: int, threads: int = 1) -> list[Array]:
         """Results of a batch of any size; every thread takes a share in an arena of its own."""
@@ -112,13 +114,15 @@ class EngineExecutor:
             start, stop = cuts[index], cuts[index + 1]
             parts = [a[start * s[0] : stop * s[0]] for a, (s, _) in zip(whole, self._in)]
             outs = [a[start * s[0] : stop * s[0]] for a, (s, _) in zip(made, self._out)]
-            self._into(parts, outs, stop - start, self._state())
+            self._into(parts, outs, stop - start)
 
-        if shares == 1:
+        others = [self._threads().submit(share, index) for index in range(1, shares)]
+        try:
             share(0)
-        else:
-            with ThreadPoolExecutor(shares, "qsearch-engine") as pool:
-                list(pool.map(share, range(shares)))
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
         return made
 
     def profile(self, inputs: Inputs, rounds: int = 5) -> NDArray[np.float64]:
@@ -127,7 +131,7 @@ class EngineExecutor:
         best = np.full(len(self.plan.rows), np.inf)
         for _ in range(rounds):
             seconds = np.zeros(len(self.plan.rows))
-            self._run(arrays, 1, self._state(), seconds)
+            self._run(arrays, 1, seconds)
             best = np.minimum(best, seconds)
         return best
 
@@ -142,27 +146,38 @@ class EngineExecutor:
                 break
         return [np.ascontiguousarray(a) for a in arrays]
 
-    def _state(self) -> Array:
-        """The arena of this thread."""
-        arena: Array | None = getattr(self._local, "arena", None)
-        if arena is None:
-            arena = self._local.arena = aligned(self.plan.arena_bytes)
-        return arena
+    def _threads(self) -> ThreadPoolExecutor:
+        """The threads of this process, which wait for work as long as the executor lives."""
+        if self._pool is None or self._pool[0] != os.getpid():
+            pool = ThreadPoolExecutor(os.cpu_count() or 1, "qsearch-engine")
+            self._pool = os.getpid(), pool
+        return self._pool[1]
 
-    def _run(
-        self, arrays: list[Array], samples: int, arena: Array, seconds: Array | None = None
-    ) -> list[Array]:
+    def _run(self, arrays: list[Array], samples: int, seconds: Array | None = None) -> list[Array]:
         made = [np.empty(shape, dtype) for shape, dtype in self._out]
-        self._into(arrays, made, samples, arena, seconds)
+        self._into(arrays, made, samples, seconds)
         return made
 
     def _into(
+        self, arrays: list[Array], made: list[Array], samples: int, seconds: Array | None = None
+    ) -> None:
+        """Run in an arena that no other thread uses now; arenas are kept for later runs."""
+        try:
+            arena = self._arenas.pop()
+        except IndexError:
+            arena = aligned(self.plan.arena_bytes)
+        try:
+            self._in_arena(arrays, made, samples, arena, seconds)
+        finally:
+            self._arenas.append(arena)
+
+    def _in_arena(
         self,
         arrays: list[Array],
         made: list[Array],
         samples: int,
         arena: Array,
-        seconds: Array | None = None,
+        seconds: Array | None,
     ) -> None:
         plan = self.plan
         if plan.is_kernels_only:
