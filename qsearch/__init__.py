@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from qsearch.modules.views import diff, draw, show_hardware, show_text
     from qsearch.search.launch import launch, launch_async
     from qsearch.search.result import SearchResult
+    from qsearch.server.client import Client
     from qsearch.signing import keygen
     from qsearch.studies import best, compare, delete, export_optuna, status, stop, trial, trials
 
 __version__ = "0.1.0"
 __all__ = [
+    "Client",
     "Dataset",
     "SearchResult",
     "__version__",
@@ -58,6 +60,7 @@ _PUBLISHED: Final = {
     "modules.analysis": ("doctor", "insight"),
     "modules.export": ("export",),
     "modules.quantization": ("load", "quantize", "run_module"),
+    "server.client": ("Client",),
     "signing": ("keygen",),
     "modules.trial_module": ("write_trial",),
     "modules.verification": ("verify",),

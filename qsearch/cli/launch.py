@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,17 @@ from qsearch.settings import DASHBOARD_PORT, OUTPUT, Flag, MaxDrop, Settings
 _INTEGERS = "fully_integral"
 
 
-def _setting_options() -> Iterator[Decorator]:
+def setting_options(without: Collection[str] = ()) -> Iterator[Decorator]:
     """An option for every setting that has a flag, with its help, default and legal words.
 
     Each is also a key of ``-c`` files and a QSEARCH_ variable.
+
+    Args:
+        without: settings that the command does not take.
     """
     for name, field in Settings.model_fields.items():
+        if (field.alias or name) in without:
+            continue
         for flag in (held for held in field.metadata if isinstance(held, Flag)):
             default = field.default
             plain = isinstance(default, str | int | float | MaxDrop) and default is not False
@@ -50,7 +55,7 @@ def _setting_options() -> Iterator[Decorator]:
 @click.command(cls=Command)
 @options.model
 @options.dims
-@options.stacked(*_setting_options())
+@options.stacked(*setting_options())
 @option("--dashboard", help="show the search in a browser while it runs", panel=OUTPUT)
 @option(
     "-c",

@@ -24,6 +24,7 @@ from qsearch.process import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_SEAR
 SEARCH: Final = "Search"
 MODELS: Final = "Models and modules"
 STUDIES: Final = "Studies"
+SERVER: Final = "Server"
 SHELL: Final = "Shell"
 
 COMMANDS: Final = {
@@ -39,7 +40,7 @@ COMMANDS: Final = {
     "keygen": (MODELS, "modules", "make a pair of keys for signing modules"),
     "export": (MODELS, "modules", "write a .qmod as C source, as ONNX, or as commands"),
     "status": (STUDIES, "studies", "how the studies of a run folder or storage stand"),
-    "dashboard": (STUDIES, "studies", "studies in a browser, live"),
+    "dashboard": (STUDIES, "server", "studies in a browser, live"),
     "report": (STUDIES, "studies", "a study as one HTML file with all plots"),
     "trials": (STUDIES, "studies", "the trials of a study"),
     "best": (STUDIES, "studies", "the winner of a study"),
@@ -48,6 +49,10 @@ COMMANDS: Final = {
     "delete": (STUDIES, "studies", "forget a study"),
     "store": (STUDIES, "studies", "check the schema of a store, or bring it up to date"),
     "export-optuna": (STUDIES, "studies", "write a study for optuna-dashboard"),
+    "serve": (SERVER, "server", "run studies that users submit, from a queue"),
+    "token": (SERVER, "server", "give a user of a server a token, or take it back"),
+    "submit": (SERVER, "server", "queue a study on a server; the same command resumes"),
+    "queue": (SERVER, "server", "studies of a server: who waits, who runs; cancel and move them"),
     "completion": (SHELL, "main", "print completions for bash, zsh or fish"),
 }
 """Command -> heading in ``--help``, file beside this one, summary."""
@@ -94,7 +99,7 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A section a heading; no command's file is imported for it."""
-        for heading in (SEARCH, MODELS, STUDIES, SHELL):
+        for heading in (SEARCH, MODELS, STUDIES, SERVER, SHELL):
             with formatter.section(heading):
                 rows = [
                     (name, told) for name, (panel, _, told) in COMMANDS.items() if panel == heading

@@ -22,7 +22,6 @@ from qsearch.cli.output import (
     wrapped,
 )
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
-from qsearch.settings import POOLS
 
 _HASH_LETTERS: Final = 12
 _SELDOM: Final = ("drivers", "pruned", "failed", "infeasible", "from_store")
@@ -234,83 +233,6 @@ def report_command(folder: str | None, storage: str | None, study: str | None, o
     from qsearch.report.html import report
 
     print(f"wrote {report(folder, out, storage=storage, study=study)}")
-    return EXIT_OK
-
-
-@click.command(cls=Command)
-@argument("folder", "DIR", "a run folder, or a folder of them (runs)", required=False)
-@option(
-    "--storage",
-    metavar="URL",
-    help="storage that is shown too (QSEARCH_STORAGE)",
-    panel=STUDY,
-)
-@option(
-    "--host",
-    metavar="H",
-    default="127.0.0.1",
-    help="address to listen on (127.0.0.1)",
-    panel="Server",
-)
-@option(
-    "--port",
-    metavar="P",
-    type=int,
-    default=8090,
-    help="port; 0 takes a free one (8090)",
-    panel="Server",
-)
-@option(
-    "--token",
-    metavar="T",
-    help="what clients must know (QSEARCH_TOKEN, which others on this machine cannot see in the "
-    "list of processes)",
-    panel="Server",
-)
-@option(
-    "--allow-host",
-    metavar="NAME",
-    multiple=True,
-    help="a further name of this server; repeatable",
-    panel="Server",
-)
-@option("--allow-launch", help="searches may be started from the page", panel="Searches")
-@option(
-    "--launch-pool",
-    type=Choice(POOLS),
-    default="process",
-    help="where workers of such searches run (process)",
-    panel="Searches",
-)
-@option(
-    "--max-upload", metavar="SIZE", default="256M", help="largest upload (256M)", panel="Searches"
-)
-@options.verbosity
-def dashboard_command(
-    folder: str | None,
-    storage: str | None,
-    host: str,
-    port: int,
-    token: str | None,
-    allow_host: tuple[str, ...],
-    allow_launch: bool,
-    launch_pool: str,
-    max_upload: str,
-) -> int:
-    """Show studies in a browser, live, until interrupted."""
-    from qsearch.dashboard.server import dashboard
-
-    dashboard(
-        folder,
-        storage=storage,
-        host=host,
-        port=port,
-        token=token,
-        allow_hosts=allow_host,
-        allow_launch=allow_launch,
-        launch_pool=launch_pool,
-        max_upload=max_upload,
-    )
     return EXIT_OK
 
 

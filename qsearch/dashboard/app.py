@@ -18,20 +18,22 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
 from compiler.errors import CompilerError
-from qsearch import __version__
 from qsearch.dashboard.inspection import Inspection, InspectionError
-from qsearch.dashboard.launcher import Starter
 from qsearch.dashboard.live import Live, TooManyStreamsError
 from qsearch.dashboard.page_files import PageFiles
-from qsearch.dashboard.routes import artifacts, commands, events, studies, trials, uploads
+from qsearch.dashboard.routes import artifacts, commands, events, jobs, studies, trials
 from qsearch.dashboard.routes.studies import get_points, get_study, importances_kept, list_failures
 from qsearch.dashboard.routes.trials import list_trials
-from qsearch.dashboard.schemas import ErrorOut
+from qsearch.dashboard.schemas import API_VERSION, ErrorOut
 from qsearch.dashboard.security import HEALTH_PATH, Guard, Policy, without_passwords
 from qsearch.dashboard.snapshots import KEPT, Snapshots
 from qsearch.dashboard.sources import NotFoundError, Sources
 from qsearch.dashboard.state import Shared
-from qsearch.errors import RunFolderError, StoreError
+from qsearch.errors import RunFolderError, StoreError, TakenError
+from qsearch.server.queue import JobQueue, NotYoursError, UnknownJobError
+from qsearch.server.submission import ServerOptions
+from qsearch.server.tokens import OPERATOR
+from qsearch.server.uploads import DiskFullError, QuotaError, SizeQuotaError
 
 PAGES: Final = (
     "/",
@@ -39,11 +41,17 @@ PAGES: Final = (
     "/studies/{key}/trials/{number}",
     "/studies/{key}/module",
     "/launch",
+    "/queue",
     "/compare",
 )
 _STATUS: Final[tuple[tuple[type[CompilerError], int], ...]] = (
     (NotFoundError, 404),
-    (uploads.ForbiddenError, 403),
+    (UnknownJobError, 404),
+    (NotYoursError, 403),
+    (SizeQuotaError, 413),
+    (QuotaError, 429),
+    (DiskFullError, 507),
+    (TakenError, 409),
     (commands.WrongTokenError, 401),
     (InspectionError, 422),
     (RunFolderError, 409),
@@ -53,7 +61,8 @@ _STATUS: Final[tuple[tuple[type[CompilerError], int], ...]] = (
 _AS_THEY_ARE: Final = ("application/octet-stream", "text/event-stream", "image/png")
 """Answers that are sent uncompressed: downloads tell their size, and events go out at once."""
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": ErrorOut} for status in (400, 401, 403, 404, 409, 413, 415, 422, 503)
+    status: {"model": ErrorOut}
+    for status in (400, 401, 403, 404, 409, 413, 415, 422, 429, 503, 507)
 }
 
 
@@ -65,36 +74,36 @@ class DashboardOptions:
         root: a run folder, or a folder of run folders.
         storage: a database that is shown beside those in the folders.
         policy: hosts, token, upload size.
-        allow_launch: searches may be started from the page.
-        pool: where the workers of such searches run.
+        server: how searches run that users start; None where nobody may.
     """
 
     root: Path = Path("runs")
     storage: str | None = None
     policy: Policy = field(default_factory=Policy)
-    allow_launch: bool = False
-    pool: str = "process"
+    server: ServerOptions | None = None
     inspection: Inspection = field(default_factory=Inspection)
 
 
 def create_app(options: DashboardOptions) -> FastAPI:
     """The application; its only state are the caches in ``app.state.shared``."""
     live = Live()
+    queue = None
+    if options.server is not None:
+        queue = JobQueue(options.server, options.policy.tokens)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with tempfile.TemporaryDirectory(prefix="qsearch-exports-") as exports:
             sources = Sources(options.root, options.storage)
-            starter = None
-            if options.allow_launch:
-                starter = Starter(options.root, options.storage, options.pool)
+            if queue is not None:
+                queue.open()
             app.state.shared = Shared(
                 policy=options.policy,
                 sources=sources,
                 snapshots=Snapshots(sources),
                 live=live,
                 inspection=options.inspection,
-                starter=starter,
+                queue=queue,
                 exports=Path(exports),
             )
             # The first reading of a long study takes longest: it is done before somebody asks.
@@ -104,12 +113,14 @@ def create_app(options: DashboardOptions) -> FastAPI:
             finally:
                 live.end()
                 await reading
+                if queue is not None:
+                    queue.close()
                 sources.close()
                 options.inspection.close()
 
     app = FastAPI(
         title="qsearch",
-        version=__version__,
+        version=API_VERSION,
         description="Studies of quantization searches. Fractions are 0..1, times UTC seconds. "
         "Errors are {what, where, fix}.",
         openapi_url="/api/v1/openapi.json",
@@ -121,12 +132,13 @@ def create_app(options: DashboardOptions) -> FastAPI:
         responses=_ERRORS,
     )
     app.state.live = live
+    app.state.queue = queue
     app.add_middleware(
         GZipMiddleware, minimum_size=1024, compresslevel=4, exclude_content_types=_AS_THEY_ARE
     )
     # Added last, so it is asked first.
     app.add_middleware(Guard, policy=options.policy)
-    for part in (studies, trials, events, commands, artifacts, uploads):
+    for part in (studies, trials, events, commands, artifacts, jobs):
         app.include_router(part.router)
     _add_errors(app)
     _add_pages(app)
@@ -204,7 +216,7 @@ def warm(found: Shared) -> None:
     with contextlib.suppress(CompilerError):
         read, _ = found.snapshots.page(0, KEPT)
         for study in read[:WARM_PAGES]:
-            get_study(study, found)
+            get_study(study, found, OPERATOR)
             list_trials(study, sort="-number")
             list_failures(study)
         for study in read[:WARM_PAGES]:

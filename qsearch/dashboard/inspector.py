@@ -100,9 +100,23 @@ def npz(options: dict[str, Any]) -> dict[str, Any]:
     return about_npz(Path(options["file"]))
 
 
+def npy(options: dict[str, Any]) -> dict[str, Any]:
+    """Shape of an uploaded array."""
+    from qsearch.dashboard.uploaded import about_npy
+
+    return about_npy(Path(options["file"]))
+
+
+def zip(options: dict[str, Any]) -> dict[str, Any]:
+    """Unpack an uploaded folder of images; how many, of how many classes."""
+    from qsearch.dashboard.uploaded import unpack_images
+
+    return unpack_images(Path(options["file"]), Path(options["out"]))
+
+
 TASKS: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     task.__name__: task
-    for task in (module, text, proof, times, export, histograms, layers, onnx, npz)
+    for task in (module, text, proof, times, export, histograms, layers, onnx, npz, npy, zip)
 }
 
 

@@ -11,6 +11,8 @@ from qsearch.dashboard.security import without_passwords
 from qsearch.store.records import Event, Stage
 from qsearch.store.view_queries import Note, TrialPoint
 
+API_VERSION = "1.1"
+"""Of what OpenAPI describes: the first figure changes with what a client relies on."""
 LARGEST_ID = 2**63 - 1
 """What a column of ids holds."""
 
@@ -181,6 +183,7 @@ class StudyDetail(StudyOut):
     has_module: bool
     last_event: int
     can_resume: bool
+    can_change: bool
 
 
 class StudiesPage(Out):
@@ -189,6 +192,7 @@ class StudiesPage(Out):
     studies: list[StudyOut]
     total: int
     allow_launch: bool
+    has_queue: bool
 
 
 class TrialRow(Out):
@@ -357,34 +361,3 @@ class SessionIn(In):
     """The token, once, for a cookie."""
 
     token: Annotated[str, Field(max_length=1024)]
-
-
-class UploadOut(Out):
-    """An uploaded file that was read and can be used."""
-
-    upload: str
-    kind: Literal["onnx", "npz"]
-    bytes: int
-    about: dict[str, Any]
-
-
-class LaunchIn(In):
-    """A search to start."""
-
-    model: Annotated[str, Field(pattern="^(digits|[0-9a-f]{64})$")]
-    name: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-    calib: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    eval: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    trials: Annotated[int, Field(ge=1, le=100_000)] = 32
-    max_drop: Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,6})?%?$")] = "1%"
-    metric: Literal["top1", "agreement", "sqnr"] | None = None
-    sampler: Literal["auto", "tpe", "nsga2", "random", "grid"] = "auto"
-    workers: Annotated[int, Field(ge=1, le=256)] = 1
-    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
-
-
-class LaunchOut(Out):
-    """A search that was started."""
-
-    name: str
-    pid: int

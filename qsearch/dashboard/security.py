@@ -4,6 +4,7 @@ One layer around the whole application decides before any route runs.
 
     foreign Host header                 400   DNS rebinding
     no or wrong token                   401   Authorization: Bearer, or the cookie of /session
+    write with a token that may read    403
     write from another origin           403   Origin, Sec-Fetch-Site
     write that is neither JSON nor a
     stream of bytes                     415   what a form of another page could send
@@ -29,16 +30,22 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qsearch.errors import SettingsError
+from qsearch.server.tokens import OPERATOR, Tokens, User, session_of
 
 MAX_JSON_BYTES: Final = 64 * 1024
+MAX_SUBMISSION_BYTES: Final = 1 << 20
+"""A search space may name every layer of a large model."""
 MIN_TOKEN: Final = 16
 DRAIN_S: Final = 10.0
 """How long the body of a refused request is read and thrown away."""
 _BODY_UNREAD: Final = frozenset({400, 401, 403, 413, 415})
 """Refusals that may come before the body was read."""
 SESSION_PATH: Final = "/api/v1/session"
+SUBMIT_PATH: Final = "/api/v1/studies"
 UPLOAD_PATH: Final = "/api/v1/uploads"
 HEALTH_PATH: Final = "/healthz"
+USER: Final = "qsearch.user"
+"""Where the guard leaves the user in the scope of a request."""
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE: Final = frozenset({"GET", "HEAD"})
 _PASSWORD: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)\S*@", re.IGNORECASE)
@@ -67,7 +74,8 @@ class Policy:
 
     Attributes:
         host: address that the server listens on.
-        token: what a client must know; None only where ``host`` is this machine's own.
+        token: what the operator's clients must know.
+        tokens: what other users must know. Both are None only where ``host`` is this machine's own.
         allowed_hosts: further names under which it may be asked.
         max_upload_bytes: largest upload.
     """
@@ -76,14 +84,15 @@ class Policy:
     token: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     max_upload_bytes: int = 256 << 20
+    tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
-        if self.token is None and not self.is_local:
+        if not self.asks_token and not self.is_local:
             raise SettingsError(
                 f"a dashboard on {self.host} can be reached by others and needs a token",
                 where="--host",
                 fix="set QSEARCH_TOKEN (python -c 'import secrets; print(secrets.token_hex(16))'), "
-                "or leave out --host",
+                "give users tokens (qsearch token NAME), or leave out --host",
             )
         if self.token is not None and len(self.token) < MIN_TOKEN:
             raise SettingsError(
@@ -99,18 +108,38 @@ class Policy:
         return self.host in _LOCAL
 
     @property
-    def cookie(self) -> str:
-        """Name of the session's cookie; cookies are shared by the ports of a host."""
-        return "qsearch-" + hashlib.sha256((self.token or "").encode()).hexdigest()[:8]
+    def asks_token(self) -> bool:
+        """Whether somebody without a token is refused."""
+        return self.token is not None or self.tokens is not None
 
     @property
-    def session(self) -> str:
-        """Value of the cookie: shows knowledge of the token without being it."""
-        return hmac.new((self.token or "").encode(), b"qsearch session", "sha256").hexdigest()
+    def cookie(self) -> str:
+        """Name of the session's cookie; cookies are shared by the ports of a host."""
+        place = "" if self.tokens is None else str(self.tokens.path.absolute())
+        return "qsearch-" + hashlib.sha256(f"{self.token or place}".encode()).hexdigest()[:8]
 
-    def is_token(self, given: str) -> bool:
-        """Whether it is the token; takes as long for a near miss as for a far one."""
-        return hmac.compare_digest(given.encode(), (self.token or "").encode())
+    def user_of_token(self, given: str) -> User | None:
+        """Whose token it is; takes as long for a near miss as for a far one."""
+        if self.token is not None and hmac.compare_digest(given.encode(), self.token.encode()):
+            return OPERATOR
+        return None if self.tokens is None else self.tokens.find(given)
+
+    def user(self, headers: Headers) -> User | None:
+        """Who sends a request; None for somebody without a token where one is needed.
+
+        Raises:
+            SettingsError: the file of tokens is damaged.
+        """
+        if not self.asks_token:
+            return OPERATOR
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if given:
+            return self.user_of_token(given.strip()) if scheme.lower() == "bearer" else None
+        session = _cookies(headers).get(self.cookie, "")
+        own = "" if self.token is None else session_of(self.token)
+        if own and hmac.compare_digest(session.encode(), own.encode()):
+            return OPERATOR
+        return None if self.tokens is None else self.tokens.find_session(session)
 
     def knows_host(self, header: str | None) -> bool:
         """Whether a Host header names this server.
@@ -127,7 +156,9 @@ class Policy:
             return False
         return _is_address(name) or name == socket.gethostname().lower()
 
-    def refusal(self, method: str, path: str, headers: Headers) -> _Refusal | None:
+    def refusal(
+        self, method: str, path: str, headers: Headers, user: User | None
+    ) -> _Refusal | None:
         """Why a request is not answered; None where it is."""
         if path == HEALTH_PATH:
             return None
@@ -138,32 +169,22 @@ class Policy:
                 "Host header",
                 "start it with --allow-host NAME, or use its address",
             )
-        if self.token is not None and path.startswith("/api/") and path != SESSION_PATH:
-            refused = self._without_token(headers)
-            if refused is not None:
-                return refused
+        if path.startswith("/api/") and path != SESSION_PATH:
+            if user is None:
+                return _without_token("authorization" in headers)
+            if method not in _SAFE and not user.submits:
+                return _Refusal(
+                    403,
+                    "your token may read, and change nothing",
+                    "Authorization",
+                    "ask the server's operator for one: qsearch token NAME --may submit",
+                )
         return None if method in _SAFE else self._bad_write(path, headers)
 
     def limit(self, path: str) -> int:
         """Largest body in bytes."""
-        return self.max_upload_bytes if path == UPLOAD_PATH else MAX_JSON_BYTES
-
-    def _without_token(self, headers: Headers) -> _Refusal | None:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if given:
-            known = scheme.lower() == "bearer" and self.is_token(given.strip())
-        else:
-            known = hmac.compare_digest(
-                _cookies(headers).get(self.cookie, "").encode(), self.session.encode()
-            )
-        if known:
-            return None
-        return _Refusal(
-            401,
-            "the token is wrong" if given else "a token is needed",
-            "Authorization",
-            "send Authorization: Bearer TOKEN, or open the address that `qsearch dashboard` prints",
-        )
+        own = {UPLOAD_PATH: self.max_upload_bytes, SUBMIT_PATH: MAX_SUBMISSION_BYTES}
+        return own.get(path, MAX_JSON_BYTES)
 
     def _bad_write(self, path: str, headers: Headers) -> _Refusal | None:
         origin = headers.get("origin")
@@ -239,7 +260,11 @@ class Guard:
             await send(message)
 
         given = Headers(scope=scope)
-        refusal = self._policy.refusal(scope["method"], path, given)
+        try:
+            scope[USER] = self._policy.user(given)
+            refusal = self._policy.refusal(scope["method"], path, given, scope[USER])
+        except SettingsError as error:  # nobody is known without the file of tokens
+            refusal = _Refusal(503, error.what, "tokens", "ask the server's operator")
         if refusal is not None:
             body.ended = "expect" in given  # such a client waits to be told before it sends
             await _answer(refusal, send_marked)
@@ -274,6 +299,15 @@ class _Body:
                 while not self.ended:
                     message = await self._receive()
                     self.ended = not message.get("more_body", False)
+
+
+def _without_token(given: bool) -> _Refusal:
+    return _Refusal(
+        401,
+        "the token is wrong" if given else "a token is needed",
+        "Authorization",
+        "send Authorization: Bearer TOKEN, or open the address that the server printed",
+    )
 
 
 def _too_large(limit: int) -> _Refusal:

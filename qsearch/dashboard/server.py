@@ -22,6 +22,8 @@ from qsearch.dashboard.app import DashboardOptions, create_app
 from qsearch.dashboard.security import Policy
 from qsearch.errors import SettingsError
 from qsearch.run_folder import RUNS
+from qsearch.server.submission import ServerOptions
+from qsearch.server.tokens import Tokens
 from qsearch.settings import DASHBOARD_PORT, parse_bytes
 from qsearch.store.engine import require_folder
 
@@ -112,9 +114,16 @@ def serve(options: DashboardOptions, port: int) -> None:
             if foreign
             else "choose another --port; 0 takes any that is free",
         ) from error
+    app = create_app(options)
+    if app.state.queue is not None:
+        try:
+            app.state.queue.open()  # what it refuses is told before anybody is sent here
+        except BaseException:
+            listener.close()
+            raise
     print(f"dashboard  {address(options, listener.getsockname()[1])}", flush=True)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    config = server_config(create_app(options), timeout_graceful_shutdown=GRACE_S)
+    config = server_config(app, timeout_graceful_shutdown=GRACE_S)
     # uvicorn stops in good order and then raises the signal again, for the handler before its own.
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)
     try:
@@ -142,7 +151,7 @@ def address(options: DashboardOptions, port: int) -> str:
     """What to open: with a token in the fragment, which browsers do not send, where it is ours."""
     host = options.policy.host
     name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    hint = "" if options.policy.token is None else "  (append #token=… with your token)"
+    hint = "  (append #token=… with your token)" if options.policy.asks_token else ""
     return f"http://{name}:{port}/{hint}"
 
 
@@ -154,8 +163,8 @@ def dashboard(
     port: int = DASHBOARD_PORT,
     token: str | None = None,
     allow_hosts: Sequence[str] = (),
-    allow_launch: bool = False,
-    launch_pool: str = "process",
+    server: ServerOptions | None = None,
+    tokens: Tokens | None = None,
     max_upload: str | int = "256M",
 ) -> None:
     """Serve the dashboard until the process is told to stop.
@@ -167,8 +176,8 @@ def dashboard(
         port: 0 takes one that is free.
         token: what clients must know; None is QSEARCH_TOKEN.
         allow_hosts: further names under which it may be asked.
-        allow_launch: searches may be started from the page.
-        launch_pool: where the workers of such searches run.
+        server: how searches run that users start; None where nobody may.
+        tokens: of users; None where ``token`` is the only one.
         max_upload: largest upload, in bytes or "256M".
     Raises:
         SettingsError: a value that cannot be used, a port that is taken, a host without a token.
@@ -194,10 +203,11 @@ def dashboard(
             f"{max_upload!r} is no size", where="--max-upload", fix="256M"
         ) from error
     policy = Policy(
+        tokens=tokens,
         host=host,
         token=token or os.environ.get("QSEARCH_TOKEN") or None,
         allowed_hosts=tuple(name.lower() for name in allow_hosts),
         max_upload_bytes=limit,
     )
     root = Path(folder) if folder is not None else RUNS
-    serve(DashboardOptions(root, storage, policy, allow_launch, launch_pool), port)
+    serve(DashboardOptions(root, storage, policy, server), port)

@@ -63,13 +63,20 @@ class Sources:
 
     def all(self) -> list[Source]:
         """What is there now; a folder is looked through again each time."""
-        shared = [] if self.storage is None else [_source(self.storage, None)]
+        shared = [] if self.storage is None else [self.of(None)]
         folders = [self.root] if RunFolder(self.root).database.is_file() else []
         if not folders and self.root.is_dir():
             folders = sorted(p for p in self.root.iterdir() if RunFolder(p).database.is_file())
-        own = [_source(f"sqlite:///{RunFolder(f).database.absolute()}", f) for f in folders]
+        own = [self.of(folder) for folder in folders]
         keys = {source.key for source in shared}
         return shared + [source for source in own if source.key not in keys]
+
+    def of(self, folder: Path | None) -> Source:
+        """The database of a run folder, or the shared one."""
+        if folder is None:
+            assert self.storage is not None
+            return _source(self.storage, None)
+        return _source(f"sqlite:///{RunFolder(folder).database.absolute()}", folder)
 
     def studies(self) -> Iterator[tuple[Source, Repository, Study]]:
         """Every study, source by source; a folder that cannot be read is passed over.

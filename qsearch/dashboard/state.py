@@ -11,11 +11,12 @@ from fastapi import Depends, Request
 
 from compiler.errors import CompilerError
 from qsearch.dashboard.inspection import Inspection
-from qsearch.dashboard.launcher import Starter
 from qsearch.dashboard.live import Live
-from qsearch.dashboard.security import Policy
+from qsearch.dashboard.security import USER, Policy
 from qsearch.dashboard.snapshots import Snapshot, Snapshots
 from qsearch.dashboard.sources import Sources
+from qsearch.server.queue import JobQueue, NotYoursError
+from qsearch.server.tokens import User
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Shared:
     """What every route may use.
 
     Attributes:
-        starter: launches searches; None where that is not allowed.
+        queue: runs what users submit; None where nobody may.
         exports: folder for modules in other forms; lives as long as the server.
     """
 
@@ -32,9 +33,37 @@ class Shared:
     snapshots: Snapshots
     live: Live
     inspection: Inspection
-    starter: Starter | None
+    queue: JobQueue | None
     exports: Path
     preparing: set[Path] = field(default_factory=set)
+
+    def can_resume(self, study: Snapshot) -> bool:
+        """Whether this server can go on with a study of which nobody hears anything."""
+        folder = study.folder
+        return (
+            self.queue is not None
+            and folder is not None
+            and folder.config.is_file()
+            and folder.path.parent == self.queue.options.root
+        )
+
+    def may_change(self, study: Snapshot, user: User) -> bool:
+        """Whether a user may change a study: users change those that they submitted."""
+        job = None if self.queue is None else self.queue.job_of(study.study.name)
+        return user.operator or (user.submits and job is not None and user.owns(job.owner))
+
+    def require_change(self, study: Snapshot, user: User) -> None:
+        """Refuse a user who may not change a study.
+
+        Raises:
+            NotYoursError: it is another user's.
+        """
+        if not self.may_change(study, user):
+            raise NotYoursError(
+                f"study {study.study.name!r} is not yours",
+                where="Authorization",
+                fix="ask its owner, or the server's operator",
+            )
 
     def prepare(self, module: Path) -> None:
         """Derive in the background what the page of a module asks for first."""
@@ -59,6 +88,14 @@ def shared(request: Request) -> Shared:
 
 
 SharedDep = Annotated[Shared, Depends(shared)]
+
+
+def user(request: Request) -> User:
+    """Who asks, as the guard found."""
+    return cast(User, request.scope[USER])
+
+
+UserDep = Annotated[User, Depends(user)]
 
 
 def snapshot(key: str, found: SharedDep) -> Snapshot:

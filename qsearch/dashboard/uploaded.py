@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import stat
 import zipfile
-from pathlib import Path
+import zlib
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 
 from compiler.runtime.npy import read_header
 from qsearch.errors import DataError, ModelFileError
+from workers.datasets.image_folder import IMAGE_SUFFIXES
 
 MAX_UNPACKED_BYTES: Final = 8 << 30
 MAX_ARRAYS: Final = 1000
+MAX_IMAGES: Final = 200_000
+MAX_PARTS: Final = 8
+"""Folders above an image in an archive."""
+_LISTING: Final = "classes.txt"
+_COPIED: Final = 1 << 20
 _MAX_TENSOR: Final = 2 << 30
 """Elements of one tensor that a model may speak of."""
 
@@ -80,6 +88,107 @@ def about_npz(file: Path) -> dict[str, Any]:
             fix="write it with numpy.savez",
         ) from error
     return {"arrays": arrays}
+
+
+def about_npy(file: Path) -> dict[str, Any]:
+    """Shape and dtype of one array, from its header.
+
+    Raises:
+        DataError: no plain array, or one that is shorter than it says.
+    """
+    try:
+        with file.open("rb") as stream:
+            shape, _, dtype = read_header(stream)
+            rest = file.stat().st_size - stream.tell()
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        if np.prod([1, *shape], dtype=np.float64) * dtype.itemsize > rest:
+            raise ValueError(f"it is shorter than its shape {shape} says")
+    except (ValueError, EOFError, OSError) as error:
+        raise DataError(
+            f"this is no .npy of a plain array: {str(error)[:200]}",
+            where="upload",
+            fix="write it with numpy.save",
+        ) from error
+    return {"arrays": [{"name": "array", "shape": list(shape), "dtype": str(dtype)}]}
+
+
+def unpack_images(file: Path, out: Path) -> dict[str, Any]:
+    """Unpack a folder of images into an empty folder; images and class folders it holds.
+
+    Nothing is written outside ``out``, and no more than the archive says of itself.
+
+    Raises:
+        DataError: no zip, a name that is a path elsewhere, a link, something that is no image, or
+            more than is allowed.
+    """
+    classes: set[str] = set()
+    images = 0
+    try:
+        with zipfile.ZipFile(file) as archive:
+            infos = [info for info in archive.infolist() if not info.is_dir()]
+            size = sum(info.file_size for info in infos)
+            if len(infos) > MAX_IMAGES or size > MAX_UNPACKED_BYTES:
+                raise DataError(
+                    "the archive unpacks to more than is allowed",
+                    where=f"{MAX_IMAGES} images, {MAX_UNPACKED_BYTES >> 20} MiB",
+                    fix="give fewer images",
+                )
+            for info in infos:
+                name = _image_name(info)
+                place = out.joinpath(*name.parts)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                _copy(archive, info, place)
+                images += name.name != _LISTING
+                classes |= set(name.parts[:1]) if len(name.parts) > 1 else set()
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError) as error:
+        raise DataError(
+            f"this is no zip of images: {str(error)[:200]}",
+            where="upload",
+            fix="pack the folder of images, and nothing else",
+        ) from error
+    except RuntimeError as error:  # a password
+        raise DataError(
+            "the archive is encrypted", where="upload", fix="pack it without a password"
+        ) from error
+    if not images:
+        raise DataError("the archive holds no image", where="upload", fix="pack some")
+    return {"images": images, "classes": len(classes)}
+
+
+def _image_name(info: zipfile.ZipInfo) -> PurePosixPath:
+    """The path of an image inside the archive.
+
+    Raises:
+        ValueError: it leads elsewhere, or is no image.
+    """
+    text = info.filename
+    name = PurePosixPath(text)
+    parts = name.parts
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if kind and not stat.S_ISREG(kind):
+        raise ValueError(f"{text[:100]!r} is a link or a device")
+    if name.is_absolute() or "\\" in text or "\0" in text or len(parts) > MAX_PARTS:
+        raise ValueError(f"{text[:100]!r} is no path inside a folder")
+    if any(part == ".." or part.startswith(".") or len(part.encode()) > 200 for part in parts):
+        raise ValueError(f"{text[:100]!r} is no path inside a folder")
+    if name.suffix.lower() not in IMAGE_SUFFIXES and text != _LISTING:
+        raise ValueError(f"{text[:100]!r} is no image")
+    return name
+
+
+def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: Path) -> None:
+    """Write one member; a name that occurs twice is refused."""
+    left = info.file_size
+    try:
+        with archive.open(info) as source, place.open("xb") as target:
+            while block := source.read(_COPIED):
+                left -= len(block)
+                if left < 0:
+                    raise ValueError(f"{info.filename[:100]!r} is longer than it says")
+                target.write(block)
+    except FileExistsError as error:
+        raise ValueError(f"{info.filename[:100]!r} occurs twice") from error
 
 
 def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> dict[str, Any]:

@@ -106,14 +106,14 @@ def _file_name(kind: str, sha256: str) -> str:
     return f"{kind}-{sha256[:_LETTERS]}{_SUFFIXES.get(kind, '.npz')}"
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file that is complete or absent, whenever the process ends.
 
     Raises:
         RunFolderError: the disk is full, or the folder may not be written; names the file.
     """
     try:
-        _write_atomically(path, data)
+        _write_atomically(path, data, mode)
     except OSError as error:
         raise RunFolderError(
             f"{path.name} cannot be written: {error.strerror or error}",
@@ -123,7 +123,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         ) from error
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
+def _write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
     try:
@@ -131,7 +131,7 @@ def _write_atomically(path: Path, data: bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
+        Path(temporary).chmod(mode)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

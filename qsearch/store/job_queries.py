@@ -74,7 +74,9 @@ class JobQueries(Database):
 
     def start_job(self, job_id: int) -> bool:
         """Note that a driver starts; False where the job is not queued any more."""
-        return self._change(job_id, ("queued",), state="running", started_at=self._clock())
+        return self._change(
+            job_id, ("queued",), state="running", pid=None, started_at=self._clock()
+        )
 
     def note_driver(self, job_id: int, pid: int) -> None:
         """Keep the process that drives a job."""
@@ -100,9 +102,11 @@ class JobQueries(Database):
         exit_code: int | None = None,
         failure: Failure | None = None,
     ) -> bool:
-        """Note how a job ended; False where it had ended."""
-        ended = {"state": state, "exit_code": exit_code, "finished_at": self._clock()}
-        return self._change(job_id, _UNFINISHED, **ended, **_columns_of(failure))
+        """Note how a job ended; False where it had ended. Why it was cancelled is kept."""
+        ended: dict[str, Any] = {"state": state, "exit_code": exit_code}
+        if state != "cancelled" or failure is not None:
+            ended |= _columns_of(failure)
+        return self._change(job_id, _UNFINISHED, **ended, finished_at=self._clock())
 
     def reopen_job(self, job_id: int, settings: Mapping[str, Any], trials: int) -> bool:
         """Queue a job that ended once more; the study goes on where it stood."""
@@ -117,10 +121,12 @@ class JobQueries(Database):
             )
         )
 
-    def cancel_job(self, job_id: int) -> bool:
-        """Note that nobody wants a job any more; one that waits ends here."""
-        self._change(job_id, ("queued",), state="cancelled", finished_at=self._clock())
-        return self._change(job_id, (*_UNFINISHED, "cancelled"), cancelled=True)
+    def cancel_job(self, job_id: int, failure: Failure | None = None) -> bool:
+        """Note that a job shall end, and why; one that waits ends here. False where it had."""
+        why = {"cancelled": True, **_columns_of(failure)}
+        now = self._clock()
+        waited = self._change(job_id, ("queued",), state="cancelled", finished_at=now, **why)
+        return waited or self._change(job_id, ("running",), **why)
 
     def set_priority(self, job_id: int, priority: int) -> bool:
         """Move a job that waits; False where it does not."""
@@ -128,7 +134,8 @@ class JobQueries(Database):
 
     def add_seconds(self, job_id: int, seconds: float) -> None:
         """Count the time that a driver ran."""
-        self._change(job_id, ("running",), seconds=JobRow.seconds + seconds)
+        more = update(JobRow).where(JobRow.id == job_id)
+        self.execute(more.values(seconds=JobRow.seconds + seconds))
 
     def delete_job(self, server: str, name: str) -> None:
         """Forget a job that ended."""

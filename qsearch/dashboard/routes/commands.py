@@ -7,9 +7,10 @@ from fastapi import APIRouter, Request, Response
 from qsearch.dashboard.schemas import CommandIn, CommandOut, DeleteIn, NoteIn, SessionIn
 from qsearch.dashboard.security import SESSION_PATH
 from qsearch.dashboard.sources import NotFoundError
-from qsearch.dashboard.state import SharedDep, SnapshotDep
+from qsearch.dashboard.state import SharedDep, SnapshotDep, UserDep
 from qsearch.errors import SearchError, SettingsError
 from qsearch.report.view import listening
+from qsearch.server.tokens import session_of
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
 from qsearch.store.view_queries import NOTE
@@ -23,17 +24,19 @@ class WrongTokenError(SearchError):
 
 
 @router.post("/api/v1/studies/{key}/commands")
-def add_command(asked: CommandIn, study: SnapshotDep, found: SharedDep) -> CommandOut:
+def add_command(
+    asked: CommandIn, study: SnapshotDep, found: SharedDep, user: UserDep
+) -> CommandOut:
     """Pause, resume or stop: stored for the drivers, which look every second.
 
-    A search without a driver goes on in a process of this machine, where that is allowed.
+    A search without a driver goes on in the queue, where there is one.
     """
+    found.require_change(study, user)
     drivers = study.repository.drivers_of(study.study.id, running=True)
     heard = listening(drivers)
-    starter = found.starter
     asleep = not heard and asked.kind == "resume"
-    if asleep and starter is not None and starter.can_resume(study.folder):
-        starter.resume(study.folder)
+    if asleep and found.can_resume(study) and found.queue is not None and study.folder is not None:
+        found.queue.go_on(study.folder, user)
         return CommandOut(kind=asked.kind, listening=1)
     repository = Repository(open_engine(study.source.url, create=False))
     try:
@@ -58,18 +61,25 @@ def write_note(given: NoteIn, study: SnapshotDep) -> Response:
 
 
 @router.post("/api/v1/studies/{key}/delete", status_code=204, responses={204: {}})
-def delete_study(given: DeleteIn, study: SnapshotDep) -> Response:
+def delete_study(given: DeleteIn, study: SnapshotDep, found: SharedDep, user: UserDep) -> Response:
     """Forget a study with all its trials; of a run folder also its files.
 
     Raises:
         SettingsError: the name is another, or it is being searched.
+        NotYoursError: it is another user's.
     """
+    found.require_change(study, user)
     name = study.study.name
     if given.name != name:
         raise SettingsError("the name is not the study's", where="name", fix=f"write {name!r}")
     storage = None if study.source.folder is not None else study.source.url
     folder = None if study.folder is None else study.folder.path
+    job = None if found.queue is None else found.queue.job_of(name)
+    if job is not None and job.state in ("queued", "running"):
+        raise SettingsError(f"study {name!r} is {job.state}", where="queue", fix="cancel it first")
     delete(folder, storage=storage, study=name)
+    if found.queue is not None:
+        found.queue.repository.delete_job(found.queue.server, name)
     return Response(status_code=204)
 
 
@@ -82,15 +92,15 @@ def open_session(given: SessionIn, found: SharedDep, request: Request) -> Respon
     """
     policy = found.policy
     response = Response(status_code=204)
-    if policy.token is None:
+    if not policy.asks_token:
         return response
-    if not policy.is_token(given.token):
+    if policy.user_of_token(given.token) is None:
         raise WrongTokenError(
             "the token is wrong", where="token", fix="see what the server printed"
         )
     response.set_cookie(
         policy.cookie,
-        policy.session,
+        session_of(given.token),
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",

@@ -26,7 +26,7 @@ from qsearch.dashboard.schemas import (
 )
 from qsearch.dashboard.security import without_passwords
 from qsearch.dashboard.snapshots import Snapshot, StudyFilter
-from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep
+from qsearch.dashboard.state import Shared, SharedDep, SnapshotDep, UserDep
 from qsearch.dashboard.trial_table import constant_columns
 from qsearch.errors import SettingsError
 from qsearch.report.view import (
@@ -51,6 +51,7 @@ _FAILED: Final = ("failed", "infeasible", "pruned")
 @router.get("")
 def list_studies(
     found: SharedDep,
+    user: UserDep,
     offset: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
     limit: Annotated[int, Query(ge=1, le=100)] = 50,
     find: Annotated[str, Query(max_length=200)] = "",
@@ -68,12 +69,13 @@ def list_studies(
     return StudiesPage(
         studies=[StudyOut(**_summary(each)) for each in shown],
         total=total,
-        allow_launch=found.starter is not None,
+        allow_launch=found.queue is not None and user.submits,
+        has_queue=found.queue is not None,
     )
 
 
 @router.get("/{key}")
-def get_study(study: SnapshotDep, found: SharedDep) -> StudyDetail:
+def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetail:
     """One study."""
     row, repository = study.study, study.repository
     spec = row.spec
@@ -108,7 +110,8 @@ def get_study(study: SnapshotDep, found: SharedDep) -> StudyDetail:
         module_bytes=None if module is None else module.stat().st_size,
         proof=_proof(found, module),
         last_event=repository.last_event(row.id),
-        can_resume=found.starter is not None and found.starter.can_resume(study.folder),
+        can_resume=found.can_resume(study) and user.submits,
+        can_change=found.may_change(study, user),
     )
 
 

@@ -22,6 +22,7 @@ import qsearch
 from qsearch.dashboard.app import DashboardOptions
 from qsearch.dashboard.module_view import drawing_of
 from qsearch.dashboard.security import Policy
+from qsearch.server.submission import ServerOptions
 from tests.qsearch.dashboard.server import Client, served
 
 DIGITS = Path(qsearch.__file__).parent / "models"
@@ -37,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def searched(runs: Path) -> Iterator[Client]:
-    with served(DashboardOptions(root=runs, allow_launch=True)) as client:
+    with served(DashboardOptions(root=runs, server=ServerOptions(runs))) as client:
         yield client
 
 
@@ -153,7 +154,10 @@ def test_an_uploaded_model_is_searched(searched, runs):
     wish = {"model": model["upload"], "name": "mine", "eval": data["upload"], "trials": 1}
     answer = searched.post("/api/v1/studies", json=wish)
     assert answer.status_code == 201
-    assert searched.post("/api/v1/studies", json=wish).status_code == 409
+    again = searched.post("/api/v1/studies", json=wish).json()
+    assert again["created_at"] == answer.json()["created_at"], "the same job"
+    other = {**wish, "max_drop": "5%"}
+    assert searched.post("/api/v1/studies", json=other).status_code == 409
     deadline = time.monotonic() + 240
     while not (runs / "mine" / "best.qmod").is_file():
         assert time.monotonic() < deadline, (runs / "mine" / "launch.log").read_text()
@@ -212,8 +216,9 @@ def test_a_search_shows_itself_while_it_runs(tmp_path):
     assert json.loads(done.stdout)["study"] == "run"
 
 
-def test_policy_limits_reach_the_routes(runs):
-    options = DashboardOptions(root=runs, allow_launch=True, policy=Policy(max_upload_bytes=1000))
+def test_policy_limits_reach_the_routes(tmp_path):
+    policy = Policy(max_upload_bytes=1000)
+    options = DashboardOptions(root=tmp_path, server=ServerOptions(tmp_path), policy=policy)
     with served(options) as client:
         assert uploaded(client, "onnx", b"x" * 1001).status_code == 413
 

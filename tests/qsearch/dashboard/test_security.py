@@ -21,6 +21,7 @@ from qsearch.dashboard.inspection import Inspection
 from qsearch.dashboard.security import Policy, without_passwords
 from qsearch.dashboard.server import PromptProtocol
 from qsearch.errors import SettingsError
+from qsearch.server.submission import ServerOptions
 from tests.qsearch.dashboard.server import served, style_of
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -177,15 +178,12 @@ def test_no_path_leads_out(client, word):
 
 @pytest.mark.parametrize("word", ["../x", "/etc/passwd", "..", "a/b", "a\\b", "", "x" * 65, "a\n"])
 def test_a_search_is_not_named_like_a_path(folder, word):
-    with served(DashboardOptions(root=folder, allow_launch=True)) as client:
+    with served(DashboardOptions(root=folder, server=ServerOptions(folder))) as client:
         told(client.post("/api/v1/studies", json={"model": "digits", "name": word}), 422)
         told(client.post("/api/v1/studies", json={"model": word, "name": "x"}), 422)
         wish = {"model": "digits", "name": "x", "calib": word}
         told(client.post("/api/v1/studies", json=wish), 422)
-    assert sorted(p.name for p in folder.iterdir() if p.is_dir()) in (
-        [".uploads", "digits"],
-        ["digits"],
-    )
+    assert sorted(p.name for p in folder.iterdir() if p.is_dir()) == [".jobs", "digits"]
 
 
 def test_links_in_a_run_folder_are_not_followed(client, folder, tmp_path):
@@ -209,7 +207,7 @@ def test_a_study_named_like_a_path_has_no_folder_outside(client, folder, reposit
 
 def test_a_claim_of_ten_gigabytes_is_refused_at_once(folder):
     with (
-        served(DashboardOptions(root=folder, allow_launch=True)) as client,
+        served(DashboardOptions(root=folder, server=ServerOptions(folder))) as client,
         socket.create_connection((client.base_url.host, client.base_url.port)) as raw,
     ):
         raw.settimeout(10)
@@ -235,7 +233,9 @@ def test_a_refusal_reaches_a_client_that_reads_only_after_it_has_sent_all(
     size = 24 << 20  # more than the buffers of both ends hold
     policy = Policy(max_upload_bytes=100_000)
     with (
-        served(DashboardOptions(root=folder, allow_launch=True, policy=policy)) as client,
+        served(
+            DashboardOptions(root=folder, server=ServerOptions(folder), policy=policy)
+        ) as client,
         socket.create_connection((client.base_url.host, client.base_url.port)) as raw,
     ):
         raw.settimeout(60)
@@ -280,7 +280,9 @@ def test_a_client_that_never_ends_its_headers_is_cut_off(folder, monkeypatch):
 
 def test_a_body_that_claims_no_length_is_counted(folder):
     policy = Policy(max_upload_bytes=100_000)
-    with served(DashboardOptions(root=folder, allow_launch=True, policy=policy)) as client:
+    with served(
+        DashboardOptions(root=folder, server=ServerOptions(folder), policy=policy)
+    ) as client:
         kind = {"Content-Type": "application/octet-stream"}
         body = (b"x" * 50_000 for _ in range(4))
         told(client.post("/api/v1/uploads?kind=onnx", content=body, headers=kind), 413)

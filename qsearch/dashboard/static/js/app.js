@@ -5,6 +5,7 @@ import { h, link, problem, replace } from "../web/dom.js";
 import { comparePage } from "./pages/compare.js";
 import { launchPage } from "./pages/launch.js";
 import { modulePage } from "./pages/module.js";
+import { queuePage } from "./pages/queue.js";
 import { studiesPage } from "./pages/studies.js";
 import { studyPage } from "./pages/study.js";
 import { trialPage } from "./pages/trial.js";
@@ -14,6 +15,7 @@ import { themeSwitch } from "./theme.js";
 const PAGES = [
   [/^\/$/, studiesPage],
   [/^\/launch$/, launchPage],
+  [/^\/queue$/, queuePage],
   [/^\/compare$/, comparePage],
   [/^\/studies\/([^/]+)$/, studyPage],
   [/^\/studies\/([^/]+)\/trials\/(\d+)$/, trialPage],
@@ -88,7 +90,7 @@ function askToken(error) {
       }
     },
   }, h("h1", {}, "This dashboard needs a token"),
-  h("p", { class: "under" }, "It was given to qsearch dashboard as --token or QSEARCH_TOKEN."),
+  h("p", { class: "under" }, "It was given to the server as --token or QSEARCH_TOKEN, or to you by qsearch token."),
   h("p", { class: "head" }, h("label", { for: "token" }, "Token"), input, h("button", { class: "primary" }, "Open")), told);
   replace(main, form);
   if (error.what !== "a token is needed") replace(told, problem(error));

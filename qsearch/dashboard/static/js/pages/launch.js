@@ -1,52 +1,92 @@
-// A new search: a model, data if there are any, how long.
+// A new search: a model, data if there are any, what is wanted, within which limits, how long.
 
 import { get, post, upload } from "../api.js";
 import { card, h, problem, replace } from "../../web/dom.js";
 import { bytes } from "../../web/format.js";
 import { go } from "../router.js";
 
+const PRESETS = {
+  accuracy: ["Keep the accuracy (32 trials)", { trials: 32, drop: "1%", minimize: [] }],
+  small: ["Smallest module within 1 % (64 trials)", { trials: 64, drop: "1%", minimize: ["size"] }],
+  fast: ["Fastest in C within 1 % (64 trials)", { trials: 64, drop: "1%", minimize: ["latency"] }],
+  look: ["A quick look (8 trials)", { trials: 8, drop: "5%", minimize: [] }],
+};
+const METRICS = [["", "top-1 with labels, else SQNR"], ["top1", "top-1"], ["agreement", "agreement with the float model"], ["sqnr", "SQNR"]];
+const COSTS = [["size", "bytes of weights"], ["latency", "CPU time in C"]];
+const KINDS = { onnx: "onnx", npz: "npz", npy: "npy", zip: "zip" };
+
 export async function launchPage(page) {
-  const { allow_launch: allowed } = await get("/studies?limit=1");
+  const [{ allow_launch: allowed }, me] = await Promise.all([get("/studies?limit=1"), get("/me")]);
   page.crumbs(["new search"]);
   if (!allowed) {
-    page.show(h("h1", {}, "New search"), problem({ what: "Searches cannot be started from here.", fix: "Start the dashboard with --allow-launch." }));
+    page.show(h("h1", {}, "New search"), problem(me.queue === null
+      ? { what: "Searches cannot be started from here.", fix: "Start the dashboard with --allow-launch, or qsearch serve." }
+      : { what: "Your token may read, and start nothing.", fix: "Ask the server's operator for one: qsearch token NAME --may submit." }));
     return;
   }
   const told = h("div", {});
   const about = h("div", {});
   const field = (id, type, extra = {}) => h("input", { id, type, ...extra });
+  const choice = (id, options) => h("select", { id }, options.map(([key, words]) => h("option", { value: key }, words)));
   const model = field("model", "file", { accept: ".onnx" });
-  const calib = field("calib", "file", { accept: ".npz" });
-  const evaluation = field("eval", "file", { accept: ".npz" });
-  const name = field("name", "text", { required: true, pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", title: "letters, digits and . _ -", value: `search-${Date.now().toString(36)}` });
-  const trials = field("trials", "number", { min: 1, max: 100000, value: 32 });
+  const calib = field("calib", "file", { accept: ".npz,.npy,.zip" });
+  const evaluation = field("eval", "file", { accept: ".npz,.npy,.zip" });
+  const name = field("name", "text", { pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", title: "letters, digits and . _ -", placeholder: "that of the model" });
+  const preset = choice("preset", Object.entries(PRESETS).map(([key, [words]]) => [key, words]));
+  const metric = choice("metric", METRICS);
+  const costs = COSTS.map(([key, words]) => [h("input", { type: "checkbox", id: `least-${key}`, value: key }), h("label", { for: `least-${key}` }, words)]);
+  const trials = field("trials", "number", { min: 1, max: 100000, value: 32, required: true });
   const drop = field("drop", "text", { required: true, pattern: "[0-9]{1,3}(\\.[0-9]{1,6})?%?", title: "a fraction or a share of the baseline: 0.01, 1%", value: "1%" });
-  const workers = field("workers", "number", { min: 1, max: 256, value: 1 });
-  const button = h("button", { class: "primary" }, "Start");
+  const size = field("size", "text", { pattern: "[0-9]+(\\.[0-9]+)?[kKmMgG]?", title: "bytes: 300k, 2M", placeholder: "any" });
+  const latency = field("latency", "number", { min: 0, step: "any", placeholder: "any" });
+  const pool = choice("pool", me.queue.pools.map((each) => [each, each]));
+  const workers = field("workers", "number", { min: 1, max: me.queue.workers, value: me.queue.workers });
+  const priority = field("priority", "number", { min: -10, max: 10, value: 0 });
+  const button = h("button", { class: "primary" }, "Queue the search");
 
   model.addEventListener("change", () => replace(about));
+  preset.addEventListener("change", () => {
+    const [, wanted] = PRESETS[preset.value];
+    trials.value = wanted.trials;
+    drop.value = wanted.drop;
+    for (const [box] of costs) box.checked = wanted.minimize.includes(box.value);
+  });
 
-  async function sent(input, kind) {
+  async function sent(input, kinds) {
     if (!input.files.length) return null;
-    replace(told, h("p", { class: "soft" }, `uploading ${input.files[0].name} (${bytes(input.files[0].size)})…`));
-    const found = await upload(kind, input.files[0]);
+    const [file] = input.files;
+    const kind = KINDS[file.name.split(".").pop().toLowerCase()];
+    if (!kinds.includes(kind)) throw { what: `${file.name} cannot be used.`, fix: `Give ${kinds.map((each) => `.${each}`).join(", ")}; pack a folder of images as a .zip.` };
+    if (file.size > me.queue.max_upload_bytes) throw { what: `${file.name} has ${bytes(file.size)}; ${bytes(me.queue.max_upload_bytes)} are the most.` };
+    replace(told, h("p", { class: "soft" }, `uploading ${file.name} (${bytes(file.size)})…`));
+    const found = await upload(kind, file);
     if (kind === "onnx") replace(about, h("p", { class: "small soft" }, `${found.about.nodes} nodes; inputs ${found.about.inputs.map((each) => `${each.name} (${each.shape.join(", ")})`).join("; ")}`));
-    return found.upload;
+    return `${found.upload}.${kind}`;
+  }
+
+  function wanted() {
+    const found = { trials: Number(trials.value), max_drop: drop.value, pool: pool.value, priority: Number(priority.value) };
+    const least = costs.filter(([box]) => box.checked).map(([box]) => box.value);
+    if (workers.value) found.workers = Number(workers.value);
+    if (name.value) found.name = name.value;
+    if (metric.value) found.metric = metric.value;
+    if (least.length) found.minimize = least;
+    if (size.value) found.max_size = size.value;
+    if (latency.value) found.at_most = { latency: Number(latency.value) };
+    return found;
   }
 
   async function submit(event) {
     event.preventDefault();
     button.disabled = true;
     try {
-      const wish = { model: (await sent(model, "onnx")) ?? "digits", name: name.value, trials: Number(trials.value),
-        max_drop: drop.value, workers: Number(workers.value) };
-      const calibration = await sent(calib, "npz");
-      const labelled = await sent(evaluation, "npz");
-      if (calibration) wish.calib = calibration;
-      if (labelled) wish.eval = labelled;
-      await post("/studies", wish);
-      replace(told, h("p", { class: "soft" }, "started; waiting for its study…"));
-      await appear(wish.name);
+      const asked = { model: (await sent(model, ["onnx"])) ?? "digits", stem: stemOf(model), ...wanted() };
+      for (const [key, input] of [["calib", calib], ["eval", evaluation]]) {
+        const found = await sent(input, ["npz", "npy", "zip"]);
+        if (found) asked[key] = found;
+      }
+      await post("/studies", asked);
+      go("/queue");
     } catch (error) {
       replace(told, problem(error));
     } finally {
@@ -54,22 +94,26 @@ export async function launchPage(page) {
     }
   }
 
-  async function appear(wanted) {
-    for (let tries = 0; tries < 60 && page.current(); tries += 1) {
-      const { studies } = await get("/studies");
-      const found = studies.find((study) => study.name === wanted);
-      if (found) {
-        go(`/studies/${found.key}`);
-        return;
-      }
-      await new Promise((resolve) => setTimeout(resolve, 1000));
-    }
-    throw { what: "The study did not appear.", where: `runs/${wanted}/launch.log`, fix: "Its log says why." };
-  }
+  const form = (rows) => h("div", { class: "form" }, rows.map(([id, words, input]) => [h("label", { for: id }, words), input]));
+  page.show(h("div", { class: "head" }, h("h1", {}, "New search")),
+    h("p", { class: "under" }, `Queued on this server (${me.queue.max_studies} at a time), and goes on when this page is closed.${usedOf(me)}`),
+    h("form", { onsubmit: submit },
+      card("Model and data", {}, form([["model", "Model (.onnx; none: digits)", model], ["calib", "Calibration data (.npz, .npy, .zip of images)", calib],
+        ["eval", "Evaluation data (the same)", evaluation]]), about),
+      card("Objective and limits", {}, form([["preset", "Preset", preset], ["metric", "Maximise", metric],
+        ["least-size", "Minimise as well", h("div", { class: "tools" }, costs)],
+        ["drop", "Accuracy that may be lost", drop], ["size", "Most bytes of weights", size], ["latency", "Most CPU time of a sample (ms)", latency]])),
+      card("Search", {}, form([["name", "Name", name], ["trials", "Trials", trials], ["pool", "Workers run on", pool], ["workers", "Workers", workers],
+        ["priority", "Priority (10 is first)", priority]]), h("p", { class: "tools" }), button, told)));
+}
 
-  const rows = [["model", "Model (.onnx; none: digits)", model], ["calib", "Calibration data (.npz)", calib], ["eval", "Evaluation data (.npz)", evaluation],
-    ["name", "Name", name], ["trials", "Trials", trials], ["drop", "Accuracy that may be lost", drop], ["workers", "Workers", workers]];
-  page.show(h("div", { class: "head" }, h("h1", {}, "New search")), h("p", { class: "under" }, "Runs on the machine of this dashboard, and goes on when it ends."),
-    card("Model and data", {}, h("form", { onsubmit: submit }, h("div", { class: "form" }, rows.map(([id, words, input]) => [h("label", { for: id }, words), input])),
-      h("p", { class: "tools" }), button), about, told));
+function stemOf(input) {
+  const words = input.files.length ? input.files[0].name.replace(/\.onnx$/i, "").replace(/[^A-Za-z0-9_.-]/g, "_").replace(/^[^A-Za-z0-9]+/, "").slice(0, 55) : "digits";
+  return words || "model";
+}
+
+function usedOf(me) {
+  const parts = [["bytes", me.quota.max_bytes, bytes], ["trials", me.quota.max_trials, String], ["seconds", me.quota.max_seconds, (value) => `${Math.round(value)} s`]]
+    .filter(([, most]) => most !== null).map(([kind, most, words]) => `${words(me.used[kind])} of ${words(most)}${kind === "trials" ? " trials" : ""}`);
+  return parts.length ? ` Used of your quota: ${parts.join(", ")}.` : "";
 }

@@ -46,7 +46,8 @@ export async function studiesPage(page) {
     }));
     replace(body, found.studies.map(row));
     count.textContent = found.total === 1 ? "1 study" : `${found.total} studies`;
-    replace(acts, found.allow_launch ? link("/launch", "New search", { class: "button primary" }) : null);
+    replace(acts, found.has_queue ? link("/queue", "Queue", { class: "button" }) : null,
+      found.allow_launch ? link("/launch", "New search", { class: "button primary" }) : null);
     scroll.hidden = !found.total;
     empty.hidden = Boolean(found.total);
     replace(empty, find.value || asked("state") ? h("p", {}, "No study passes.") : [h("p", {}, "No study yet."), h("p", { class: "small" }, "Start one: ",

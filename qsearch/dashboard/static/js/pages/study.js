@@ -22,7 +22,7 @@ export async function studyPage(page, key) {
   const head = h("div", {});
   const failures = card("Trials that did not complete", {}, h("div", {}));
   const stages = card("Stages", {}, h("div", {}));
-  const notes = notesCard(key, null, study, () => soon(0));
+  const notes = study.can_change ? notesCard(key, null, study, () => soon(0)) : null;
   const drawings = h("div", { class: "inside" });
   let plots = [];
   let offered = null;
@@ -131,7 +131,7 @@ export async function studyPage(page, key) {
 
   // The last of them fills its row.
   function besides() {
-    notes.classList.toggle("wide", stages.hidden === failures.hidden);
+    notes?.classList.toggle("wide", stages.hidden === failures.hidden);
   }
 
   function drawFailures(found) {
@@ -171,14 +171,15 @@ function heading(key, study, changed) {
       toast(`${error.what}${error.fix ? `: ${error.fix}` : ""}`);
     }
   }
+  const may = study.can_change;
   const running = study.state === "running" && study.listening > 0;
   const acts = h("div", { class: "acts" },
-    running ? h("button", { onclick: () => command("pause") }, "Pause") : null,
-    study.paused || (study.can_resume && !study.listening && (study.silent || study.state !== "running") && study.finished < study.target_trials)
+    may && running ? h("button", { onclick: () => command("pause") }, "Pause") : null,
+    may && (study.paused || (study.can_resume && !study.listening && (study.silent || study.state !== "running") && study.finished < study.target_trials))
       ? h("button", { class: "primary", onclick: () => command("resume") }, "Resume") : null,
-    study.listening ? h("button", { class: "danger", onclick: () => command("stop") }, "Stop") : null,
+    may && study.listening ? h("button", { class: "danger", onclick: () => command("stop") }, "Stop") : null,
     study.has_module ? link(`/studies/${key}/module`, "Module", { class: "button" }) : null,
-    study.listening ? null : h("button", { class: "danger", onclick: forget }, "Delete"));
+    !may || study.listening ? null : h("button", { class: "danger", onclick: forget }, "Delete"));
   const facts = [study.model, study.evaluator && `scored by ${study.evaluator}`, study.sampler && `sampler ${study.sampler}`,
     `seed ${study.seed}`, driversOf(study), study.stopped && `stopped: ${study.stopped}`].filter(Boolean);
   return [h("div", { class: "head" }, h("h1", {}, study.name), studyChip(study), acts),

@@ -19,7 +19,7 @@ export async function trialPage(page, key, text) {
   const layers = study.layer_kinds.length ? card("Sensitivity of the layers, of the whole study", { wide: true }, h("div", {})) : null;
   page.show(heading(key, study, trial),
     h("div", { class: "grid" }, failure(trial), scores(study, trial), facts(trial),
-      configuration(trial), shards(study, trial), ratios, layers, ranges, notesCard(key, here, trial, () => again()), logs(trial)));
+      configuration(trial), shards(study, trial), ratios, layers, ranges, study.can_change ? notesCard(key, here, trial, () => again()) : null, logs(trial)));
   const plots = [];
   page.onleave(() => plots.forEach((plot) => plot.close()));
   if (ratios || layers || trial.has_ranges) {

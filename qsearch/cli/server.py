@@ -1,0 +1,444 @@
+"""Commands about servers: the dashboard, the server of a queue, and what its users do."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from qsearch.cli import options
+from qsearch.cli.launch import setting_options
+from qsearch.cli.options import OUTPUT, STUDY, AtLeast, Choice, Command, Decorator, argument, option
+from qsearch.cli.output import table
+from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
+from qsearch.settings import POOLS, Settings
+
+if TYPE_CHECKING:
+    from qsearch.server.client import Client
+
+SERVER: Final = "Server"
+SEARCHES: Final = "Searches"
+QUOTA: Final = "Quota"
+_NOT_SENT: Final = (
+    *("passes", "address", "out", "storage", "artifacts", "sign"),
+    *("fresh", "dry_run", "json"),
+)
+"""Settings of launch that ``submit`` does not take: places of this machine, and own code."""
+_DASHBOARD_STUDIES: Final = 4
+"""Searches that a dashboard with --allow-launch runs at a time."""
+
+
+def listening(default_host: str = "127.0.0.1") -> Decorator:
+    """Where a server listens, and whom it answers."""
+    return options.stacked(
+        option(
+            "--host",
+            metavar="H",
+            default=default_host,
+            help=f"address to listen on ({default_host})",
+            panel=SERVER,
+        ),
+        option(
+            "--port",
+            metavar="P",
+            type=int,
+            default=8090,
+            help="port; 0 takes a free one (8090)",
+            panel=SERVER,
+        ),
+        option(
+            "--token",
+            metavar="T",
+            help="what clients must know (QSEARCH_TOKEN, which others on this machine cannot see "
+            "in the list of processes)",
+            panel=SERVER,
+        ),
+        option(
+            "--allow-host",
+            metavar="NAME",
+            multiple=True,
+            help="a further name of this server; repeatable",
+            panel=SERVER,
+        ),
+        option(
+            "--max-upload",
+            metavar="SIZE",
+            default="256M",
+            help="largest upload (256M)",
+            panel=SEARCHES,
+        ),
+    )
+
+
+@click.command(cls=Command)
+@argument("folder", "DIR", "a run folder, or a folder of them (runs)", required=False)
+@option(
+    "--storage",
+    metavar="URL",
+    help="storage that is shown too (QSEARCH_STORAGE)",
+    panel=STUDY,
+)
+@listening()
+@option("--allow-launch", help="searches may be started from the page", panel=SEARCHES)
+@option(
+    "--launch-pool",
+    type=Choice(POOLS),
+    default="process",
+    help="where workers of such searches run (process)",
+    panel=SEARCHES,
+)
+@options.verbosity
+def dashboard_command(
+    folder: str | None,
+    storage: str | None,
+    allow_launch: bool,
+    launch_pool: str,
+    **where: Any,
+) -> int:
+    """Show studies in a browser, live, until interrupted."""
+    from qsearch.dashboard.server import dashboard
+    from qsearch.run_folder import RUNS
+    from qsearch.server.submission import ServerOptions
+
+    server = None
+    if allow_launch:
+        storage = storage or os.environ.get("QSEARCH_STORAGE") or None
+        server = ServerOptions(
+            root=Path(folder or RUNS),
+            storage=storage,
+            max_studies=_studies_of(storage, _DASHBOARD_STUDIES),
+            workers=_cores(),
+            pools=(launch_pool,),
+        )
+    _serve(dashboard, folder, storage=storage, server=server, **where)
+    return EXIT_OK
+
+
+@click.command(cls=Command)
+@argument("folder", "DIR", "where studies and uploads lie; made if need be (runs)", required=False)
+@option(
+    "--storage",
+    metavar="URL",
+    help="postgresql://… for the queue and all studies (QSEARCH_STORAGE; files in DIR)",
+    panel=STUDY,
+)
+@listening()
+@option("--tokens", metavar="FILE", help="users and their tokens (DIR/tokens.json)", panel=SERVER)
+@option(
+    "--max-studies",
+    metavar="N",
+    type=AtLeast(1),
+    help="studies that run at a time (1)",
+    panel=SEARCHES,
+)
+@option(
+    "--workers",
+    metavar="N",
+    type=AtLeast(1),
+    help="workers of a study, and the most it may ask for (cores / --max-studies)",
+    panel=SEARCHES,
+)
+@option(
+    "--pool",
+    type=Choice(("process", "ray")),
+    multiple=True,
+    help="where workers run; repeatable, the first unless a study says (process)",
+    panel=SEARCHES,
+)
+@option("--address", metavar="A", help="Ray cluster of the pool ray", panel=SEARCHES)
+@options.verbosity
+def serve_command(
+    folder: str | None,
+    storage: str | None,
+    tokens: str | None,
+    max_studies: int | None,
+    workers: int | None,
+    pool: tuple[str, ...],
+    address: str | None,
+    **where: Any,
+) -> int:
+    """Run studies that users submit, from a queue, until interrupted.
+
+    \b
+    qsearch token ann --may submit       a token for each user
+    qsearch serve --host 0.0.0.0         the page and the API, on port 8090
+    qsearch submit --server URL …        on any machine
+
+    Without tokens it answers this machine only. Searches go on when it ends; started again, it
+    finds them.
+    """
+    from qsearch.dashboard.server import dashboard
+    from qsearch.errors import SettingsError
+    from qsearch.run_folder import RUNS
+    from qsearch.server.submission import ServerOptions
+    from qsearch.server.tokens import TOKENS_FILE, Tokens
+
+    root = Path(folder or RUNS)
+    if address is not None and "ray" not in pool:
+        raise SettingsError(
+            "only the pool ray joins a cluster", where="--address", fix="add --pool ray"
+        )
+    file = Path(tokens) if tokens else root / TOKENS_FILE
+    if tokens and not file.is_file():
+        raise SettingsError(
+            f"there is no file {tokens}",
+            where="--tokens",
+            fix=f"qsearch token NAME --tokens {tokens}",
+        )
+    root.mkdir(parents=True, exist_ok=True)
+    storage = storage or os.environ.get("QSEARCH_STORAGE") or None
+    most = max_studies or 1
+    server = ServerOptions(
+        root=root,
+        storage=storage,
+        max_studies=most,
+        workers=workers or max(1, _cores() // most),
+        pools=tuple(dict.fromkeys(pool)) or ("process",),
+        address=address,
+    )
+    known = Tokens(file) if file.is_file() else None
+    if known is not None:
+        known.users()  # a file that cannot be read is told now
+    _serve(dashboard, str(root), storage=storage, server=server, tokens=known, **where)
+    return EXIT_OK
+
+
+def _serve(
+    dashboard: Any, folder: str | None, allow_host: tuple[str, ...] = (), **where: Any
+) -> None:
+    from qsearch.process import logging_to
+
+    with logging_to(options.given_verbosity() or 0):
+        dashboard(folder, allow_hosts=allow_host, **where)
+
+
+def _studies_of(storage: str | None, most: int) -> int:
+    """SQLite admits one driver to a database."""
+    return 1 if storage is not None and storage.startswith("sqlite") else most
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+# Users ------------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@argument("name", "NAME", "of the user")
+@argument("folder", "DIR", "of the server (runs)", required=False)
+@option("--tokens", metavar="FILE", help="the file (DIR/tokens.json)", panel=SERVER)
+@option(
+    "--may",
+    type=Choice(("read", "submit")),
+    default="submit",
+    help="look, or submit studies and change the own ones (submit)",
+)
+@option("--remove", help="take the token back, at once")
+@option("--max-bytes", metavar="B", help="of all uploads kept: 2G (any)", panel=QUOTA)
+@option(
+    "--max-trials", metavar="N", type=AtLeast(1), help="asked for in 24 hours (any)", panel=QUOTA
+)
+@option(
+    "--max-seconds", metavar="S", type=AtLeast(1), help="of studies in 24 hours (any)", panel=QUOTA
+)
+@options.verbosity
+def token_command(
+    name: str,
+    folder: str | None,
+    tokens: str | None,
+    may: str,
+    remove: bool,
+    max_bytes: str | None,
+    max_trials: int | None,
+    max_seconds: int | None,
+) -> int:
+    """Give a user of a server a new token, and print it; the file keeps its hash only.
+
+    A running server knows it at once. --max-… limit what the user may use.
+    """
+    from qsearch.errors import SettingsError
+    from qsearch.run_folder import RUNS
+    from qsearch.server.tokens import TOKENS_FILE, Quota, Tokens
+    from qsearch.settings import parse_bytes
+
+    users = Tokens(Path(tokens) if tokens else Path(folder or RUNS) / TOKENS_FILE)
+    if remove:
+        users.remove(name)
+        print(f"removed: {name}")
+        return EXIT_OK
+    try:
+        size = None if max_bytes is None else parse_bytes(max_bytes)
+    except ValueError as error:
+        raise SettingsError(f"{max_bytes!r} is no size", where="--max-bytes", fix="2G") from error
+    seconds = None if max_seconds is None else float(max_seconds)
+    print(users.add(name, "read" if may == "read" else "submit", Quota(size, max_trials, seconds)))
+    print(
+        f"{name} may {may}; this is shown once. Written: {users.path}. For the client:\n"
+        "export QSEARCH_TOKEN=…",
+        file=sys.stderr,
+    )
+    return EXIT_OK
+
+
+def server_option(required: bool = False) -> Decorator:
+    """Which server."""
+    return option(
+        "--server",
+        metavar="URL",
+        required=required,
+        help="of `qsearch serve`, with a token in QSEARCH_TOKEN",
+        panel=SERVER,
+    )
+
+
+@click.command(cls=Command)
+@options.model
+@options.dims
+@server_option(required=True)
+@option("--priority", metavar="N", type=int, default=0, help="-10 to 10; greater goes first (0)")
+@option("--wait", help="wait for its end")
+@option("-o", "--out", metavar="FILE", help="wait, and write the verified module: m.qmod")
+@options.stacked(*setting_options(without=_NOT_SENT))
+@option("-c", "--config", metavar="FILE", help="yaml, toml or json with names of flags")
+@option("--json", "as_json", help="the job as one JSON object, last on stdout", panel=OUTPUT)
+@options.verbosity
+def submit_command(
+    server: str,
+    priority: int,
+    wait: bool,
+    out: str | None,
+    config: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Queue a study on a server, with the settings of launch; the same command resumes.
+
+    Model and data are uploaded, unless the server has them. Own code stays here: use launch for it.
+    Exit codes with --wait: those of launch.
+    """
+    from qsearch.config import resolve
+    from qsearch.server.client import Client
+
+    flags = {
+        Settings.model_fields[name].alias or name: value
+        for name, value in given.items()
+        if value not in (None, ())
+    }
+    told = resolve(flags, config_file=config).settings.model
+    flags.pop("model", None)
+    model = options.named_model(told or None)
+    study = flags.pop("study", None)
+    client = Client(server)
+    job = client.submit(model, study=study, priority=priority, config=config, **flags)
+    name = job["name"]
+    if not (wait or out):
+        print(json.dumps(job) if as_json else _submitted(job, client.url))
+        return EXIT_OK
+    print(f"{job['state']:<10} {name}", file=sys.stderr)
+    try:
+        job = client.wait(name, told=_tell)
+    except KeyboardInterrupt:
+        print(
+            f"{name} goes on; end it with `qsearch queue {name} --cancel --server {client.url}`",
+            file=sys.stderr,
+        )
+        raise
+    if as_json:
+        print(json.dumps(job))
+    return _finish(client, job, out, quiet=as_json)
+
+
+def _submitted(job: dict[str, Any], url: str) -> str:
+    place = f", place {job['position']}" if job["position"] else ""
+    return (
+        f"{job['state']:<10} {job['name']}{place}\n"
+        f"next       qsearch queue --server {url}\n"
+        f"           qsearch best {job['name']} --server {url} -o {job['name']}.qmod"
+    )
+
+
+def _tell(job: dict[str, Any], finished: int) -> None:
+    place = f", place {job['position']}" if job["position"] else ""
+    print(f"{job['state']}{place}, {finished} of {job['trials']} trials", file=sys.stderr)
+
+
+def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -> int:
+    """What became of a job; its exit code."""
+    from qsearch.errors import SearchFailedError
+
+    if job["state"] == "failed":
+        error = job["error"] or {"what": "the search failed", "where": None, "fix": None}
+        found = SearchFailedError(error["what"], where=error["where"], fix=error["fix"])
+        print(f"error: {found}", file=sys.stderr)
+        return int(job["exit_code"] or found.exit_code)
+    if job["study"] is None:
+        print(f"{job['state']}: {job['name']}")
+        return EXIT_TARGET_MISSED
+    best = client.best(job["name"])
+    if out is not None:
+        proof = client.download(job["name"], out)
+        best["module"] = f"{out} ({'proved here' if proof.proved else 'not integers only'})"
+    if not quiet:
+        print(best_text(best))
+    return int(job["exit_code"] or (EXIT_OK if job["state"] == "done" else EXIT_TARGET_MISSED))
+
+
+def best_text(best: dict[str, Any]) -> str:
+    """The winner in lines."""
+    lines = [f"study      {best['study']}", f"best       trial {best['number']}"]
+    lines += [
+        f"{name:<10} {value:.4f}"
+        for name, value in (best["score"] or {}).items()
+        if isinstance(value, float) and abs(value) < 1e6
+    ]
+    params = ", ".join(f"{name}={value}" for name, value in best["params"].items())
+    lines += [f"params     {params}", f"module     {best.get('module') or 'on the server'}"]
+    return "\n".join(lines)
+
+
+@click.command(cls=Command)
+@argument("name", "NAME", "one study (all)", required=False)
+@server_option(required=True)
+@option("--cancel", help="end it in good order; a running one writes the best so far")
+@option("--priority", metavar="N", type=int, help="move it: -10 to 10; greater goes first")
+@option("--json", "as_json", help="one JSON array", panel=OUTPUT)
+@options.verbosity
+def queue_command(
+    name: str | None, server: str, cancel: bool, priority: int | None, as_json: bool
+) -> int:
+    """Show the studies of a server: those that run, wait in their order, and ended last."""
+    from qsearch.errors import SettingsError
+    from qsearch.server.client import Client
+
+    if name is None and (cancel or priority is not None):
+        raise SettingsError(
+            "which study?", where="qsearch queue", fix="name it: qsearch queue NAME --cancel"
+        )
+    client = Client(server)
+    if name is None:
+        jobs = client.queue()
+    elif cancel:
+        jobs = [client.cancel(name)]
+    elif priority is not None:
+        jobs = [client.set_priority(name, priority)]
+    else:
+        jobs = [client.job(name)]
+    print(json.dumps(jobs) if as_json else table([_row(job) for job in jobs]))
+    return EXIT_OK
+
+
+def _row(job: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: job[name] for name in ("name", "owner", "state", "position", "priority")}
+    why = job["error"]
+    note = "cancelling" if job["cancelled"] and job["state"] == "running" else None
+    return {
+        **shown,
+        "trials": job["trials"],
+        "seconds": round(job["seconds"]),
+        "note": note if why is None else why["what"],
+    }

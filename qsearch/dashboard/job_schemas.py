@@ -1,0 +1,123 @@
+"""What the API says of the queue: uploads, submissions, jobs, users."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qsearch.dashboard.schemas import ErrorOut, In, Out
+from qsearch.store.records import Job
+
+NAME = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+"""Of a study on a server: it is also a folder."""
+_DATA = r"^[0-9a-f]{64}(\.(npz|npy|zip))?$"
+
+
+class UploadedOut(Out):
+    """A file that the user uploaded; a zip counts as what it unpacked to."""
+
+    upload: str
+    kind: str
+    bytes: int
+
+
+class UploadOut(UploadedOut):
+    """An uploaded file that was read and can be used."""
+
+    about: dict[str, Any]
+
+
+class JobIn(BaseModel):
+    """A study to queue: further fields are settings of ``qsearch launch``, by their names.
+
+    ``model`` is a shipped one or an upload, ``SHA256.KIND``; so are ``calib`` and ``eval``.
+    ``space``, ``preprocess`` and ``hw`` hold what their files hold. Without a ``name`` the server
+    makes one from ``stem``. Greater priorities go first.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    model: Annotated[str, Field(pattern=r"^([a-z0-9_]{1,40}|[0-9a-f]{64}(\.onnx)?)$")] = "digits"
+    name: Annotated[str, Field(pattern=NAME)] | None = None
+    stem: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,55}$")] = "study"
+    priority: Annotated[int, Field(ge=-10, le=10)] = 0
+    calib: Annotated[str, Field(pattern=_DATA)] | None = None
+    eval: Annotated[str, Field(pattern=_DATA)] | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What ``launch`` would be told; a bare hash is an .onnx model or .npz data."""
+        kinds = {"model": "onnx", "calib": "npz", "eval": "npz"}
+        found = {**(self.model_extra or {}), **{name: getattr(self, name) for name in kinds}}
+        for name, kind in kinds.items():
+            if len(found[name] or "") == 64:
+                found[name] = f"{found[name]}.{kind}"
+        return found
+
+
+class PriorityIn(In):
+    """A new priority; greater goes first."""
+
+    priority: Annotated[int, Field(ge=-10, le=10)]
+
+
+class JobOut(Out):
+    """A study in the queue: queued, running, done, failed or cancelled.
+
+    ``position`` 1 is next. ``study`` is the key of the study once it is there. ``attempts`` counts
+    drivers that died on it; ``retry_at`` is when the next one starts. ``exit_code`` is that of
+    ``qsearch launch``: 0, or 1 where no trial kept the limits. ``mine``: the user may change it.
+    """
+
+    name: str
+    owner: str
+    mine: bool
+    state: str
+    position: int | None
+    priority: int
+    trials: int
+    settings: dict[str, Any]
+    study: str | None
+    cancelled: bool
+    attempts: int
+    seconds: float
+    exit_code: int | None
+    error: ErrorOut | None
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    retry_at: float | None
+
+    @classmethod
+    def of(cls, job: Job, position: int | None, study: str | None, *, mine: bool) -> JobOut:
+        """From the store."""
+        why, own = job.failure, ("error", "mine", "position", "settings", "study")
+        return cls(
+            **{name: getattr(job, name) for name in cls.model_fields if name not in own},
+            settings=dict(job.settings),
+            position=position,
+            study=study,
+            mine=mine,
+            error=None if why is None else ErrorOut(what=why.what, where=why.where, fix=why.fix),
+        )
+
+
+class QueueOut(Out):
+    """What a server runs its studies on; ``workers`` is the most that one study gets."""
+
+    max_studies: int
+    workers: int
+    pools: list[str]
+    max_upload_bytes: int
+
+
+class MeOut(Out):
+    """Who asks. ``quota`` and ``used`` are of bytes now, trials and seconds in 24 hours."""
+
+    name: str
+    may: Literal["read", "submit"]
+    api: str
+    quota: dict[str, float | None]
+    used: dict[str, float]
+    queue: QueueOut | None

@@ -1,0 +1,207 @@
+"""The queue: uploads, submissions, who waits, and what a user may still use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path as FilePath
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from qsearch.dashboard.job_schemas import (
+    NAME,
+    JobIn,
+    JobOut,
+    MeOut,
+    PriorityIn,
+    QueueOut,
+    UploadedOut,
+    UploadOut,
+)
+from qsearch.dashboard.schemas import API_VERSION
+from qsearch.dashboard.security import SUBMIT_PATH, UPLOAD_PATH
+from qsearch.dashboard.sources import NotFoundError, study_key
+from qsearch.dashboard.state import Shared, SharedDep, UserDep
+from qsearch.errors import StoreError
+from qsearch.server.queue import JobQueue, NotYoursError
+from qsearch.server.tokens import User
+from qsearch.server.uploads import SizeQuotaError
+from qsearch.store.records import Job, Upload
+
+router = APIRouter(tags=["queue"])
+
+Name = Annotated[str, Path(pattern=NAME)]
+Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+Kind = Annotated[str, Query(pattern="^(onnx|npz|npy|zip)$")]
+
+
+@router.get("/api/v1/me")
+def get_me(found: SharedDep, user: UserDep) -> MeOut:
+    """Who asks, what that user may do, and what is used of the quota."""
+    queue = found.queue
+    used = None if queue is None else queue.usage(user)
+    return MeOut(
+        name=user.name,
+        may=user.may,
+        api=API_VERSION,
+        quota={name: getattr(user.quota, name) for name in user.quota.__dataclass_fields__},
+        used={} if used is None else {n: getattr(used, n) for n in used.__dataclass_fields__},
+        queue=None
+        if queue is None
+        else QueueOut(
+            max_studies=queue.options.max_studies,
+            workers=queue.options.workers,
+            pools=list(queue.options.pools),
+            max_upload_bytes=found.policy.max_upload_bytes,
+        ),
+    )
+
+
+# Uploads ----------------------------------------------------------------------------------------
+
+
+@router.post(UPLOAD_PATH, status_code=201)
+async def upload(request: Request, found: SharedDep, user: UserDep, kind: Kind) -> UploadOut:
+    """The bytes of a model or of data; kept if they can be read. A zip holds a folder of images."""
+    queue = require_queue(found)
+    claimed, room = int(request.headers.get("content-length", 0)), queue.uploads.room(user)
+    if room is not None and claimed > room:
+        raise SizeQuotaError(
+            f"{claimed} bytes are more than the {room} that are left of your quota",
+            where="quota of bytes",
+            fix="forget uploads that no study needs any more, or send less",
+        )
+    file, digest = await queue.uploads.receive(request.stream(), user)
+    try:
+        about, kept = await run_in_threadpool(_keep, found, queue, user, (file, digest, kind))
+    finally:
+        file.unlink(missing_ok=True)
+    return UploadOut(upload=digest, kind=kept.kind, bytes=kept.bytes, about=about)
+
+
+@router.get(UPLOAD_PATH)
+def list_uploads(found: SharedDep, user: UserDep) -> list[UploadedOut]:
+    """What the user uploaded, oldest first."""
+    queue = require_queue(found)
+    listed = queue.repository.uploads_of(queue.server, user.name)
+    return [UploadedOut(upload=one.sha256, kind=one.kind, bytes=one.bytes) for one in listed]
+
+
+@router.get(UPLOAD_PATH + "/{sha256}")
+def get_upload(sha256: Sha256, kind: Kind, found: SharedDep, user: UserDep) -> UploadedOut:
+    """Whether the user uploaded this file before: then it needs not be sent again."""
+    kept = require_queue(found).uploads.owned(user, sha256, kind)
+    if kept is None:
+        raise NotFoundError("you have not uploaded this file", where=sha256)
+    return UploadedOut(upload=kept.sha256, kind=kept.kind, bytes=kept.bytes)
+
+
+@router.post(UPLOAD_PATH + "/{sha256}/delete", status_code=204, responses={204: {}})
+def delete_upload(sha256: Sha256, found: SharedDep, user: UserDep) -> Response:
+    """Forget a file that no study of the user needs any more."""
+    require_queue(found).forget_upload(user, sha256)
+    return Response(status_code=204)
+
+
+# Jobs -------------------------------------------------------------------------------------------
+
+
+@router.post(SUBMIT_PATH, status_code=201)
+def submit(asked: JobIn, found: SharedDep, user: UserDep) -> JobOut:
+    """Queue a study with the settings of ``qsearch launch``; files are named by their uploads.
+
+    The same submission once more goes on with the study that is there.
+    """
+    queue = require_queue(found)
+    job = queue.submit(
+        user, asked.settings, name=asked.name, stem=asked.stem, priority=asked.priority
+    )
+    return _told(found, queue, user, job)
+
+
+@router.get("/api/v1/jobs")
+def list_jobs(
+    found: SharedDep, user: UserDep, ended: Annotated[int, Query(ge=0, le=1000)] = 50
+) -> list[JobOut]:
+    """All jobs that wait or run, in the order in which they run, then the last that ended."""
+    queue = require_queue(found)
+    jobs = queue.jobs()
+    running = [(job, place) for job, place in jobs if job.state == "running"]
+    waiting = sorted((each for each in jobs if each[1] is not None), key=lambda each: each[1] or 0)
+    over = [each for each in jobs if each[0].state not in ("queued", "running")]
+    over.sort(key=lambda each: -(each[0].finished_at or 0.0))
+    shown = [*running, *waiting, *over[:ended]]
+    return [_job_out(found, queue, user, job, place) for job, place in shown]
+
+
+@router.get("/api/v1/jobs/{name}")
+def get_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
+    """One job: where it stands, why it failed, and the key of its study."""
+    queue = require_queue(found)
+    return _told(found, queue, user, queue.job(name))
+
+
+@router.post("/api/v1/jobs/{name}/cancel")
+def cancel_job(name: Name, found: SharedDep, user: UserDep) -> JobOut:
+    """End a job in good order: one that runs writes the best so far first."""
+    queue = require_queue(found)
+    return _told(found, queue, user, queue.cancel(name, user))
+
+
+@router.post("/api/v1/jobs/{name}/priority")
+def set_priority(name: Name, asked: PriorityIn, found: SharedDep, user: UserDep) -> JobOut:
+    """Move a job that waits: greater goes first."""
+    queue = require_queue(found)
+    return _told(found, queue, user, queue.move(name, user, asked.priority))
+
+
+def require_queue(found: Shared) -> JobQueue:
+    """The queue of this server.
+
+    Raises:
+        NotYoursError: it has none.
+    """
+    if found.queue is None:
+        raise NotYoursError(
+            "searches cannot be started from here",
+            where="qsearch dashboard",
+            fix="start it with --allow-launch, or start `qsearch serve`",
+        )
+    return found.queue
+
+
+def _keep(
+    found: Shared, queue: JobQueue, user: User, sent: tuple[FilePath, str, str]
+) -> tuple[dict[str, Any], Upload]:
+    """Read what was sent in a process of its own, then give it its name."""
+    file, digest, kind = sent
+    if kind != "zip":
+        about = json.loads(found.inspection.ask(kind, file))
+        return about, queue.uploads.keep(user, file, digest, kind)
+    with queue.uploads.unpacked() as folder:
+        about = json.loads(found.inspection.ask(kind, file, out=str(folder.absolute())))
+        return about, queue.uploads.keep(user, folder, digest, kind)
+
+
+def _told(found: Shared, queue: JobQueue, user: User, job: Job) -> JobOut:
+    places = {each.id: place for each, place in queue.jobs()} if job.state == "queued" else {}
+    return _job_out(found, queue, user, job, places.get(job.id))
+
+
+def _job_out(found: Shared, queue: JobQueue, user: User, job: Job, place: int | None) -> JobOut:
+    key = _study_key(found, queue, job) if job.started_at is not None else None
+    return JobOut.of(job, place, key, mine=user.owns(job.owner))
+
+
+def _study_key(found: Shared, queue: JobQueue, job: Job) -> str | None:
+    """The study of a job, once its driver has made it."""
+    folder = None if queue.options.storage is not None else queue.options.folder(job.name)
+    if folder is not None and not folder.database.is_file():
+        return None
+    source = found.sources.of(None if folder is None else folder.path)
+    try:
+        study = found.sources.repository(source).find_study(job.name)
+    except StoreError:  # a driver is just making it
+        return None
+    return None if study is None else study_key(source, study)

@@ -1,0 +1,338 @@
+"""``qsearch.Client``: uploads, submits, watches and downloads; everything is checked on this side.
+
+Only the standard library speaks to the server, so that a program that submits loads little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote, urlencode
+
+from qsearch.data import check_exists
+from qsearch.errors import SearchError, SearchFailedError, SettingsError
+from qsearch.model_file import SHIPPED
+from qsearch.server.connection import (
+    Connection,
+    NotFoundError,
+    ServerError,
+    UnavailableError,
+    UnreachableError,
+    Whole,
+)
+from qsearch.server.packing import data_file, model_file, told_settings
+
+if TYPE_CHECKING:
+    from qsearch.modules.verification import Verification
+
+PathLike = str | os.PathLike[str]
+T = TypeVar("T")
+
+API: Final = "1."
+"""How the versions begin of servers that this client understands."""
+POLL_S: Final = 1.0
+AWAY_S: Final = 60.0
+"""How long ``wait`` waits for a server that went away: it may be starting again."""
+_ENDED: Final = ("done", "failed", "cancelled")
+_PAGE: Final = 500
+
+
+class Client:
+    """A server of studies, started with ``qsearch serve``.
+
+    Every method raises ServerError where the server refuses, with what, where and fix, and
+    UnreachableError where nobody answers.
+
+    Args:
+        url: as the server printed it: http://host:8090.
+        token: of a user; None is QSEARCH_TOKEN.
+        timeout_s: seconds in which a connection has to move.
+    Example::
+
+        client = qsearch.Client("http://gpu-box:8090", token="qs_…")
+        job = client.submit("m.onnx", calib="calib.npz", trials=64)
+        if client.wait(job["name"])["state"] == "done":
+            client.download(job["name"], "m.qmod")
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 60.0) -> None:
+        token = token or os.environ.get("QSEARCH_TOKEN") or None
+        self._server = Connection(url, token, timeout_s)
+        self.url = self._server.url
+
+    def me(self) -> dict[str, Any]:
+        """Who the token stands for, what that user may do, and what is used of the quota."""
+        found: dict[str, Any] = self._server.ask("/me")
+        if not str(found["api"]).startswith(API):
+            raise UnreachableError(
+                f"the server speaks version {found['api']}, and this client {API}x",
+                where=self.url,
+                fix="use the version of qsearch that the server has",
+            )
+        return found
+
+    # Submitting -----------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        model: Any,
+        *,
+        calib: Any = None,
+        eval: Any = None,
+        trials: int | None = None,
+        study: str | None = None,
+        priority: int = 0,
+        config: PathLike | None = None,
+        **settings: Any,
+    ) -> dict[str, Any]:
+        """Upload what the server has not, and queue a study; the same call again continues it.
+
+        Args:
+            model: path of an ONNX file, a shipped model ("digits"), a ModelProto, or its bytes.
+            calib, eval: a path (.npz, .npy, folder of images), or arrays as ``launch`` takes them.
+            trials: of the study in total.
+            study: its name on the server; None makes one from the model's.
+            priority: -10 to 10; greater goes first.
+            config: configuration file with the names of the flags.
+            settings: further settings of ``qsearch.launch``; not those about places and own code.
+        Returns:
+            The job: ``name``, ``state``, ``position``, … as ``job`` gives it.
+        Raises:
+            CompilerError: what ``launch`` would refuse is refused here, before anything is sent.
+        """
+        with tempfile.TemporaryDirectory(prefix="qsearch-submit-") as folder:
+            file, stem = model_file(model, Path(folder))
+            given = {"calib": calib, "eval": eval}
+            paths = {n: v for n, v in given.items() if isinstance(v, str | os.PathLike)}
+            flags = {"model": str(file), "trials": trials, **paths, **settings}
+            wanted = told_settings(flags, config)
+            # A file may name the data as well.
+            data = {name: wanted.pop(name, None) for name in given}
+            data |= {name: value for name, value in given.items() if value is not None}
+            for name, value in data.items():
+                if isinstance(value, str | os.PathLike):
+                    check_exists(os.fspath(value), name)
+            self._check_may_submit()
+            wanted.pop("model")
+            wanted["model"] = str(file) if str(file) in SHIPPED else self.upload(file)
+            for name, value in data.items():
+                if value is not None:
+                    wanted[name] = self.upload(data_file(value, name, file, wanted, Path(folder)))
+        asked = {**wanted, "name": study, "stem": stem, "priority": priority}
+        job: dict[str, Any] = self._server.ask("/studies", asked)
+        return job
+
+    def upload(self, path: PathLike) -> str:
+        """Send a file unless the server has it from this user; its reference, ``SHA256.KIND``."""
+        file = Path(path)
+        kind = file.suffix.lower().removeprefix(".")
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            with contextlib.suppress(NotFoundError):
+                self._server.ask(f"/uploads/{digest}?kind={kind}")
+                return f"{digest}.{kind}"
+            stream.seek(0)
+            size = os.fstat(stream.fileno()).st_size
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+            with self._server.open(f"/uploads?kind={kind}", stream, headers) as answer:
+                json.load(answer)
+        return f"{digest}.{kind}"
+
+    def uploads(self) -> list[dict[str, Any]]:
+        """What this user uploaded: ``upload``, ``kind``, ``bytes``."""
+        found: list[dict[str, Any]] = self._server.ask("/uploads")
+        return found
+
+    def forget_upload(self, sha256: str) -> None:
+        """Delete an upload that no unfinished study needs, and make room in the quota."""
+        self._server.ask(f"/uploads/{quote(sha256, safe='')}/delete", {})
+
+    # Watching -------------------------------------------------------------------------------------
+
+    def queue(self) -> list[dict[str, Any]]:
+        """Jobs that run, that wait in their order, and the last that ended."""
+        found: list[dict[str, Any]] = self._server.ask("/jobs")
+        return found
+
+    def job(self, name: str) -> dict[str, Any]:
+        """One job: ``state``, ``position``, ``error``, ``exit_code``, ``study``, …"""
+        found: dict[str, Any] = self._server.ask(f"/jobs/{quote(name, safe='')}")
+        return found
+
+    def status(self, name: str) -> dict[str, Any]:
+        """How a study stands: ``finished``, ``target_trials``, ``best``, ``verdict``, ``phase``."""
+        found: dict[str, Any] = self._server.ask(f"/studies/{self._key(name)}")
+        return found
+
+    def trials(self, name: str) -> list[dict[str, Any]]:
+        """One row per trial, by number; fractions are 0..1."""
+        rows: list[dict[str, Any]] = []
+        path = f"/studies/{self._key(name)}/trials"
+        while True:
+            after = rows[-1]["number"] if rows else -1
+            page = self._server.ask(f"{path}?{urlencode({'limit': _PAGE, 'after': after})}")["rows"]
+            rows += page
+            if len(page) < _PAGE:
+                return rows
+
+    def best(self, name: str) -> dict[str, Any]:
+        """The winner so far: all that is known of its trial.
+
+        Raises:
+            SearchFailedError: no trial was completed.
+        """
+        found = self.status(name)
+        if found["best"] is None:
+            raise SearchFailedError(
+                f"study {name!r} has no complete trial", where=self.url, fix=found["phase"]
+            )
+        number = found["best"]["number"]
+        best: dict[str, Any] = self._server.ask(f"/studies/{found['key']}/trials/{number}")
+        return {"study": name, **best}
+
+    def events(self, name: str, after: int = 0) -> Iterator[dict[str, Any]]:
+        """The history of a study: ``id``, ``kind``, ``trial``, ``data``, ``at``.
+
+        Args:
+            after: id of the last event that is known.
+        """
+        path = f"/studies/{self._key(name)}/events"
+        while page := self._server.ask(f"{path}?{urlencode({'after': after, 'limit': 1000})}"):
+            yield from page
+            after = page[-1]["id"]
+
+    def wait(
+        self,
+        name: str,
+        *,
+        timeout_s: float | None = None,
+        told: Callable[[dict[str, Any], int], None] | None = None,
+    ) -> dict[str, Any]:
+        """Wait until a job is over; a server that starts again is waited for.
+
+        Args:
+            timeout_s: None waits as long as it takes.
+            told: called with the job and the number of finished trials, whenever they change.
+        Returns:
+            The job.
+        Raises:
+            UnreachableError: the server was away for a minute, or the time is over.
+        """
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        last: tuple[Any, ...] = ()
+        while True:
+            job, finished = self._patiently(lambda: self._progress(name))
+            now = (job["state"], job["position"], finished)
+            if told is not None and now != last:
+                told(job, finished)
+            last = now
+            if job["state"] in _ENDED:
+                return job
+            if end is not None and time.monotonic() > end:
+                raise UnreachableError(
+                    f"study {name!r} is {job['state']} after {timeout_s:g} s",
+                    where=self.url,
+                    fix="wait longer; it goes on without you",
+                )
+            time.sleep(POLL_S)
+
+    # Changing and taking --------------------------------------------------------------------------
+
+    def cancel(self, name: str) -> dict[str, Any]:
+        """End a job in good order: one that runs writes the best so far first."""
+        found: dict[str, Any] = self._server.ask(f"/jobs/{quote(name, safe='')}/cancel", {})
+        return found
+
+    def set_priority(self, name: str, priority: int) -> dict[str, Any]:
+        """Move a job that waits: -10 to 10; greater goes first."""
+        found: dict[str, Any] = self._server.ask(
+            f"/jobs/{quote(name, safe='')}/priority", {"priority": priority}
+        )
+        return found
+
+    def download(self, name: str, path: PathLike) -> Verification:
+        """Fetch the winner's module and verify it here; a file that is refuted is not kept.
+
+        Args:
+            path: where the .qmod is written.
+        Returns:
+            What was proved on this machine.
+        Raises:
+            SearchFailedError: it is refuted, and floats were not asked for.
+        """
+        from qsearch.modules.verification import verify
+
+        target = Path(path)
+        if not target.absolute().parent.is_dir():
+            raise SettingsError(
+                "there is no such folder", where=str(target.absolute().parent), fix="correct --out"
+            )
+        job = self.job(name)
+        with (
+            self._server.open(f"/studies/{self._key(name)}/files/best.qmod") as answer,
+            tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=".part-") as folder,
+        ):
+            part = Path(folder) / (target.name if target.suffix == ".qmod" else "best.qmod")
+            with part.open("wb") as stream:
+                shutil.copyfileobj(Whole(answer), stream)
+            found = verify(part)
+            if not found.acceptable() and not job["settings"].get("allow_float"):
+                why = "; ".join(str(finding) for finding in found.findings[:3])
+                raise SearchFailedError(
+                    f"the module of {name!r} is refuted: {why or found.record}",
+                    where=self.url,
+                    fix="do not use it; tell the server's operator",
+                )
+            part.replace(target)
+        return found
+
+    # Asking ---------------------------------------------------------------------------------------
+
+    def _check_may_submit(self) -> None:
+        me = self.me()
+        if me["may"] != "submit" or me["queue"] is None:
+            raise ServerError(
+                "the server has no queue"
+                if me["queue"] is None
+                else f"the token of {me['name']} may read, and submit nothing",
+                where=self.url,
+                fix="ask its operator: qsearch serve"
+                if me["queue"] is None
+                else "ask its operator for one: qsearch token NAME --may submit",
+            )
+
+    def _key(self, name: str) -> str:
+        """The key of a study in addresses."""
+        job = self.job(name)
+        if job["study"] is None:
+            raise SearchError(
+                f"study {name!r} has not begun: it is {job['state']}",
+                where=self.url,
+                fix="wait; `qsearch queue` tells its place"
+                if job["error"] is None
+                else job["error"]["what"],
+            )
+        return str(job["study"])
+
+    def _progress(self, name: str) -> tuple[dict[str, Any], int]:
+        job = self.job(name)
+        key = job["study"]
+        return job, 0 if key is None else self._server.ask(f"/studies/{key}")["finished"]
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        end = time.monotonic() + AWAY_S
+        while True:
+            try:
+                return ask()
+            except (UnreachableError, UnavailableError):
+                if time.monotonic() > end:
+                    raise
+            time.sleep(POLL_S)

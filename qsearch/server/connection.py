@@ -1,0 +1,150 @@
+"""Requests to a server, with the standard library alone; every failure is one of our errors."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from typing import IO, Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from qsearch.errors import SearchError, SettingsError
+
+_MAX_ANSWER: Final = 256 << 20
+
+
+class ServerError(SearchError):
+    """The server refused a request; ``status`` is the HTTP status."""
+
+    status: int = 0
+
+
+class UnreachableError(SearchError):
+    """The server does not answer."""
+
+
+class NotFoundError(ServerError):
+    """The server has no such thing."""
+
+
+class UnavailableError(ServerError):
+    """The server cannot answer now: it starts again, or its database does."""
+
+
+class Connection:
+    """The API of one server.
+
+    Args:
+        url: of the server; ``http://`` unless it says.
+        token: of the user, sent with every request; never to where a redirect leads.
+        timeout_s: seconds in which a connection has to move.
+    Raises:
+        SettingsError: no address.
+    """
+
+    def __init__(self, url: str, token: str | None, timeout_s: float) -> None:
+        try:
+            split = urlsplit(url if "://" in url else f"http://{url}")
+            known = split.scheme in ("http", "https") and split.hostname and split.port != 0
+        except ValueError:
+            known = None
+        if not known:
+            raise SettingsError(
+                f"{url!r} is no address of a server", where="--server", fix="http://host:8090"
+            )
+        self.url = f"{split.scheme}://{split.netloc}{split.path.rstrip('/')}"
+        self._token = token
+        self._timeout_s = timeout_s
+        self._opener = build_opener(_NoRedirect)
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        with self.open(path, data, headers) as answer:
+            found = answer.read(_MAX_ANSWER)
+        try:
+            return json.loads(found) if found else None
+        except ValueError as error:
+            raise self._no_server() from error
+
+    def open(
+        self, path: str, body: IO[bytes] | bytes | None = None, headers: Mapping[str, str] = {}
+    ) -> http.client.HTTPResponse:
+        """Send a request to the API.
+
+        Raises:
+            ServerError, UnreachableError: see the class.
+        """
+        request = Request(f"{self.url}/api/v1{path}", data=body, headers=dict(headers))
+        if self._token is not None:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        try:
+            answer: http.client.HTTPResponse = self._opener.open(request, timeout=self._timeout_s)
+            return answer
+        except HTTPError as error:
+            raise self._refused(error) from error
+        except (URLError, OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, ssl.SSLError):
+                raise UnreachableError(
+                    f"no secure connection: {reason.reason or reason}",
+                    where=self.url,
+                    fix="check the certificate, or whether the server speaks http",
+                ) from error
+            said = getattr(reason, "strerror", None) or str(reason) or type(error).__name__
+            raise UnreachableError(
+                f"the server does not answer: {said}",
+                where=self.url,
+                fix="check the address that `qsearch serve` printed, and that it runs",
+            ) from error
+
+    def _refused(self, error: HTTPError) -> SearchError:
+        try:
+            told = json.loads(error.read(1 << 20))
+            what, where, fix = str(told["what"]), told.get("where"), told.get("fix")
+        except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+            if error.code in (502, 503, 504):
+                return UnavailableError(
+                    f"the server is not there: {error.code}", where=self.url, fix="try again"
+                )
+            return self._no_server()
+        if error.code == 401:
+            fix = "set QSEARCH_TOKEN to the token that the server's operator gave you"
+        kinds = {404: NotFoundError, 503: UnavailableError}
+        found = kinds.get(error.code, ServerError)(what, where=where or self.url, fix=fix)
+        found.status = error.code
+        return found
+
+    def _no_server(self) -> UnreachableError:
+        return UnreachableError(
+            "what answers there is no server of qsearch",
+            where=self.url,
+            fix="check the address that `qsearch serve` printed",
+        )
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirect would send the token elsewhere."""
+
+    def redirect_request(self, *args: Any) -> None:
+        """Refuse."""
+
+
+class Whole:
+    """A body whose end is an error where less came than was announced."""
+
+    def __init__(self, answer: http.client.HTTPResponse) -> None:
+        self._answer = answer
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes."""
+        try:
+            found = self._answer.read(size)
+        except (OSError, http.client.HTTPException) as error:
+            raise UnreachableError("the download was cut off", fix="try again") from error
+        if not found and self._answer.length:
+            raise UnreachableError("the download was cut off", fix="try again")
+        return found

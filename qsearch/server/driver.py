@@ -1,0 +1,249 @@
+"""The driver of a job: a process of its own, which the server starts, watches and survives.
+
+``python -m qsearch.server.driver JOB LOCK`` runs one job and stores how it ended. LOCK is an open
+file that the server locked: the lock ends with the process, however that ends. A server that was
+killed finds the jobs of living drivers locked, and waits for them. A job that is not locked and has
+no end was left by a driver that died: it waits again, and its study goes on with its trials.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from compiler.errors import CompilerError
+from qsearch.errors import exit_code_of
+from qsearch.process import EXIT_INTERRUPTED, EXIT_SEARCH_FAILED, interrupts_kept
+from qsearch.run_folder import STORAGE_VARIABLE
+from qsearch.server.submission import ServerOptions, launch_settings
+from qsearch.store.engine import open_engine
+from qsearch.store.records import Failure, Job
+from qsearch.store.repository import Repository
+from workers.errors import BrokenRunError
+
+COUNT_S: Final = 5.0
+"""How often the time of running jobs is added to what their owners used."""
+MOST_DEATHS: Final = 8
+"""Drivers that may die one after the other before a job counts as failed."""
+STEADY_S: Final = 60.0
+"""A driver that lived so long got on: deaths are counted anew."""
+KILL_S: Final = 60.0
+"""How long a driver may take to write the best so far once it is told to end."""
+_SECRETS: Final = ("QSEARCH_TOKEN", STORAGE_VARIABLE)
+_DELAY_S: Final = 5.0
+_LONGEST_DELAY_S: Final = 300.0
+
+log = logging.getLogger("qsearch.server")
+
+
+def delay_after(deaths: int) -> float:
+    """Seconds before the next driver starts: none after the first death, then more and more."""
+    return 0.0 if deaths < 2 else min(_DELAY_S * 2 ** (deaths - 2), _LONGEST_DELAY_S)
+
+
+# Seen from the server -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Running:
+    """A driver that this server started, or found when it started itself."""
+
+    process: subprocess.Popen[bytes] | None
+    since: float
+    counted: float
+    told_to_end: float | None = None
+
+
+@dataclass(slots=True)
+class Drivers:
+    """The drivers of a server's jobs: starts them, and finds out which of them died."""
+
+    options: ServerOptions
+    repository: Repository
+    _running: dict[int, _Running] = field(default_factory=dict)
+
+    def start(self, job: Job) -> None:
+        """Start the driver of a job; it inherits the lock that says it lives."""
+        folder = self.options.folder(job.name)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        environment = {k: v for k, v in os.environ.items() if k not in _SECRETS}
+        with contextlib.ExitStack() as open_files:
+            lock = open_files.enter_context(self._lock_path(job.id).open("a"))
+            _try_lock(lock.fileno())
+            out = open_files.enter_context(folder.launch_log.open("ab"))
+            process = subprocess.Popen(
+                [sys.executable, "-m", "qsearch.server.driver", str(job.id), str(lock.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=(lock.fileno(),),
+                start_new_session=True,
+            )
+        now = time.monotonic()
+        self._running[job.id] = _Running(process, now, now)
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died; the next step sees that
+            # Not in the environment or on the command line: the storage may have a password.
+            process.stdin.write(json.dumps(self.options.to_json()).encode())
+            process.stdin.close()
+        self.repository.note_driver(job.id, process.pid)
+
+    def lives(self, job: Job) -> bool:
+        """Whether a driver holds the lock of the job, whichever server started it."""
+        known = self._running.get(job.id)
+        if known is not None and known.process is not None:
+            known.process.poll()  # reaps it
+        with self._lock_path(job.id).open("a") as lock:
+            lives = not _try_lock(lock.fileno())
+        if lives and known is None:
+            now = time.monotonic()
+            self._running[job.id] = _Running(None, now, now)
+        return lives
+
+    def watch(self, job: Job) -> bool:
+        """Count a driver's time, and end it where it is told to; whether time was added."""
+        known, now = self._running[job.id], time.monotonic()
+        counts = now - known.counted >= COUNT_S
+        if counts:
+            self.repository.add_seconds(job.id, now - known.counted)
+            known.counted = now
+        if job.cancelled and job.pid is not None:
+            first = known.told_to_end is None
+            if first or now - (known.told_to_end or now) >= KILL_S:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(job.pid, signal.SIGTERM if first else signal.SIGKILL)
+                known.told_to_end = now
+        return counts
+
+    def settle(self, gone: Job) -> None:
+        """A driver is gone: its job waits again, unless the driver stored how it ended."""
+        known, now = self._running.pop(gone.id, None), time.monotonic()
+        if known is not None:
+            self.repository.add_seconds(gone.id, now - known.counted)
+        job = self.repository.job(gone.id)  # read after the lock: the driver stores, then lets go
+        if job is None or job.state != "running":
+            return
+        if job.cancelled:
+            self.repository.end_job(job.id, "cancelled")
+            return
+        self._take_back(job)
+        steady = known is not None and now - known.since >= STEADY_S
+        deaths = 1 if steady else job.attempts + 1
+        log.warning("the driver of %s died (%d in a row)", job.name, deaths)
+        if deaths >= MOST_DEATHS:
+            why = Failure(
+                f"its driver died {deaths} times in a row",
+                self.options.folder(job.name).launch_log.name,
+                "the log in its run folder may say why; then submit it again",
+            )
+            self.repository.end_job(job.id, "failed", EXIT_SEARCH_FAILED, why)
+            return
+        self.repository.requeue_job(job.id, deaths, delay_after(deaths))
+
+    def _take_back(self, job: Job) -> None:
+        """Free the trials of a driver of this machine that is known to be dead: no lease runs."""
+        study = self.repository.find_study(job.name) if self.options.storage is not None else None
+        if study is None or job.pid is None:
+            return
+        name = f"{socket.gethostname()}:{job.pid}"
+        drivers = self.repository.drivers_of(study.id, running=True)
+        dead = [driver.id for driver in drivers if driver.name == name]
+        if dead:
+            self.repository.requeue(dead)
+            self.repository.end_drivers(dead)
+
+    def _lock_path(self, job_id: int) -> Path:
+        return self.options.jobs / f"{job_id}.lock"
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock an open file; False where another process holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+# The process itself -------------------------------------------------------------------------------
+
+
+def main(job_id: int, lock: int) -> None:
+    """Run a job to its end, or until a signal."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.set_inheritable(lock, False)
+    options = ServerOptions.from_json(json.load(sys.stdin))
+    queue = Repository(open_engine(options.queue_url, create=False))
+    job = queue.job(job_id)
+    if job is None or job.state != "running":
+        return
+    try:
+        code = _search(job, options)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except BrokenRunError as error:
+        _broken(queue, job, _failure(error, options))
+        return
+    except Exception as error:
+        traceback.print_exc()
+        known = isinstance(error, CompilerError)
+        code = exit_code_of(error) if known else EXIT_SEARCH_FAILED
+        queue.end_job(job_id, "failed", code, _failure(error, options))
+        return
+    if code != EXIT_INTERRUPTED:
+        queue.end_job(job_id, "done", code)
+        return
+    now = queue.job(job_id)
+    if now is not None and now.cancelled:
+        queue.end_job(job_id, "cancelled", code)
+    else:  # told to end by somebody else, such as the machine
+        queue.requeue_job(job_id, job.attempts)
+
+
+def _search(job: Job, options: ServerOptions) -> int:
+    with interrupts_kept():
+        from qsearch.progress import SilentProgress
+        from qsearch.search.launch import run_search
+
+    return int(run_search(launch_settings(job, options), progress=SilentProgress()).exit_code)
+
+
+def _broken(queue: Repository, job: Job, failure: Failure) -> None:
+    """A cluster that is gone may come back: the job waits, and tells why."""
+    deaths = job.attempts + 1
+    if deaths >= MOST_DEATHS:
+        queue.end_job(job.id, "failed", EXIT_SEARCH_FAILED, failure)
+    else:
+        queue.requeue_job(job.id, deaths, delay_after(deaths + 1), failure)
+
+
+def _failure(error: Exception, options: ServerOptions) -> Failure:
+    """What the owner is told; the server's paths stay its own."""
+
+    def masked(text: str | None) -> str | None:
+        for root in (f"{options.root.absolute()}/", f"{options.root}/"):
+            text = None if text is None else text.replace(root, "")
+        return None if text is None else text[:2000]
+
+    if isinstance(error, CompilerError):
+        return Failure(masked(error.what) or "", masked(error.where), masked(error.fix))
+    return Failure(
+        f"unforeseen {type(error).__name__}", "the search", "the log in its run folder says where"
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,129 @@
+"""What a client sends: a model in one file, data in one file, settings without paths."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from qsearch.config import read_config_file, resolve
+from qsearch.data import objects_to_npz
+from qsearch.errors import DataError, ModelFileError, SettingsError
+from qsearch.model_file import find_model, import_model
+from qsearch.server.submission import MAPPINGS, SERVERS_OWN
+from workers.datasets.image_folder import IMAGE_SUFFIXES
+from workers.datasets.registry import input_specs
+
+PathLike = str | os.PathLike[str]
+
+_MODELS: Final = ".onnx"
+_STAMP: Final = (1980, 1, 1, 0, 0, 0)
+_STEM: Final = 55
+
+
+def model_file(model: Any, folder: Path) -> tuple[Path, str]:
+    """A file without parts elsewhere, and a name for its study.
+
+    Raises:
+        ModelFileError: no model.
+    """
+    if not isinstance(model, str | os.PathLike):
+        data = model if isinstance(model, bytes) else getattr(model, "SerializeToString", bytes)()
+        if not data:
+            raise SettingsError(
+                f"a model of type {type(model).__name__} cannot be used",
+                where="model",
+                fix="give the path of an .onnx file, a ModelProto, or its bytes",
+            )
+        path = folder / "model.onnx"
+        path.write_bytes(data)
+        return path, "model"
+    source = find_model(model)
+    stem = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in source.stem)
+    stem = stem.lstrip("_.-")[:_STEM] or "model"
+    if source.calib is not None:
+        return Path(source.name), stem
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        found = onnx.load_model(str(source.path), load_external_data=False)
+        parts = [t for t in found.graph.initializer if t.external_data]
+        if parts:
+            found = onnx.load_model(str(source.path))
+            path = folder / "model.onnx"
+            onnx.save_model(found, str(path), save_as_external_data=False)
+            return path, stem
+    except (DecodeError, onnx.checker.ValidationError, ValueError, OSError) as error:
+        raise ModelFileError(
+            f"this is no ONNX model that can be sent: {(str(error).splitlines() or [''])[0][:200]}",
+            where=str(source.path),
+            fix="give an .onnx file; one of more than 2 GiB cannot be sent",
+        ) from error
+    if source.path.suffix.lower() == _MODELS:
+        return source.path, stem
+    path = folder / "model.onnx"
+    shutil.copyfile(source.path, path)
+    return path, stem
+
+
+def told_settings(flags: Mapping[str, Any], config: PathLike | None) -> dict[str, Any]:
+    """The settings that somebody gave, checked as ``launch`` does; files as what they hold.
+
+    Raises:
+        SettingsError: a value that does not fit, or a file that cannot be read.
+    """
+    mappings = {name: value for name, value in flags.items() if isinstance(value, Mapping)}
+    plain = {n: v for n, v in flags.items() if n not in mappings or n not in MAPPINGS[1:]}
+    resolved = resolve(plain, config_file=None if config is None else Path(config))
+    values = resolved.settings.to_dict()
+    told = {name: values[name] for name, from_ in resolved.sources.items() if from_ != "default"}
+    for name in SERVERS_OWN:
+        told.pop(name, None)
+    if not told.get("passes"):
+        told.pop("passes", None)
+    if told.get("pool") == "auto":
+        del told["pool"]
+    told |= {name: dict(mappings[name]) for name in MAPPINGS if name in mappings}
+    for name in MAPPINGS:
+        value = told.get(name)
+        if isinstance(value, str) and (name != "hw" or Path(value).suffix):
+            told[name] = read_config_file(value)
+    return told
+
+
+def data_file(
+    value: Any, name: str, model: Path, settings: Mapping[str, Any], folder: Path
+) -> Path:
+    """Calibration or evaluation data as a file that can be sent."""
+    if not isinstance(value, str | os.PathLike):
+        module = import_model(find_model(model), settings.get("dim"))
+        return objects_to_npz(value, input_specs(module), folder, name)
+    path = Path(value)
+    if path.is_dir():
+        return _zipped(path, folder / f"{name}.zip")
+    if path.suffix.lower() not in (".npz", ".npy"):
+        raise DataError(
+            f"{path.name} is no file of data that can be sent",
+            where=str(path.absolute()),
+            fix="give an .npz, an .npy or a folder of images",
+        )
+    return path
+
+
+def _zipped(images: Path, target: Path) -> Path:
+    """A folder of images as a zip that is equal for equal folders."""
+    files = sorted(path for path in images.rglob("*") if path.is_file())
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, strict_timestamps=False) as archive:
+        for path in files:
+            name = path.relative_to(images)
+            hidden = any(part.startswith(".") for part in name.parts)
+            wanted = path.suffix.lower() in IMAGE_SUFFIXES or str(name) == "classes.txt"
+            if wanted and not hidden:
+                info = zipfile.ZipInfo(name.as_posix(), _STAMP)
+                with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as out:
+                    shutil.copyfileobj(source, out)
+    return target

@@ -1,0 +1,383 @@
+"""The queue of a server: who may submit what, who waits, and who is next."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from qsearch.errors import RunFolderError, SearchError, SettingsError, StoreError, TakenError
+from qsearch.process import file_lock
+from qsearch.run_folder import RunFolder
+from qsearch.server.driver import Drivers
+from qsearch.server.submission import FILES, GROWING, ServerOptions, checked
+from qsearch.server.tokens import Tokens, User
+from qsearch.server.uploads import QuotaError, Uploads, references
+from qsearch.store.artifacts import write_atomically
+from qsearch.store.engine import Patience, open_engine, parse_url, require_folder
+from qsearch.store.records import Failure, Job, NewJob
+from qsearch.store.repository import Repository
+from qsearch.store.schema import REVISIONS
+
+POLL_S: Final = 0.25
+DAY_S: Final = 24 * 3600.0
+MOST_WAITING: Final = 1000
+_PATIENCE: Final = Patience(5.0)
+"""A user is better told that the database is away than kept waiting."""
+PRIORITIES: Final = range(-10, 11)
+log = logging.getLogger("qsearch.server")
+
+
+class UnknownJobError(SearchError):
+    """The queue has no job of a name."""
+
+
+class NotYoursError(SearchError):
+    """A user may not change what another one submitted, or nothing at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a user used: bytes now, trials and seconds of drivers in the last 24 hours."""
+
+    bytes: int
+    trials: int
+    seconds: float
+
+
+class JobQueue:
+    """Takes submissions, and runs them by priority, a few at a time.
+
+    Users with fewer running studies go first among equal priorities, then older submissions.
+
+    Args:
+        options: where studies lie and what they run on.
+        tokens: the users and their quotas; None where everybody is the operator.
+    """
+
+    def __init__(self, options: ServerOptions, tokens: Tokens | None = None) -> None:
+        self.options = options
+        self.tokens = tokens
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._held = contextlib.ExitStack()
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Take the folder, open the queue, and begin to run what waits; once.
+
+        Raises:
+            SettingsError: another server works on the folder, or SQLite is to hold several studies.
+            StoreError: the database cannot be used, or has an older schema.
+        """
+        if self._thread is not None:
+            return
+        options = self.options
+        if options.storage is not None:
+            require_folder(options.storage)
+            if (
+                parse_url(options.storage).get_backend_name() == "sqlite"
+                and options.max_studies > 1
+            ):
+                raise SettingsError(
+                    "SQLite admits one driver to a database",
+                    where="--storage, --max-studies",
+                    fix="leave --storage out (each study has a file of its own), or use PostgreSQL",
+                )
+        options.jobs.mkdir(parents=True, exist_ok=True)
+        busy = SettingsError(
+            "another server runs the studies of this folder",
+            where=str(options.root),
+            fix="stop it, or serve another folder",
+        )
+        self._held.enter_context(file_lock(options.jobs / "server.lock", busy))
+        self.server = _identity(options.jobs / "server")
+        engine = open_engine(options.queue_url, schemas=REVISIONS[-1:])
+        self.repository = Repository(engine, patience=_PATIENCE)
+        self._held.callback(self.repository.close)
+        self.uploads = Uploads(options.uploads, self.repository, self.server)
+        self.uploads.clear_parts()
+        self._drivers = Drivers(options, self.repository)
+        self._thread = threading.Thread(target=self._run, name="queue", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Start no more; drivers go on, and the next server finds them."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._held.close()
+
+    # What users ask -------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        user: User,
+        settings: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        stem: str = "study",
+        priority: int = 0,
+    ) -> Job:
+        """Queue a study; the same submission once more goes on with the study that is there.
+
+        Args:
+            settings: of ``launch``; files as references of uploads.
+            name: of the study; None makes one from ``stem``.
+        Raises:
+            SettingsError: settings that cannot be used.
+            TakenError: the name is another study's.
+            QuotaError: the user's quota, or the queue, is used up.
+        """
+        found = checked(settings, self.options)
+        given = {key: value for key, value in settings.items() if value is not None}
+        for key in FILES:
+            if references(given.get(key)):
+                self.uploads.require(user, given[key])
+        if priority not in PRIORITIES:
+            least, most = PRIORITIES[0], PRIORITIES[-1]
+            raise SettingsError(
+                f"{priority} is no priority", where="priority", fix=f"{least} to {most}"
+            )
+        with self._lock:
+            known = self._place_for(user, given, name, stem)
+            if isinstance(known, Job) and not _goes_on(known, found.trials):
+                return known
+            self._check_quota(user, found.trials)
+            if isinstance(known, Job):
+                self.repository.reopen_job(known.id, given, found.trials)
+                return self.job(known.name)
+            return self.repository.add_job(
+                NewJob(self.server, known, user.name, priority, given, found.trials)
+            )
+
+    def go_on(self, folder: RunFolder, user: User) -> Job:
+        """Queue the study of a run folder once more, with its own settings.
+
+        Raises:
+            NotYoursError: it is another user's.
+        """
+        name = folder.path.name
+        with self._lock:
+            known = self.repository.jobs(self.server, name=name)
+            if known:
+                require_owner(known[0], user)
+                self.repository.reopen_job(known[0].id, known[0].settings, known[0].trials)
+                return self.job(name)
+            if not user.operator:
+                raise NotYoursError(
+                    "only the server's operator goes on with this study", where=name
+                )
+            return self.repository.add_job(NewJob(self.server, name, user.name, 0, {}, 1))
+
+    def job(self, name: str) -> Job:
+        """The job of this name.
+
+        Raises:
+            UnknownJobError: there is none.
+        """
+        found = self.job_of(name)
+        if found is None:
+            raise UnknownJobError(
+                f"the queue has no study {name!r}", where="name", fix="see `qsearch queue`"
+            )
+        return found
+
+    def job_of(self, study: str) -> Job | None:
+        """The job of a study; None for one that was started otherwise."""
+        found = self.repository.jobs(self.server, name=study)
+        return found[0] if found else None
+
+    def jobs(self) -> list[tuple[Job, int | None]]:
+        """All jobs, oldest first, with the place of those that wait: 1 is next."""
+        jobs = self.repository.jobs(self.server)
+        places = {job.id: place for place, job in enumerate(_in_order(jobs), 1)}
+        return [(job, places.get(job.id)) for job in jobs]
+
+    def cancel(self, name: str, user: User) -> Job:
+        """End a job in good order: a running one writes the best so far.
+
+        Raises:
+            NotYoursError: it is another user's.
+        """
+        job = self.job(name)
+        require_owner(job, user)
+        self.repository.cancel_job(job.id)
+        return self.job(name)
+
+    def move(self, name: str, user: User, priority: int) -> Job:
+        """Give a job that waits another priority.
+
+        Raises:
+            NotYoursError: it is another user's.
+            SettingsError: it does not wait.
+        """
+        job = self.job(name)
+        require_owner(job, user)
+        if not self.repository.set_priority(job.id, priority):
+            raise SettingsError(f"study {name!r} does not wait", where="priority", fix="leave it")
+        return self.job(name)
+
+    def forget_upload(self, user: User, sha256: str) -> None:
+        """Take a file from a user's list, unless a study that is not over needs it.
+
+        Raises:
+            SettingsError: one does.
+        """
+        for job in self.repository.jobs(self.server, states=["queued", "running"]):
+            used = [str(job.settings.get(name)).partition(".")[0] for name in FILES]
+            if job.owner == user.name and sha256 in used:
+                raise SettingsError(
+                    f"study {job.name!r} needs this file", where=sha256, fix="cancel it first"
+                )
+        self.uploads.forget(user, sha256)
+
+    def usage(self, user: User) -> Usage:
+        """What a user used of the quota."""
+        mine = [job for job in self.repository.jobs(self.server) if job.owner == user.name]
+        return _usage(mine, self.uploads.used(user), time.time())
+
+    def _place_for(
+        self, user: User, settings: Mapping[str, Any], name: str | None, stem: str
+    ) -> Job | str:
+        """The job that the submission continues, or a name that is free."""
+        for candidate in [name] if name else [stem, *(f"{stem}-{n}" for n in range(2, 10_000))]:
+            known = self.repository.jobs(self.server, name=candidate)
+            if known and known[0].owner == user.name and _same(known[0].settings, settings):
+                return known[0]
+            if not known and not self._is_taken(candidate):
+                return candidate
+        raise TakenError(
+            f"there is another study {name!r}",
+            where="name",
+            fix="choose another name, or leave it out",
+        )
+
+    def _is_taken(self, name: str) -> bool:
+        if self.options.folder(name).path.exists():
+            return True
+        return self.options.storage is not None and self.repository.find_study(name) is not None
+
+    def _check_quota(self, user: User, trials: int) -> None:
+        jobs = self.repository.jobs(self.server)
+        if sum(job.state == "queued" for job in jobs) >= MOST_WAITING:
+            raise QuotaError(
+                f"{MOST_WAITING} studies wait already", where="queue", fix="try again later"
+            )
+        used = _usage([job for job in jobs if job.owner == user.name], 0, time.time())
+        most = user.quota
+        if most.max_trials is not None and used.trials + trials > most.max_trials:
+            raise QuotaError(
+                f"{trials} trials are more than is left of your {most.max_trials} in 24 hours",
+                where=f"quota of trials, {used.trials} used",
+                fix="ask for fewer, or wait",
+            )
+        if most.max_seconds is not None and used.seconds >= most.max_seconds:
+            raise _out_of_time(most.max_seconds)
+
+    # What the queue does --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        told: str | None = None
+        while not self._stop.is_set():
+            try:
+                self._step()
+                told = None
+            except (StoreError, OSError) as error:  # a database that restarts, a full disk
+                if str(error) != told:
+                    log.error("the queue waits: %s", error)
+                told = str(error)
+            except Exception:
+                log.exception("the queue met an error")
+            self._stop.wait(POLL_S)
+
+    def _step(self) -> None:
+        jobs = self.repository.jobs(self.server, states=["queued", "running"])
+        running = [job for job in jobs if job.state == "running"]
+        for job in running:
+            if not self._drivers.lives(job):
+                self._drivers.settle(job)
+            elif self._drivers.watch(job):
+                self._check_time(job)
+        free = self.options.max_studies - len(running)
+        now = time.time()
+        ready = [job for job in jobs if job.state == "running" or (job.retry_at or 0) <= now]
+        for job in _in_order(ready)[: max(free, 0)]:
+            if self.repository.start_job(job.id):
+                self._drivers.start(job)
+
+    def _check_time(self, job: Job) -> None:
+        user = None if self.tokens is None else self.tokens.users().get(job.owner)
+        most = None if user is None else user.quota.max_seconds
+        if user is not None and most is not None and self.usage(user).seconds >= most:
+            why = _out_of_time(most)
+            self.repository.cancel_job(job.id, Failure(why.what, why.where, why.fix))
+
+
+def require_owner(job: Job, user: User) -> None:
+    """Refuse a user who may not change a job.
+
+    Raises:
+        NotYoursError: it is another user's.
+    """
+    if not user.owns(job.owner):
+        raise NotYoursError(
+            f"study {job.name!r} is {job.owner}'s", where="token", fix=f"ask {job.owner}"
+        )
+
+
+def _in_order(jobs: Sequence[Job]) -> list[Job]:
+    """Those that wait, in the order in which they run; with all that run, for fairness."""
+    busy = Counter(job.owner for job in jobs if job.state == "running")
+    waiting = [job for job in jobs if job.state == "queued"]
+    ahead: Counter[str] = Counter()
+    ordered = []
+    for job in sorted(waiting, key=lambda job: (-job.priority, job.id)):
+        ordered.append((-job.priority, busy[job.owner] + ahead[job.owner], job.id, job))
+        ahead[job.owner] += 1
+    return [job for *_, job in sorted(ordered, key=lambda place: place[:3])]
+
+
+def _goes_on(job: Job, trials: int) -> bool:
+    """Whether a submission of a study that is there asks for more than it has or will have."""
+    if job.state in ("queued", "running"):
+        return False
+    return job.state != "done" or trials > job.trials
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    decide = (set(one) | set(other)) - set(GROWING)
+    return all(one.get(name) == other.get(name) for name in decide)
+
+
+def _usage(jobs: Sequence[Job], size: int, now: float) -> Usage:
+    lately = [job for job in jobs if (job.finished_at or now) > now - DAY_S]
+    asked = sum(job.trials for job in jobs if job.created_at > now - DAY_S)
+    return Usage(size, asked, sum(job.seconds for job in lately))
+
+
+def _out_of_time(most: float) -> QuotaError:
+    return QuotaError(
+        f"your studies ran for the {most:g} s of your quota in 24 hours",
+        where="quota of time",
+        fix="submit the same again tomorrow: finished trials are kept",
+    )
+
+
+def _identity(path: Path) -> str:
+    """The name of the server in its folder, which moves with the folder."""
+    if not path.is_file():
+        write_atomically(path, secrets.token_hex(16).encode())
+    text = path.read_text(encoding="ascii").strip()
+    if len(text) != 32:
+        raise RunFolderError(
+            "the file with the server's name is damaged", where=str(path), fix="restore it"
+        )
+    return text

@@ -1,0 +1,227 @@
+"""What may be submitted: the settings of ``launch`` without paths, imports and places.
+
+A server reads nothing but uploads and plain values for its users, and runs no code of theirs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from compiler.errors import legal_names
+from compiler.fusion.hardware.description import shipped_descriptions
+from qsearch.config import Resolved, check_plain, resolve
+from qsearch.errors import SettingsError
+from qsearch.model_file import SHIPPED
+from qsearch.run_folder import RunFolder
+from qsearch.server.uploads import DATA, MODELS, references
+from qsearch.settings import Settings, is_import_path, names_of_keys
+from qsearch.store.artifacts import write_atomically
+from qsearch.store.records import Job
+
+FILES: Final = ("model", "calib", "eval")
+"""Settings that name an upload; ``model`` may also be a shipped one."""
+MAPPINGS: Final = ("space", "preprocess", "hw")
+"""Settings that name a file for ``launch``, and hold its content here."""
+USER_CODE: Final = ("metric", "sampler", "passes")
+SERVERS_OWN: Final = (
+    *("address", "out", "storage", "artifacts", "study", "sign"),
+    *("fresh", "dry_run", "json", "verbosity"),
+)
+"""Settings that the server decides, or that mean nothing there."""
+GROWING: Final = ("trials", "timeout", "patience", "workers", "pool")
+"""What may differ when a study goes on: it decides how long it takes, not what it finds."""
+WORKER_CPUS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where a server keeps its studies and what it runs them on.
+
+    Attributes:
+        root: folder of run folders; uploads and locks lie beside them.
+        storage: database of the queue and of all studies; None keeps the queue in ``root`` and
+            every study in its run folder.
+        max_studies: studies that run at a time.
+        workers: most workers of one study, and how many it gets unless it says.
+        pools: where workers may run; the first one unless a study says.
+        address: Ray cluster of the pool "ray"; None starts one for each study.
+    """
+
+    root: Path
+    storage: str | None = None
+    max_studies: int = 1
+    workers: int = 1
+    pools: tuple[str, ...] = ("process",)
+    address: str | None = None
+
+    @property
+    def queue_url(self) -> str:
+        """The database of the queue."""
+        return self.storage or f"sqlite:///{(self.root / 'queue.db').absolute()}"
+
+    @property
+    def uploads(self) -> Path:
+        """Where uploads lie."""
+        return self.root / ".uploads"
+
+    @property
+    def jobs(self) -> Path:
+        """Locks of drivers, and small files that their jobs brought."""
+        return self.root / ".jobs"
+
+    def folder(self, name: str) -> RunFolder:
+        """The run folder of a job."""
+        return RunFolder(self.root / name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for the process of a driver."""
+        return {**asdict(self), "root": str(self.root)}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> ServerOptions:
+        """The inverse of ``to_json``."""
+        values = {**plain, "root": Path(plain["root"]), "pools": tuple(plain["pools"])}
+        return cls(**values)
+
+
+def checked(settings: Mapping[str, Any], options: ServerOptions) -> Settings:
+    """The settings of a submission, as ``launch`` would check them.
+
+    Args:
+        settings: by the names of the flags; files as references of uploads.
+    Raises:
+        SettingsError: a setting or a value that a server does not take.
+    """
+    legal = [name for name in names_of_keys() if name not in (*SERVERS_OWN, "passes")]
+    for name in settings:
+        if name in SERVERS_OWN and name in names_of_keys():
+            raise SettingsError(
+                f"a server decides {name} itself", where=f"settings.{name}", fix="leave it out"
+            )
+        if name == "passes":
+            raise _user_code(name)
+        if name not in legal:
+            fix = legal_names(name, legal)
+            raise SettingsError(f"unknown setting {name!r}", where=f"settings.{name}", fix=fix)
+    given = {name: value for name, value in settings.items() if value is not None}
+    _check_places(given)
+    try:
+        check_plain(given)
+    except ValueError as error:
+        raise SettingsError(
+            f"the settings cannot be used: {error}", where="settings", fix="give less"
+        ) from error
+    plain = {name: value for name, value in given.items() if name not in ("preprocess", "hw")}
+    found = resolve({**plain, **_words_of(given)}, environment={}).settings
+    pool = found.pool if "pool" in given else options.pools[0]
+    if pool not in options.pools:
+        raise SettingsError(
+            f"this server has no pool {pool!r}",
+            where="settings.pool",
+            fix=legal_names(pool, options.pools),
+        )
+    _check_size(found, options.workers)
+    return found
+
+
+def launch_settings(job: Job, options: ServerOptions) -> Resolved:
+    """What the driver of a job is told; a job without settings goes on with its run folder.
+
+    Raises:
+        SettingsError: an upload or a run folder that is no longer there.
+    """
+    folder = options.folder(job.name)
+    flags: dict[str, Any] = {"out": str(folder.path), "storage": options.storage}
+    if not job.settings:
+        return resolve(flags, config_file=folder.config, environment={})
+    flags |= {"study": job.name, "pool": options.pools[0], "workers": options.workers}
+    flags |= job.settings
+    for name in FILES:
+        if references(flags.get(name)):
+            flags[name] = str(_upload(options, flags[name]))
+    for name in ("preprocess", "hw"):
+        if isinstance(flags.get(name), Mapping):
+            path = options.jobs / str(job.id) / f"{name}.json"
+            write_atomically(path, json.dumps(flags[name], sort_keys=True).encode())
+            flags[name] = str(path)
+    if flags["pool"] == "ray":
+        flags["address"] = options.address
+    return resolve(flags, environment={})
+
+
+def _upload(options: ServerOptions, reference: str) -> Path:
+    sha256, _, kind = reference.partition(".")
+    path = options.uploads / (f"{sha256}.images" if kind == "zip" else reference)
+    if not path.exists():
+        raise SettingsError(
+            "an upload of the study is no longer there", where=reference, fix="submit it again"
+        )
+    return path
+
+
+def _check_places(given: Mapping[str, Any]) -> None:
+    """Nothing names a file of the server, or code."""
+    model = given.get("model", "")
+    if not (references(model) and model.rpartition(".")[2] in MODELS) and model not in SHIPPED:
+        raise SettingsError(
+            f"{str(model)[:80]!r} is no model of this server",
+            where="settings.model",
+            fix=f"upload an .onnx file, or name a shipped model: {', '.join(SHIPPED)}",
+        )
+    for name in ("calib", "eval"):
+        word = given.get(name)
+        if word is not None and not (references(word) and word.rpartition(".")[2] in DATA):
+            raise SettingsError(
+                f"{name} names no upload",
+                where=f"settings.{name}",
+                fix="upload an .npz, an .npy or a zip of images, and give SHA256.KIND",
+            )
+    for name in MAPPINGS:
+        value = given.get(name)
+        shipped = name == "hw" and value in shipped_descriptions() if isinstance(value, str) else 0
+        if value is not None and not isinstance(value, Mapping) and not shipped:
+            raise SettingsError(
+                f"{name} is a path, and a server reads none for its users",
+                where=f"settings.{name}",
+                fix="give the content of the file",
+            )
+    for name in USER_CODE:
+        value = given.get(name)
+        if isinstance(value, str) and is_import_path(value):
+            raise _user_code(name)
+
+
+def _words_of(given: Mapping[str, Any]) -> dict[str, str]:
+    """Texts in place of what ``launch`` reads from files."""
+    return {
+        name: given[name] if isinstance(given[name], str) else f"{name}.json"
+        for name in ("preprocess", "hw")
+        if name in given
+    }
+
+
+def _check_size(found: Settings, workers: int) -> None:
+    if (found.workers or 1) > workers:
+        raise SettingsError(
+            f"a study of this server has {workers} workers at most",
+            where="settings.workers",
+            fix=f"ask for {workers}, or leave it out",
+        )
+    if found.worker_cpus > WORKER_CPUS:
+        raise SettingsError(
+            f"a worker may use {WORKER_CPUS} cores at most",
+            where="settings.worker_cpus",
+            fix="leave it out",
+        )
+
+
+def _user_code(name: str) -> SettingsError:
+    return SettingsError(
+        f"{name} names code of yours, and a server runs none",
+        where=f"settings.{name}",
+        fix="run `qsearch launch` with it on a machine of yours",
+    )

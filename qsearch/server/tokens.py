@@ -1,0 +1,198 @@
+"""Users of a server: a token each, stored as hashes in one file, with what they may use.
+
+    {"ann": {"may": "submit", "token": sha256, "session": sha256, "max_bytes": 2147483648}}
+
+A token is 32 random bytes, so one round of SHA-256 is enough: it cannot be guessed from its hash.
+The session is what a browser's cookie holds; it follows from the token, and not from the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from compiler.errors import legal_names
+from qsearch.errors import SettingsError
+from qsearch.process import file_lock
+from qsearch.store.artifacts import write_atomically
+
+May = Literal["read", "submit"]
+TOKENS_FILE: Final = "tokens.json"
+_PREFIX: Final = "qs_"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+_MAX_BYTES: Final = 4 << 20
+_MODE: Final = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a user may use; None is any.
+
+    Attributes:
+        max_bytes: of all uploads that the user keeps.
+        max_trials: asked for in 24 hours.
+        max_seconds: of drivers in 24 hours.
+    """
+
+    max_bytes: int | None = None
+    max_trials: int | None = None
+    max_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who sends a request; the operator may change what others own."""
+
+    name: str
+    may: May
+    quota: Quota = field(default_factory=Quota)
+    operator: bool = False
+
+    @property
+    def submits(self) -> bool:
+        """Whether the user may change anything."""
+        return self.may == "submit"
+
+    def owns(self, owner: str) -> bool:
+        """Whether the user may change what ``owner`` submitted."""
+        return self.submits and (self.operator or owner == self.name)
+
+
+OPERATOR: Final = User("operator", "submit", operator=True)
+"""Who started the server, knows its own token, or needs none on the same machine."""
+
+
+class _Entry(BaseModel):
+    """A user in the file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    may: May
+    token: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    session: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    max_bytes: Annotated[int, Field(gt=0)] | None = None
+    max_trials: Annotated[int, Field(gt=0)] | None = None
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
+
+    def user(self, name: str) -> User:
+        limits = {limit.name: getattr(self, limit.name) for limit in fields(Quota)}
+        return User(name, self.may, Quota(**limits))
+
+
+_FILE: Final = TypeAdapter(dict[str, _Entry])
+
+
+def session_of(token: str) -> str:
+    """What a cookie holds in place of the token: shows knowledge of it without being it."""
+    return hmac.new(token.encode(), b"qsearch session", "sha256").hexdigest()
+
+
+@dataclass(slots=True)
+class Tokens:
+    """The users in a file; it is read again when it changed. Safe to use from several threads."""
+
+    path: Path
+    _read: tuple[Any, dict[str, _Entry]] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def find(self, token: str) -> User | None:
+        """The user of a token."""
+        return self._find("token", token)
+
+    def find_session(self, session: str) -> User | None:
+        """The user of a browser's cookie."""
+        return self._find("session", session)
+
+    def add(self, name: str, may: May, quota: Quota) -> str:
+        """Give a user a new token, in place of an earlier one; the token, which is not stored.
+
+        Raises:
+            SettingsError: no name for a user, or the file cannot be read.
+            RunFolderError: the file cannot be written.
+        """
+        if not _NAME.fullmatch(name) or name == OPERATOR.name:
+            raise SettingsError(
+                f"{name!r} is no name for a user",
+                where="NAME",
+                fix="use up to 64 letters, digits and . _ @ -; not the server's own, operator",
+            )
+        token = _PREFIX + secrets.token_urlsafe(32)
+        session = _hash(session_of(token))
+        entry = _Entry(may=may, token=_hash(token), session=session, **asdict(quota))
+        self._change(lambda users: users.update({name: entry}))
+        return token
+
+    def remove(self, name: str) -> None:
+        """Take a user's token back, at once.
+
+        Raises:
+            SettingsError: there is no such user.
+        """
+        users = self.users()
+        if name not in users:
+            fix = legal_names(name, users)
+            raise SettingsError(f"there is no user {name!r}", where=str(self.path), fix=fix)
+        self._change(lambda users: users.pop(name, None))
+
+    def users(self) -> dict[str, User]:
+        """Every user by name.
+
+        Raises:
+            SettingsError: the file cannot be read, or is none of ours.
+        """
+        return {name: entry.user(name) for name, entry in self._entries().items()}
+
+    def _find(self, kind: str, given: str) -> User | None:
+        found, digest = None, _hash(given)
+        for name, entry in self._entries().items():
+            if hmac.compare_digest(getattr(entry, kind), digest):
+                found = entry.user(name)
+        return found
+
+    def _entries(self) -> Mapping[str, _Entry]:
+        with self._lock:
+            try:
+                state = self.path.stat()
+            except FileNotFoundError:
+                return {}
+            version = (state.st_ino, state.st_mtime_ns, state.st_size)
+            if self._read is None or self._read[0] != version:
+                self._read = (version, self._load())
+            return dict(self._read[1])
+
+    def _load(self) -> dict[str, _Entry]:
+        try:
+            with self.path.open("rb") as stream:
+                data = stream.read(_MAX_BYTES + 1)
+            if len(data) > _MAX_BYTES:
+                raise ValueError(f"it holds more than {_MAX_BYTES >> 20} MiB")
+            return _FILE.validate_json(data)
+        except (OSError, ValueError, ValidationError) as error:
+            raise SettingsError(
+                f"the file of tokens cannot be used: {str(error).splitlines()[0][:200]}",
+                where=str(self.path),
+                fix="restore it, or delete it and give every user a new token: qsearch token NAME",
+            ) from error
+
+    def _change(self, change: Any) -> None:
+        busy = SettingsError("another command changes the file", where=str(self.path), fix="wait")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with file_lock(self.path.with_name(f".{self.path.name}.lock"), busy):
+            users = dict(self._entries())
+            change(users)
+            plain = {name: entry.model_dump(exclude_none=True) for name, entry in users.items()}
+            write_atomically(self.path, json.dumps(plain, indent=1).encode() + b"\n", _MODE)
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

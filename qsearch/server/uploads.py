@@ -1,0 +1,203 @@
+"""Files that users sent: kept once under their sha256, counted for each user who sent them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from qsearch.errors import SearchError, SettingsError
+from qsearch.server.tokens import User
+from qsearch.store.records import Upload
+from qsearch.store.repository import Repository
+
+Kind = Literal["onnx", "npz", "npy", "zip"]
+MODELS: Final = ("onnx",)
+DATA: Final = ("npz", "npy", "zip")
+"""A zip holds a folder of images, and is kept unpacked."""
+
+_REFERENCE: Final = re.compile(r"([0-9a-f]{64})\.(onnx|npz|npy|zip)")
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class QuotaError(SearchError):
+    """A user would use more than the quota allows."""
+
+
+class SizeQuotaError(QuotaError):
+    """An upload beyond the quota of bytes."""
+
+
+class DiskFullError(SearchError):
+    """The disk of the server has no room."""
+
+
+def references(word: object) -> bool:
+    """Whether a setting names an upload: ``SHA256.KIND``."""
+    return isinstance(word, str) and _REFERENCE.fullmatch(word) is not None
+
+
+@dataclass(slots=True)
+class Uploads:
+    """The files below a folder, and the books of who sent them.
+
+    Args:
+        folder: where files lie, each under its sha256.
+        repository: whose tables of uploads are used.
+        server: name of the server in those tables.
+    """
+
+    folder: Path
+    repository: Repository
+    server: str
+
+    def path(self, reference: str) -> Path:
+        """The file, or for images the folder, that a reference names.
+
+        Raises:
+            SettingsError: there is no such upload.
+        """
+        match = _REFERENCE.fullmatch(reference)
+        path = None if match is None else self._place(match[1], match[2])
+        if path is None or not path.exists():
+            raise SettingsError(
+                "there is no such upload", where=reference[:80], fix="upload the file first"
+            )
+        return path
+
+    def owned(self, user: User, sha256: str, kind: str) -> Upload | None:
+        """A file that this user sent before and that is still here."""
+        for upload in self.repository.uploads_of(self.server, user.name):
+            if (upload.sha256, upload.kind) == (sha256, kind):
+                return upload if self._place(sha256, kind).exists() else None
+        return None
+
+    def require(self, user: User, reference: str) -> None:
+        """Refuse a file that somebody else sent: knowing a hash is not having the file.
+
+        Raises:
+            SettingsError: the user has not sent it.
+        """
+        sha256, _, kind = reference.partition(".")
+        if self.owned(user, sha256, kind) is None:
+            raise SettingsError(
+                "you have not uploaded this file", where=reference[:80], fix="upload it first"
+            )
+
+    def used(self, user: User) -> int:
+        """Bytes of all that a user keeps here."""
+        return sum(one.bytes for one in self.repository.uploads_of(self.server, user.name))
+
+    def room(self, user: User) -> int | None:
+        """Bytes that a user may still send; None for any.
+
+        Raises:
+            SizeQuotaError: none.
+        """
+        most = user.quota.max_bytes
+        if most is None:
+            return None
+        left = most - self.used(user)
+        if left <= 0:
+            raise _beyond(most)
+        return left
+
+    async def receive(self, chunks: AsyncIterator[bytes], user: User) -> tuple[Path, str]:
+        """Write a body to a file as it arrives, within the quota; the file and its sha256.
+
+        Raises:
+            SizeQuotaError: more than the user's quota allows; nothing is kept.
+            DiskFullError: no room.
+        """
+        room = self.room(user)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        digest, arrived = hashlib.sha256(), 0
+        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".part-")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                async for chunk in chunks:
+                    arrived += len(chunk)
+                    if room is not None and arrived > room:
+                        raise _beyond(int(user.quota.max_bytes or 0))
+                    digest.update(chunk)
+                    stream.write(chunk)
+        except BaseException as error:
+            Path(name).unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise full(self.folder) from error
+            raise
+        return Path(name), digest.hexdigest()
+
+    @contextlib.contextmanager
+    def unpacked(self) -> Iterator[Path]:
+        """An empty folder for what a zip holds, for a while; ``keep`` gives it its name."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder, prefix=".part-"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def keep(self, user: User, found: Path, sha256: str, kind: str) -> Upload:
+        """Give a file, or an unpacked folder, that was found to be good its name.
+
+        Raises:
+            SizeQuotaError: unpacked it is more than the quota allows; nothing is kept.
+        """
+        inside = found.rglob("*") if found.is_dir() else [found]
+        size = sum(path.stat().st_size for path in inside if path.is_file())
+        room = self.room(user)
+        if room is not None and size > room:
+            raise _beyond(int(user.quota.max_bytes or 0))
+        place = self._place(sha256, kind)
+        if not place.exists():
+            found.replace(place)
+        upload = Upload(sha256, kind, size, time.time())
+        self.repository.add_upload(self.server, user.name, upload)
+        return upload
+
+    def forget(self, user: User, sha256: str) -> None:
+        """Take a file from a user's list; the last one who forgets it deletes it."""
+        if self.repository.forget_upload(self.server, user.name, sha256) == 0:
+            for kind in (*MODELS, *DATA):
+                place = self._place(sha256, kind)
+                if place.is_dir():
+                    shutil.rmtree(place)
+                else:
+                    place.unlink(missing_ok=True)
+
+    def clear_parts(self) -> None:
+        """Delete what a server that was killed had half received."""
+        for part in self.folder.glob(".part-*"):
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+            else:
+                part.unlink(missing_ok=True)
+
+    def _place(self, sha256: str, kind: str) -> Path:
+        return self.folder / (f"{sha256}.images" if kind == "zip" else f"{sha256}.{kind}")
+
+
+def full(folder: Path) -> DiskFullError:
+    """The disk of the server is full."""
+    return DiskFullError(
+        "the disk of the server is full",
+        where=folder.name,
+        fix="its operator has to free space; then send the same again",
+    )
+
+
+def _beyond(most: int) -> SizeQuotaError:
+    return SizeQuotaError(
+        f"your uploads would be more than the {most} bytes of your quota",
+        where="quota of bytes",
+        fix="forget files that no study needs any more, or ask the server's operator for more",
+    )

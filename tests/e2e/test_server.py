@@ -1,0 +1,272 @@
+"""Users share a server: whatever is killed, every study ends with the rows it has undisturbed.
+
+The server, its drivers and their workers are real processes; the cluster has two nodes of Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qsearch
+from qsearch.server.connection import ServerError
+from qsearch.server.tokens import Quota, Tokens
+from qsearch.store.engine import open_reader
+from qsearch.store.repository import Repository
+from tests.e2e.test_kill import command_of, descendants
+
+MODELS = Path(qsearch.__file__).parent / "models"
+MODEL = MODELS / "digits_cnn.onnx"
+DATA = {"calib": MODELS / "digits_calib.npz", "eval": MODELS / "digits_dev.npz"}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "one": {"seed": 1, "sampler": "random"},
+    "two": {"seed": 2, "sampler": "random"},
+    "three": {"seed": 3},
+}
+TRIALS, BATCH = 5, 2
+TIMEOUT_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Rows and module of each study, searched in this process."""
+    found = {}
+    for name, settings in SETTINGS.items():
+        folder = tmp_path_factory.mktemp("undisturbed") / name
+        asked: dict[str, Any] = {"pool": "inline", "out": folder, **settings}
+        qsearch.launch(MODEL, **DATA, trials=TRIALS, batch=BATCH, **asked)
+        found[name] = rows(f"sqlite:///{folder / 'study.db'}", name)
+    return found
+
+
+def rows(storage: str, name: str) -> list[Any]:
+    """What must be the same however a study was run."""
+    repository = Repository(open_reader(storage))
+    try:
+        return [
+            (t.number, t.batch, t.params, t.state, t.outcome.score, t.outcome.outputs_sha256)
+            for t in repository.trials_of(repository.study(name).id)
+        ]
+    finally:
+        repository.close()
+
+
+@dataclass
+class Server:
+    """``qsearch serve`` with three users; ``start`` again after a kill."""
+
+    root: Path
+    words: tuple[str, ...]
+    storage: str | None = None
+    tokens: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[str] | None = None
+    url: str = ""
+    drivers: set[int] = field(default_factory=set)
+
+    def start(self) -> None:
+        """Begin to serve, on the port that it had."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if self.storage is not None:
+            environment["QSEARCH_STORAGE"] = self.storage
+        port = self.url.rpartition(":")[2] or "0"
+        words = ["serve", str(self.root), "--port", port, *self.words]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "qsearch", *words],
+            stdout=subprocess.PIPE,
+            stderr=(self.root / "server.log").open("ab"),
+            text=True,
+            env=environment,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, (self.root / "server.log").read_text()
+        self.url = line.split()[1].rstrip("/")
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def client(self, user: str) -> qsearch.Client:
+        """Asks as this user."""
+        return qsearch.Client(self.url, token=self.tokens[user])
+
+    def rows(self, name: str) -> list[Any]:
+        """The rows of a study."""
+        return rows(self.storage or f"sqlite:///{self.root / name / 'study.db'}", name)
+
+    def finished(self, name: str) -> int:
+        """How many trials of a study ended."""
+        job = self.client("eve").job(name)
+        return 0 if job["study"] is None else int(self.client("eve").status(name)["finished"])
+
+    def pid(self, name: str) -> int:
+        """The process of a study's driver."""
+        url = self.storage or f"sqlite:///{self.root / 'queue.db'}"
+        repository = Repository(open_reader(url))
+        try:
+            (job,) = repository.jobs((self.root / ".jobs" / "server").read_text(), name=name)
+        finally:
+            repository.close()
+        assert job.pid is not None
+        self.drivers.add(job.pid)
+        return job.pid
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """``serving(storage, "--pool", "ray", …)``: a server with the users ann, bob, cat and eve."""
+    servers: list[Server] = []
+
+    def start(storage: str | None, *words: str) -> Server:
+        server = Server(tmp_path / "served", words, storage)
+        users = Tokens(server.root / "tokens.json")
+        for name in ("ann", "bob"):
+            server.tokens[name] = users.add(name, "submit", Quota())
+        server.tokens["cat"] = users.add("cat", "submit", Quota(max_bytes=50_000))
+        server.tokens["eve"] = users.add("eve", "read", Quota())
+        server.start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.kill()
+        for pid in server.drivers:
+            if "qsearch.server.driver" in command_of(pid):
+                for each in (*descendants(pid), pid):
+                    os.kill(each, signal.SIGKILL)
+
+
+def until(true: Callable[[], Any]) -> Any:
+    """Wait for something, for as long as a test may take."""
+    end = time.monotonic() + TIMEOUT_S
+    while not (found := true()):
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.05)
+    return found
+
+
+def submitted(client: qsearch.Client, name: str, **more: Any) -> dict[str, Any]:
+    asked = {"trials": TRIALS, "batch": BATCH, "workers": 1, **SETTINGS[name], **more}
+    return client.submit(MODEL, **DATA, study=name, **asked)
+
+
+def end_equal(server: Server, undisturbed: dict[str, Any], folder: Path) -> None:
+    """Every study ends with the rows and the proved module it has undisturbed."""
+    for name, owner in (("one", "ann"), ("two", "ann"), ("three", "bob")):
+        client = server.client(owner)
+        job = client.wait(name, timeout_s=TIMEOUT_S)
+        assert (job["state"], job["exit_code"]) == ("done", 0), job["error"]
+        assert server.rows(name) == undisturbed[name]
+        assert client.download(name, folder / f"{name}.qmod").proved
+        assert [row["number"] for row in client.trials(name)] == list(range(TRIALS))
+        assert client.best(name)["number"] == client.status(name)["best"]["number"]
+        kinds = [event["kind"] for event in client.events(name)]
+        assert kinds.count("complete") == 1
+
+
+def kill_server(server: Server, study: str) -> None:
+    """kill -9 in the middle; the study's driver goes on, and the next server finds it."""
+    driver = until(lambda: server.finished(study) >= 1 and server.pid(study))
+    server.kill()
+    server.start()
+    assert server.pid(study) == driver
+    assert server.client("eve").job(study)["attempts"] == 0
+
+
+def kill_driver(server: Server, study: str) -> None:
+    """kill -9; another driver goes on."""
+    os.kill(until(lambda: server.finished(study) >= 1 and server.pid(study)), signal.SIGKILL)
+    until(lambda: server.client("eve").job(study)["attempts"] == 1)
+
+
+def kill_worker(server: Server, study: str) -> None:
+    """kill -9; its trial runs again."""
+    driver = until(lambda: server.finished(study) >= 1 and server.pid(study))
+    for worker in descendants(driver):
+        if "process_worker" in command_of(worker):
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_kills_lose_nothing_on_sqlite(
+    serving: Callable[..., Server], undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    server = serving(None)
+    ann, bob = server.client("ann"), server.client("bob")
+    assert submitted(ann, "one")["owner"] == "ann"
+    assert submitted(ann, "two")["position"] in (1, 2)
+    submitted(bob, "three", priority=-1)
+    assert [job["name"] for job in bob.queue() if job["position"]][-1] == "three"
+    # Equal files are sent once by a user.
+    assert sorted(each["kind"] for each in ann.uploads()) == ["npz", "npz", "onnx"]
+    refusals(server)
+    kill_server(server, "one")
+    kill_driver(server, "two")
+    kill_worker(server, "three")
+    end_equal(server, undisturbed, tmp_path)
+
+
+def refusals(server: Server) -> None:
+    """A reader submits nothing, a stranger sees nothing, and nobody goes beyond a quota."""
+    eve, cat = server.client("eve"), server.client("cat")
+    with pytest.raises(ServerError, match="may read, and submit nothing"):
+        submitted(eve, "one")
+    for change in (lambda: eve.upload(MODEL), lambda: eve.cancel("one")):
+        with pytest.raises(ServerError, match="may read, and change nothing") as refused:
+            change()
+        assert refused.value.status == 403
+    with pytest.raises(ServerError, match="is ann's"):
+        server.client("bob").cancel("one")
+    with pytest.raises(ServerError) as refused:
+        submitted(cat, "one")
+    assert refused.value.status == 413
+    with pytest.raises(ServerError, match="token is wrong") as refused:
+        qsearch.Client(server.url, token="qs_wrong").queue()
+    assert refused.value.status == 401
+    assert {job["name"] for job in eve.queue()} == {"one", "two", "three"}
+
+
+@pytest.mark.ray
+@pytest.mark.postgres
+def test_kills_lose_nothing_on_postgres_and_two_ray_nodes(
+    serving: Callable[..., Server],
+    undisturbed: dict[str, Any],
+    postgres_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef0123456789abcdef")
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    try:
+        cluster.add_node(num_cpus=1)
+        victim = cluster.add_node(num_cpus=1)
+        words = ("--pool", "process", "--pool", "ray", "--address", cluster.address)
+        server = serving(postgres_url, *words, "--workers", "2")
+        ann, bob = server.client("ann"), server.client("bob")
+        submitted(ann, "one", pool="ray", workers=2)
+        submitted(ann, "two")
+        submitted(bob, "three", priority=-1)
+        until(lambda: server.finished("one") >= 1)
+        cluster.remove_node(victim, allow_graceful=False)
+        cluster.add_node(num_cpus=1)
+        kill_driver(server, "two")
+        kill_server(server, "three")
+        kill_worker(server, "three")
+        end_equal(server, undisturbed, tmp_path)
+    finally:
+        cluster.shutdown()

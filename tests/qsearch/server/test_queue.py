@@ -1,0 +1,192 @@
+"""The queue without drivers: who may submit what, in which order it runs, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qsearch.errors import SettingsError, TakenError
+from qsearch.server.queue import JobQueue, NotYoursError
+from qsearch.server.submission import ServerOptions, launch_settings
+from qsearch.server.tokens import OPERATOR, Quota, User
+from qsearch.server.uploads import QuotaError
+from qsearch.store.records import Upload
+
+ANN, BOB = User("ann", "submit", Quota(max_trials=100)), User("bob", "submit")
+DIGITS = {"model": "digits", "trials": 8}
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., JobQueue]]:
+    """``opened(max_studies=0)``: a queue that starts nothing."""
+    queues: list[JobQueue] = []
+
+    def make(**options: Any) -> JobQueue:
+        queue = JobQueue(ServerOptions(tmp_path / "runs", **{"max_studies": 0, **options}))
+        queue.open()
+        queues.append(queue)
+        return queue
+
+    yield make
+    for queue in queues:
+        queue.close()
+
+
+@pytest.fixture
+def queue(opened: Callable[..., JobQueue]) -> JobQueue:
+    return opened(workers=2, pools=("process", "ray"), address="10.0.0.1:6379")
+
+
+def names(queue: JobQueue) -> list[str]:
+    places = {place: job.name for job, place in queue.jobs() if place is not None}
+    return [places[place] for place in sorted(places)]
+
+
+def test_greater_priorities_go_first_then_owners_take_turns(queue: JobQueue) -> None:
+    for name in ("a1", "a2", "a3"):
+        queue.submit(ANN, DIGITS, name=name)
+    queue.submit(BOB, DIGITS, name="b1")
+    queue.submit(BOB, DIGITS, name="urgent", priority=3)
+    assert names(queue) == ["urgent", "a1", "a2", "b1", "a3"]
+    queue.move("a3", ANN, 5)
+    assert names(queue)[:2] == ["a3", "urgent"]
+    with pytest.raises(SettingsError, match="no priority"):
+        queue.submit(ANN, DIGITS, name="x", priority=11)
+
+
+def test_the_same_submission_is_the_same_job_and_another_gets_another_name(queue: JobQueue) -> None:
+    first = queue.submit(ANN, DIGITS, stem="digits")
+    assert queue.submit(ANN, DIGITS, stem="digits") == first
+    other = queue.submit(ANN, {**DIGITS, "seed": 1}, stem="digits")
+    theirs = queue.submit(BOB, DIGITS, stem="digits")
+    assert [first.name, other.name, theirs.name] == ["digits", "digits-2", "digits-3"]
+    with pytest.raises(TakenError, match="another study 'digits'"):
+        queue.submit(BOB, DIGITS, name="digits")
+
+
+def test_a_study_that_ended_goes_on_where_more_trials_are_asked_for(queue: JobQueue) -> None:
+    job = queue.submit(ANN, DIGITS, name="mine")
+    queue.repository.end_job(job.id, "done", 0)
+    assert queue.submit(ANN, DIGITS, name="mine").state == "done"
+    again = queue.submit(ANN, {**DIGITS, "trials": 12}, name="mine")
+    assert (again.id, again.state, again.trials) == (job.id, "queued", 12)
+    queue.cancel("mine", ANN)
+    assert queue.submit(ANN, {**DIGITS, "trials": 12}, name="mine").state == "queued"
+
+
+def test_users_change_their_own_jobs_and_the_operator_all(queue: JobQueue) -> None:
+    queue.submit(ANN, DIGITS, name="mine")
+    for who in (BOB, User("ann", "read")):
+        with pytest.raises(NotYoursError):
+            queue.cancel("mine", who)
+        with pytest.raises(NotYoursError):
+            queue.move("mine", who, 1)
+    assert queue.cancel("mine", OPERATOR).state == "cancelled"
+
+
+def test_quotas_bound_trials_and_time(queue: JobQueue) -> None:
+    queue.submit(ANN, {**DIGITS, "trials": 60}, name="one")
+    with pytest.raises(QuotaError, match="more than is left of your 100"):
+        queue.submit(ANN, {**DIGITS, "trials": 60}, name="two")
+    job = queue.submit(ANN, {**DIGITS, "trials": 40}, name="two")
+    queue.repository.add_seconds(job.id, 50.0)
+    assert queue.usage(ANN).trials == 100
+    assert queue.usage(ANN).seconds == 50.0
+    tired = User("ann", "submit", Quota(max_seconds=50.0))
+    with pytest.raises(QuotaError, match="50 s of your quota"):
+        queue.submit(tired, DIGITS, name="three")
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"metric": "os:system"}, "code of yours"),
+        ({"sampler": "my.module:Sampler"}, "code of yours"),
+        ({"passes": ["my:Pass"]}, "code of yours"),
+        ({"passes": []}, "code of yours"),
+        ({"model": "/etc/passwd"}, "no model of this server"),
+        ({"model": "../../x.onnx"}, "no model of this server"),
+        ({"model": "a" * 64 + ".npz"}, "no model of this server"),
+        ({"calib": "/etc/passwd"}, "names no upload"),
+        ({"eval": "../" + "a" * 64 + ".npz"}, "names no upload"),
+        ({"eval": "a" * 64 + ".npz"}, "have not uploaded"),
+        ({"space": "/etc/passwd"}, "is a path"),
+        ({"preprocess": "/etc/passwd"}, "is a path"),
+        ({"hw": "/etc/passwd"}, "is a path"),
+        ({"out": "/tmp/x"}, "decides out itself"),
+        ({"storage": "sqlite:////tmp/x.db"}, "decides storage itself"),
+        ({"address": "6.6.6.6:6379"}, "decides address itself"),
+        ({"sign": "/root/key"}, "decides sign itself"),
+        ({"fresh": True}, "decides fresh itself"),
+        ({"trails": 3}, "unknown setting 'trails'"),
+        ({"trials": 0}, "trials cannot be 0"),
+        ({"sampler": "tpee"}, "sampler cannot be 'tpee'"),
+        ({"pool": "inline"}, "no pool 'inline'"),
+        ({"workers": 3}, "2 workers at most"),
+        ({"worker_cpus": 1000}, "64 cores at most"),
+    ],
+)
+def test_a_server_reads_no_path_and_runs_no_code_of_a_user(
+    queue: JobQueue, settings: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(SettingsError, match=what):
+        queue.submit(ANN, {**DIGITS, **settings}, name="mine")
+    assert queue.jobs() == []
+
+
+def test_another_users_upload_is_not_ones_own(queue: JobQueue) -> None:
+    file = queue.uploads.folder / f"{'a' * 64}.npz"
+    file.parent.mkdir()
+    file.write_bytes(b"x")
+    queue.repository.add_upload(queue.server, "bob", Upload("a" * 64, "npz", 1, 0.0))
+    settings = {**DIGITS, "eval": f"{'a' * 64}.npz"}
+    with pytest.raises(SettingsError, match="have not uploaded"):
+        queue.submit(ANN, settings, name="mine")
+    queue.submit(BOB, settings, name="mine")
+    with pytest.raises(SettingsError, match="needs this file"):
+        queue.forget_upload(BOB, "a" * 64)
+    queue.cancel("mine", BOB)
+    queue.forget_upload(BOB, "a" * 64)
+    assert not file.exists()
+
+
+def test_a_driver_gets_files_of_the_server_in_place_of_uploads_and_contents(
+    queue: JobQueue,
+) -> None:
+    settings = {
+        **DIGITS,
+        "pool": "ray",
+        "preprocess": {"resize": 8},
+        "hw": "opu_q",
+        "space": {"fields": {"calibrate_mode": ["mse"]}},
+        "max_drop": "2%",
+    }
+    job = queue.submit(ANN, settings, name="mine")
+    found = launch_settings(job, queue.options).settings
+    assert found.out == str(queue.options.root / "mine")
+    assert (found.pool, found.address, found.workers) == ("ray", "10.0.0.1:6379", 2)
+    assert found.preprocess is not None
+    assert Path(found.preprocess).read_text() == '{"resize": 8}'
+    assert found.space == {"fields": {"calibrate_mode": ["mse"]}}
+    assert found.hw == "opu_q"
+
+
+def test_one_server_works_on_a_folder_and_keeps_its_queue(
+    opened: Callable[..., JobQueue], tmp_path: Path
+) -> None:
+    first = opened()
+    first.submit(ANN, DIGITS, name="mine")
+    with pytest.raises(SettingsError, match="another server"):
+        opened()
+    first.close()
+    assert [job.name for job, _ in opened().jobs()] == ["mine"]
+
+
+def test_sqlite_holds_several_studies_in_files_of_their_own_only(
+    opened: Callable[..., JobQueue], tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match="one driver"):
+        opened(storage=f"sqlite:///{tmp_path / 'all.db'}", max_studies=2)

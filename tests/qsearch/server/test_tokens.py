@@ -1,0 +1,70 @@
+"""Tokens by user: hashed in a file, read again when it changes, with a quota each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qsearch.errors import SettingsError
+from qsearch.server.tokens import Quota, Tokens, session_of
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Tokens:
+    return Tokens(tmp_path / "runs" / "tokens.json")
+
+
+def test_a_token_names_its_user_and_is_not_in_the_file(tokens: Tokens) -> None:
+    given = tokens.add("ann", "submit", Quota(max_bytes=1000, max_trials=5))
+    found = tokens.find(given)
+    assert found is not None
+    assert (found.name, found.submits, found.operator) == ("ann", True, False)
+    assert found.quota == Quota(1000, 5, None)
+    text = tokens.path.read_text()
+    assert given not in text
+    assert session_of(given) not in text
+    assert tokens.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_session_follows_from_the_token_and_not_from_the_file(tokens: Tokens) -> None:
+    given = tokens.add("ann", "read", Quota())
+    found = tokens.find_session(session_of(given))
+    assert found is not None
+    assert not found.submits
+    entry = json.loads(tokens.path.read_text())["ann"]
+    for hashed in (entry["token"], entry["session"]):
+        assert tokens.find(hashed) is None
+        assert tokens.find_session(hashed) is None
+    assert tokens.find("") is None
+    assert tokens.find(given[:-1]) is None
+
+
+def test_a_running_server_sees_what_a_command_changes(tokens: Tokens) -> None:
+    other = Tokens(tokens.path)
+    first = tokens.add("ann", "read", Quota())
+    assert other.find(first) is not None
+    second = tokens.add("ann", "submit", Quota())
+    assert other.find(first) is None
+    assert other.find(second) is not None
+    tokens.remove("ann")
+    assert other.find(second) is None
+    with pytest.raises(SettingsError, match="no user 'bob'"):
+        tokens.remove("bob")
+
+
+@pytest.mark.parametrize("name", ["", "operator", "a b", "../x", "x" * 65, "-a"])
+def test_names_are_plain_and_the_servers_own_is_taken(tokens: Tokens, name: str) -> None:
+    with pytest.raises(SettingsError, match="no name for a user"):
+        tokens.add(name, "read", Quota())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"ann": {}}', '{"ann": {"may": "all", "token": "x", "session": "y"}}']
+)
+def test_a_damaged_file_lets_nobody_in(tokens: Tokens, text: str) -> None:
+    tokens.path.parent.mkdir()
+    tokens.path.write_text(text)
+    with pytest.raises(SettingsError, match="cannot be used"):
+        tokens.find("x")
