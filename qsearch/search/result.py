@@ -131,8 +131,7 @@ class SearchResult:
         if s["module"]:
             lines.append(f"module    {s['module']}")
         if s["best"]:
-            score = s["best"]
-            told = [m.words for m in known_measures() if score.get(m.name) is not None]
+            told = [m.words for m in known_measures() if m.words in best]
             head = "words     "
             for line in legend(told):
                 lines.append(

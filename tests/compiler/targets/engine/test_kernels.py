@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -409,6 +410,15 @@ def test_many_threads_share_a_batch_and_an_executor() -> None:
     wanted = [EngineExecutor(mod).run([data[i : i + 1]])[0] for i in range(13)]
     (found,) = EngineExecutor(mod).run_batch([data], 13, threads=3)
     np.testing.assert_array_equal(found, np.concatenate(wanted))
+
+
+def test_floats_that_overflow_on_numpy_are_not_warned_of() -> None:
+    x = relay.var("x", (1, 6), "float32")
+    executor = EngineExecutor(relay.module(relay.op.multiply(x, relay.const(np.float32(1e30)))))
+    assert executor.host_steps > 0
+    with warnings.catch_warnings(action="error"):
+        (found,) = executor.run([np.full((1, 6), 1e30, np.float32)])
+    assert np.isinf(found).all()
 
 
 @pytest.mark.parametrize("isa", available_isas())
