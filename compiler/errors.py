@@ -190,21 +190,31 @@ class NotFullyIntegralError(QuantizeError, AssertionError):
     """``fully_integral`` was asked for and a float operator is left."""
 
 
-_ALIKE = 0.5
+_ALIKE = 0.6
 """Likeness, as difflib measures it, from which a word may be a slip of another."""
+_BEGUN = 0.5
+"""Likeness from which a word may be the beginning of another."""
 
 
 def nearest(word: str, legal: Iterable[str], count: int = 3) -> list[str]:
     """Legal words that look like ``word`` in any case, best first; none where all are far off."""
     words = {legal_word.lower(): legal_word for legal_word in legal}
-    close = difflib.get_close_matches(word.lower(), list(words), n=count, cutoff=_ALIKE)
+    given = word.lower()
+    begun = [name for name in words if name.startswith(given)]
+    close = difflib.get_close_matches(given, list(words), n=count, cutoff=_ALIKE)
+    close = close or difflib.get_close_matches(given, begun, n=count, cutoff=_BEGUN)
     return [words[found] for found in close]
 
 
-def legal_names(word: str, legal: Iterable[str]) -> str:
-    """Text for a ``fix`` line: the nearest legal name first, then the rest."""
+def legal_names(word: str, legal: Iterable[str], also: Iterable[str] = ()) -> str:
+    """Text for a ``fix`` line: the nearest legal name first, then the rest.
+
+    Args:
+        also: further names that are taken, and listed only where they are the nearest.
+    """
     words = sorted(legal)
-    close = nearest(word, words)
+    close = nearest(word, [*words, *also])
+    listed = [w for w in close if w in words]
     rest = [w for w in words if w not in close]
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}legal: {', '.join(close + rest)}"
+    return f"{hint}legal: {', '.join(listed + rest)}"

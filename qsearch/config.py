@@ -166,7 +166,7 @@ def _wrong_value(error: ValidationError, place: Callable[[str], str]) -> Setting
     what, flag = f"{key} cannot be {given!r}", f"--{key.replace('_', '-')}"
     if isinstance(cause, UnknownWordError):
         what = f"{key} cannot be {cause.word!r}"
-        return SettingsError(what, where=place(key), fix=legal_names(cause.word, cause.legal))
+        return SettingsError(what, where=place(key), fix=cause.fix)
     why = cause or f"expected {_expected(Settings.model_fields[names_of_keys()[key]])}"
     fix = f"see {flag} in qsearch launch --help"
     return SettingsError(f"{what}: {why}", where=place(key), fix=fix)

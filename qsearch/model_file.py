@@ -104,12 +104,13 @@ def find_model(model: str | os.PathLike[str]) -> ModelSource:
 def _suggestion(path: Path) -> str:
     shipped = f"shipped models: {', '.join(sorted(SHIPPED))}"
     try:
-        beside = [p.name for p in path.parent.iterdir() if p.suffix == ".onnx"]
+        beside = {p.stem: p.name for p in path.parent.iterdir() if p.suffix == ".onnx"}
     except OSError:
         return f"the folder {path.parent} does not exist; {shipped}"
-    close = nearest(path.name, [*beside, *SHIPPED])
-    hint = f"did you mean {close[0]!r}? " if close else "give the path of a .onnx file; "
-    return hint + shipped
+    close = nearest(path.stem, [*beside, *SHIPPED])
+    if close:
+        return f"did you mean {beside.get(close[0], close[0])!r}? {shipped}"
+    return f"give the path of a .onnx file; {shipped}"
 
 
 def _contents(path: Path) -> Contents:

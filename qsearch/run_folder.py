@@ -179,7 +179,7 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(
                 f"the run folder cannot be written: {error.strerror or error}",
-                where=str(self.path),
+                where=str(self.path)[:300],
                 fix="choose a folder you may write to with -o",
             ) from error
 

@@ -10,14 +10,15 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from workers.metrics.registry import cost_options, metric_options, option_named
+from compiler.errors import legal_names
+from workers.metrics.registry import cost_options, metric_options, option_named, spellings
 
 COSTS: Final = cost_options()
 """What ``--minimize`` may name, and ``--metric`` with less being better."""
@@ -61,12 +62,12 @@ class Flag:
 
 
 class UnknownWordError(ValueError):
-    """A word that is none of the legal ones."""
+    """A word that is none of the legal ones; ``fix`` names them, the nearest first."""
 
-    def __init__(self, word: object, legal: Iterable[str]) -> None:
+    def __init__(self, word: object, legal: Collection[str]) -> None:
         super().__init__(f"{word!r} is unknown")
-        self.word = str(word)
-        self.legal = tuple(legal)
+        printed = [name for name in spellings() if option_named(name) in legal]
+        self.word, self.fix = str(word), legal_names(str(word), legal, printed)
 
 
 @dataclass(frozen=True, slots=True)

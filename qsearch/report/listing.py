@@ -17,7 +17,7 @@ from qsearch.store.engine import open_engine, open_reader
 from qsearch.store.records import Study, Trial, TrialState
 from qsearch.store.repository import Repository
 from qsearch.store.view_queries import Note
-from workers.metrics.registry import by_option, option_named
+from workers.metrics.registry import by_option, option_named, spellings
 
 log = logging.getLogger("qsearch.report.listing")
 
@@ -107,7 +107,9 @@ def _column(word: str, rows: Sequence[Mapping[str, Any]]) -> str:
         return word
     if key not in rows[0]:
         raise SettingsError(
-            f"unknown column {word!r}", where="trials", fix=legal_names(word, list(rows[0]))
+            f"unknown column {word!r}",
+            where="trials",
+            fix=legal_names(word, list(rows[0]), spellings()),
         )
     return key
 

@@ -168,6 +168,8 @@ _FIRST: Final = 64
 """Samples after which a preparation that is no better is given up."""
 _SIGNIFICANT: Final = 0.01
 _FEWEST: Final = 16
+_NAMED: Final = 4
+"""Renamed classes that a warning names."""
 _WIDE: Final = 0.05
 """Half an interval of 95 % that is worth a word."""
 
@@ -287,7 +289,7 @@ class Examination:
         ]
         told = [text for _, text in sorted(found, reverse=True) if text][:1]
         if not told and count >= _FEWEST:
-            told = self._like_guessing(given, labels, share)
+            told = self._classes_renamed(given, labels) or self._like_guessing(given, labels, share)
         if (high - low) / 2 > _WIDE and count == self.data.count:
             told.append(
                 f"few evaluation samples: {summary}; smaller differences than that are chance"
@@ -323,6 +325,26 @@ class Examination:
                 found = np.concatenate([found, self._answers(name, rest) == labels[_FIRST:]])
             yield f"{VARIANTS[name].words}", fix, found
 
+    def _classes_renamed(self, given: Answers, labels: Answers) -> list[str]:
+        """A warning where labels count some classes in another order than the model.
+
+        The order is chosen on one half of the samples and tried on the other.
+        """
+        from scipy.optimize import linear_sum_assignment
+
+        half = len(labels) // 2
+        if self.classes is None or self.classes > half:
+            return []
+        counts = np.zeros((self.classes, self.classes), np.int64)
+        np.add.at(counts, (labels[:half], given[:half]), 1)
+        renamed = linear_sum_assignment(counts, maximize=True)[1]
+        right, other = (named == given[half:] for named in (labels[half:], renamed[labels[half:]]))
+        others = [f"{n} is {m}" for n, m in enumerate(renamed) if n != m and n in labels]
+        fix = "the labels count the classes in another order than the model: label "
+        fix += ", ".join(others[:_NAMED]) + (", …" if len(others) > _NAMED else "")
+        _, told = _told(other, "with the classes in another order", fix, right)
+        return [told] if told else []
+
     def _like_guessing(self, given: Answers, labels: Answers, share: float) -> list[str]:
         assert self.classes is not None
         count = len(labels)
@@ -334,16 +356,10 @@ class Examination:
             ]
         if _binomial_tail(int((given == labels).sum()), count, 1 / self.classes) <= _SIGNIFICANT:
             return []
-        told += f", no better than guessing among {self.classes} classes"
-        matched = _matched_classes(given, labels, self.classes)
-        if matched is not None:
-            return [
-                f"{told}; with the classes in another order it scores {matched:.1%}: the labels "
-                "count the classes in another order than the model"
-            ]
         return [
-            f"{told}: labels that belong to other samples, or inputs that are not prepared as in "
-            "training (layout, mean and std); every trial is compared with this score"
+            f"{told}, no better than guessing among {self.classes} classes: labels that belong to "
+            "other samples, or inputs that are not prepared as in training (layout, mean and std); "
+            "every trial is compared with this score"
         ]
 
     def _answers(self, variant: str, chosen: Sequence[int]) -> Answers:
@@ -381,22 +397,3 @@ def _binomial_tail(least: int, count: int, p: float) -> float:
     """Probability of at least so many successes."""
     terms = (math.comb(count, k) * p**k * (1 - p) ** (count - k) for k in range(least, count + 1))
     return math.fsum(terms)
-
-
-def _matched_classes(given: Answers, labels: Answers, classes: int) -> float | None:
-    """Share of right answers once classes are renamed, where that is no chance.
-
-    The names are chosen on one half of the samples and tried on the other.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    half = len(labels) // 2
-    if classes > half:
-        return None
-    counts = np.zeros((classes, classes), np.int64)
-    np.add.at(counts, (labels[:half], given[:half]), 1)
-    renamed = linear_sum_assignment(counts, maximize=True)[1]
-    right = int((renamed[labels[half:]] == given[half:]).sum())
-    rest = len(labels) - half
-    chance = _binomial_tail(right, rest, 1 / classes)
-    return right / rest if chance < _SIGNIFICANT / 10 else None

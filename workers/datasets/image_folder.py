@@ -122,9 +122,10 @@ def open_image_folder(options: Mapping[str, Any], inputs: Sequence[InputSpec]) -
             where=f"the model takes {', '.join(map(str, inputs))}",
             fix="write the inputs to an .npz instead",
         )
+    files = _files(root)
     made = Preprocess.from_options(preprocess, inputs[0])
     listing = root / _LISTING
-    return ImageFolderDataset(_files(root), made, inputs[0], listing if listing.is_file() else None)
+    return ImageFolderDataset(files, made, inputs[0], listing if listing.is_file() else None)
 
 
 def _files(root: Path) -> list[tuple[Path, int | None]]:

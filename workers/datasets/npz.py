@@ -161,7 +161,11 @@ class ArrayDataset:
             lengths[LABELS] = len(labels)
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{name!r} {count}" for name, count in lengths.items())
-            raise DatasetError(f"arrays of unequal length: {listed} samples", where=where)
+            raise DatasetError(
+                f"arrays of unequal length: {listed} samples",
+                where=where,
+                fix="every array has one entry for each sample: cut the longer ones",
+            )
         self._length = next(iter(lengths.values()), 0)
         if self._length == 0:
             raise DatasetError(

@@ -55,8 +55,7 @@ class Preprocess:
         if options is None:
             raise DatasetError(
                 f"images need to know how they become the input {spec}",
-                fix="give --preprocess pre.yaml with lines such as "
-                "'resize: 256', 'crop: 224', 'mean: [127, 127, 127]', 'std: [128, 128, 128]'",
+                fix=f"give --preprocess pre.yaml with lines such as {_example(spec)}",
             )
         for key in options:
             if key not in _FIELDS:
@@ -74,7 +73,7 @@ class Preprocess:
             raise DatasetError(
                 f"channel_order {order!r} does not give the {channels} channels of the input",
                 where=f"{spec}, layout {layout}",
-                fix="legal: RGB, BGR, GRAY",
+                fix=_order_fix(channels),
             )
         resize = options.get("resize")
         crop = options.get("crop")
@@ -90,6 +89,7 @@ class Preprocess:
             raise DatasetError(
                 f"preprocess crops to {made.crop}, the input takes {(height, width)}",
                 where=f"{spec}, layout {layout}",
+                fix=f"leave crop out, or crop: [{height}, {width}]",
             )
         if 0.0 in made.std:
             raise DatasetError("preprocess std holds 0", fix="use 1 to leave a channel as it is")
@@ -139,6 +139,24 @@ class Preprocess:
         if self.layout == "NCHW":
             values = values.transpose(2, 0, 1)
         return np.ascontiguousarray(values)
+
+
+def _example(spec: InputSpec) -> str:
+    """Lines for this input, with mean and std that many models are trained with."""
+    if len(spec.shape) != 4:
+        return "'mean: 127', 'std: 128'"
+    channels, height, width = _sizes(spec.shape, _layout_of(spec))
+    short = min(height, width)
+    resize = 256 if short == 224 else short
+    mean, std = (str([level] * channels) for level in (127, 128))
+    return f"'resize: {resize}', 'crop: [{height}, {width}]', 'mean: {mean}', 'std: {std}'"
+
+
+def _order_fix(channels: int) -> str:
+    orders = [name for name, count in _CHANNELS.items() if count == channels]
+    if orders:
+        return " or ".join(f"channel_order: {name}" for name in orders)
+    return f"an input of {channels} channels takes arrays: give an .npz"
 
 
 def _layout_of(spec: InputSpec) -> str:

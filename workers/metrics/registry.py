@@ -141,6 +141,11 @@ def option_named(word: str) -> str:
     return _SYNONYMS.get(plain, word)
 
 
+def spellings() -> list[str]:
+    """Names of measures beside their options, as they are printed or usual elsewhere."""
+    return [*(m.name for m in known_measures()), *_SYNONYMS]
+
+
 def _plain(word: str) -> str:
     return "".join(letter for letter in word.lower() if letter.isalnum())
 

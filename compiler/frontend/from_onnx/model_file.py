@@ -141,7 +141,9 @@ def _fields_of(kind: Any) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]
 def _not_onnx(name: str) -> OnnxImportError:
     return OnnxImportError(
         f"{name} is not an ONNX model",
-        fix="give a file written by an ONNX exporter (torch.onnx.export, tf2onnx, …)",
+        fix="a .qmod is quantized already: give the model that it was made from"
+        if name.endswith(".qmod")
+        else "give a file written by an ONNX exporter (torch.onnx.export, tf2onnx, …)",
     )
 
 

@@ -48,10 +48,15 @@ def renamed(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any
     return x, np.random.default_rng(1).permutation(10)[y]
 
 
+def two_exchanged(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    return x, np.array([0, 1, 2, 7, 4, 5, 6, 3, 8, 9])[y]
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         (lambda x, y: (x, y), "none"),
+        (two_exchanged, "classes in another order than the model: label 3 is 7, 7 is 3"),
         (lambda x, y: (x[y < 9], y[y < 9] + 1), "the labels seem to count from 1: subtract 1"),
         (lambda x, y: (x[y > 0], y[y > 0] - 1), "add 1"),
         (shuffled, "no better than guessing among 10 classes: labels that belong to other"),

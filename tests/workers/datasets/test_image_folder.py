@@ -113,6 +113,26 @@ def test_preprocess_mistakes_are_told(tmp_path: Path, preprocess: Any, message: 
         opened(tmp_path, preprocess)
 
 
+@pytest.mark.parametrize(
+    ("shape", "preprocess", "fix"),
+    [
+        ((1, 1, 16, 12), None, "'resize: 12', 'crop: [16, 12]', 'mean: [127]', 'std: [128]'"),
+        ((1, 3, 224, 224), None, "'resize: 256', 'crop: [224, 224]', 'mean: [127, 127, 127]'"),
+        ((1, 1, 8, 8), {"channel_order": "RGB"}, "fix: channel_order: GRAY"),
+        ((1, 3, 8, 8), {"channel_order": "GRAY"}, "fix: channel_order: RGB or channel_order: BGR"),
+        ((1, 4, 8, 8), {}, "4 channels takes arrays: give an .npz"),
+        ((1, 3, 8, 8), {"crop": 9}, "leave crop out, or crop: [8, 8]"),
+    ],
+)
+def test_the_fix_is_that_of_the_input(
+    tmp_path: Path, shape: tuple[int, ...], preprocess: Any, fix: str
+) -> None:
+    draw(tmp_path / "a.png")
+    with pytest.raises(DatasetError) as caught:
+        opened(tmp_path, preprocess, InputSpec("input", shape, "float32"))
+    assert fix in str(caught.value)
+
+
 def test_folders_without_usable_images_are_told(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no image folder"):
         opened(tmp_path / "missing")
