@@ -24,7 +24,7 @@ SERVER: Final = "Server"
 SEARCHES: Final = "Searches"
 QUOTA: Final = "Quota"
 _NOT_SENT: Final = (
-    *("passes", "address", "out", "storage", "artifacts", "sign"),
+    *("passes", "import", "address", "out", "storage", "artifacts", "sign"),
     *("fresh", "dry_run", "json"),
 )
 """Settings of launch that ``submit`` does not take: places of this machine, and own code."""

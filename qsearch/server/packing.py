@@ -13,7 +13,7 @@ from qsearch.config import read_config_file, resolve
 from qsearch.data import objects_to_npz
 from qsearch.errors import DataError, ModelFileError, SettingsError
 from qsearch.model_file import find_model, import_model
-from qsearch.server.submission import MAPPINGS, SERVERS_OWN
+from qsearch.server.submission import MAPPINGS, SUBMITTED
 from workers.datasets.image_folder import IMAGE_SUFFIXES
 from workers.datasets.registry import input_specs
 
@@ -81,10 +81,9 @@ def told_settings(flags: Mapping[str, Any], config: PathLike | None) -> dict[str
     resolved = resolve(plain, config_file=None if config is None else Path(config))
     values = resolved.settings.to_dict()
     told = {name: values[name] for name, from_ in resolved.sources.items() if from_ != "default"}
-    for name in SERVERS_OWN:
-        told.pop(name, None)
-    if not told.get("passes"):
-        told.pop("passes", None)
+    # What a file or a variable says of this machine stays here; own code is refused there.
+    code = [name for name in ("passes", "import") if told.get(name)]
+    told = {name: value for name, value in told.items() if name in (*SUBMITTED, *code)}
     if told.get("pool") == "auto":
         del told["pool"]
     told |= {name: dict(mappings[name]) for name in MAPPINGS if name in mappings}

@@ -26,12 +26,13 @@ FILES: Final = ("model", "calib", "eval")
 """Settings that name an upload; ``model`` may also be a shipped one."""
 MAPPINGS: Final = ("space", "preprocess", "hw")
 """Settings that name a file for ``launch``, and hold its content here."""
-USER_CODE: Final = ("metric", "sampler", "passes")
-SERVERS_OWN: Final = (
-    *("address", "out", "storage", "artifacts", "study", "sign"),
-    *("fresh", "dry_run", "json", "verbosity"),
+SUBMITTED: Final = (
+    *(*FILES, *MAPPINGS, "dim"),
+    *("metric", "minimize", "max_drop", "max_size", "at_most", "evaluator", "allow_float"),
+    *("trials", "timeout", "patience", "prune", "sampler", "seed", "batch"),
+    *("pool", "workers", "worker_cpus", "worker_gpus", "worker_memory", "trial_timeout"),
 )
-"""Settings that the server decides, or that mean nothing there."""
+"""Settings that a server takes; all others are places of its machine, or code."""
 GROWING: Final = ("trials", "timeout", "patience", "workers", "pool")
 """What may differ when a study goes on: it decides how long it takes, not what it finds."""
 WORKER_CPUS: Final = 64
@@ -96,17 +97,18 @@ def checked(settings: Mapping[str, Any], options: ServerOptions) -> Settings:
     Raises:
         SettingsError: a setting or a value that a server does not take.
     """
-    legal = [name for name in names_of_keys() if name not in (*SERVERS_OWN, "passes")]
+    # Before anything is resolved: some settings name code, which that would import.
     for name in settings:
-        if name in SERVERS_OWN and name in names_of_keys():
+        if name in ("passes", "import"):
+            raise _user_code(name)
+        if name in SUBMITTED:
+            continue
+        if name in names_of_keys():
             raise SettingsError(
                 f"a server decides {name} itself", where=f"settings.{name}", fix="leave it out"
             )
-        if name == "passes":
-            raise _user_code(name)
-        if name not in legal:
-            fix = legal_names(name, legal)
-            raise SettingsError(f"unknown setting {name!r}", where=f"settings.{name}", fix=fix)
+        fix = legal_names(name, SUBMITTED)
+        raise SettingsError(f"unknown setting {name!r}", where=f"settings.{name}", fix=fix)
     given = {name: value for name, value in settings.items() if value is not None}
     _check_places(given)
     try:
@@ -189,7 +191,7 @@ def _check_places(given: Mapping[str, Any]) -> None:
                 where=f"settings.{name}",
                 fix="give the content of the file",
             )
-    for name in USER_CODE:
+    for name in ("metric", "sampler"):
         value = given.get(name)
         if isinstance(value, str) and is_import_path(value):
             raise _user_code(name)

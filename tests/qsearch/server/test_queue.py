@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,8 @@ def test_quotas_bound_trials_and_time(queue: JobQueue) -> None:
         ({"sampler": "my.module:Sampler"}, "code of yours"),
         ({"passes": ["my:Pass"]}, "code of yours"),
         ({"passes": []}, "code of yours"),
+        ({"import": ["antigravity"]}, "code of yours"),
+        ({"imports": ["antigravity"]}, "unknown setting 'imports'"),
         ({"model": "/etc/passwd"}, "no model of this server"),
         ({"model": "../../x.onnx"}, "no model of this server"),
         ({"model": "a" * 64 + ".npz"}, "no model of this server"),
@@ -135,6 +138,7 @@ def test_a_server_reads_no_path_and_runs_no_code_of_a_user(
     with pytest.raises(SettingsError, match=what):
         queue.submit(ANN, {**DIGITS, **settings}, name="mine")
     assert queue.jobs() == []
+    assert "antigravity" not in sys.modules
 
 
 def test_another_users_upload_is_not_ones_own(queue: JobQueue) -> None:
