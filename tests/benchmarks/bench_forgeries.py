@@ -5,14 +5,16 @@
 
 qmod: members of shipped modules changed at the level of bytes, JSON, arrays, or text, every hash
 rewritten; half of them dressed as an attacker would: types, samples and record made to fit. ONNX:
-bytes and valid protobuf fields; what imports is diagnosed, quantized and verified. text: the IR of
+bytes and valid protobuf fields; what imports is diagnosed, quantized and verified. engine: changed
+.qmod as above on the kernels of the engine, and on those under sanitizers. text: the IR of
 a module, parsed, typed and proved. data: .npz, .npy, preprocess, settings, qconfig, space and
 hardware files. Commands run as on the command line, in child processes with limits.
 
-Counted are exit codes, and three faults: a traceback or "unforeseen"; 10 CPU s more in
+Counted are exit codes, and four faults: a traceback or "unforeseen"; 10 CPU s more in
 one command than an honest model with inputs of the same size takes, or 2 GB; a module that is
-proved while exact integers at the ends of its inputs leave a dtype or a stated bound. The command
-exits 1 where there is any. ``--only`` runs one again.
+proved while exact integers at the ends of its inputs leave a dtype or a stated bound; other
+integers on the engine than on the reference, or what sanitizers find. The command exits 1 where
+there is any. ``--only`` runs one again.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import math
 import os
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -41,16 +44,18 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import qsearch
-from compiler.errors import CompilerError
+from compiler.errors import CodegenError, CompilerError
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.parser import parse
 from compiler.ir.printer import text
 from compiler.proof.derive import derive, derive_static
+from compiler.proof.replay import differing_elements
 from compiler.proof.work import check_work, declared_work
 from compiler.runtime.archive import read_archive, write_archive
 from compiler.runtime.artifact import load_qmod, save_qmod
 from compiler.runtime.npy import array_of
+from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from qsearch.cli.main import run
 from qsearch.config import resolve
@@ -68,6 +73,8 @@ from tests.benchmarks.hostile import (
 from tests.benchmarks.machine import machine
 from tests.compiler.proof.exact_integers import Unsupported
 from tests.compiler.proof.forged import contradiction
+from tests.compiler.targets.engine.forged_inputs import forged_inputs
+from tests.compiler.targets.engine.test_harness import SANITIZERS, build_harness, plan_bytes
 from tests.e2e.operator_cases import CASES
 
 MORE_CPU_S = 10
@@ -77,7 +84,7 @@ MOST_ELEMENTS = 1 << 21
 MOST_BYTES = 2 << 30
 BATCH = 250
 Generator = np.random.Generator
-FAULTS = ("unforeseen", "over bounds", "falsely proved")
+FAULTS = ("unforeseen", "over bounds", "falsely proved", "engine differs")
 
 
 @dataclass(slots=True)
@@ -190,6 +197,8 @@ class Bases:
         space = folder / "space.yaml"
         silent(["doctor", str(folder / "perceptron.onnx"), "--space-out", str(space)])
         self.space = space.read_text()
+        self.harness = folder / "harness"
+        build_harness(self.harness, "generic", ["gcc"], SANITIZERS)
 
 
 # running ----------------------------------------------------------------------------------------
@@ -230,6 +239,56 @@ def judge(told: Told, mod: IRModule) -> None:
 def qmod(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
     """A changed .qmod through ``qsearch verify``."""
     path = folder / "m.qmod"
+    _write_changed(bases, rng, path)
+    if command(told, "verify", str(path), "-o", str(folder / "proof.json")) == 0:
+        judge(told, load_qmod(path).module)
+
+
+@kind("engine")
+def engine(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
+    """A changed .qmod on the engine, where the reference runs it."""
+    path = folder / "m.qmod"
+    _write_changed(bases, rng, path)
+    try:
+        mod = load_qmod(path).module
+        check_work(declared_work(mod), 4, path.stat().st_size)
+        cases = {}
+        for name in ("main", "quantized_main"):
+            given, reference = forged_inputs(mod, name, rng), ReferenceExecutor(mod, name)
+            with np.errstate(all="ignore"):
+                cases[name] = [(each, reference.run(each)) for each in given]
+    except CompilerError as error:
+        told.outcomes.append(f"refused: {type(error).__name__}")
+        return
+    for name, pairs in cases.items():
+        for isa in (None, "generic"):
+            try:
+                made = EngineExecutor(mod, name, isa=isa)
+            except CodegenError:
+                told.outcomes.append("no plan")
+                break
+            for given, wanted in pairs:
+                with np.errstate(all="ignore"):
+                    differing = differing_elements(wanted, made.run(given))[1]
+                told.outcomes.append("ran")
+                if differing:
+                    told.faults.append(("engine differs", f"@{name}, {isa}: {differing} elements"))
+        else:
+            if made.plan.is_kernels_only:
+                _sanitized(bases, told, [plan_bytes(made.plan, *pair) for pair in pairs], folder)
+
+
+def _sanitized(bases: Bases, told: Told, plans: Sequence[bytes], folder: Path) -> None:
+    path = folder / "plans"
+    path.write_bytes(np.int64(len(plans)).tobytes() + b"".join(plans))
+    words = ["prlimit", "--as=unlimited", str(bases.harness), str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    told.outcomes.append("sanitized")
+    if done.stdout != "generic: 0 wrong\n" or done.returncode:
+        told.faults.append(("engine differs", f"{done.stdout[-200:]}{done.stderr[:600]}"))
+
+
+def _write_changed(bases: Bases, rng: Generator, path: Path) -> None:
     which = int(rng.integers(len(bases.qmods)))
     members = dict(bases.qmods[which])
     level = rng.random()
@@ -244,8 +303,6 @@ def qmod(bases: Bases, rng: Generator, folder: Path, told: Told) -> None:
         write_archive(path, {n: data for n, data in members.items() if n != "manifest.json"})
         if level > 0.3 and rng.random() < 0.7:
             _dress(path, rng)
-    if command(told, "verify", str(path), "-o", str(folder / "proof.json")) == 0:
-        judge(told, load_qmod(path).module)
 
 
 def _change_member(members: dict[str, bytes], rng: Generator, level: float) -> None:

@@ -41,8 +41,8 @@ int main(int argc, char **argv)
     if (!file)
         return 2;
     for (int64_t plans = read_number(file); plans > 0; plans--) {
-        int64_t head[5], in_bytes[16], out_bytes[16];
-        uint8_t *in[16], *out[16];
+        int64_t head[5], in_bytes[64], out_bytes[64];
+        uint8_t *in[64], *out[64];
         for (int i = 0; i < 5; i++)
             head[i] = read_number(file);
         for (int64_t i = 0; i < head[3]; i++)

@@ -18,6 +18,7 @@ from compiler.ir.module import IRModule
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.isa import HERE, ISAS
 from compiler.targets.engine.library import Library
+from compiler.targets.engine.plan import Plan
 from compiler.targets.engine.planner import plan_function
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.compiler.targets.engine.test_kernels import drawn, requantized
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler o
 
 Array = np.ndarray[Any, Any]
 HARNESS = Path(__file__).parent / "harness.c"
+SANITIZERS = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 FACTS = {
     "vnni": (4, 1, 16, 4, 0, False, False),
     "avx2": (2, 2, 8, 1, 0, True, False),
@@ -81,33 +83,39 @@ def modules() -> list[tuple[IRModule, list[Array]]]:
     return [(mod, [drawn(rng, shape, "uint8", extreme)]) for extreme in (False, True)]
 
 
+def plan_bytes(plan: Plan, inputs: Sequence[Array], outputs: Sequence[Array]) -> bytes:
+    """A plan, inputs and the outputs that it should give, as the harness reads them."""
+    head = [len(plan.rows), plan.arena_bytes, plan.blob_bytes, len(inputs), len(outputs)]
+    head += [a.nbytes for a in (*inputs, *outputs)]
+    numbers = np.array(head, np.int64).tobytes() + plan.rows.tobytes()
+    arrays = [np.ascontiguousarray(a).tobytes() for a in (*inputs, *outputs)]
+    return b"".join([numbers, plan.blob[: plan.blob_bytes].tobytes(), *arrays])
+
+
 def write_plans(path: Path, isa: str) -> None:
     library = Library(HERE, isa, None, *FACTS[isa])
     parts: list[bytes] = []
-    cases = modules()
-    for mod, inputs in cases:
+    for mod, inputs in modules():
         plan = plan_function(mod, "main", library)
         assert plan.is_kernels_only
-        outputs = ReferenceExecutor(mod).run(inputs)
-        head = [len(plan.rows), plan.arena_bytes, plan.blob_bytes, len(inputs), len(outputs)]
-        head += [a.nbytes for a in (*inputs, *outputs)]
-        parts.append(np.array(head, np.int64).tobytes() + plan.rows.tobytes())
-        parts.append(plan.blob[: plan.blob_bytes].tobytes())
-        parts += [np.ascontiguousarray(a).tobytes() for a in (*inputs, *outputs)]
-    path.write_bytes(np.int64(len(cases)).tobytes() + b"".join(parts))
+        parts.append(plan_bytes(plan, inputs, ReferenceExecutor(mod).run(inputs)))
+    path.write_bytes(np.int64(len(parts)).tobytes() + b"".join(parts))
+
+
+def build_harness(path: Path, isa: str, command: Sequence[str], flags: Sequence[str]) -> None:
+    build = [
+        *command, "-std=gnu99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror",
+        "-I", str(HERE), f"-D{ISAS[isa].macro}", *flags, str(HARNESS), "-lm", "-o", str(path),
+    ]  # fmt: skip
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def run_plans(
     folder: Path, isa: str, command: Sequence[str], flags: Sequence[str], run: Sequence[str] = ()
 ) -> None:
     write_plans(folder / "plans", isa)
-    build = [
-        *command, "-std=gnu99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror",
-        "-I", str(HERE), f"-D{ISAS[isa].macro}", *flags, str(HARNESS), "-lm",
-        "-o", str(folder / "run"),
-    ]  # fmt: skip
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    build_harness(folder / "run", isa, command, flags)
     found = subprocess.run(
         [*run, str(folder / "run"), str(folder / "plans")],
         capture_output=True,
@@ -125,8 +133,7 @@ def needs(*programs: str) -> str:
 
 
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
-    flags = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    run_plans(tmp_path, "generic", [needs("gcc")], flags)
+    run_plans(tmp_path, "generic", [needs("gcc")], SANITIZERS)
 
 
 def test_vnni_runs_without_its_instructions(tmp_path: Path) -> None:

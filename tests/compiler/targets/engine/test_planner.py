@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,14 @@ import numpy as np
 import pytest
 
 from compiler import relay
-from compiler.errors import CodegenError
+from compiler.errors import CodegenError, CompilerError
 from compiler.ir.expr import Expr
+from compiler.proof.replay import differing_elements
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
+from compiler.targets.reference.executor import ReferenceExecutor
+from tests.compiler.proof.forged import CLASSES, build
+from tests.compiler.targets.engine.forged_inputs import forged_inputs
 from tests.compiler.targets.engine.test_kernels import agree
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
@@ -173,6 +178,24 @@ def test_as_many_inputs_and_outputs_as_wanted() -> None:
         total = op.add(total, op.cast(x, dtype="int32"))
     outputs = relay.Tuple([op.add(total, const(n)) for n in range(40)])
     agree(relay.module(outputs), *(anything((1, 5)) for _ in inputs))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, for NaN and infinities
+@pytest.mark.parametrize("name", CLASSES)
+def test_forged_modules_give_the_integers_of_the_reference(name: str) -> None:
+    ran = 0
+    for index in range(25):
+        rng = np.random.default_rng([5, *name.encode(), index])
+        with contextlib.suppress(CompilerError):
+            mod = build(CLASSES[name](rng))
+            for function in ("main", "quantized_main"):
+                given = forged_inputs(mod, function, rng)
+                wanted = [ReferenceExecutor(mod, function).run(each) for each in given]
+                engine = EngineExecutor(mod, function)
+                for each, outputs in zip(given, wanted, strict=True):
+                    assert not differing_elements(outputs, engine.run(each))[1], (name, index)
+                    ran += 1
+    assert ran > 25
 
 
 def _relus(x: Expr, count: int) -> Expr:
