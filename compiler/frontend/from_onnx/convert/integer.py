@@ -10,6 +10,7 @@ import numpy as np
 
 from compiler.frontend.from_onnx.convert.conv import convolution
 from compiler.frontend.from_onnx.convert.matmul import product
+from compiler.frontend.from_onnx.convert.quant import check_zero_point
 from compiler.frontend.from_onnx.node import OnnxNode
 from compiler.frontend.from_onnx.opsets import from_onnx
 from compiler.ir.expr import Expr
@@ -18,6 +19,7 @@ from compiler.ops.number_format import integer_range
 
 def _centred(node: OnnxNode, index: int, zero_index: int, axis: int | None) -> Expr:
     """Input ``index`` as int32 less its zero point; a vector of these lies along ``axis``."""
+    check_zero_point(node, zero_index, of=index)
     data = node.call("cast", node.arg(index), dtype="int32")
     if not node.has_input(zero_index):
         return data
@@ -63,6 +65,7 @@ def matmul_integer(node: OnnxNode) -> Expr:
 @from_onnx("QLinearMatMul", since=10)
 def qlinear_matmul(node: OnnxNode) -> Expr:
     """Product of quantized operands, quantized again."""
+    check_zero_point(node, 7)
     lhs, rhs = _centred(node, 0, 2, -2), _centred(node, 3, 5, -1)
     acc = product(node, lhs, rhs)
     scales = (
@@ -82,6 +85,7 @@ def conv_integer(node: OnnxNode) -> Expr:
 @from_onnx("QLinearConv", since=10)
 def qlinear_conv(node: OnnxNode) -> Expr:
     """Convolution of quantized operands, quantized again; the bias is int32 at scale s_x · s_w."""
+    check_zero_point(node, 7)
     acc = convolution(node, _centred(node, 0, 2, None), _centred(node, 3, 5, 0))
     if node.has_input(8):
         acc = node.call("add", acc, _along(node, node.arg(8), acc, 1))

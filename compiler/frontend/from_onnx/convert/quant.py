@@ -15,6 +15,21 @@ from compiler.frontend.from_onnx.values import dtype_of
 from compiler.ir.expr import Expr
 from compiler.ops.number_format import integer_range
 
+_QUANTIZED = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
+
+
+def check_zero_point(node: OnnxNode, index: int, of: int | None = None) -> None:
+    """Refuse a zero point of another dtype than input ``of``, or than quantized values have.
+
+    Raises:
+        OnnxImportError: a cast would give NaN and wide integers a meaning that ONNX does not.
+    """
+    if node.has_input(index):
+        dtype = node.arg(index).tensor_type.dtype
+        legal = _QUANTIZED if of is None else (node.arg(of).tensor_type.dtype,)
+        if dtype not in legal:
+            raise node.error(f"a zero point is {dtype} where {', '.join(legal)} is due")
+
 
 def _parameter(node: OnnxNode, index: int) -> Expr:
     """A scale or zero point: a Constant where it is known, since it is no weight."""
@@ -53,6 +68,7 @@ def _per_block(node: OnnxNode, value: Expr, data: Expr) -> Expr:
 @from_onnx("DequantizeLinear", since=10, folds=False)
 def dequantize_linear(node: OnnxNode) -> Expr:
     """(x - zero_point) scale."""
+    check_zero_point(node, 2, of=0)
     simulated = fake_quantized(node)
     if simulated is not None:
         return simulated
@@ -69,6 +85,7 @@ def dequantize_linear(node: OnnxNode) -> Expr:
 @from_onnx("QuantizeLinear", since=10)
 def quantize_linear(node: OnnxNode) -> Expr:
     """saturate(round_half_to_even(x / scale) + zero_point)."""
+    check_zero_point(node, 2)
     remember_quantized(node)
     data = node.arg(0)
     scale = _per_axis(node, _parameter(node, 1), data)
