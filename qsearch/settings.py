@@ -306,8 +306,8 @@ class Settings(BaseSettings):
         str, BeforeValidator(OneOf(EVALUATORS).check), Flag(OBJECTIVE, "|".join(EVALUATORS))
     ] = Field(
         "auto",
-        description="what scores candidates: the exact integers (engine, without a C compiler "
-        "grid; equal scores), or their simulation",
+        description="what scores candidates: the exact integers by own kernels (engine) or by "
+        "onnxruntime (grid; equal scores, needs no C compiler), or their simulation",
     )
     allow_float: Annotated[bool, Flag(OBJECTIVE)] = Field(
         False, description="also try modules with float operators"

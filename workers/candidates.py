@@ -194,7 +194,7 @@ def _engine(candidate: Candidate) -> Executor:
     try:
         engine = EngineExecutor(_integer(candidate))
     except CodegenError as error:
-        _say_once(f"{error.what}: candidates are scored on the grid, slower; {error.fix}")
+        _say_once(f"{error.what}: onnxruntime scores candidates (grid), slower; {error.fix}")
         return _grid(candidate)
     if engine.host_steps == 0:
         return engine

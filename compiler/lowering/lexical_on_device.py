@@ -22,13 +22,7 @@ class LexicalOnDeviceMixin:
     def __init__(self, mod: IRModule | None = None) -> None:
         self._devices: list[VirtualDevice] = []
         self._var_devices: dict[Var, VirtualDevice] = {}
-        self._function_nesting = 0
         self._functions = mod if mod is not None else IRModule()
-
-    @property
-    def function_nesting(self) -> int:
-        """How many functions, kernels not counted, enclose the place."""
-        return self._function_nesting
 
     def get_virtual_device(self, expr: Expr) -> VirtualDevice:
         """Where ``expr`` is computed, if it stands where the traversal stands."""
@@ -77,12 +71,10 @@ class LexicalOnDeviceMixin:
         """Bind the parameters of a function and enter its region."""
         for param in function.params:
             self.push_bound_var(param, param.virtual_device)
-        self._function_nesting += 1
         return self.push_virtual_device(function.virtual_device)
 
     def leave_function(self, function: Function, token: Token) -> None:
         """Undo ``enter_function``."""
-        self._function_nesting -= 1
         self.pop_virtual_device(token)
         for param in function.params:
             self.pop_bound_var(param)

@@ -202,7 +202,7 @@ class QModule:
             if engine.host_steps == 0:  # type: ignore[attr-defined]  # only the engine has them
                 return engine
         except CodegenError as error:
-            _say_once(f"{error.what}: the engine would be faster than the grid; {error.fix}")
+            _say_once(f"{error.what}: onnxruntime runs the module (grid), slower; {error.fix}")
         try:
             return self._executor("grid")
         except (ImportError, OnnxExportError):

@@ -118,14 +118,13 @@ def full_report(
     study: Study,
     trials: Sequence[Trial],
     costs: Costs,
-    *,
-    settings: Mapping[str, Any],
-    data: Mapping[str, str],
-    warnings: Sequence[str],
-    target: Mapping[str, Any],
-    float_ops: Sequence[str],
+    told: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What ``report.json`` holds: the summary, every trial, the costs and how to read them."""
+    """What ``report.json`` holds: the summary, every trial, the costs and how to read them.
+
+    Args:
+        told: what the run knows beside the study: settings, data, warnings, target.
+    """
     cpu = [
         (t.outcome.compile_cpu_s or 0.0) + (t.outcome.run_cpu_s or 0.0)
         for t in trials
@@ -134,13 +133,9 @@ def full_report(
     best = short["best"]
     return {
         **short,
-        "target": dict(target),
-        "warnings": list(warnings),
-        "data": dict(data),
-        "float_ops": list(float_ops),
+        **told,
         "spec": dict(study.spec),
         "code_version": study.code_version,
-        "settings": dict(settings),
         "canonical_best": canonical_fields(best["qconfig"]) if best else None,
         "costs": {
             "cpu_s_per_trial": round(sum(cpu) / len(cpu), 4) if cpu else None,

@@ -54,8 +54,8 @@ def slow_evaluator(asked: str, evaluator: Any) -> tuple[str, ...]:
     if asked != "auto" or evaluator != "grid":
         return ()
     return (
-        "no C compiler found: candidates are scored on the grid; with one (apt-get install gcc, or "
-        "pip install ziglang) the engine gives the same scores in less time",
+        "no C compiler found: onnxruntime scores candidates (--evaluator grid); with one (apt-get "
+        "install gcc, or pip install ziglang) the engine gives the same scores in less time",
     )
 
 

@@ -240,15 +240,10 @@ def finish(
         short["hypervolume"] = hypervolume_of(trials, objective)
     name, value = accuracy_of(score)
     before = float(baseline.get(name) or 0.0)
-    report = full_report(
-        short,
-        study,
-        trials,
-        costs,
-        settings=settings.to_dict(),
-        data={"calib": prepared.calib.described, "eval": prepared.evaluation.described},
-        warnings=warnings,
-        target={
+    events = repository.events_of(study.id, limit=FIRST_EVENTS)
+    chosen = [event.data or {} for event in events if event.kind == CHOSEN]
+    told = {
+        "target": {
             "measure": name,
             "max_drop": str(settings.max_drop),
             "drop": before - value,
@@ -258,11 +253,13 @@ def finish(
             "at_most": dict(objective.at_most),
             "fits": fits,
         },
-        float_ops=winner.float_ops,
-    )
-    events = repository.events_of(study.id, limit=FIRST_EVENTS)
-    chosen = [event.data or {} for event in events if event.kind == CHOSEN]
-    report["first_trial"] = chosen[0]["decisions"] if chosen else []
+        "warnings": warnings,
+        "data": {"calib": prepared.calib.described, "eval": prepared.evaluation.described},
+        "float_ops": winner.float_ops,
+        "settings": settings.to_dict(),
+        "first_trial": chosen[0]["decisions"] if chosen else [],
+    }
+    report = full_report(short, study, trials, costs, told)
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
     write_atomically(folder.report, text.encode())
     if best is None and not interrupted:

@@ -37,6 +37,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "C target: channels last, layouts, folded requantization, dot products": 1101,
     "ONNX: QDQ graphs, names and dtypes, default session options": 1267,
     "guidance: what a search is told before it starts, choose, best -o, typed keywords": 1081,
+    "words: meanings of figures, tables that fit, next lines, named artefacts": 239,
     "profile": 463,
     "calibration: kernels in C, checks of the written file": 259,
     "calibration: rescaled networks counted in the passes of the plain one": 177,

@@ -79,10 +79,6 @@ class Measure:
             return self.infinite
         return float(value)
 
-    def is_infinite(self, value: float) -> bool:
-        """Whether a finite number stands for an infinite value, or its negative."""
-        return self.infinite is not None and abs(value) >= self.infinite
-
     def shown(self, value: float | None) -> float | None:
         """A stored value in the unit that is shown."""
         return value if value is None or self.unit != "%" else 100.0 * value
