@@ -14,12 +14,20 @@
 #define QK_WEIGHT_PLACE(k, n, nv, steps) (((k) / QK_KU * (nv) * 16 + (n)) * QK_KU + (k) % QK_KU)
 #endif
 
+/* Narrow weights: bytes in runs of four, of which no pair can leave 16 bits. Activations are read
+ * where they are. Instruction sets that multiply bytes without loss need no such kernel. */
+#ifndef QK_NARROW
+#define QK_NARROW 0
+#define qk_dot_narrow qk_dot
+#endif
+#define QK_UNIT(g) ((g)->narrow ? 4 : QK_KU)
+
 #ifndef QK_OWN_TILES
 /* One tile: named accumulators, because gcc keeps arrays of vectors in memory. */
 #define QK_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
 static inline __attribute__((always_inline)) void qk_tile(
-    const int mr, const int nv, const qk_act *const *rows, const int64_t *segment, int64_t segments,
+    const int mr, const int nv, const int narrow, const uint8_t *const *rows, const int64_t *segment, int64_t segments,
     int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums)
 {
     const int stride = 16 * nv;
@@ -31,7 +39,7 @@ static inline __attribute__((always_inline)) void qk_tile(
     QK_EACH_ROW(QK_DECLARE)
 #undef QK_DECLARE
     for (int64_t s = 0; s < segments; s++) {
-#define QK_START(r) const qk_act *a##r = rows[mr > r ? r : 0] + segment[s];
+#define QK_START(r) const uint8_t *a##r = rows[mr > r ? r : 0] + segment[s];
         QK_EACH_ROW(QK_START)
 #undef QK_START
         for (int64_t k = 0; k < steps; k++) {
@@ -41,8 +49,8 @@ static inline __attribute__((always_inline)) void qk_tile(
             const qk_weight w3 = nv > 3 ? qk_load_weight(weight + 192) : w0;
 #define QK_STEP(r)                                        \
     if (mr > r) {                                         \
-        const qk_spread a = qk_spread4(a##r + k * QK_KU); \
-        c##r##_0 = qk_dot(c##r##_0, a, w0);               \
+        const qk_spread a = qk_spread4(a##r + k * 4);     \
+        c##r##_0 = narrow ? qk_dot_narrow(c##r##_0, a, w0) : qk_dot(c##r##_0, a, w0); \
         if (nv > 1) c##r##_1 = qk_dot(c##r##_1, a, w1);   \
         if (nv > 2) c##r##_2 = qk_dot(c##r##_2, a, w2);   \
         if (nv > 3) c##r##_3 = qk_dot(c##r##_3, a, w3);   \
@@ -64,12 +72,12 @@ static inline __attribute__((always_inline)) void qk_tile(
 }
 
 /* Tiles of mr rows one below the other. */
-typedef void (*qk_tile_function)(const qk_act *const *, int64_t, const int64_t *, int64_t, int64_t, const uint8_t *,
+typedef void (*qk_tile_function)(const uint8_t *const *, int64_t, const int64_t *, int64_t, int64_t, const uint8_t *,
                                  const int32_t *, int32_t *);
 
-#define QK_TILE(mr, nv)                                                                          \
-    static __attribute__((noinline)) void qk_tile_##mr##_##nv(                                   \
-        const qk_act *const *rows, int64_t tiles, const int64_t *segment, int64_t segments,      \
+#define QK_TILE_NAMED(name, mr, nv, narrow)                                                      \
+    static __attribute__((noinline)) void name(                                                  \
+        const uint8_t *const *rows, int64_t tiles, const int64_t *segment, int64_t segments,     \
         int64_t steps, const uint8_t *weight, const int32_t *bias, int32_t *sums)                \
     {                                                                                            \
         const int64_t bytes = segments * steps * 64 * nv;                                        \
@@ -79,9 +87,10 @@ typedef void (*qk_tile_function)(const qk_act *const *, int64_t, const int64_t *
             for (int64_t i = 0; i < share; i += 64)                                              \
                 __builtin_prefetch(ahead + i, 0, 2);                                             \
             ahead += share;                                                                      \
-            qk_tile(mr, nv, rows, segment, segments, steps, weight, bias, sums);                 \
+            qk_tile(mr, nv, narrow, rows, segment, segments, steps, weight, bias, sums);         \
         }                                                                                        \
     }
+#define QK_TILE(mr, nv) QK_TILE_NAMED(qk_tile_##mr##_##nv, mr, nv, 0)
 #define QK_TILES(nv) \
     QK_TILE(1, nv) QK_TILE(2, nv) QK_TILE(3, nv) QK_TILE(4, nv) QK_TILE(5, nv) QK_TILE(6, nv)
 QK_TILES(1)
@@ -107,6 +116,13 @@ static const qk_tile_function qk_tiles[QK_NV][9] = {
     {QK_NAMES(4), 0, 0},
 #endif
 };
+#if QK_NARROW
+#define QK_NARROW_TILE(mr) QK_TILE_NAMED(qk_tile_narrow_##mr, mr, 1, 1)
+QK_NARROW_TILE(1) QK_NARROW_TILE(2) QK_NARROW_TILE(3) QK_NARROW_TILE(4) QK_NARROW_TILE(5)
+static const qk_tile_function qk_narrow_tiles[6] = {
+    0, qk_tile_narrow_1, qk_tile_narrow_2, qk_tile_narrow_3, qk_tile_narrow_4, qk_tile_narrow_5,
+};
+#endif
 #endif /* QK_OWN_TILES */
 
 #ifndef qk_scale_bytes /* as qk_scale, for results that are clipped to 0 .. 255 */
@@ -188,17 +204,19 @@ static int64_t qk_block_rows(int64_t rows, int64_t steps)
 
 static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
 {
-    const int64_t rows = g->height * g->width, steps = (g->seg_bytes + QK_KU - 1) / QK_KU;
+    const int64_t unit = QK_UNIT(g), rows = g->height * g->width, steps = (g->seg_bytes + unit - 1) / unit;
     const int64_t segments = g->seg_y * g->seg_x, block = qk_block_rows(rows, steps * segments);
     const int64_t vectors = (g->columns + 15) / 16, panels = (vectors + QK_NV - 1) / QK_NV;
-    const int64_t wide = vectors % panels, narrow = vectors / panels; /* the first `wide` have one more */
+    const int64_t wide = vectors % panels, least = vectors / panels; /* the first `wide` have one more */
     int64_t segment[QK_MAX_SEGMENTS];
-#ifndef QK_OWN_TILES
-    const int64_t none = 0;
-#endif
-    const qk_act *start[QK_BLOCK_ROWS];
+    const uint8_t *start[QK_BLOCK_ROWS];
     uint8_t *out[QK_BLOCK_ROWS];
     int32_t sums[(QK_SUM_ROWS + QK_MAX_ROWS) * 16 * QK_NV] __attribute__((aligned(64)));
+#ifndef QK_OWN_TILES
+    const int widen = QK_WIDEN && !g->narrow; /* then a row is one run */
+    const int64_t none = 0, *runs = widen ? &none : segment, count_of = widen ? 1 : segments;
+    const int64_t length = widen ? steps * segments : steps;
+#endif
 
 #if QK_WIDEN /* rows that lie one behind the other are widened at once */
     const int together = segments == 1 && g->in_pixel == steps * QK_KU &&
@@ -216,19 +234,19 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
             const int64_t count = rows - first < block ? rows - first : block;
             int64_t y = first / g->width, x = first % g->width;
 #if QK_WIDEN
-            if (together)
+            if (together && !g->narrow)
                 qk_widen((qk_act *)(m->arena + g->scratch), in + first * g->in_pixel, count * steps * QK_KU);
 #endif
             for (int64_t r = 0; r < count; r++) {
                 const uint8_t *from = in + y * g->in_row + x * g->in_pixel;
                 out[r] = m->arena + g->out + group * g->out_group + y * g->out_row + x * g->out_pixel;
+                start[r] = from;
 #if QK_WIDEN
                 qk_act *to = (qk_act *)(m->arena + g->scratch) + r * steps * segments * QK_KU;
-                start[r] = to;
-                for (int64_t s = 0; !together && s < segments; s++)
+                for (int64_t s = 0; !together && !g->narrow && s < segments; s++)
                     qk_widen(to + s * steps * QK_KU, from + segment[s], steps * QK_KU);
-#else
-                start[r] = (const qk_act *)from;
+                if (!g->narrow)
+                    start[r] = (const uint8_t *)to;
 #endif
                 if (++x == g->width) {
                     x = 0;
@@ -236,20 +254,26 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
                 }
             }
             for (int64_t p = 0, v = 0; p < panels; p++) {
-                const int64_t nv = narrow + (p < wide);
+                const int64_t nv = least + (p < wide);
                 const uint8_t *weight = weights + v * steps * segments * 64;
                 for (int64_t r = 0, n; r < count; r += n) {
                     n = count - r <= QK_SUM_ROWS + QK_MAX_ROWS ? count - r : QK_SUM_ROWS;
 #ifdef QK_OWN_TILES
                     qk_own_tile(n, start + r, steps * segments, weight, bias + v * 16, sums);
 #else
-                    const int64_t tiles = (n + QK_ROWS(nv) - 1) / QK_ROWS(nv), mr = (n + tiles - 1) / tiles;
-                    const int64_t *runs = QK_WIDEN ? &none : segment, count_of = QK_WIDEN ? 1 : segments;
-                    const int64_t length = QK_WIDEN ? steps * segments : steps;
-                    qk_tiles[nv - 1][mr](start + r, n / mr, runs, count_of, length, weight, bias + v * 16, sums);
+                    const qk_tile_function *of = qk_tiles[nv - 1];
+                    int64_t most = QK_ROWS(nv);
+#if QK_NARROW
+                    if (g->narrow) {
+                        of = qk_narrow_tiles;
+                        most = 5;
+                    }
+#endif
+                    const int64_t tiles = (n + most - 1) / most, mr = (n + tiles - 1) / tiles, full = n / mr;
+                    of[mr](start + r, full, runs, count_of, length, weight, bias + v * 16, sums);
                     if (n % mr)
-                        qk_tiles[nv - 1][n % mr](start + r + n / mr * mr, 1, runs, count_of, length, weight,
-                                                 bias + v * 16, sums + n / mr * mr * nv * 16);
+                        of[n % mr](start + r + full * mr, 1, runs, count_of, length, weight, bias + v * 16,
+                                   sums + full * mr * nv * 16);
 #endif
                     for (int64_t i = 0; i < nv; i++) {
                         const int64_t channel = (v + i) * 16, left = g->columns - channel;

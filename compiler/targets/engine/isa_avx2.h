@@ -1,7 +1,8 @@
 /* Primitives of the integer engine for AVX2: see isa_vnni.h for what each one means.
  *
  * vpmaddubsw would saturate the sum of two products of full 8-bit operands. Activations and
- * weights are therefore widened to int16, and vpmaddwd multiplies pairs without loss.
+ * weights are therefore widened to int16, and vpmaddwd multiplies pairs without loss. Where the
+ * weights of a product are so small that no pair can saturate, bytes are multiplied.
  */
 #ifndef QK_ISA_H
 #define QK_ISA_H
@@ -19,6 +20,7 @@
 #define QK_NV 1
 #define QK_ROWS(nv) 6
 #define QK_MAX_ROWS 6
+#define QK_NARROW 1
 #define QK_PAIR_PIXELS 4 /* of a depthwise convolution, two output rows together */
 #define QK_FOUR_PIXELS 2 /* three or four output rows together */
 
@@ -71,6 +73,15 @@ static inline qk_vec qk_dot(qk_vec acc, qk_spread a, qk_weight w)
 {
     acc.a = _mm256_add_epi32(acc.a, _mm256_madd_epi16(a, w.a));
     acc.b = _mm256_add_epi32(acc.b, _mm256_madd_epi16(a, w.b));
+    return acc;
+}
+
+/* Four bytes by four narrow weights, twice the products of one vpmaddwd: no pair saturates. */
+static inline qk_vec qk_dot_narrow(qk_vec acc, qk_spread a, qk_weight w)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    acc.a = _mm256_add_epi32(acc.a, _mm256_madd_epi16(_mm256_maddubs_epi16(a, w.a), ones));
+    acc.b = _mm256_add_epi32(acc.b, _mm256_madd_epi16(_mm256_maddubs_epi16(a, w.b), ones));
     return acc;
 }
 

@@ -171,13 +171,13 @@ static inline void qk_store_s32(void *p, qk_vec v, int n) { memcpy(p, v.lane, 4 
 
 /* Rows times sixteen columns of weights [column][k]; two rows and four columns at a time. */
 #define QK_DOT(i, j) s##i##j += a##i[k] * w##j[k]
-static void qk_own_tile(int64_t mr, const qk_act *const *row, int64_t steps, const uint8_t *weight, const int32_t *bias,
+static void qk_own_tile(int64_t mr, const uint8_t *const *row, int64_t steps, const uint8_t *weight, const int32_t *bias,
                         int32_t *sums)
 {
     const int64_t n = steps * QK_KU;
     const int16_t *w = (const int16_t *)weight;
     for (int64_t r = 0; r < mr; r += 2) {
-        const int16_t *a0 = row[r], *a1 = row[r + 1 < mr ? r + 1 : r];
+        const int16_t *a0 = (const int16_t *)row[r], *a1 = (const int16_t *)row[r + 1 < mr ? r + 1 : r];
         for (int64_t c = 0; c < 16; c += 4) {
             const int16_t *w0 = w + c * n, *w1 = w0 + n, *w2 = w1 + n, *w3 = w2 + n;
             int32_t s00 = 0, s01 = 0, s02 = 0, s03 = 0, s10 = 0, s11 = 0, s12 = 0, s13 = 0;

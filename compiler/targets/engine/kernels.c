@@ -26,7 +26,7 @@
 #define QK_EXPORT __attribute__((visibility("default")))
 
 /* What planning must know: k unit, weight bytes, lanes of addends, widest panel, activation shift,
- * widened, columns innermost. Returns the name. */
+ * widened, columns innermost, kernels for narrow weights. Returns the name. */
 QK_EXPORT const char *qk_isa(int64_t *facts)
 {
     facts[0] = QK_KU;
@@ -40,6 +40,7 @@ QK_EXPORT const char *qk_isa(int64_t *facts)
 #else
     facts[6] = 0;
 #endif
+    facts[7] = QK_NARROW;
     return QK_NAME;
 }
 
@@ -97,9 +98,9 @@ static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
 {
     if (!qk_small(g->height) || !qk_small(g->width) || !qk_small(g->groups) || !qk_small(g->columns) ||
         !qk_small(g->seg_y) || !qk_small(g->seg_x) || !qk_small(g->seg_bytes) ||
-        g->seg_y * g->seg_x > QK_MAX_SEGMENTS)
+        g->seg_y * g->seg_x > QK_MAX_SEGMENTS || g->narrow < 0 || g->narrow > QK_NARROW)
         return 0;
-    const int64_t steps = (g->seg_bytes + QK_KU - 1) / QK_KU * g->seg_y * g->seg_x;
+    const int64_t steps = (g->seg_bytes + QK_UNIT(g) - 1) / QK_UNIT(g) * g->seg_y * g->seg_x;
     const int64_t rows = g->height * g->width, vectors = (g->columns + 15) / 16;
     const int64_t in_sizes[5] = {g->groups, g->height, g->width, g->seg_y, g->seg_x};
     const int64_t in_strides[5] = {g->in_group, g->in_row, g->in_pixel, g->seg_row, g->seg_pixel};
@@ -116,8 +117,8 @@ static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
         g->bias % 4 || g->weight % 4)
         return 0;
 #if QK_WIDEN
-    if (!qk_span(l->arena, g->scratch, qk_block_rows(rows, steps) * steps * QK_KU * (int64_t)sizeof(qk_act) + 64) ||
-        g->scratch % 64)
+    if (!g->narrow && (!qk_span(l->arena, g->scratch, qk_block_rows(rows, steps) * steps * QK_KU * (int64_t)sizeof(qk_act) + 64) ||
+        g->scratch % 64))
         return 0;
 #else
     (void)rows;

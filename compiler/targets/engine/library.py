@@ -37,6 +37,7 @@ class Library:
         activation_shift: what a dot step takes away from a stored byte.
         widens: rows are copied as int16 before the product.
         columns_outside: packed weights are [column][k] rather than [k][column][unit].
+        has_narrow: there are kernels for weights whose pairs of products fit in 16 bits.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class Library:
     activation_shift: int
     widens: bool
     columns_outside: bool
+    has_narrow: bool
 
 
 def detected_isa() -> str:
@@ -105,7 +107,7 @@ def load_library(isa: str | None = None) -> Library:
 def open_library(path: Path) -> Library:
     """The kernels of one library file."""
     loaded = ctypes.CDLL(str(path))
-    facts = (ctypes.c_int64 * 7)()
+    facts = (ctypes.c_int64 * 8)()
     loaded.qk_isa.restype = ctypes.c_char_p
     name = loaded.qk_isa(facts).decode()
     loaded.qk_run.restype = ctypes.c_int64
@@ -115,8 +117,7 @@ def open_library(path: Path) -> Library:
         address, address, number, address, address, number,  # inputs, outputs
         number, address,  # samples, seconds
     ]  # fmt: skip
-    unit, weight_bytes, lanes, panel, shift, widens, outside = facts
+    unit, weight_bytes, lanes, panel, shift, widens, outside, narrow = facts
     run = loaded.qk_run
-    return Library(
-        path, name, run, unit, weight_bytes, lanes, panel, shift, bool(widens), bool(outside)
-    )
+    flags = bool(widens), bool(outside), bool(narrow)
+    return Library(path, name, run, unit, weight_bytes, lanes, panel, shift, *flags)

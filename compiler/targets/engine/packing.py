@@ -16,6 +16,8 @@ POWER_OF_TWO = 1 << 30
 LARGEST_32 = (1 << 31) - 1
 _BLOCK_BYTES, _BLOCK_ROWS = 147456, 240
 _MOST_TOGETHER = 4
+_NARROW_UNIT = 4
+_MOST_PAIR = ((1 << 15) - 1) // 255
 
 
 def vectors_of(columns: int) -> int:
@@ -32,24 +34,43 @@ def panels(columns: int, library: Library) -> list[tuple[int, int]]:
     return [(sum(sizes[:panel]), size) for panel, size in enumerate(sizes)]
 
 
-def dot_steps(segment: int, library: Library) -> int:
+def dot_steps(segment: int, library: Library, narrow: bool = False) -> int:
     """Dot steps of a run of ``segment`` reduced elements."""
-    return -(-segment // library.k_unit)
+    return -(-segment // (_NARROW_UNIT if narrow else library.k_unit))
 
 
-def pack_product(weight: Array, library: Library) -> Array:
+def is_narrow(weight: Array, library: Library) -> bool:
+    """Whether products of bytes and these weights, two added, always fit in 16 bits.
+
+    255 times the positive weights of a pair, or its negative ones, is what a pair reaches at most.
+
+    Args:
+        weight: [columns, segments, elements of a segment], integers within int8.
+        library: for which kernels.
+    """
+    if not library.has_narrow:
+        return False
+    odd = weight.shape[2] % 2
+    pairs = np.pad(weight.astype(np.int32), ((0, 0), (0, 0), (0, odd)))
+    pairs = pairs.reshape(*weight.shape[:2], -1, 2)
+    most = max(np.maximum(pairs, 0).sum(-1).max(), np.maximum(-pairs, 0).sum(-1).max())
+    return bool(most <= _MOST_PAIR)
+
+
+def pack_product(weight: Array, library: Library, narrow: bool = False) -> Array:
     """Weights of one group of a product.
 
     Args:
         weight: [columns, segments, elements of a segment], integers within int8.
         library: for which kernels.
+        narrow: for the kernels of narrow weights.
     Returns:
         ``vectors x steps x 64`` bytes, see gemm.h.
     """
     columns, segments, length = weight.shape
-    unit = library.k_unit
-    dtype = np.int8 if library.weight_bytes == 1 else np.int16
-    steps = dot_steps(length, library) * segments
+    unit = _NARROW_UNIT if narrow else library.k_unit
+    dtype = np.int8 if narrow or library.weight_bytes == 1 else np.int16
+    steps = dot_steps(length, library, narrow) * segments
     padded = np.zeros((vectors_of(columns) * 16, segments, steps // segments * unit), dtype)
     padded[:columns, :, :length] = weight
     rows = padded.reshape(len(padded), steps, unit)

@@ -15,6 +15,7 @@ from compiler.targets.engine.elementwise import put_epilogue
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last
 from compiler.targets.engine.packing import (
     dot_steps,
+    is_narrow,
     pack_depthwise,
     pack_product,
     product_scratch,
@@ -296,10 +297,11 @@ def _product(
     if max(16 - columns, 0) * groups * prod(runs.shape[1:]) > MOST_ARENA // 4:
         raise CodegenError("the engine would need GiB for columns of zeros", fix=FORM.fix)
     split = runs.reshape(groups, columns, *runs.shape[1:])
-    packed = np.concatenate([pack_product(one, library) for one in split])
+    narrow = is_narrow(runs, library)
+    packed = np.concatenate([pack_product(one, library, narrow) for one in split])
     steps = dot_steps(runs.shape[2], library) * runs.shape[1]
     rows = places["height"] * places["width"]
-    scratch = emitter.scratch(product_scratch(rows, steps, library))
+    scratch = emitter.scratch(0 if narrow else product_scratch(rows, steps, library))
     emitter.step(
         "gemm",
         [source],
@@ -311,6 +313,7 @@ def _product(
         seg_bytes=runs.shape[2],
         weight=emitter.put(packed),
         weight_group=len(packed) // groups,
+        narrow=int(narrow),
         scratch=Address(scratch),
         **places,
         **fields,

@@ -43,6 +43,7 @@ typedef struct {
     int64_t seg_y, seg_x, seg_row, seg_pixel;      /* a window is seg_y x seg_x runs of bytes */
     int64_t seg_bytes;                             /* of one run; padded to QK_KU in the weights */
     int64_t weight, weight_group, weight_in_arena; /* offset, bytes of a group, 1 for the arena */
+    int64_t narrow;                                /* 1: bytes in runs of 4, no pair leaves 16 bits */
     int64_t bias, bias_in_arena;                   /* int32, columns padded to 16 a group */
     qk_requantize rq;
     int64_t scratch;                               /* arena */

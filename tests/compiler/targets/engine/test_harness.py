@@ -29,10 +29,10 @@ Array = np.ndarray[Any, Any]
 HARNESS = Path(__file__).parent / "harness.c"
 SANITIZERS = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 FACTS = {
-    "vnni": (4, 1, 16, 4, 0, False, False),
-    "avx2": (2, 2, 8, 1, 0, True, False),
-    "neon": (4, 1, 1, 1, 128, False, False),
-    "generic": (2, 2, 1, 1, 0, True, True),
+    "vnni": (4, 1, 16, 4, 0, False, False, False),
+    "avx2": (2, 2, 8, 1, 0, True, False, True),
+    "neon": (4, 1, 1, 1, 128, False, False, False),
+    "generic": (2, 2, 1, 1, 0, True, True, False),
 }
 """What each header says of itself, for instruction sets that cannot be loaded here."""
 
@@ -42,14 +42,14 @@ def modules() -> list[tuple[IRModule, list[Array]]]:
     op, rng = relay.op, np.random.default_rng(0)
     x = relay.var("x", (1, 3, 11, 9), "uint8")
 
-    def conv(data: Any, shape: tuple[int, ...], **how: Any) -> Any:
-        weight = relay.const(drawn(rng, shape, "int8", False))
+    def conv(data: Any, shape: tuple[int, ...], bits: int = 8, **how: Any) -> Any:
+        weight = relay.const(drawn(rng, shape, "int8", False) >> np.int8(8 - bits))
         made = op.nn.conv2d(data, weight, out_dtype="int32", **how)
         return requantized(made, shape[0], 1, rng)
 
     first = conv(x, (21, 3, 3, 3), padding=1, strides=(2, 2))
     deep = conv(first, (21, 1, 5, 3), padding=(2, 1, 2, 1), groups=21)
-    left = conv(deep, (70, 21, 1, 1))
+    left = conv(deep, (70, 21, 1, 1), bits=7)
     right = (
         conv(deep, (70, 7, 3, 3), padding=1, groups=3)
         if 70 % 3 == 0

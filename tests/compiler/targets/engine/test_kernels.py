@@ -20,6 +20,7 @@ from compiler.ir.module import IRModule
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.library import available_isas, load_library, shipped_library
+from compiler.targets.engine.steps import layout
 from compiler.targets.engine.views import NoProgramError
 from compiler.targets.reference.executor import ReferenceExecutor
 
@@ -162,6 +163,64 @@ def test_products_of_any_size(
     weight = relay.const(drawn(rng, (columns, length), "int8", extreme))
     mod = relay.module(relay.op.nn.dense(x, weight, out_dtype="int32"))
     agree(mod, drawn(rng, (rows, length), dtype, extreme))
+
+
+NARROW = [
+    ([-64, 63], True),
+    ([-64, 64, -64, 64], True),
+    ([127, 1], True),
+    ([-128, 0], True),
+    ([127, 2], False),
+    ([-128, -1], False),
+    ([1, 1, 1, 1, 127, 3], False),
+]
+
+
+@pytest.mark.parametrize(("pattern", "is_narrow"), NARROW)
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 2)])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_weights_whose_pairs_fit_in_sixteen_bits(
+    pattern: list[int], is_narrow: bool, kernel: tuple[int, int], dtype: str
+) -> None:
+    rng = np.random.default_rng(0)
+    inner = 18
+    weight = np.resize(np.array(pattern, np.int8), (37, *kernel, inner))
+    weight[5] = 0
+    x = relay.var("x", (1, inner, 6, 7), dtype)
+    product = relay.op.nn.conv2d(
+        x, relay.const(weight.transpose(0, 3, 1, 2).copy()), padding=1, out_dtype="int32"
+    )
+    mod = relay.module(product)
+    info = np.iinfo(dtype)
+    for data in (
+        np.full((1, inner, 6, 7), info.max, dtype),
+        drawn(rng, (1, inner, 6, 7), dtype, True),
+    ):
+        agree(mod, data)
+    if "avx2" in available_isas():
+        engine = EngineExecutor(mod, isa="avx2")
+        place = layout()[0]["gemm"].index("narrow")
+        kinds = [step.kind for step in engine.steps]
+        assert engine.plan.rows[kinds.index("gemm")][place] == is_narrow
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 60),
+    length=st.integers(1, 300),
+    columns=st.integers(1, 150),
+    extreme=st.booleans(),
+)
+def test_products_of_seven_bit_weights(
+    seed: int, rows: int, length: int, columns: int, extreme: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    size = (columns, length)
+    weight = rng.choice([-64, 63], size) if extreme else rng.integers(-64, 64, size)
+    x = relay.var("x", (rows, length), "uint8")
+    made = relay.op.nn.dense(x, relay.const(weight.astype("int8")), out_dtype="int32")
+    agree(relay.module(made), drawn(rng, (rows, length), "uint8", extreme))
 
 
 @settings(max_examples=20, deadline=None)
@@ -429,8 +488,8 @@ def test_accumulators_stay_in_registers(isa: str) -> None:
         return
     path = shipped_library(isa) or load_library(isa).path
     text = subprocess.run([dump, "-d", str(path)], capture_output=True, text=True, check=True)
-    multiply = {"vnni": "vpdpbusd", "avx2": "vpmaddwd", "neon": "sdot"}[isa]
-    pattern = r"<(qk_tile_\d+_\d+|qk_taps_\d)>:\n(.*?)\n\n"
+    multiply = {"vnni": "vpdpbusd", "avx2": "vpmadd", "neon": "sdot"}[isa]
+    pattern = r"<(qk_tile_\w+|qk_taps_\d)>:\n(.*?)\n\n"
     functions = re.findall(pattern, text.stdout + "\n\n", flags=re.S)
     assert len(functions) >= 10
     for name, body in functions:
