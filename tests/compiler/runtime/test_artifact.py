@@ -205,7 +205,7 @@ def test_without_a_compiler_the_default_executor_is_the_grid_and_says_so_once(
         found = quantized("fully_integral", tmp_path)
         found.run({"x": np.zeros((1, 3, 8, 8), "float32")})
         assert set(found._executors) == {"auto", "grid"}
-    assert [r.getMessage() for r in caplog.records if "engine" in r.getMessage()] == [
+    assert [r.getMessage() for r in caplog.records if "compiler" in r.getMessage()] == [
         "no C compiler found: onnxruntime runs the module (grid), slower; install one"
     ]
 
