@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from compiler.quantize._registration import (
         register_realize_function as register_realize_function,
     )
+    from compiler.quantize._sequential_rounding import sequential_products as sequential_products
     from compiler.quantize._smoothing import smooth as smooth
     from compiler.quantize.calibration.activation_scales import (
         activation_scales as activation_scales,
@@ -112,6 +113,7 @@ __getattr__, __all__ = lazy_names(
             "register_partition_function",
             "register_realize_function",
         ),
+        "compiler.quantize._sequential_rounding": ("sequential_products",),
         "compiler.quantize._smoothing": ("smooth",),
         "compiler.quantize.calibration.activation_scales": ("activation_scales",),
         "compiler.quantize.calibration.bind_scales": (

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import scipy  # loads its parts when they are first used
 from numpy.typing import NDArray
 
 from compiler.quantize.calibration.kernels.numpy_kernels import on_grid
@@ -69,7 +70,7 @@ def _error(difference: Floats, hessian: Floats) -> Floats:
 def _made_up_for(rows: Floats, hessian: Floats, limit: int) -> Floats:
     """Column by column, the rest moving to make up for what rounding has changed."""
     taps, kernels = rows.shape[2], choose_kernels()
-    factor = np.swapaxes(np.linalg.cholesky(np.linalg.inv(hessian)), 1, 2)
+    factor = _inverse_factor(hessian)
     free = rows.copy()
     found = np.empty_like(rows)
     for first in range(0, taps, _BLOCK):
@@ -79,6 +80,19 @@ def _made_up_for(rows: Floats, hessian: Floats, limit: int) -> Floats:
             np.ascontiguousarray(free[:, :, some]), own, limit
         )
         free[:, :, some.stop :] -= errors @ factor[:, some, some.stop :]
+    return found
+
+
+def _inverse_factor(hessian: Floats) -> Floats:
+    """Upper triangular U with U^T U the inverse, of each group.
+
+    With rows and columns in reverse order, U is the inverse of the Cholesky factor: a quarter of
+    the work of inverting the products themselves.
+    """
+    lower = np.linalg.cholesky(hessian[:, ::-1, ::-1])
+    found = np.empty_like(lower)
+    for group, one in enumerate(lower):
+        found[group] = scipy.linalg.lapack.dtrtri(one.T)[0].T[::-1, ::-1]
     return found
 
 

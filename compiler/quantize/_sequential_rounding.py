@@ -18,6 +18,7 @@ efficient finetuning-free quantization for asymmetric calibration", 2025.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -46,8 +47,8 @@ from compiler.quantize.calibration.weighted_calls import weighted_calls
 Floats = NDArray[np.float64]
 
 _DAMPING: Final = 0.2
-_ROWS: Final = 1 << 14
-_ROWS_OF_A_TAP: Final = 256
+_ROWS: Final = 1 << 13
+_ROWS_OF_A_TAP: Final = 64
 """Positions that one layer is fitted to: so many for each tap, and at most ``_ROWS``."""
 _FEW_RUNS: Final = 16
 _TOGETHER: Final = 2048
@@ -97,6 +98,16 @@ def round_sequentially(
     return infer_module(simulated.with_function("main", changed))
 
 
+def sequential_products(mod: IRModule) -> int:
+    """About how many multiplications ``round_sequentially`` takes for a prepared module."""
+    total = 0
+    for rule in column_rules(mod["main"]):
+        if rule is not None:
+            groups, taps = rule.channels.shape
+            total += 2 * groups * taps * taps * min(_ROWS, _ROWS_OF_A_TAP * taps)
+    return total
+
+
 def _levels(held: PointRows, seen: _Seen, centred: bool) -> Floats:
     rows = cut_rows(held.rows, seen.gram)
     hessian = seen.gram.matrix(centred)
@@ -123,20 +134,18 @@ class _Seen:
     @staticmethod
     def of(runs: PrefixRuns, data: Expr, rule: InputColumns, units: Floats) -> _Seen:
         sums = _Sums.of(rule)
-        shape = [1] * len(data.tensor_type.concrete_shape)
-        shape[rule.data_axis] = -1
-        unit = units.reshape(shape)
-        a_run = next(runs.pairs(data))[0]
-        positions = sum(piece.shape[2] for first, piece in rule.columns(a_run) if first == 0)
         # Whole runs are left out first, but not below a few: neighbouring positions are alike.
         rows = min(_ROWS, _ROWS_OF_A_TAP * sums.read.shape[1])
+        positions = math.prod(rule.images)
         used = min(runs.count, max(_FEW_RUNS, rows // positions))
         stride = -(-positions * used // rows)
+        unit = units[rule.channels][:, :, None]
         for number, both in enumerate(islice(runs.pairs(data), used)):
-            read, wanted = (rule.columns(np.rint(values / unit)) for values in both)
             some = slice(number % stride, None, stride)
+            read, wanted = (rule.columns(values, some) for values in both)
             for (first, y), (_, x) in zip(read, wanted, strict=True):
-                sums.add(first, y[:, :, some], x[:, :, some])
+                own = unit[first : first + len(y)]
+                sums.add(first, np.rint(y / own), np.rint(x / own))
         sums.multiply()
         channels = rule.channels.reshape(sums.read.shape)
         gram = InputGram(sums.products, sums.read, sums.count, units[channels], channels)

@@ -165,7 +165,10 @@ class Baseline:
 EXAMINED: Final = 256
 """Samples, at most, on which other preparations and labels are tried."""
 _FIRST: Final = 64
-"""Samples after which a preparation that is no better is given up."""
+"""Samples after which a preparation that is no better is given up …"""
+_GLANCE: Final = 16
+_CLEARLY: Final = 4
+"""… and samples after which one is that answers so many fewer of them right."""
 _SIGNIFICANT: Final = 0.01
 _FEWEST: Final = 16
 _NAMED: Final = 4
@@ -317,13 +320,17 @@ class Examination:
         fix = f"values lie from {low:.4g} to {high:.4g}; prepare the data as in training "
         fix += "(mean, std and channel_order of --preprocess, or the arrays themselves)"
         for name in fitting_variants(images[0], low, high):
-            found = self._answers(name, chosen[:_FIRST]) == labels[:_FIRST]
-            if found.sum() <= right[:_FIRST].sum():
-                continue  # what is given is as good
-            rest = chosen[_FIRST:]
-            if rest:
-                found = np.concatenate([found, self._answers(name, rest) == labels[_FIRST:]])
-            yield f"{VARIANTS[name].words}", fix, found
+            found: Right = np.zeros(0, np.bool_)
+            for stop, fewer in ((_GLANCE, _CLEARLY), (_FIRST, 0), (EXAMINED, None)):
+                part = slice(len(found), stop)
+                if chosen[part]:
+                    more = self._answers(name, chosen[part]) == labels[part]
+                    found = np.concatenate([found, more])
+                lost = right[: len(found)].sum() - found.sum()
+                if fewer is not None and lost >= fewer:
+                    break  # what is given is as good
+            else:
+                yield f"{VARIANTS[name].words}", fix, found
 
     def _classes_renamed(self, given: Answers, labels: Answers) -> list[str]:
         """A warning where labels count some classes in another order than the model.

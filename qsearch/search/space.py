@@ -231,6 +231,7 @@ _RESCALINGS: Final = 6
 """The number of rescaled networks that are measured before a trial asks for them."""
 _CHANGED_AT_MOST: Final = 8
 _NOT_MEASURED: Final = "global_scale"
+_SEQUENTIAL: Final = "sequential"
 
 
 def measured_modes(modules: Collection[str] = ()) -> tuple[str, ...]:
@@ -249,7 +250,10 @@ def measured_modes(modules: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def default_space(
-    allow_float: bool = False, weighted: bool = True, modules: Collection[str] = ()
+    allow_float: bool = False,
+    weighted: bool = True,
+    modules: Collection[str] = (),
+    sequential: bool = True,
 ) -> Space:
     """What ``qsearch launch`` searches without being told otherwise: 7776 points.
 
@@ -262,13 +266,16 @@ def default_space(
 
     Args:
         modules: of the user, whose calibrate modes are searched too.
+        sequential: whether ``weight_rounding`` may be sequential; fitting a large network so takes
+            as long as ten other trials.
     """
     measured = measured_modes(modules)
+    rounding = ("nearest", "adaptive", _SEQUENTIAL) if sequential else ("nearest", "adaptive")
     rescaling = (
         Parameter("smooth_alpha", (None, 0.5, 0.75)),
         Parameter("equalize", (False, True), (("smooth_alpha", (None,)),)),
         Parameter("bias_correction", (False, True)),
-        Parameter("weight_rounding", ("nearest", "adaptive", "sequential")),
+        Parameter("weight_rounding", rounding),
     )
     conversions: tuple[Value, ...] = ("fully_integral",)
     if allow_float:
@@ -304,11 +311,12 @@ def rescalings_of(space: Space) -> list[Params]:
 def is_earlier_default(stored: Space, default: Space) -> bool:
     """Whether ``stored`` is what an earlier version searched where ``default`` is searched now.
 
-    Versions add values to fields; which float parts a module may have is the user's choice.
+    Versions add values to fields, and leave ``_SEQUENTIAL`` out of large networks. Which float
+    parts a module may have is the user's choice.
     """
     return len(stored.parameters) == len(default.parameters) and all(
         old.name == new.name
-        and set(old.choices) <= set(new.choices)
+        and set(old.choices) <= {*new.choices, _SEQUENTIAL}
         and (old.name != "partition_conversions" or old.choices == new.choices)
         for old, new in zip(stored.parameters, default.parameters, strict=True)
     )

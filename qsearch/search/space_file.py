@@ -27,7 +27,7 @@ from compiler.errors import CompilerError, legal_names
 from compiler.ir.module import IRModule
 from compiler.qtypes.layer_choices import WEIGHT_BITS
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import FLOAT_BITS, diagnose
+from compiler.quantize import FLOAT_BITS, diagnose, sequential_products
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 from qsearch.config import read_config_file
 from qsearch.errors import SettingsError
@@ -49,6 +49,9 @@ from workers.user_code import UserCode, imported_code
 
 MOST_CHOICES: Final = 1000
 """Values of one field; a finer range than this gains nothing."""
+
+_MOST_PRODUCTS: Final = 5 * 10**10
+"""Of a candidate that is rounded sequentially; a few CPU seconds."""
 
 _SECTIONS: Final = ("fields", "layers")
 _FIELD_KEYS: Final = ("values", "when", "from", "to", "step")
@@ -325,7 +328,8 @@ def searched_space(
         counts = settings.max_size is not None or bool(costs.intersection(_OF_SIZE))
         bits = LAYER_BITS if counts else ()
         modules = {source.name for each in code for source in each.sources}
-        space = default_space(settings.allow_float, weighted, modules)
+        affordable = sequential_products(module) <= _MOST_PRODUCTS
+        space = default_space(settings.allow_float, weighted, modules, affordable)
         asked = SpaceFile(space, bits, tuple(elements))
     start = fitting_start(asked.space, recommended if fully_integral else _mixed(asked.space))
     if len(asked.weight_bits) < 2 or not asked.layers:

@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call
 from compiler.ops.nn.window import axes_of, pad_spatial, tap
 from compiler.ops.number_format import Array
-from compiler.ops.rules.input_columns import FQInputColumns, InputColumns, Window
+from compiler.ops.rules.input_columns import (
+    EVERY_POSITION,
+    FQInputColumns,
+    InputColumns,
+    Window,
+)
 
 _PIECE_BYTES: Final = 1 << 25
 """Columns are made in pieces of about this size."""
@@ -35,19 +40,24 @@ def conv2d_columns(call: Call) -> InputColumns | None:
     groups, taps = attrs.groups, inputs * height * width
     channels = np.arange(groups * inputs, dtype=np.int64).reshape(groups, inputs)
 
-    def columns(data: Array) -> Iterator[tuple[int, NDArray[np.float64]]]:
-        positions = size[0] * size[1]
-        step = max(_PIECE_BYTES // (8 * positions * taps), 1)
+    def columns(
+        data: Array, some: slice = EVERY_POSITION
+    ) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        places = np.arange(size[0] * size[1])[some]
+        positions = len(places)
+        step = max(_PIECE_BYTES // (8 * max(positions, 1) * taps), 1)
         padded = pad_spatial(data.transpose(data_axes), attrs.padding, 0)
         for image in padded[:, None]:
             for first in range(0, groups, step):
-                some = image[:, first * inputs : (first + step) * inputs]
-                count = some.shape[1] // inputs
+                part = image[:, first * inputs : (first + step) * inputs]
+                count = part.shape[1] // inputs
                 piece = np.empty((count, inputs, height, width, positions))
                 for r in range(height):
                     for s in range(width):
                         at = r * attrs.dilation[0], s * attrs.dilation[1]
-                        read = tap(some, *at, size, attrs.strides)
+                        read = tap(part, *at, size, attrs.strides)
+                        if some != EVERY_POSITION:
+                            read = read[..., places // size[1], places % size[1]]
                         piece[:, :, r, s] = read.reshape(count, inputs, positions)
                 yield first, piece.reshape(count, taps, positions)
 
@@ -61,7 +71,8 @@ def conv2d_columns(call: Call) -> InputColumns | None:
     repeated = np.repeat(channels, height * width, axis=1)
     window = Window(attrs.padding, (height, width), attrs.strides, attrs.dilation, size)
     depthwise = (tuple(data_axes), window) if inputs == 1 else None
-    return InputColumns(data_axes[1], repeated, columns, rows, weight, depthwise)
+    images = result[out_axes[0]], size[0] * size[1]
+    return InputColumns(data_axes[1], repeated, columns, rows, weight, images, depthwise)
 
 
 @FQInputColumns.register("nn.dense")
@@ -69,8 +80,10 @@ def dense_columns(call: Call) -> InputColumns | None:
     """A column for every row of the data."""
     units, features = call.args[1].tensor_type.concrete_shape
 
-    def columns(data: Array) -> Iterator[tuple[int, NDArray[np.float64]]]:
-        flat = data.reshape(-1, features)
+    def columns(
+        data: Array, some: slice = EVERY_POSITION
+    ) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        flat = data.reshape(-1, features)[some]
         step = max(_PIECE_BYTES // (8 * features), 1)
         for first in range(0, len(flat), step):
             yield 0, flat[first : first + step].T.astype(np.float64)[None]
@@ -82,4 +95,6 @@ def dense_columns(call: Call) -> InputColumns | None:
         return values.reshape(units, features)
 
     channels = np.arange(features, dtype=np.int64)[None]
-    return InputColumns(len(call.args[0].tensor_type.shape) - 1, channels, columns, rows, weight)
+    shape = call.args[0].tensor_type.concrete_shape
+    images = shape[0], int(np.prod(shape[1:-1]))
+    return InputColumns(len(shape) - 1, channels, columns, rows, weight, images)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call
 from compiler.ir.op import OpRule
 from compiler.ops.number_format import Array
+
+EVERY_POSITION: Final = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +46,22 @@ class InputColumns:
     Attributes:
         data_axis: channel axis of the data.
         channels: int64 (groups, taps): the channel of the data that each tap reads.
-        columns: ``columns(data)`` gives float64 pieces with the group each begins at, (groups of
-            the piece, taps, positions): all positions of all groups, some at a time.
+        columns: ``columns(data, some)`` gives float64 pieces with the group each begins at, (groups
+            of the piece, taps, positions): all groups, a few at a time, at those positions of each
+            image, or those rows, that the slice ``some`` names.
         rows: ``rows(weight)``: (groups, outputs of a group, taps), a view or copy.
         weight: ``weight(rows)``: the inverse of ``rows``.
+        images: of one run, and the positions of each.
         depthwise: axes of the data that are N, C, H, W, and the window, where each group reads one
             channel; None elsewhere.
     """
 
     data_axis: int
     channels: NDArray[np.int64]
-    columns: Callable[[Array], Iterator[tuple[int, NDArray[np.float64]]]]
+    columns: Callable[..., Iterator[tuple[int, NDArray[np.float64]]]]
     rows: Callable[[Array], Array]
     weight: Callable[[Array], Array]
+    images: tuple[int, int]
     depthwise: tuple[tuple[int, ...], Window] | None = None
 
 

@@ -5,8 +5,9 @@
 Measured on the float module, once per model: what adaptive rounding needs to know of the data, in
 memory that does not grow with their number. Data are taken in steps of 2^-15 of the largest
 magnitude of their channel, which are whole numbers, so all sums are exact: shards in any order and
-any number of threads give the same bits. Weights with very many taps are seen in blocks of at most
-MAX_TAPS, as if what one block reads had nothing to do with another.
+any number of threads give the same bits. Of a large image some positions are counted. Weights with
+very many taps are seen in blocks of at most MAX_TAPS, as if what one block reads had nothing to do
+with another.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from compiler.errors import CalibrationError
 from compiler.ir.expr import Expr, Function, Tuple
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
-from compiler.ops.rules.input_columns import FQInputColumns, InputColumns, Window
+from compiler.ops.rules.input_columns import (
+    EVERY_POSITION,
+    FQInputColumns,
+    InputColumns,
+    Window,
+)
 from compiler.qtypes.channel_ranges import ChannelRanges, Fits, InputGram
 from compiler.quantize.calibration.kernels.protocol import Kernels, choose_kernels
 from compiler.quantize.calibration.weighted_calls import weighted_calls
@@ -43,6 +49,10 @@ hardly any arithmetic."""
 def blocks_of(taps: int) -> int:
     """In how many equal blocks the taps of a weight are seen."""
     return next(n for n in range(1, taps + 1) if taps % n == 0 and taps // n <= MAX_TAPS)
+
+
+_POSITIONS_OF_AN_IMAGE: Final = 256
+"""At most so many, about: neighbouring positions are alike, images differ."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,7 +180,7 @@ class GramCollector:
         steps = _within(self._kernels.steps(rows, self._units[index], _STEPS)).reshape(data.shape)
         groups, taps = blocked(rule)
         blocks = groups // rule.channels.shape[0]
-        for first, piece in rule.columns(steps):
+        for first, piece in rule.columns(steps, _some(rule)):
             cut = piece.reshape(len(piece) * blocks, taps, -1)
             self._hold(index, first * blocks, cut, cut.shape[2])
 
@@ -230,6 +240,15 @@ def _window_of(rule: InputColumns | None) -> tuple[tuple[int, ...], Window] | No
     """Axes and window of a depthwise convolution whose taps are one block."""
     whole = rule is not None and rule.channels.shape[1] <= MAX_TAPS
     return rule.depthwise if rule is not None and whole else None
+
+
+def _some(rule: InputColumns) -> slice:
+    """Positions of each image that are counted, evenly spread but not in the same columns."""
+    _, positions = rule.images
+    if positions <= _POSITIONS_OF_AN_IMAGE:
+        return EVERY_POSITION
+    stride = -(-positions // _POSITIONS_OF_AN_IMAGE)
+    return slice(None, None, stride + 1 - stride % 2)
 
 
 def blocked(rule: InputColumns) -> tuple[int, int]:

@@ -19,6 +19,8 @@ from qsearch.search.space import (
     config_hash,
     default_space,
     first_points,
+    is_earlier_default,
+    rescalings_of,
     to_qconfig,
 )
 
@@ -163,3 +165,24 @@ def test_of_a_parameter_with_many_choices_some_changes_are_drawn() -> None:
 def test_a_start_configuration_keeps_its_other_fields() -> None:
     start = replace(START, round_for_shift=False)
     assert not to_qconfig({"calibrate_mode": "max"}, start).round_for_shift
+
+
+def test_rescalings_are_those_that_points_have_together() -> None:
+    assert rescalings_of(default_space()) == [
+        {"smooth_alpha": None, "equalize": False},
+        {"smooth_alpha": None, "equalize": True},
+        {"smooth_alpha": 0.5},
+        {"smooth_alpha": 0.75},
+    ]
+    assert rescalings_of(default_space(weighted=False)) == []
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+def test_a_study_goes_on_with_its_default_space_with_or_without_sequential_rounding(
+    sequential: bool,
+) -> None:
+    today, stored = default_space(sequential=not sequential), default_space(sequential=sequential)
+    assert is_earlier_default(stored, today)
+    assert not is_earlier_default(default_space(allow_float=True), today)
+    tried = [point.get("weight_rounding") for point in first_points(stored, START)]
+    assert ("sequential" in tried) is sequential

@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import yaml
 
 import qsearch
+from compiler import relay
 from compiler.qtypes.qconfig import QConfig
 from qsearch.config import resolve
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model
 from qsearch.search.space import Space, default_space
-from qsearch.search.space_file import fitting_start, read_space, write_space
+from qsearch.search.space_file import fitting_start, read_space, searched_space, write_space
 from qsearch.search.study import prepare_study
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
@@ -228,3 +230,15 @@ def test_the_written_space_fits_other_models(tmp_path: Path, kind: str) -> None:
     settings = [resolve({"space": space}).settings for space in (None, str(path))]
     found = [prepare_study(each, find_model(model)).spec for each in settings]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("width", "there"), [(16, True), (2048, False)])
+def test_a_large_network_is_rounded_sequentially_only_where_the_user_says_so(
+    width: int, there: bool
+) -> None:
+    weight = relay.const(np.ones((2, width, 1, 1), np.float32))
+    data = relay.var("x", (1, width, 4, 4))
+    module = relay.module(relay.Function([data], relay.op.nn.conv2d(data, weight)))
+    space = searched_space(resolve({}).settings, module, "top1").space
+    (rounding,) = (p for p in space.parameters if p.name == "weight_rounding")
+    assert ("sequential" in rounding.choices) is there
