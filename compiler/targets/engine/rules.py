@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -396,14 +397,15 @@ def pad(planner: Planner, step: Step, args: list[Item]) -> bool:
 def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
     """``(x * m + rounding) >> n`` as one RESCALE of x; None where it is none.
 
-    Halves go up in RESCALE. Those that go away from zero, or to the even neighbour, are the same
-    where x is not negative, and where no x * m is a half.
+    Halves go up in RESCALE. Those that go away from zero are the same where x is not negative; all
+    are the same where no ``x * m`` is a half. Else magnitudes are rounded, or the results of x and
+    -x tell where halves are.
     """
     if bits.data is None or data.chain is None or data.chain.op != "ADD":
         return None
-    if not 1 <= bits.low <= bits.high <= 63 or data.view is not None:
+    if not 0 <= bits.low <= bits.high <= 62 or data.view is not None:
         return None
-    half = constants(np.left_shift(np.int64(1), bits.data.astype(np.int64) - 1))
+    half = constants(np.left_shift(np.int64(1), bits.data.astype(np.int64)) >> 1)
     below = constants(_array(half) - 1)
     first, second = data.chain.args
     ties = "up"
@@ -431,20 +433,68 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
             break
         x, factor = inner, factor * times.data
     factor, amounts = np.broadcast_arrays(factor, bits.data.astype(np.int64))
-    most = max(abs(x.low), abs(x.high))
-    if int(factor.max()) >= 1 << 31 or most * int(factor.max()) >= 1 << 62:
-        return None
-    if ties == "even" or (ties == "away" and x.low < 0):
-        lowest = np.maximum(factor & -factor, 1)
-        if (most >= np.left_shift(np.int64(1), amounts - 1) // lowest)[factor > 0].any():
-            return None
-    if factor.size == 1:
-        axis: int | None = None
-    else:
+    # Powers of two belong to the shift.
+    lowest = np.where(factor > 0, factor & -factor, 1)
+    spare = np.minimum(np.where(factor >= 1 << 31, lowest, 1), np.left_shift(np.int64(1), amounts))
+    factor, amounts = factor // spare, amounts - np.log2(spare).astype(np.int64)
+    axis: int | None = None
+    if factor.size > 1:
         axis = shift_axis(Item(factor.shape, 0, 0, data=factor), data.shape)
         if axis is None:
             return None
-    return planner.compose("RESCALE", (x,), factor.reshape(-1), 31 - amounts.reshape(-1), axis)
+    most = largest_along(x, axis)
+    if int(factor.max()) >= 1 << 31 or int(most.max()) * int(factor.max()) >= 1 << 62:
+        return None
+    apart = ties == "even" or (ties == "away" and x.low < 0)
+    if apart and int(amounts.min()) < 1:
+        return None
+    if apart:
+        odd = np.left_shift(np.int64(1), amounts - 1) // np.where(factor > 0, factor & -factor, 1)
+        apart = bool((most.reshape(odd.shape if most.size > 1 else ()) >= odd)[factor > 0].any())
+    elif factor.size == 1 and int(factor) == 1 and x.low < 0:
+        return None  # an addition and a shift
+    # Factors as large as those of fixed_point_multiply.
+    room = 31 - np.frexp(np.maximum(factor, 1))[1].astype(np.int64)
+    factor, shift = np.left_shift(factor, room).reshape(-1), (31 - amounts - room).reshape(-1)
+    if int(shift.min()) < -64:
+        return None
+
+    def up(value: Item) -> Item:
+        return planner.compose("RESCALE", (value,), factor, shift, axis)
+
+    def minus(value: Item) -> Item:
+        return planner.compose("SUB", (constant(0), value))
+
+    if not apart:
+        return up(x)
+    planner.materialise(x)
+    if ties == "away":
+        size = up(planner.compose("MAX", (x, minus(x))))
+        return planner.compose(
+            "SELECT", (planner.compose("LESS", (x, constant(0))), minus(size), size)
+        )
+    upper = up(x)
+    tie = planner.compose("SUB", (upper, minus(up(minus(x)))))
+    is_odd = planner.compose("AND", (upper, constant(1)))
+    return planner.compose("SUB", (upper, planner.compose("MUL", (tie, is_odd))))
+
+
+def largest_along(item: Item, axis: int | None) -> Array:
+    """Largest magnitude, one for all or one for each index of an axis."""
+    if axis is not None and item.view is None:
+        if item.product is not None and item.product.channel_axis == axis:
+            return np.maximum(np.abs(item.product.low), np.abs(item.product.high))
+        chain = item.chain
+        added = chain.args[1] if chain is not None and chain.op == "ADD" else None
+        along = (
+            added is not None
+            and added.data is not None
+            and (added.shape == () or shift_axis(replace(added, low=0, high=0), item.shape) == axis)
+        )
+        if chain is not None and added is not None and added.data is not None and along:
+            inner = largest_along(chain.args[0], axis)
+            return np.asarray(inner + np.abs(added.data.astype(np.int64)).reshape(-1))
+    return np.array([max(abs(item.low), abs(item.high))])
 
 
 def _to_even(first: Item, second: Item, bits: Item, below: Item) -> Item | None:
