@@ -199,9 +199,8 @@ class ExprParser(ABC):
     def _op(self, token: Token, name: str) -> Op:
         if not has_op(name):
             legal = [op.name for op in all_ops()] + [*self._constructors, *KEYWORDS]
-            self._stream.source.error(
-                token.start, f"unknown operator {name!r}", word=name, legal=legal
-            )
+            what = f"unknown operator {name!r} (your own is known once it is imported: --import)"
+            self._stream.source.error(token.start, what, word=name, legal=legal)
         return Op.get(name)
 
     def _reference(self, word: str, start: int) -> Expr:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
@@ -22,6 +23,12 @@ from compiler.ir.pass_text import format_value, split_options, split_passes
 SKIPPED = ("Compiler", "Extern", "SkipOptimization")
 
 _PASSES: dict[str, type[Pass]] = {}
+
+
+def _raised_at(error: Exception) -> str:
+    """The line that raised: of a pass, or of an operator's rule."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}, line {frame.lineno}: {frame.line}"
 
 
 class Pass:
@@ -51,7 +58,9 @@ class Pass:
             raise
         except Exception as error:
             raise PassError(
-                f"{info.name} failed: {type(error).__name__}: {error}", pass_name=info.name
+                f"{info.name} failed: {type(error).__name__}: {error}",
+                pass_name=info.name,
+                where=_raised_at(error),
             ) from error
         if ctx.verify:
             _verify(result, info)
@@ -125,6 +134,7 @@ class FunctionPass(Pass):
                 f"{self.info.name} failed in @{name}: {type(error).__name__}: {error}",
                 pass_name=self.info.name,
                 function_name=name,
+                where=_raised_at(error),
             ) from error
         if not isinstance(new, Function):
             raise PassError(

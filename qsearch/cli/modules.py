@@ -316,12 +316,18 @@ def verify_command(
 
 def _report(found: Verification) -> list[str]:
     """The outcome in lines: verdict, record and signature, what is proved, what is tested."""
+    from workers.user_code import imported_code
+
     lines = [f"{found.path}: {'proved' if found.proved else 'REFUTED'}"]
     lines += _finding_lines(found.findings)
     lines.append(f"record: {_RECORDS[found.record]}")
     lines += _finding_lines(found.record_findings)
     if found.lowered != "missing":
         lines.append(f"lowered module: {_LOWERED[found.lowered]}")
+    for code in imported_code():
+        lines.append(
+            f"imported: {code.given}, sha256 {code.sha256[:12]}; its rules are taken as true"
+        )
     lines.append(f"signature: {_SIGNATURES[found.signature.state].format(found.signature.key)}")
     if found.proof is None:
         return lines

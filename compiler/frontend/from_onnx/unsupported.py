@@ -42,4 +42,7 @@ def _instead_of_one(domain: str, name: str) -> str:
     like = f" (nearest names that are read: {', '.join(close)})" if close else ""
     if domain == _MICROSOFT:
         return f"give the model as it was before onnxruntime's optimizer fused {name} in it{like}"
-    return f"write {name} with other operators before the export{like}"
+    return (
+        f"write {name} with other operators before the export{like}, or define it in a file of "
+        "your own (--import, tests/tutorials/operator.md)"
+    )
