@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -118,8 +119,9 @@ def test_a_killed_process_of_ray_ends_the_search_with_what_was_lost_and_how_to_g
         os.kill(worker, signal.SIGKILL)
     assert process.returncode == 2, err
     assert lost in err
-    assert "of 12 trials are finished; trial" in err
-    assert "ran and will begin again" in err
+    # On a loaded machine the loss may come while data of a variant are calibrated.
+    ran = r"(trials? [\d, ]+ ran and will begin again|none was running)"
+    assert re.search(rf"of 12 trials are finished; {ran}", err), err
     assert f"qsearch launch -c {search.folder / 'config.resolved.yaml'}" in err
     assert all(t.state != "running" for t in search.trials())
     search.finish()
