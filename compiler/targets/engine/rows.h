@@ -59,10 +59,21 @@ static void qk_run_standardize(const qk_standardize_step *s, const qk_memory *m)
         const uint8_t *in = m->arena + s->source + r * s->in_stride;
         int32_t *out = (int32_t *)(m->arena + s->out + r * s->out_stride);
         int64_t total = 0, squares = 0;
-        for (int64_t i = 0; i < s->columns; i++) {
-            const int64_t x = qk_element(in, i, s->in_type) - (int32_t)s->zero;
-            total += x;
-            squares += x * x;
+        if (s->in_type == QK_U8 && s->columns <= 32768) {
+            int32_t sum = 0, sum_of_squares = 0; /* below 2^31 */
+            for (int64_t i = 0; i < s->columns; i++) {
+                const int32_t x = in[i] - (int32_t)s->zero;
+                sum += x;
+                sum_of_squares += x * x;
+            }
+            total = sum;
+            squares = sum_of_squares;
+        } else {
+            for (int64_t i = 0; i < s->columns; i++) {
+                const int64_t x = qk_element(in, i, s->in_type) - (int32_t)s->zero;
+                total += x;
+                squares += x * x;
+            }
         }
         if (!s->centred)
             total = 0;
@@ -71,6 +82,26 @@ static void qk_run_standardize(const qk_standardize_step *s, const qk_memory *m)
         int64_t root = qk_isqrt(spread);
         root = root < 1 ? 1 : root;
         const int64_t whole = 2 * root, factor = (int64_t)1 << (s->out_bits + s->root_bits + 1);
+        const int64_t limit = (int64_t)1 << 31, widest = s->in_type == QK_U8 ? 255 : 1 << 16;
+        const int64_t most = s->in_type == QK_S32 ? limit : 2 * s->columns * widest;
+        if (most < limit && most < (((int64_t)1 << 52) - root) / factor) {
+            /* Doubles hold the numerator, and the quotient is too far from an integer to become one. */
+            const int32_t n = (int32_t)s->columns, away = n * (int32_t)s->zero + (int32_t)total;
+            const double up = (double)factor, half = (double)root, down = (double)whole;
+            const int16_t *wide = (const int16_t *)in;
+#define QK_QUOTIENTS(x)                                                             \
+    for (int64_t i = 0; i < s->columns; i++) {                                      \
+        const double quotient = ((double)(n * (x) - away) * up + half) / down;      \
+        const int32_t q = (int32_t)quotient;                                        \
+        out[i] = q - ((double)q > quotient);                                        \
+    }
+            if (s->in_type == QK_U8)
+                QK_QUOTIENTS(in[i])
+            else
+                QK_QUOTIENTS(wide[i])
+#undef QK_QUOTIENTS
+            continue;
+        }
         const double inverse = 1.0 / (double)whole;
         for (int64_t i = 0; i < s->columns; i++) {
             const int64_t x = qk_element(in, i, s->in_type) - (int32_t)s->zero;

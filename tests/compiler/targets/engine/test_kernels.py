@@ -223,6 +223,35 @@ def test_products_of_seven_bit_weights(
     agree(relay.module(made), drawn(rng, (rows, length), "uint8", extreme))
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.tuples(st.integers(1, 5), st.integers(1, 200)),
+    bits=st.tuples(st.integers(0, 12), st.integers(1, 14)),
+    epsilon=st.integers(1, 1000),
+    centred=st.booleans(),
+    dtype=st.sampled_from(["int8", "int16"]),
+    extreme=st.booleans(),
+)
+def test_standardized_rows(
+    seed: int,
+    shape: tuple[int, int],
+    bits: tuple[int, int],
+    epsilon: int,
+    centred: bool,
+    dtype: str,
+    extreme: bool,
+) -> None:
+    rng = np.random.default_rng(seed)
+    info = np.iinfo(dtype)
+    x = relay.var("x", shape, dtype)
+    made = relay.op.nn.integer_standardize(
+        x, epsilon=epsilon, root_bits=bits[0], out_bits=bits[1], centred=centred
+    )
+    ends = rng.choice([info.min, info.max], shape)
+    agree(relay.module(made), ends.astype(dtype) if extreme else drawn(rng, shape, dtype, False))
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
