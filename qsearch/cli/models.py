@@ -421,7 +421,10 @@ def diff_command(
         rows = [_difference_row(node) for node in (*found.nodes, *found.outputs)]
         print_table(rows, "--json has them")
         left = f"{found.only_in_a} nodes only in A, {found.only_in_b} only in B"
-        print(f"outputs {'equal' if found.equal else 'differ'}; {found.sentence()}; {left}")
+        said = f"outputs {'equal' if found.equal else 'differ'}; {found.sentence()}; {left}"
+        print(wrapped(said, "  "))
+        meaning = "SNR dB: how near B's values are to A's; higher is better, 6 dB halve the error"
+        print(wrapped(meaning, "  "), file=sys.stderr)
     return EXIT_OK if found.equal else EXIT_TARGET_MISSED
 
 

@@ -119,7 +119,7 @@ def metric_options() -> tuple[str, ...]:
 
 def legend(names: Iterable[str]) -> list[str]:
     """``name: meaning`` for keys or titles of measures, in their order; others say nothing."""
-    asked = set(names)
+    asked = set(names) - {""}
     found = {m.name: m for m in known_measures() if m.meaning}
     told = ((name, m) for m in found.values() for name in (m.name, m.title) if name in asked)
     return [f"{name}: {m.meaning}" for name, m in told]

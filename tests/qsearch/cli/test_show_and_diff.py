@@ -229,3 +229,11 @@ def open_model(tmp_path: Path) -> Path:
     path = tmp_path / "open.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
     return path
+
+
+def test_diff_without_data_uses_the_samples_in_the_module(tmp_path: Path, capfd: Output) -> None:
+    run(["launch", "digits", "--trials", "1", "--pool", "inline", "-o", str(tmp_path / "r"), "-q"])
+    capfd.readouterr()
+    assert run(["diff", "digits", str(tmp_path / "r"), "--json"]) == 1
+    found = json.loads(capfd.readouterr().out)
+    assert found["outputs"][0]["snr_db"] > 25, "inputs that the ranges were measured on"

@@ -100,6 +100,7 @@ def test_tables_fit_the_terminal_and_parameters_are_asked_for(
         told = capsys.readouterr()
         lines = (told.out + told.err.rpartition("\r")[2]).splitlines()
         assert max(map(len, lines)) <= columns, words
+        assert not any(line.startswith(":") for line in lines)
         if "SQNR" in told.out or "sqnr_db" in told.out:
             assert "higher is better" in " ".join(lines)
     assert "calibrate_mode=" not in asked(capsys, "trials", searched)
