@@ -406,6 +406,14 @@ verbosity: Decorator = stacked(
 )
 """``-q`` and ``-v``, as every command has them."""
 
+server: Decorator = option(
+    "--server",
+    metavar="URL",
+    help="ask a `qsearch serve`, with the token in QSEARCH_TOKEN; DIR is the study's name there",
+    panel=STUDY,
+)
+"""A server, in place of a run folder or storage."""
+
 study: Decorator = stacked(
     argument("folder", "DIR", "run folder (the one in runs)", required=False),
     option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY),

@@ -200,9 +200,8 @@ def serve_command(
         pools=tuple(dict.fromkeys(pool)) or ("process",),
         address=address,
     )
-    known = Tokens(file) if file.is_file() else None
-    if known is not None:
-        known.users()  # a file that cannot be read is told now
+    known = Tokens(file)
+    known.users()  # a file that cannot be read is told now
     _serve(dashboard, str(root), storage=storage, server=server, tokens=known, **where)
     return EXIT_OK
 
@@ -369,6 +368,7 @@ def _tell(job: dict[str, Any], finished: int) -> None:
 
 def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -> int:
     """What became of a job; its exit code."""
+    from qsearch.cli.studies import print_best
     from qsearch.errors import SearchFailedError
 
     if job["state"] == "failed":
@@ -384,21 +384,8 @@ def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -
         proof = client.download(job["name"], out)
         best["module"] = f"{out} ({'proved here' if proof.proved else 'not integers only'})"
     if not quiet:
-        print(best_text(best))
+        print_best(best)
     return int(job["exit_code"] or (EXIT_OK if job["state"] == "done" else EXIT_TARGET_MISSED))
-
-
-def best_text(best: dict[str, Any]) -> str:
-    """The winner in lines."""
-    lines = [f"study      {best['study']}", f"best       trial {best['number']}"]
-    lines += [
-        f"{name:<10} {value:.4f}"
-        for name, value in (best["score"] or {}).items()
-        if isinstance(value, float) and abs(value) < 1e6
-    ]
-    params = ", ".join(f"{name}={value}" for name, value in best["params"].items())
-    lines += [f"params     {params}", f"module     {best.get('module') or 'on the server'}"]
-    return "\n".join(lines)
 
 
 @click.command(cls=Command)

@@ -35,15 +35,21 @@ _SELDOM: Final = ("drivers", "pruned", "failed", "infeasible", "from_store")
 @argument("folder", "DIR", "run folder, or folder of such (runs)", required=False)
 @option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY)
 @option("--study", metavar="NAME", help="only this one", panel=STUDY)
+@options.server
 @option("--json", "as_json", help="one JSON array", panel=OUTPUT)
 @options.verbosity
 def status_command(
-    folder: str | None, storage: str | None, study: str | None, as_json: bool
+    folder: str | None, storage: str | None, study: str | None, server: str | None, as_json: bool
 ) -> int:
     """Tell how the studies of a run folder or storage stand, in a line each."""
-    from qsearch import studies as stored
+    if server is not None:
+        from qsearch.server.client import Client
 
-    rows = stored.status(folder, storage=storage, study=study)
+        rows = Client(server).studies(study or folder)
+    else:
+        from qsearch import studies as stored
+
+        rows = stored.status(folder, storage=storage, study=study)
     if as_json:
         print(json.dumps(rows))
     else:
@@ -53,6 +59,7 @@ def status_command(
 
 @click.command(cls=Command)
 @options.study
+@options.server
 @option("--state", metavar="S", multiple=True, help="complete, pruned, failed, …; repeatable")
 @option("--stage", metavar="S", help="only of this stage of the search")
 @option(
@@ -68,6 +75,7 @@ def trials_command(
     folder: str | None,
     storage: str | None,
     study: str | None,
+    server: str | None,
     state: tuple[str, ...],
     stage: str | None,
     least: tuple[str, ...],
@@ -78,18 +86,42 @@ def trials_command(
     format: str,
 ) -> int:
     """List the trials of a study."""
-    from qsearch import studies as stored
+    wanted: dict[str, Any] = {
+        "states": state,
+        "stage": stage,
+        "least": dict(_least(word) for word in least),
+        "sort": f"-{sort}" if sort and reverse else sort,
+        "limit": limit,
+    }
+    if server is not None:
+        from qsearch.report.listing import TrialFilter, with_all_columns
+        from qsearch.server.client import Client
 
-    rows = stored.trials(
-        **options.found_study(folder, storage, study),
-        states=state,
-        stage=stage,
-        least=dict(_least(word) for word in least),
-        sort=f"-{sort}" if sort and reverse else sort,
-        limit=limit,
-    )
+        found = Client(server).trials(_on_server(folder, study))
+        rows = [row for row in found if not state or row["state"] in state]
+        rows = TrialFilter(**wanted).apply(with_all_columns(rows))
+    else:
+        from qsearch import studies as stored
+
+        rows = stored.trials(**options.found_study(folder, storage, study), **wanted)
     _print_with_params(rows, format, params, "number")
     return EXIT_OK
+
+
+def _on_server(folder: str | None, study: str | None) -> str:
+    """The study that is meant on a server.
+
+    Raises:
+        SettingsError: none was named.
+    """
+    from qsearch.errors import SettingsError
+
+    name = study or folder
+    if name is None:
+        raise SettingsError(
+            "which study?", where="--server", fix="name it; `qsearch queue --server URL` lists all"
+        )
+    return name
 
 
 def _print_with_params(
@@ -142,6 +174,7 @@ def _least(word: str) -> tuple[str, float]:
 
 @click.command(cls=Command)
 @options.study
+@options.server
 @option("--trial", metavar="N", type=options.AtLeast(0), help="this trial, not the best one")
 @option("--qconfig", help="print its configuration alone, as `compile` takes it", panel=OUTPUT)
 @option(
@@ -154,41 +187,68 @@ def best_command(
     folder: str | None,
     storage: str | None,
     study: str | None,
+    server: str | None,
     trial: int | None,
     qconfig: bool,
     out: str | None,
     as_json: bool,
 ) -> int:
     """Print the winner of a study, or another trial: its scores, parameters and module."""
-    from qsearch import studies as stored
-    from qsearch.search.objectives import accuracies_in
+    if server is not None:
+        found = _best_on_server(server, _on_server(folder, study), trial, out)
+    else:
+        from qsearch import studies as stored
 
-    where = options.found_study(folder, storage, study)
-    found = stored.best(**where, number=trial)
-    if out is not None:
-        from qsearch.modules.trial_module import write_trial
+        where = options.found_study(folder, storage, study)
+        found = stored.best(**where, number=trial)
+        if out is not None:
+            from qsearch.modules.trial_module import write_trial
 
-        write_trial(
-            where["folder"], found["number"], out, storage=where["storage"], study=where["study"]
-        )
-        found["module"] = out
+            place = {"storage": where["storage"], "study": where["study"]}
+            write_trial(where["folder"], found["number"], out, **place)
+            found["module"] = out
     if qconfig:
         print(json.dumps(found["qconfig"], indent=1))
     elif as_json:
         print(json.dumps(found))
     else:
-        role = "best" if trial is None else "chosen"
-        print(f"study      {found['study']}\n{role:<10} trial {found['number']}")
-        accuracies = {n: v for n, v in accuracies_in(found).items() if v is not None}
-        for name, value in accuracies.items():
-            print(f"{name:<10} {value:.4f}{_interval(found['intervals'].get(name))}")
-        for one in found.get("front", ()):
-            rest = ", ".join(f"{n} {_shown(v)}" for n, v in one.items() if n != "trial")
-            print(f"front      trial {one['trial']}: {rest}")
-        print(wrapped(f"params     {_told(found['params'])}", " " * 11))
-        print(f"module     {found['module'] or 'not written here; -o t.qmod writes it'}")
-        print_legend(accuracies)
+        print_best(found, "best" if trial is None else "chosen")
     return EXIT_OK
+
+
+def _best_on_server(url: str, name: str, trial: int | None, out: str | None) -> dict[str, Any]:
+    """The winner on a server; its module is fetched and verified where ``out`` says so."""
+    from qsearch.errors import SettingsError
+    from qsearch.server.client import Client
+
+    client = Client(url)
+    found = client.best(name, trial)
+    if out is not None:
+        if trial is not None:
+            raise SettingsError(
+                "a server has the module of the best trial only",
+                where="--trial",
+                fix="leave it out, or `qsearch compile` with --qconfig of the trial",
+            )
+        proof = client.download(name, out)
+        found["module"] = f"{out} ({'proved here' if proof.proved else 'not integers only'})"
+    return found
+
+
+def print_best(found: Mapping[str, Any], role: str = "best") -> None:
+    """Print a trial as ``studies.best`` gives it."""
+    from qsearch.search.objectives import accuracies_in
+
+    print(f"study      {found['study']}\n{role:<10} trial {found['number']}")
+    accuracies = {n: v for n, v in accuracies_in(found).items() if v is not None}
+    for name, value in accuracies.items():
+        print(f"{name:<10} {value:.4f}{_interval(found['intervals'].get(name))}")
+    for one in found.get("front", ()):
+        rest = ", ".join(f"{n} {_shown(v)}" for n, v in one.items() if n != "trial")
+        print(f"front      trial {one['trial']}: {rest}")
+    print(wrapped(f"params     {_told(found['params'])}", " " * 11))
+    print(f"module     {found['module'] or 'not written here; -o t.qmod writes it'}")
+    print_legend(accuracies)
 
 
 def _interval(ends: Sequence[float] | None) -> str:
@@ -241,24 +301,36 @@ def report_command(folder: str | None, storage: str | None, study: str | None, o
 
 @click.command(cls=Command)
 @options.study
+@options.server
 @option("--pause", help="start no trial until told")
 @option("--resume", help="go on after a pause")
 @options.verbosity
 def stop_command(
-    folder: str | None, storage: str | None, study: str | None, pause: bool, resume: bool
+    folder: str | None,
+    storage: str | None,
+    study: str | None,
+    server: str | None,
+    pause: bool,
+    resume: bool,
 ) -> int:
     """End, pause or resume a running search, wherever it runs.
 
     The command is left in the store; drivers look for it every second.
     """
-    from qsearch import studies as stored
-
     if pause and resume:
         raise options.refused(
             click.get_current_context(), "--pause and --resume exclude each other"
         )
     kind: Final = "pause" if pause else "resume" if resume else "stop"
-    name, listening = stored.stop(**options.found_study(folder, storage, study), kind=kind)
+    if server is not None:
+        from qsearch.server.client import Client
+
+        name = _on_server(folder, study)
+        listening = Client(server).command(name, kind)
+    else:
+        from qsearch import studies as stored
+
+        name, listening = stored.stop(**options.found_study(folder, storage, study), kind=kind)
     print(f"{kind}: study {name}, {listening} driver(s) listening")
     return EXIT_OK
 

@@ -87,7 +87,8 @@ class Policy:
     tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
-        if not self.asks_token and not self.is_local:
+        known = self.token is not None or (self.tokens is not None and self.tokens.users())
+        if not known and not self.is_local:
             raise SettingsError(
                 f"a dashboard on {self.host} can be reached by others and needs a token",
                 where="--host",
@@ -109,8 +110,9 @@ class Policy:
 
     @property
     def asks_token(self) -> bool:
-        """Whether somebody without a token is refused."""
-        return self.token is not None or self.tokens is not None
+        """Whether somebody without a token is refused: for others always, here once there is one."""
+        given = self.tokens is not None and self.tokens.path.is_file()
+        return self.token is not None or given or not self.is_local
 
     @property
     def cookie(self) -> str:

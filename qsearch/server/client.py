@@ -167,36 +167,46 @@ class Client:
         found: dict[str, Any] = self._server.ask(f"/jobs/{quote(name, safe='')}")
         return found
 
+    def studies(self, name: str | None = None) -> list[dict[str, Any]]:
+        """One row per study that has begun, or the one of a name; columns as ``qsearch.status``."""
+        if name is not None:
+            return [_study_row(self.status(name))]
+        found = self._server.ask("/studies?limit=100")["studies"]
+        return [_study_row(study) for study in found]
+
     def status(self, name: str) -> dict[str, Any]:
         """How a study stands: ``finished``, ``target_trials``, ``best``, ``verdict``, ``phase``."""
         found: dict[str, Any] = self._server.ask(f"/studies/{self._key(name)}")
         return found
 
     def trials(self, name: str) -> list[dict[str, Any]]:
-        """One row per trial, by number; fractions are 0..1."""
+        """One row per trial, by number, with the columns of ``qsearch.trials``."""
         rows: list[dict[str, Any]] = []
         path = f"/studies/{self._key(name)}/trials"
         while True:
             after = rows[-1]["number"] if rows else -1
             page = self._server.ask(f"{path}?{urlencode({'limit': _PAGE, 'after': after})}")["rows"]
-            rows += page
+            rows += [_trial_row(trial) for trial in page]
             if len(page) < _PAGE:
                 return rows
 
-    def best(self, name: str) -> dict[str, Any]:
-        """The winner so far: all that is known of its trial.
+    def best(self, name: str, number: int | None = None) -> dict[str, Any]:
+        """The winner so far, or another trial: scores, parameters, configuration.
 
+        Args:
+            number: of the trial that is meant instead.
         Raises:
             SearchFailedError: no trial was completed.
         """
         found = self.status(name)
-        if found["best"] is None:
+        if number is None and found["best"] is None:
             raise SearchFailedError(
                 f"study {name!r} has no complete trial", where=self.url, fix=found["phase"]
             )
-        number = found["best"]["number"]
-        best: dict[str, Any] = self._server.ask(f"/studies/{found['key']}/trials/{number}")
-        return {"study": name, **best}
+        number = found["best"]["number"] if number is None else number
+        trial = self._server.ask(f"/studies/{found['key']}/trials/{number}")
+        told = {name: trial[name] for name in ("intervals", "qconfig")}
+        return {"study": name, **_trial_row(trial), **told, "module": None}
 
     def events(self, name: str, after: int = 0) -> Iterator[dict[str, Any]]:
         """The history of a study: ``id``, ``kind``, ``trial``, ``data``, ``at``.
@@ -250,6 +260,11 @@ class Client:
         """End a job in good order: one that runs writes the best so far first."""
         found: dict[str, Any] = self._server.ask(f"/jobs/{quote(name, safe='')}/cancel", {})
         return found
+
+    def command(self, name: str, kind: str) -> int:
+        """Tell the drivers of a study to ``stop``, ``pause`` or ``resume``; how many listen."""
+        path = f"/studies/{self._key(name)}/commands"
+        return int(self._server.ask(path, {"kind": kind})["listening"])
 
     def set_priority(self, name: str, priority: int) -> dict[str, Any]:
         """Move a job that waits: -10 to 10; greater goes first."""
@@ -336,3 +351,27 @@ class Client:
                 if time.monotonic() > end:
                     raise
             time.sleep(POLL_S)
+
+
+def _trial_row(trial: dict[str, Any]) -> dict[str, Any]:
+    """A trial of the API as a row of ``qsearch.trials``."""
+    own = ("samples", "from_store", "attempts", "seconds", "error")
+    head = {name: trial[name] for name in ("number", "state", "stage")}
+    score, rest = trial["score"] or {}, {name: trial[name] for name in own}
+    return {**head, **score, "params": trial["params"], **rest}
+
+
+def _study_row(study: dict[str, Any]) -> dict[str, Any]:
+    """A study of the API as a row of ``qsearch.status``."""
+    best = study["best"]
+    return {
+        "study": study["name"],
+        "model": study["model"],
+        "state": study["state"],
+        "stopped": study["stopped"],
+        "trials": f"{study['finished']}/{study['target_trials']}",
+        "metric": study["measure"]["name"],
+        "best": None if best is None else best["value"],
+        "best_trial": None if best is None else best["number"],
+        "drivers": study["listening"],
+    }

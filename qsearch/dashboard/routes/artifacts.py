@@ -58,7 +58,11 @@ def download(study: SnapshotDep, name: File) -> FileResponse:
     folder = study.folder
     path = None if folder is None else folder.path / name
     if path is None or not path.is_file() or path.is_symlink():
-        raise NotFoundError(f"the study has no {name}", where="files")
+        raise NotFoundError(
+            f"the study has no {name} yet",
+            where=study.study.name,
+            fix="a search writes it when it ends",
+        )
     return _attachment(path, name)
 
 

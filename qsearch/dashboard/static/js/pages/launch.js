@@ -34,7 +34,7 @@ export async function launchPage(page) {
   const name = field("name", "text", { pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", title: "letters, digits and . _ -", placeholder: "that of the model" });
   const preset = choice("preset", Object.entries(PRESETS).map(([key, [words]]) => [key, words]));
   const metric = choice("metric", METRICS);
-  const costs = COSTS.map(([key, words]) => [h("input", { type: "checkbox", id: `least-${key}`, value: key }), h("label", { for: `least-${key}` }, words)]);
+  const costs = COSTS.map(([key, words]) => [h("input", { type: "checkbox", id: `least-${key}`, value: key }), words]);
   const trials = field("trials", "number", { min: 1, max: 100000, value: 32, required: true });
   const drop = field("drop", "text", { required: true, pattern: "[0-9]{1,3}(\\.[0-9]{1,6})?%?", title: "a fraction or a share of the baseline: 0.01, 1%", value: "1%" });
   const size = field("size", "text", { pattern: "[0-9]+(\\.[0-9]+)?[kKmMgG]?", title: "bytes: 300k, 2M", placeholder: "any" });
@@ -97,13 +97,13 @@ export async function launchPage(page) {
   const form = (rows) => h("div", { class: "form" }, rows.map(([id, words, input]) => [h("label", { for: id }, words), input]));
   page.show(h("div", { class: "head" }, h("h1", {}, "New search")),
     h("p", { class: "under" }, `Queued on this server (${me.queue.max_studies} at a time), and goes on when this page is closed.${usedOf(me)}`),
-    h("form", { onsubmit: submit },
-      card("Model and data", {}, form([["model", "Model (.onnx; none: digits)", model], ["calib", "Calibration data (.npz, .npy, .zip of images)", calib],
+    h("form", { onsubmit: submit, class: "grid" },
+      card("Model and data", { wide: true }, form([["model", "Model (.onnx; none: digits)", model], ["calib", "Calibration data (.npz, .npy, .zip of images)", calib],
         ["eval", "Evaluation data (the same)", evaluation]]), about),
-      card("Objective and limits", {}, form([["preset", "Preset", preset], ["metric", "Maximise", metric],
-        ["least-size", "Minimise as well", h("div", { class: "tools" }, costs)],
+      card("Objective and limits", { wide: true }, form([["preset", "Preset", preset], ["metric", "Maximise", metric],
+        ["least-size", "Minimise as well", h("span", { class: "chips" }, costs.map(([box, words]) => h("label", { class: "chips" }, box, words)))],
         ["drop", "Accuracy that may be lost", drop], ["size", "Most bytes of weights", size], ["latency", "Most CPU time of a sample (ms)", latency]])),
-      card("Search", {}, form([["name", "Name", name], ["trials", "Trials", trials], ["pool", "Workers run on", pool], ["workers", "Workers", workers],
+      card("Search", { wide: true }, form([["name", "Name", name], ["trials", "Trials", trials], ["pool", "Workers run on", pool], ["workers", "Workers", workers],
         ["priority", "Priority (10 is first)", priority]]), h("p", { class: "tools" }), button, told)));
 }
 
