@@ -110,7 +110,7 @@ class Policy:
 
     @property
     def asks_token(self) -> bool:
-        """Whether somebody without a token is refused: for others always, here once there is one."""
+        """Whether a request without a token is refused; on this machine once there is one."""
         given = self.tokens is not None and self.tokens.path.is_file()
         return self.token is not None or given or not self.is_local
 

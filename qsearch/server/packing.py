@@ -99,7 +99,7 @@ def data_file(
 ) -> Path:
     """Calibration or evaluation data as a file that can be sent."""
     if not isinstance(value, str | os.PathLike):
-        module = import_model(find_model(model), settings.get("dim"))
+        module = import_model(find_model(model), settings.get("dim", {}))
         return objects_to_npz(value, input_specs(module), folder, name)
     path = Path(value)
     if path.is_dir():

@@ -1,0 +1,305 @@
+"""The API of a server and its client: what each asks stands in the OpenAPI document."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from PIL import Image
+
+import qsearch
+from qsearch.dashboard.app import DashboardOptions, create_app
+from qsearch.dashboard.schemas import API_VERSION
+from qsearch.dashboard.security import Policy
+from qsearch.errors import SettingsError
+from qsearch.server.connection import Connection, ServerError, UnreachableError
+from qsearch.server.submission import SUBMITTED, ServerOptions
+from qsearch.server.tokens import Quota, Tokens
+from tests.qsearch.dashboard.server import Client as Http
+from tests.qsearch.dashboard.server import served
+
+MODELS = Path(qsearch.__file__).parent / "models"
+RECORDED = Path(__file__).parent / "api.txt"
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Tokens:
+    return Tokens(tmp_path_factory.mktemp("runs") / "tokens.json")
+
+
+@pytest.fixture(scope="module")
+def users(tokens: Tokens) -> dict[str, str]:
+    return {
+        "ann": tokens.add("ann", "submit", Quota(max_trials=1000)),
+        "bob": tokens.add("bob", "submit", Quota(max_bytes=20_000)),
+        "eve": tokens.add("eve", "read", Quota()),
+    }
+
+
+@pytest.fixture(scope="module")
+def http(tokens: Tokens, users: dict[str, str]) -> Iterator[Http]:
+    """A server that starts no study, of which everybody needs a token."""
+    root = tokens.path.parent
+    policy = Policy(tokens=tokens, max_upload_bytes=1 << 20)
+    options = DashboardOptions(root, None, policy, ServerOptions(root, max_studies=0))
+    with served(options) as asking:
+        yield asking
+
+
+@pytest.fixture(scope="module")
+def ann(http: Http, users: dict[str, str]) -> qsearch.Client:
+    return qsearch.Client(str(http.base_url), token=users["ann"])
+
+
+# The document -----------------------------------------------------------------------------------
+
+
+def described(document: dict[str, Any]) -> str:
+    """Paths with their parameters, and schemas with their fields; ``*`` marks required ones."""
+    lines = [f"version {document['info']['version']}"]
+    for path, methods in sorted(document["paths"].items()):
+        for method, told in sorted(methods.items()):
+            names = [f"{p['name']}{'*' * p['required']}" for p in told.get("parameters", ())]
+            lines.append(f"{method.upper()} {path} {' '.join(names)}".rstrip())
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        needed = schema.get("required", ())
+        fields = [f"{each}{'*' * (each in needed)}" for each in schema.get("properties", ())]
+        lines.append(f"{name}: {' '.join(fields)}")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_document_is_the_recorded_one_of_its_version() -> None:
+    document = create_app(DashboardOptions()).openapi()
+    assert described(document) == RECORDED.read_text(), (
+        f"the API changed: raise API_VERSION ({API_VERSION}) in dashboard/schemas.py and write "
+        "tests/qsearch/server/api.txt anew (python -m tests.qsearch.server.test_api)"
+    )
+
+
+def test_all_that_the_client_asks_and_gets_is_described(
+    http: Http, ann: qsearch.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = create_app(DashboardOptions()).openapi()
+    asked: list[tuple[str, str, Any]] = []
+    ask = Connection.ask
+
+    def recorded(self: Connection, path: str, body: Any = None) -> Any:
+        answer = ask(self, path, body)
+        asked.append(("get" if body is None else "post", path.partition("?")[0], (body, answer)))
+        return answer
+
+    monkeypatch.setattr(Connection, "ask", recorded)
+    job = ann.submit(MODELS / "digits_cnn.onnx", calib=MODELS / "digits_calib.npz", study="asked")
+    ann.set_priority("asked", 2)
+    ann.queue(), ann.job("asked"), ann.uploads(), ann.me(), ann.studies()
+    ann.cancel("asked")
+    ann.forget_upload(job["settings"]["model"].partition(".")[0])
+    for method, path, (body, answer) in asked:
+        found = [
+            told[method]
+            for template, told in document["paths"].items()
+            if method in told
+            and re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), f"/api/v1{path}")
+        ]
+        assert found, f"{method} {path} is not in the document"
+        good = next(
+            found[0]["responses"][code]
+            for code in ("200", "201", "204")
+            if code in found[0]["responses"]
+        )
+        if answer is not None:
+            schema = {
+                **good["content"]["application/json"]["schema"],
+                "components": document["components"],
+            }
+            jsonschema.validate(answer, schema)
+        if body:
+            schema = found[0]["requestBody"]["content"]["application/json"]["schema"]
+            jsonschema.validate(body, {**schema, "components": document["components"]})
+    assert {path for _, path, _ in asked} >= {"/me", "/studies", "/jobs", "/jobs/asked", "/uploads"}
+
+
+def test_the_command_takes_what_a_server_takes() -> None:
+    from qsearch.cli.server import submit_command
+
+    flags = {option for param in submit_command.params for option in param.opts}
+    assert {f"--{name.replace('_', '-')}" for name in SUBMITTED} <= flags
+
+
+# Uploads ----------------------------------------------------------------------------------------
+
+
+def zipped(*members: tuple[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members:
+            archive.writestr(zipfile.ZipInfo(name) if name else zipfile.ZipInfo("x"), data)
+    return out.getvalue()
+
+
+def picture() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (8, 8), (10, 20, 30)).save(out, "PNG")
+    return out.getvalue()
+
+
+def link() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        info = zipfile.ZipInfo("0/a.png")
+        info.external_attr = 0o120777 << 16
+        archive.writestr(info, "/etc/passwd")
+    return out.getvalue()
+
+
+def sent(http: Http, token: str, kind: str, data: bytes) -> Any:
+    headers = {"Content-Type": "application/octet-stream", "Authorization": f"Bearer {token}"}
+    return http.post(f"/api/v1/uploads?kind={kind}", content=data, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"no zip",
+        zipped(),
+        zipped(("../a.png", picture())),
+        zipped(("/tmp/a.png", picture())),
+        zipped(("0/../../a.png", picture())),
+        zipped(("0\\..\\a.png", picture())),
+        zipped(("0/.hidden.png", picture())),
+        zipped(("0/run.py", b"print()")),
+        zipped(("a/" * 20 + "a.png", picture())),
+        zipped(("0/a.png", picture()), ("0/b.png", picture())).replace(b"b.png", b"a.png"),
+        link(),
+        zipped(("0/a.png", picture()))[:-30],
+    ],
+    ids=range(12),
+)
+def test_archives_that_lead_elsewhere_are_refused_whole(
+    http: Http, users: dict[str, str], tokens: Tokens, data: bytes
+) -> None:
+    before = sorted(tokens.path.parent.parent.rglob("*.png"))
+    answer = sent(http, users["ann"], "zip", data)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["fix"]
+    assert sorted(tokens.path.parent.parent.rglob("*.png")) == before
+    uploads = tokens.path.parent / ".uploads"
+    assert not list(uploads.glob(".part-*"))
+
+
+def test_an_archive_that_claims_too_much_is_refused_unread(
+    http: Http, users: dict[str, str]
+) -> None:
+    data = bytearray(zipped(("0/a.png", b"\0" * 1000)))
+    place = data.rindex(b"PK\1\2") + 24  # size of the member, in the directory at the end
+    data[place : place + 4] = (0xFFFFFFF0).to_bytes(4, "little")
+    entry = bytes(data[data.rindex(b"PK\1\2") : data.rindex(b"PK\5\6")])
+    end = bytearray(data[data.rindex(b"PK\5\6") :])
+    many = 3
+    end[8:10] = end[10:12] = many.to_bytes(2, "little")
+    end[12:16] = (many * len(entry)).to_bytes(4, "little")
+    answer = sent(
+        http, users["ann"], "zip", bytes(data[: data.rindex(b"PK\1\2")]) + entry * many + bytes(end)
+    )
+    assert answer.status_code == 422
+    assert "more than is allowed" in answer.json()["what"]
+
+
+def test_a_folder_of_images_is_sent_once_and_counted_unpacked(
+    http: Http, users: dict[str, str], ann: qsearch.Client, tmp_path: Path
+) -> None:
+    for name in ("0/a.png", "1/b.png", "notes.txt", ".cache/c.png"):
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture())
+    job = ann.submit(MODELS / "digits_cnn.onnx", eval=tmp_path / "images", study="images")
+    sha256, _, kind = job["settings"]["eval"].partition(".")
+    (found,) = (each for each in ann.uploads() if each["upload"] == sha256)
+    assert (kind, found["bytes"]) == ("zip", 2 * len(picture()))
+    again = ann.submit(MODELS / "digits_cnn.onnx", eval=tmp_path / "images", study="images")
+    assert again["created_at"] == job["created_at"]
+    with pytest.raises(ServerError, match="needs this file"):
+        ann.forget_upload(sha256)
+
+
+def test_arrays_and_a_model_in_memory_are_sent_as_launch_takes_them(ann: qsearch.Client) -> None:
+    given = np.load(MODELS / "digits_dev.npz")
+    name = next(each for each in given.files if each != "labels")
+    data = {name: given[name], "labels": given["labels"]}
+    model = (MODELS / "digits_cnn.onnx").read_bytes()
+    job = ann.submit(
+        model, eval=data, study="arrays", space={"fields": {"calibrate_mode": ["mse"]}}
+    )
+    assert job["settings"]["eval"].endswith(".npz")
+    assert job["settings"]["space"] == {"fields": {"calibrate_mode": ["mse"]}}
+
+
+def test_a_quota_ends_an_upload_that_claims_no_length(http: Http, users: dict[str, str]) -> None:
+    headers = {
+        "Content-Type": "application/octet-stream",
+        "Authorization": f"Bearer {users['bob']}",
+    }
+    body = (b"x" * 10_000 for _ in range(4))
+    answer = http.post("/api/v1/uploads?kind=npz", content=body, headers=headers)
+    assert answer.status_code == 413
+    assert "20000 bytes of your quota" in answer.json()["what"]
+    claimed = sent(http, users["bob"], "onnx", b"x" * 30_000)
+    assert claimed.status_code == 413
+
+
+# Users ------------------------------------------------------------------------------------------
+
+
+def test_a_reader_sees_everything_and_changes_nothing(http: Http, users: dict[str, str]) -> None:
+    reading = {"Authorization": f"Bearer {users['eve']}"}
+    assert http.get("/api/v1/jobs", headers=reading).status_code == 200
+    page = http.get("/api/v1/studies", headers=reading).json()
+    assert (page["allow_launch"], page["has_queue"]) == (False, True)
+    for path in ("studies", "jobs/x/cancel", "jobs/x/priority", f"uploads/{'0' * 64}/delete"):
+        answer = http.post(f"/api/v1/{path}", json={}, headers=reading)
+        assert answer.status_code == 403, path
+        assert answer.json()["what"] == "your token may read, and change nothing"
+    assert http.get("/api/v1/jobs").status_code == 401
+
+
+def test_a_cookie_stands_for_a_users_token(http: Http, users: dict[str, str]) -> None:
+    assert http.post("/api/v1/session", json={"token": "qs_no"}).status_code == 401
+    assert http.post("/api/v1/session", json={"token": users["eve"]}).status_code == 204
+    try:
+        assert http.get("/api/v1/me").json()["name"] == "eve"
+        answer = http.post("/api/v1/jobs/x/cancel", json={})
+        assert answer.status_code == 403
+    finally:
+        http.cookies.clear()
+
+
+def test_a_server_for_others_needs_a_token_that_somebody_has(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="needs a token"):
+        Policy(host="0.0.0.0", tokens=Tokens(tmp_path / "tokens.json"))
+    tokens = Tokens(tmp_path / "tokens.json")
+    given = tokens.add("ann", "read", Quota())
+    policy = Policy(host="0.0.0.0", tokens=tokens)
+    tokens.path.unlink()
+    assert policy.asks_token
+    assert policy.user_of_token(given) is None
+
+
+def test_what_is_no_server_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match="does not answer"):
+        qsearch.Client("http://127.0.0.1:1").queue()
+    for address in ("ftp://x", "http://", "http://x:notaport"):
+        with pytest.raises(SettingsError, match="no address of a server"):
+            qsearch.Client(address)
+
+
+if __name__ == "__main__":
+    RECORDED.write_text(described(create_app(DashboardOptions()).openapi()))
+    print(json.dumps({"written": str(RECORDED)}))
