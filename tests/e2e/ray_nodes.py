@@ -1,0 +1,30 @@
+"""``python ray_nodes.py``: a Ray cluster of nodes on this machine, steered by lines on stdin.
+
+Prints its address; "add" adds a node of one CPU, "kill N" ends node N, the end of stdin all.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ray.cluster_utils import Cluster
+
+SMALL = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
+
+
+def main(nodes: int) -> None:
+    cluster = Cluster(initialize_head=True, head_node_args=SMALL)
+    others = [cluster.add_node(**SMALL) for _ in range(nodes - 1)]
+    print(cluster.address, flush=True)
+    for line in sys.stdin:
+        word, _, number = line.strip().partition(" ")
+        if word == "add":
+            others.append(cluster.add_node(**SMALL))
+        else:
+            cluster.remove_node(others[int(number)], allow_graceful=False)
+        print("done", flush=True)
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
