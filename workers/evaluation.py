@@ -163,15 +163,16 @@ class _Judgement:
             self.scored += batch.count
 
     def latency(self) -> dict[str, float]:
-        """Milliseconds a sample of what ships, as C on this machine, where there is such a module.
+        """Milliseconds a sample of what ships, on this machine, where there is such a module.
 
         Raises:
-            CompilerError: the module has no C form, or there is no compiler.
+            CompilerError: the module cannot be timed as asked, or there is no compiler.
         """
         module = self._runnable.module
         if module is None:
             return {}
-        return latency_figures(module, self._batch(self._runs[0]).inputs, self._size)
+        inputs = self._batch(self._runs[0]).inputs
+        return latency_figures(self._request.latency, module, inputs, self._size)
 
     def outputs(self) -> Rows:
         """Outputs of all scored samples."""

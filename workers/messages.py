@@ -134,7 +134,8 @@ class EvaluationRequest:
             every part is spread over them. Parts of one evaluation merge by ``workers.batching``.
         hardware: text of a hardware description and the name of its file, as ``parse_hdfg`` takes
             them, where the candidate's cost on that accelerator is wanted.
-        latency: time the candidate as C; of an evaluation in parts, the first part does.
+        latency: time the candidate on the engine ("latency") and as C ("c_latency"); of an
+            evaluation in parts, the first part does.
         module: bytes of a .qmod, or their handle, to run in place of the candidate: by the
             evaluator "reference", or else by the fastest executor that is exact (``QModule.run``).
     """
@@ -153,7 +154,7 @@ class EvaluationRequest:
     channels: Mapping[str, NDArray[Any]] | Handle | None = None
     part: tuple[int, int] = (0, 1)
     hardware: tuple[str, str] | None = None
-    latency: bool = False
+    latency: tuple[str, ...] = ()
     module: bytes | Handle | None = None
 
 
@@ -175,7 +176,8 @@ class EvaluationResult:
         run_samples: samples of one run of the model (its batch size).
         hardware: ``HardwareCost.totals`` of the candidate, where it was asked for.
         cost: ``model_bytes`` (of packed weights) and ``bit_operations``, and where it was asked for
-            ``latency_ms``, CPU milliseconds a sample; None for the float model.
+            ``latency_ms`` and ``c_latency_ms``, CPU milliseconds a sample; None for the float
+            model.
     """
 
     sums: Mapping[str, Mapping[str, float]]

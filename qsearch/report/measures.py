@@ -25,7 +25,14 @@ SECONDS: Final = Measure("seconds", title="wall time", unit="s", smaller_is_bett
 CPU_S: Final = Measure("cpu_s", title="CPU time", unit="s", smaller_is_better=True)
 """What a trial took; not part of a score."""
 _TIMINGS: Final = {each.name: each for each in (CPU_S, SECONDS)}
-_COSTS_FIRST: Final = ("hw_traffic", "hw_cycles", "hw_groups", "latency_ms", "model_bytes")
+_COSTS_FIRST: Final = (
+    "hw_traffic",
+    "hw_cycles",
+    "hw_groups",
+    "latency_ms",
+    "c_latency_ms",
+    "model_bytes",
+)
 """Costs that are drawn before others."""
 
 

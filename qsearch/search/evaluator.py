@@ -77,7 +77,7 @@ class Evaluator:
         channels: gives the pool's handle of the channel statistics that a configuration needs.
         parts: requests of one trial, that idle workers may share; see ``workers.batching``.
         hardware: description whose cost is part of the score, see EvaluationRequest.
-        latency: time candidates as C, see EvaluationRequest.
+        latency: how candidates are timed, see EvaluationRequest.
         keeps: whether a score keeps the accuracy, for searches that weigh it.
     """
 
@@ -91,7 +91,7 @@ class Evaluator:
     channels: Callable[[QConfig], Any] | None = None
     parts: int = 1
     hardware: tuple[str, str] | None = None
-    latency: bool = False
+    latency: tuple[str, ...] = ()
     keeps: Callable[[Score], bool] | None = None
 
     def name_for(self, qconfig: Mapping[str, Any]) -> EvaluatorName:

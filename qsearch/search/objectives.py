@@ -15,7 +15,8 @@ Score = Mapping[str, float | None]
 
 None: ``top1`` is absent without labels; ``sqnr_db`` is infinite (outputs equal the float model's).
 ``model_bytes`` are bytes of packed weights, ``bit_operations`` those of one run, and ``latency_ms``
-the CPU time of a sample in C on the worker's machine, where it is asked for. With ``--hw`` also
+and ``c_latency_ms`` the CPU time of a sample on the worker's machine, by the engine and in C, where
+they are asked for. With ``--hw`` also
 ``hw_groups``, ``hw_traffic`` (bytes), ``hw_cycles`` and ``hw_host_calls``. Metrics of the user are
 under their import path.
 """

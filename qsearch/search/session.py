@@ -64,6 +64,7 @@ from qsearch.store.artifacts import artifact_store
 from qsearch.store.records import StudyState, Trial
 from workers.batching import batch_size
 from workers.errors import BrokenRunError
+from workers.metrics.latency import TIMED
 from workers.pool.protocol import WorkerPool
 from workers.process import code_version
 
@@ -222,6 +223,7 @@ class Session:
     def _make_evaluator(self, reference: tuple[Any, ...]) -> Evaluator:
         prepared = self._prepared
         baseline = self._context.repository.study(self._context.study.name).baseline or {}
+        costs = (*prepared.objective.names, *prepared.objective.limited)
         return Evaluator(
             blob=self._baseline.blob,
             dataset=prepared.evaluation.ref,
@@ -235,8 +237,7 @@ class Session:
             ),
             parts=self._parts(reference),
             hardware=prepared.hardware,
-            latency="latency"
-            in (*self._prepared.objective.names, *self._prepared.objective.limited),
+            latency=tuple(name for name in TIMED if name in costs),
             keeps=(
                 (lambda score: keeps_accuracy(score, baseline, self._prepared.settings.max_drop))
                 if "max_drop" in prepared.spec

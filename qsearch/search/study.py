@@ -46,6 +46,7 @@ from qsearch.user_code import check_imports, run_user_passes
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs
 from workers.metrics.custom import custom_metric
+from workers.metrics.latency import TIMED, timed_by
 from workers.metrics.registry import by_option
 from workers.process import code_version
 from workers.user_code import UserCode, hashes, import_user_code
@@ -53,7 +54,7 @@ from workers.user_code import UserCode, hashes, import_user_code
 if TYPE_CHECKING:
     from qsearch.store.repository import Repository
 
-SOMETIMES_SCORED = ("hw", "latency", "max_drop", "imports")
+SOMETIMES_SCORED = ("hw", *TIMED, "max_drop", "imports")
 """Parts of the spec that decide scores where they are there: the accelerator of ``--hw``, the
 machine that latency is measured on, the accuracy that may be lost, the user's modules."""
 
@@ -202,8 +203,7 @@ def prepare_study(
     hardware = _hardware(settings, costs)
     if hardware is not None:
         spec["hw"] = hashlib.sha256(hardware[0].encode()).hexdigest()
-    if "latency" in costs:
-        spec["latency"] = _timed_where(settings)
+    spec |= {name: _timed_where(settings, name) for name in TIMED if name in costs}
     warnings = (
         *_float_warning(diagnosis, start),
         *_warnings(calib_data, eval_given, has_labels),
@@ -248,7 +248,7 @@ def _hardware(settings: Settings, costs: Sequence[str]) -> tuple[str, str] | Non
     return described
 
 
-def _timed_where(settings: Settings) -> str:
+def _timed_where(settings: Settings, cost: str) -> str:
     """The machine that candidates are timed on: on others their figures are different.
 
     Raises:
@@ -256,17 +256,15 @@ def _timed_where(settings: Settings) -> str:
     """
     if settings.address is not None:
         return "cluster"
-    from compiler.targets.c.toolchain import build_facts, find_compiler
-
-    compiler = find_compiler()
-    if compiler is None:
+    facts = timed_by(cost)
+    if facts is None:
         raise SettingsError(
-            "latency is that of the module as C, and there is no C compiler",
+            f"{cost} is measured on compiled code, and there is no C compiler",
             where="--metric, --minimize, --at-most",
             fix="install one (apt-get install gcc, or pip install ziglang), or minimise "
             "bit_operations",
         )
-    return content_hash({"build": build_facts(compiler)})
+    return content_hash(facts)
 
 
 def _prune(settings: Settings) -> float:

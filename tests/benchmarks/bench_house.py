@@ -41,6 +41,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "profile": 463,
     "calibration: kernels in C, checks of the written file": 259,
     "calibration: rescaled networks counted in the passes of the plain one": 177,
+    "launch: bounds of rounding and examination, latency by engine and in C": 95,
     "dashboard: table, plots in the browser": -192,
     "ray: a head that ended": 8,
     "own code in every worker (--import)": 330,

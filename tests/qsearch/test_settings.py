@@ -210,6 +210,7 @@ def test_names_of_the_version_before_mean_the_same(tmp_path: Path) -> None:
         ("top-1", "top1"),
         ("TOP1", "top1"),
         ("latency_ms", "latency"),
+        ("latency in C", "c_latency"),
     ],
 )
 def test_a_metric_may_be_called_as_it_is_printed(word: str, option: str) -> None:

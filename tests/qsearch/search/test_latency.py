@@ -23,10 +23,12 @@ def test_a_search_weighs_the_time_that_modules_take(tmp_path: Path) -> None:
         workers=1,
         metric="sqnr",
         minimize=["latency"],
+        at_most={"c_latency": 1000},
     )
     scores = [t.outcome.score or {} for t in result.trials if t.state == "complete"]
     assert scores
     assert all(score["latency_ms"] > 0 for score in scores)
+    assert all(score["c_latency_ms"] > 0 for score in scores)
     front = result.summary["front"]
     assert [one["latency"] for one in front] == sorted((o["latency"] for o in front), reverse=True)
     best = result.summary["best"]
@@ -34,8 +36,12 @@ def test_a_search_weighs_the_time_that_modules_take(tmp_path: Path) -> None:
     assert f"latency {best['latency_ms']:.4g} ms" in result.text()
 
 
-def test_latency_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cost", ["latency", "c_latency"])
+def test_latency_needs_a_compiler(
+    cost: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("compiler.targets.c.toolchain.find_compiler", lambda: None)
+    monkeypatch.setattr("compiler.targets.engine.library.is_available", lambda: False)
     with pytest.raises(SettingsError, match="there is no C compiler") as refused:
-        qsearch.launch("digits", out=tmp_path / "run", metric="latency", pool="inline", trials=2)
+        qsearch.launch("digits", out=tmp_path / "run", metric=cost, pool="inline", trials=2)
     assert "bit_operations" in str(refused.value.fix)

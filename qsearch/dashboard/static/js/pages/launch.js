@@ -8,11 +8,11 @@ import { go } from "../router.js";
 const PRESETS = {
   accuracy: ["Keep the accuracy (32 trials)", { trials: 32, drop: "1%", minimize: [] }],
   small: ["Smallest module within 1 % (64 trials)", { trials: 64, drop: "1%", minimize: ["size"] }],
-  fast: ["Fastest in C within 1 % (64 trials)", { trials: 64, drop: "1%", minimize: ["latency"] }],
+  fast: ["Fastest within 1 % (64 trials)", { trials: 64, drop: "1%", minimize: ["latency"] }],
   look: ["A quick look (8 trials)", { trials: 8, drop: "5%", minimize: [] }],
 };
 const METRICS = [["", "top-1 with labels, else SQNR"], ["top1", "top-1"], ["agreement", "agreement with the float model"], ["sqnr", "SQNR"]];
-const COSTS = [["size", "bytes of weights"], ["latency", "CPU time in C"]];
+const COSTS = [["size", "bytes of weights"], ["latency", "CPU time on the engine"], ["c_latency", "CPU time in C"]];
 const KINDS = { onnx: "onnx", npz: "npz", npy: "npy", zip: "zip" };
 
 export async function launchPage(page) {
