@@ -321,6 +321,7 @@ class Settings(BaseSettings):
     patience: Annotated[Whole | None, Flag(SEARCH, "K")] = Field(
         None, ge=1, description="end after K trials in a row that brought nothing better"
     )
+    warm_start: Annotated[bool, Flag(SEARCH)] = Field(False, description="reuse similar studies")
     prune: Annotated[Real | None, Flag(SEARCH, "A")] = Field(
         None,
         ge=0,

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from compiler.quantize.candidate import build_candidate as build_candidate
     from compiler.quantize.candidate import mark as mark
     from compiler.quantize.choice import Decision as Decision
+    from compiler.quantize.choice import PredictedError as PredictedError
     from compiler.quantize.choice import choose as choose
     from compiler.quantize.conversions import fuse_partitions as fuse_partitions
     from compiler.quantize.conversions import partition_conversions as partition_conversions
@@ -129,7 +130,7 @@ __getattr__, __all__ = lazy_names(
         "compiler.quantize.calibration.modes": ("find_scale_by_percentile",),
         "compiler.quantize.calibration.quantize_calibrate": ("QuantizeCalibrate", "calibrate"),
         "compiler.quantize.candidate": ("Candidate", "build_candidate", "mark"),
-        "compiler.quantize.choice": ("Decision", "choose"),
+        "compiler.quantize.choice": ("Decision", "PredictedError", "choose"),
         "compiler.quantize.conversions": (
             "fuse_partitions",
             "partition_conversions",

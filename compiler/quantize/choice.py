@@ -4,19 +4,25 @@
 "max" loses more per channel than per tensor: the step is max|w| / 128 and the last level 127, so
 the largest weight of every channel is cut by 1/128, towards zero, and outputs lose their mean.
 ``choose`` starts from it and decides what the statistics of the channels speak for.
+``PredictedError`` says from histograms and weights how much a configuration may lose.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.module import IRModule
+from compiler.qtypes.kind import QAnnotateKind
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize._given_points import given_points
+from compiler.quantize.calibration.activation_scales import activation_scales
 from compiler.quantize.calibration.channel_stats import ChannelStats
+from compiler.quantize.calibration.stats import CalibrationStats, TensorStats
+from compiler.quantize.calibration.weight_scale import weight_range
 from compiler.quantize.calibration.weighted_calls import weight_of, weighted_calls
 
 SMOOTH_ALPHA: Final = 0.75
@@ -102,3 +108,84 @@ def _spread(largest: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     """Largest by median channel; channels that are always 0 are left out."""
     alive = largest[largest > 0]
     return float(alive.max() / np.median(alive)) if alive.size else 1.0
+
+
+_WEIGHTS_LOOKED_AT: Final = 1 << 14
+"""Weights of one layer that a prediction rounds: rows in equal steps."""
+_ROUNDED: Final = {"nearest": 1.0, "adaptive": 0.5, "sequential": 0.4}
+"""Share of a layer's weight error that is left, by weight_rounding; measured on small networks."""
+
+
+@dataclass(slots=True, eq=False)
+class PredictedError:
+    """What configurations lose, from statistics alone: no module is built and none runs.
+
+    The errors of all activations and weights, each over its signal, are taken to add up; what
+    layers amplify is not known. So the figure tells bad configurations from good ones, and hardly
+    the good ones from each other.
+
+    Args:
+        module: result of ``prerequisite_optimize``.
+        stats: of one graph variant, both rounds; smoothing and equalization stay as there.
+    """
+
+    module: IRModule
+    stats: CalibrationStats
+    _known: dict[tuple[Any, ...], float] = field(default_factory=dict)
+
+    def sqnr_db(self, qconfig: QConfig) -> float:
+        """Signal over predicted error, in dB."""
+        shape: tuple[Any, ...] = (qconfig.activation_scheme, qconfig.calibrate_mode)
+        shape += (qconfig.percentile, qconfig.global_scale, qconfig.nbit_input)
+        weights = (qconfig.weight_granularity, qconfig.weight_scale, qconfig.nbit_weight)
+        if shape not in self._known:
+            self._known[shape] = self._of_activations(qconfig)
+        if weights not in self._known:
+            self._known[weights] = self._of_weights(qconfig)
+        error = self._known[shape] + self._known[weights] * _ROUNDED[qconfig.weight_rounding]
+        return float(-10 * np.log10(max(error, 1e-12)))
+
+    def _of_activations(self, qconfig: QConfig) -> float:
+        ranges = activation_scales(self.stats, qconfig).astype(np.float64)
+        points = self.stats.point_tensor.size
+        if points == 0:
+            return 0.0
+        ends = ranges.reshape(-1, points)
+        if len(ends) == 1:
+            ends = np.stack([ends[0], -ends[0], ends[0]])
+        total = 0.0
+        for place, (tensor, kind) in enumerate(zip(self.stats.point_tensor, self.stats.point_kind)):
+            if kind == QAnnotateKind.INPUT:
+                nbit = qconfig.get_nbit_by_kind(int(kind))
+                low, high = map(float, ends[1:, place])
+                total += _relative_error(self.stats.tensor(int(tensor)), low, high, nbit)
+        return total
+
+    def _of_weights(self, qconfig: QConfig) -> float:
+        total = 0.0
+        axis = 0 if qconfig.weight_granularity == "channel" else None
+        for call, _ in weighted_calls(self.module["main"]):
+            weight = weight_of(call)
+            if weight is None or weight.data.ndim < 2:
+                continue
+            stride = max(weight.data.size // _WEIGHTS_LOOKED_AT, 1)
+            values = weight.data[::stride].astype(np.float32)
+            largest = weight_range(values, qconfig.weight_scale, qconfig.nbit_weight, axis)
+            step = largest / 2.0 ** (qconfig.nbit_weight - 1)
+            step = step.reshape(-1, *[1] * (values.ndim - 1)) if axis == 0 else step
+            limit = 2 ** (qconfig.nbit_weight - 1) - 1
+            held = np.clip(np.rint(values / step), -limit, limit) * step
+            total += float(np.square(held - values).sum() / max(np.square(values).sum(), 1e-30))
+        return total
+
+
+def _relative_error(one: TensorStats, low: float, high: float, nbit: int) -> float:
+    """Squared error of a grid of 2^nbit levels over [low, high] by the squares of the values."""
+    assert one.hist is not None
+    filled = np.flatnonzero(one.hist)
+    centre = (filled - one.hist.size // 2) * (2.0 * float(one.largest) / one.hist.size)
+    counts: NDArray[Any] = one.hist[filled].astype(np.float64)
+    step = max((high - low) / (2**nbit - 1), 1e-30)
+    held = np.clip(np.rint(centre / step), np.rint(low / step), np.rint(high / step)) * step
+    signal = float(np.square(centre) @ counts)
+    return float(np.square(held - centre) @ counts) / signal if signal else 0.0

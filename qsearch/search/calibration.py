@@ -8,14 +8,18 @@ storage that reads the same folder of artefacts.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
+from compiler.ir.analysis import post_order
+from compiler.ir.expr import Call, Op
+from compiler.ir.module import IRModule
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import ChannelStats
+from compiler.quantize import Calibration, ChannelStats, PredictedError
 from compiler.quantize.calibration.flow import (
     CHANNELS,
     SCALES,
@@ -29,8 +33,15 @@ from compiler.quantize.calibration.measurement import Measurement, Statistics
 from qsearch.data import content_hash
 from qsearch.search.context import StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, gather
-from qsearch.search.space import canonical_fields
+from qsearch.search.objectives import Objective
+from qsearch.search.space import Params, Space, canonical_fields, to_qconfig
+from qsearch.search.stages import GLOBAL
+from qsearch.search.surrogate import EarlierStudy
 from workers.messages import CalibrationRequest, CalibrationResult, DatasetRef, Range
+
+if TYPE_CHECKING:
+    from qsearch.search.study import PreparedStudy
+    from qsearch.store.repository import Repository
 
 MEASUREMENTS = (CHANNELS, STATISTICS, SCALES)
 """Kinds of artefacts that calibration leaves."""
@@ -196,3 +207,152 @@ def stored_keys(key: Mapping[str, Any], qconfig: QConfig) -> tuple[str, str, str
         stored_key(key, SCALES, scale_fields(qconfig)),
         stored_key(key, CHANNELS, channel_fields(qconfig.weight_rounding)),
     )
+
+
+CHOSEN: Final = "chosen"
+"""Kind of the event that holds what a study begins with, and why."""
+FIRST_EVENTS: Final = 20
+"""Events among which those are that a search begins with."""
+_STUDIES: Final = 4
+_TRIALS: Final = 12
+"""Trials of an earlier study that are carried over: its best."""
+_ALIKE: Final = 0.5
+"""Least similarity of operators from which a study is carried over."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstChoice:
+    """What a study begins with; it keeps that, whatever the store learns later.
+
+    Attributes:
+        qconfig: what the statistics speak for.
+        told: why, and what is carried over, in sentences.
+        operators: calls of the float model by operator, for later studies.
+        earlier: trials of similar studies of the store.
+    """
+
+    qconfig: QConfig | None = None
+    told: tuple[str, ...] = ()
+    operators: Mapping[str, int] = field(default_factory=dict)
+    earlier: tuple[EarlierStudy, ...] = ()
+
+    @staticmethod
+    def stored(repository: Repository, study_id: int) -> FirstChoice | None:
+        """What the store says of a study; None where it began without."""
+        for event in repository.events_of(study_id, limit=FIRST_EVENTS):
+            if event.kind == CHOSEN and event.data:
+                row = event.data
+                return FirstChoice(
+                    QConfig.from_dict(row["qconfig"]),
+                    tuple(row["decisions"]),
+                    row.get("operators", {}),
+                    tuple(map(EarlierStudy.from_dict, row.get("earlier", ()))),
+                )
+        return None
+
+    @staticmethod
+    def of(context: StudyContext, prepared: PreparedStudy, calibration: Calibration) -> FirstChoice:
+        """What the store holds; for a new study it is chosen, noted in the store and told.
+
+        Nothing for a study that began without it, and where no trial measures channels.
+        """
+        module, space, warm_start = prepared.module, prepared.space, prepared.settings.warm_start
+        rows, study_id = context.repository, context.study_id
+        known = FirstChoice.stored(rows, study_id)
+        names = {parameter.name for parameter in space.parameters}
+        if known is not None or "bias_correction" not in names or rows.trials_of(study_id):
+            return known or FirstChoice()
+        qconfig, decisions = calibration.choose()
+        calls = (node.op for node in post_order(module["main"].body) if isinstance(node, Call))
+        operators = Counter(op.name for op in calls if isinstance(op, Op))
+        told = [str(decision) for decision in decisions]
+        earlier: tuple[EarlierStudy, ...] = ()
+        if warm_start:
+            earlier = _similar(context, operators, space, prepared.objective)
+            told += [f"warm start: {study}" for study in earlier]
+            told += [] if earlier else ["warm start: no similar study in this storage"]
+        data = {
+            "qconfig": qconfig.to_dict(),
+            "decisions": told,
+            "operators": dict(operators),
+            "earlier": [study.to_dict() for study in earlier],
+        }
+        rows.add_event(study_id, CHOSEN, data=data)
+        for reason in told:
+            context.progress.message(f"first trials: {reason}")
+        return FirstChoice(qconfig, tuple(told), operators, earlier)
+
+
+@dataclass(slots=True, eq=False)
+class Prediction:
+    """What the statistics predict of points: the prior of the surrogate.
+
+    Args:
+        calibration, module: of the study.
+        measured: a configuration whose statistics the first trials need anyway.
+        start: configuration that points change.
+    """
+
+    calibration: Calibration
+    module: IRModule
+    measured: QConfig
+    start: QConfig
+    _predicted: PredictedError | None = None
+    _known: dict[tuple[tuple[str, Any], ...], float] = field(default_factory=dict)
+
+    def __call__(self, point: Mapping[str, Any]) -> float:
+        """Predicted SQNR in dB."""
+        key = tuple(point.items())
+        if key not in self._known:
+            if self._predicted is None:
+                stats = self.calibration.stats_for(self.measured)
+                self._predicted = PredictedError(self.module, stats)
+            self._known[key] = self._predicted.sqnr_db(to_qconfig(point, self.start))
+        return self._known[key]
+
+
+def _similar(
+    context: StudyContext, operators: Mapping[str, int], space: Space, objective: Objective
+) -> tuple[EarlierStudy, ...]:
+    """The most similar studies of the store, with their best trials."""
+    found = []
+    for study in context.repository.studies():
+        if study.id == context.study_id or study.spec.get("metric") != objective.metric:
+            continue
+        first = FirstChoice.stored(context.repository, study.id)
+        alike = 0.0 if first is None else similarity(operators, first.operators)
+        if alike >= _ALIKE:
+            found.append((alike, study))
+    found.sort(key=lambda pair: (-pair[0], -pair[1].id))
+    earlier = []
+    for alike, study in found[:_STUDIES]:
+        trials = context.repository.trials_of(study.id, states=["complete"])
+        scored = []
+        for trial in trials:
+            score = trial.outcome.score
+            point = _point(space, trial.params)
+            if trial.stage == GLOBAL and score and point is not None and objective.feasible(score):
+                scored.append((objective.value(score), -trial.number, point))
+        scored.sort(key=lambda row: row[:2], reverse=True)
+        best = scored[:_TRIALS]
+        if best:
+            points, scores = tuple(row[2] for row in best), tuple(row[0] for row in best)
+            earlier.append(EarlierStudy(study.name, alike, points, scores))
+    return tuple(earlier)
+
+
+def similarity(operators: Mapping[str, int], others: Mapping[str, int]) -> float:
+    """How alike two models are, 0 to 1: what their shares of operators have in common."""
+    mine, theirs = sum(operators.values()), sum(others.values())
+    if not mine or not theirs:
+        return 0.0
+    names = {*operators, *others}
+    return sum(min(operators.get(n, 0) / mine, others.get(n, 0) / theirs) for n in names)
+
+
+def _point(space: Space, params: Mapping[str, Any]) -> Params | None:
+    """The point of the space that a trial of another study is; None where there is none."""
+    point = space.effective(params)
+    choices = {parameter.name: parameter.choices for parameter in space.parameters}
+    inside = all(value in choices[name] for name, value in point.items())
+    return point if inside and point.keys() == params.keys() else None

@@ -271,10 +271,15 @@ def run_search(
 
 
 def _as_begun(prepared: PreparedStudy, repository: Repository, folder: RunFolder) -> PreparedStudy:
-    """A study that began with the default space of an earlier version goes on with that space."""
+    """A study of an earlier version goes on with its policy, and with its default space."""
     settings = prepared.settings
     found = repository.find_study(study_name(settings, folder))
-    if found is None or settings.fresh or settings.space is not None:
+    if found is None or settings.fresh:
+        return prepared
+    policy = {"policy": found.spec["policy"]} if "policy" in found.spec else {}
+    kept = {name: value for name, value in prepared.spec.items() if name != "policy"}
+    prepared = replace(prepared, spec={**kept, **policy})
+    if settings.space is not None:
         return prepared
     stored = Space.from_dict(found.spec["space"])
     if stored == prepared.space or not is_earlier_default(stored, prepared.space):

@@ -15,6 +15,7 @@ from qsearch.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.report.build import Costs, full_report, summary
 from qsearch.report.pareto import front_of, hypervolume_of
 from qsearch.run_folder import RunFolder
+from qsearch.search.calibration import FirstChoice
 from qsearch.search.context import TIMEOUT, StudyContext
 from qsearch.search.objectives import Objective, accuracy_of, keeps_accuracy, option_of, own_scores
 from qsearch.search.optuna_study import replica
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
     from compiler.runtime.artifact import QModule
 
 
-CHOSEN: Final = "chosen"
-"""Kind of the event that holds the first trial's configuration and the reasons for it."""
-FIRST_EVENTS: Final = 20
-"""Events among which those are that a search begins with."""
 _ALWAYS_TOLD: Final = ("hw_groups", "hw_traffic")
 
 
@@ -240,8 +237,7 @@ def finish(
         short["hypervolume"] = hypervolume_of(trials, objective)
     name, value = accuracy_of(score)
     before = float(baseline.get(name) or 0.0)
-    events = repository.events_of(study.id, limit=FIRST_EVENTS)
-    chosen = [event.data or {} for event in events if event.kind == CHOSEN]
+    first = FirstChoice.stored(repository, study.id)
     told = {
         "target": {
             "measure": name,
@@ -257,7 +253,7 @@ def finish(
         "data": {"calib": prepared.calib.described, "eval": prepared.evaluation.described},
         "float_ops": winner.float_ops,
         "settings": settings.to_dict(),
-        "first_trial": chosen[0]["decisions"] if chosen else [],
+        "first_trial": [] if first is None else list(first.told),
     }
     report = full_report(short, study, trials, costs, told)
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"

@@ -1,8 +1,8 @@
 """From the trials of earlier batches to the next batch: stages, duplicates, grids.
 
-``auto`` is the default. It tries good guesses first. Then a Gaussian process makes seven proposals
-of eight and TPE makes one; from 2,000 trials on NSGA-II makes all. The other samplers are Optuna's
-alone, and start from the first configuration of the study.
+``auto`` is the default. It tries good guesses first. Then a Gaussian process makes the proposals;
+from trial 16 on TPE makes one of eight, and from 2,000 trials on NSGA-II makes all. The other
+samplers are Optuna's alone, and start from the first configuration of the study.
 """
 
 from __future__ import annotations
@@ -30,15 +30,25 @@ from qsearch.search.optuna_study import (
     optuna_sampler,
     quiet_optuna,
 )
-from qsearch.search.space import Params, Space, config_hash, first_points, is_of_layer, to_qconfig
+from qsearch.search.space import (
+    POLICY,
+    Params,
+    Space,
+    config_hash,
+    first_points,
+    is_of_layer,
+    to_qconfig,
+)
 from qsearch.search.stages import GLOBAL, LAYERS
-from qsearch.search.surrogate import Refinement
+from qsearch.search.surrogate import NOTHING_KNOWN, Known, Refinement
 from qsearch.store.records import Trial
 
 WARM_UP: Final = 12
 """Trials of the global stage before layers differ: what holds for all layers decides most."""
 _EXPLORES: Final = 8
 """TPE makes one proposal in so many; the Gaussian process makes the others."""
+_EXPLORES_FROM: Final = {1: 0, 2: 16}
+"""Trial from which on TPE proposes, by policy: of fewer trials it learns nothing."""
 _PROGRAMMES: Final = 16
 """Budgets that are solved before the sampler of the stage "layers" is asked."""
 
@@ -81,6 +91,7 @@ class SamplerSpec:
         batch_size: trials per batch.
         enumerate_all: visit the whole space in order instead of asking the sampler.
         waits: whether batches wait for earlier ones even where the sampler needs no history.
+        policy: of the study, see ``space.POLICY``.
     """
 
     sampler: str
@@ -88,6 +99,7 @@ class SamplerSpec:
     batch_size: int
     enumerate_all: bool = False
     waits: bool = False
+    policy: int = POLICY
 
     @property
     def enumerates(self) -> bool:
@@ -112,7 +124,7 @@ class StudySampler:
         objective: what the sampler maximises.
         spec: name of the sampler, seed and batches.
         plan: bits of single layers, for the stage "layers".
-        chosen: what the statistics speak for: the study's first trial, before ``start``.
+        known: what is known before the first trial.
     """
 
     def __init__(
@@ -122,9 +134,16 @@ class StudySampler:
         objective: Objective,
         spec: SamplerSpec,
         plan: LayerPlan | None = None,
-        chosen: QConfig | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> None:
-        self._chosen = chosen
+        self._guesses = first_points(space, start, known.chosen, spec.policy)
+        if spec.sampler != AUTO:
+            self._guesses = self._guesses[:1]
+        elif known.earlier:
+            fixed, count = 1 + (known.chosen is not None), len(self._guesses)
+            best = [space.effective(study.points[0]) for study in known.earlier]
+            order = [*self._guesses[:fixed], *best, *self._guesses[fixed:]]
+            self._guesses = [p for n, p in enumerate(order) if p not in order[:n]][:count]
         self.space = space
         self.start = start
         self.objective = objective
@@ -132,7 +151,7 @@ class StudySampler:
         self._spec = spec
         self._seen: set[str] = set()
         self._best: Trial | None = None
-        self._refinement = Refinement(space, start, objective)
+        self._refinement = Refinement(space, start, objective, spec.policy, known)
         with quiet_optuna():
             self._global = _StageSampler(new_study(objective), space, dict, GLOBAL)
             self._layers = (
@@ -236,11 +255,12 @@ class StudySampler:
             assert self.plan is not None
             first = self.plan.first_points()[:_PROGRAMMES]
             return first[place] if place < len(first) else None
-        good = first_points(self.space, self.start, self._chosen)
-        guesses = good if self._spec.sampler == AUTO else good[:1]
-        if place < len(guesses):
-            return guesses[place]
-        if self._spec.sampler != AUTO or place >= TPE_UP_TO or place % _EXPLORES == _EXPLORES - 1:
+        if place < len(self._guesses):
+            return self._guesses[place]
+        explores = place % _EXPLORES == _EXPLORES - 1
+        if self._spec.sampler != AUTO or place >= TPE_UP_TO:
+            return None
+        if explores and place >= _EXPLORES_FROM[self._spec.policy]:
             return None
         return self._refinement.propose(
             seen, batch_seed(self._spec.seed, batch, self.batch_size + slot)

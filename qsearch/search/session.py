@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import CompilerError
@@ -25,9 +26,12 @@ from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import Baseline, Examination, classes_of
 from qsearch.search.calibration import (
+    FIRST_EVENTS,
     MEASUREMENTS,
+    FirstChoice,
     KeptStatistics,
     PooledData,
+    Prediction,
     statistics_key,
 )
 from qsearch.search.context import TIMEOUT, Budget, Control, Stopwatch, StudyArtifacts, StudyContext
@@ -44,11 +48,12 @@ from qsearch.search.evaluator import (
 from qsearch.search.layer_space import LayerPlan
 from qsearch.search.objectives import keeps_accuracy
 from qsearch.search.pruner import SignFlipPruner
-from qsearch.search.result import CHOSEN, FIRST_EVENTS, SearchResult, finish
+from qsearch.search.result import SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler
 from qsearch.search.space import first_points, rescalings_of, to_qconfig
 from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageBook
 from qsearch.search.study import SOMETIMES_SCORED, PreparedStudy
+from qsearch.search.surrogate import NOTHING_KNOWN, Known
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyHistory, StudyTrials
 from qsearch.search.winner import (
@@ -131,6 +136,7 @@ class Session:
         labelled = ("top1",) if prepared.has_labels else ()
         metrics = (*labelled, *own)
         self._baseline = Baseline(context, self._artifacts, blob, prepared.evaluation, metrics)
+        self._policy = int(prepared.spec.get("policy", 1))
         self._stages = StageBook(context.repository, context.study_id)
         self._driver: Driver | None = None
         self._worker_cpu_s = self._trials_wall_s = 0.0
@@ -278,10 +284,10 @@ class Session:
 
     def _first_guess(self) -> list[Base]:
         """The first good guess of the space and its ranges, where there are both."""
-        prepared = self._prepared
+        prepared, policy = self._prepared, self._policy
         points = [
             point
-            for point in first_points(prepared.space, prepared.start, self._chosen())
+            for point in first_points(prepared.space, prepared.start, self._first.qconfig, policy)
             if point != prepared.space.params_of(prepared.start)
         ][:1]
         try:
@@ -292,26 +298,17 @@ class Session:
         except CompilerError:
             return []  # its trial will tell
 
-    def _chosen(self) -> QConfig | None:
-        """What the statistics speak for; a study keeps what it began with.
+    @cached_property
+    def _first(self) -> FirstChoice:
+        return FirstChoice.of(self._context, self._prepared, self._calibration)
 
-        None for a study that began without it, and where no trial measures channels.
-        """
-        rows, study_id = self._context.repository, self._context.study_id
-        events = rows.events_of(study_id, limit=FIRST_EVENTS)
-        known = [event.data or {} for event in events if event.kind == CHOSEN]
-        if known:
-            return QConfig.from_dict(known[0]["qconfig"])
-        names = {parameter.name for parameter in self._prepared.space.parameters}
-        if "bias_correction" not in names or rows.trials_of(study_id):
-            return None
-        chosen, decisions = self._calibration.choose()
-        told = [str(decision) for decision in decisions]
-        data = {"qconfig": chosen.to_dict(), "decisions": told}
-        rows.add_event(study_id, CHOSEN, data=data)
-        for decision in told:
-            self._context.progress.message(f"first trial: {decision}")
-        return chosen
+    def _known(self, spec: SamplerSpec) -> Known:
+        if spec.enumerates:
+            return NOTHING_KNOWN
+        first, prepared = self._first, self._prepared
+        measured = first.qconfig or prepared.start
+        prior = Prediction(self._calibration, prepared.module, measured, prepared.start)
+        return Known(first.qconfig, first.earlier, None if spec.policy == 1 else prior)
 
     def _make_driver(self, evaluator: Evaluator, plan: LayerPlan | None) -> Driver:
         prepared, context = self._prepared, self._context
@@ -333,10 +330,10 @@ class Session:
             enumerate_all=plan is None
             and prepared.space.size(settings.trials + 1) <= settings.trials,
             waits=alpha > 0,
+            policy=self._policy,
         )
-        chosen = None if spec.enumerates else self._chosen()
         sampler = StudySampler(
-            prepared.space, prepared.start, prepared.objective, spec, plan, chosen
+            prepared.space, prepared.start, prepared.objective, spec, plan, self._known(spec)
         )
         queue = TrialQueue(
             context, trials, sampler, self._calibration, work_key(prepared), self._budget

@@ -325,29 +325,47 @@ def is_earlier_default(stored: Space, default: Space) -> bool:
 _FINE: Final[Params] = {"calibrate_mode": "mse", "weight_scale": "mse", "bias_correction": True}
 _ASYMMETRIC: Final[Params] = {**_FINE, "activation_scheme": "asymmetric"}
 _ADAPTIVE: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "adaptive", "bias_correction": False}
-_GOOD_GUESSES: Final[tuple[Params, ...]] = (
-    {**_ASYMMETRIC, "smooth_alpha": 0.75},
-    {**_ASYMMETRIC, "weight_rounding": "sequential"},
-    {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"},
-    {**_ADAPTIVE, "bias_correction": True},
-    {**_ADAPTIVE, "smooth_alpha": 0.75},
-    _ASYMMETRIC,
-)
-"""Most hopeful first, by SQNR on the dev splits of ../shared/data: outliers in activations need
-smoothing, other networks gain most from sequential or adaptive rounding."""
+_REPAIRING: Final[Params] = {**_ASYMMETRIC, "weight_rounding": "sequential"}
+_FAR: Final[Params] = {"calibrate_mode": "percentile", "percentile": 0.999999}
+_GOOD_GUESSES: Final[Mapping[int, tuple[Params, ...]]] = {
+    1: (
+        {**_ASYMMETRIC, "smooth_alpha": 0.75},
+        _REPAIRING,
+        {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"},
+        {**_ADAPTIVE, "bias_correction": True},
+        {**_ADAPTIVE, "smooth_alpha": 0.75},
+        _ASYMMETRIC,
+    ),
+    2: (
+        {**_REPAIRING, "smooth_alpha": 0.5},
+        {**_REPAIRING, "smooth_alpha": 0.75, "weight_scale": "max"},
+        {**_REPAIRING, "smooth_alpha": 0.75, "weight_granularity": "tensor", **_FAR},
+        {**_ADAPTIVE, "smooth_alpha": 0.5, "weight_scale": "max"},
+        {**_ADAPTIVE, "bias_correction": True},
+        {**_ADAPTIVE, "smooth_alpha": 0.75},
+    ),
+}
+"""By policy, most hopeful first, by SQNR on the dev splits of ../shared/data: outliers in
+activations need smoothing, other networks gain most from sequential or adaptive rounding."""
+
+POLICY: Final = 2
+"""How proposals of new studies are made; a study keeps the policy it began with."""
 
 
-def first_points(space: Space, start: QConfig, chosen: QConfig | None = None) -> list[Params]:
+def first_points(
+    space: Space, start: QConfig, chosen: QConfig | None = None, policy: int = POLICY
+) -> list[Params]:
     """Tried before the sampler is asked: ``chosen``, ``start``, then what served our models best.
 
     Args:
         chosen: what the statistics speak for; what the space does not have is left out of it.
+        policy: decides what follows.
     Raises:
         SearchError: ``start`` is not a point of the space.
     """
     points = [space.params_of(start)]
     known = {p.name: p.choices for p in space.parameters}
-    for guess in _GOOD_GUESSES:
+    for guess in _GOOD_GUESSES[policy]:
         if all(value in known.get(name, ()) for name, value in guess.items()):
             points.append(space.effective({**points[0], **guess}))
     if chosen is not None:

@@ -38,7 +38,7 @@ from qsearch.search.layer_space import LayerSpace
 from qsearch.search.objectives import Objective, weighs_accuracy
 from qsearch.search.optuna_study import AUTO, HISTORY_FREE, own_sampler
 from qsearch.search.pruner import DEFAULT_ALPHA
-from qsearch.search.space import Space
+from qsearch.search.space import POLICY, Space
 from qsearch.search.space_file import percentiles_of, searched_space
 from qsearch.settings import Settings, is_import_path
 from qsearch.store.records import NewStudy, Study
@@ -181,6 +181,7 @@ def prepare_study(
         "seed": settings.seed,
         "sampler": settings.sampler,
         "batch": settings.batch_size,
+        "policy": POLICY,
         "space": space.to_dict(),
         "start": start.to_dict(),
         "percentiles": percentiles_of(space),

@@ -14,17 +14,28 @@ of parameters add up, with large ones combinations have a score of their own; a 
 tell which. Scores far below the median count as one: how far a module has collapsed says nothing
 about good ones.
 
+What statistics predict of a configuration (``Prior``) is the mean that the process starts from:
+predictions and scores are standardized, and the slope between them is a ridge regression's around
+what it is on networks we know, never negative. Predictions below those of all tried points count as
+the lowest of them.
+
+Trials of earlier studies may stand beside those of this one: the study is one parameter more, so
+their scores count as much as they agree with what is seen here. Scores are standardized study by
+study.
+
 Sources: Hutter, Hoos, Leyton-Brown, "Sequential model-based optimization for general algorithm
 configuration", LION 2011 (the covariance for categories); Jones, Schonlau, Welch, "Efficient
 global optimization of expensive black-box functions", 1998 (expected improvement); Ginsbourger, Le
-Riche, Carraro, "Kriging is well-suited to parallelize optimization", 2010 (``believe``).
+Riche, Carraro, "Kriging is well-suited to parallelize optimization", 2010 (``believe``); Swersky,
+Snoek, Adams, "Multi-task Bayesian optimization", 2013 (earlier studies).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import numpy as np
 import scipy  # loads its parts when they are first used
@@ -32,7 +43,15 @@ from numpy.typing import NDArray
 
 from compiler.qtypes.qconfig import QConfig
 from qsearch.search.objectives import Objective
-from qsearch.search.space import Parameter, Params, Space, Value, config_hash, to_qconfig
+from qsearch.search.space import (
+    POLICY,
+    Parameter,
+    Params,
+    Space,
+    Value,
+    config_hash,
+    to_qconfig,
+)
 from qsearch.store.records import Trial
 
 Floats = NDArray[np.float64]
@@ -43,9 +62,82 @@ Point = Mapping[str, Value]
 _WEIGHT: Final = (-1.5, 1.5)
 _VARIANCE: Final = (0.0, 1.0)
 _NOISE: Final = (-5.0, 1.0)
+_HARDLY_MATTERS: Final = {"rounding": -5.0}
+"""Mean of the logarithm of the weight of parameters that seldom change a score, from policy 2 on.
+Else every second proposal repeats the best trial."""
 _ITERATIONS: Final = 60
+_TRUST: Final = (0.8, 16.0)
+"""Correlation of predictions and scores before anything is seen, and how many trials weigh more."""
 _JITTER: Final = 1e-8
 _LEAST_VARIANCE: Final = 1e-12
+
+
+Prior = Callable[[Point], float]
+"""What a point is predicted to score, in any unit; greater is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trend:
+    """What scores are expected of predictions."""
+
+    prior: Prior | None
+    middle: float = 0.0
+    least: float = 0.0
+    slope: float = 0.0
+
+    @staticmethod
+    def of(prior: Prior | None, points: Sequence[Point], scores: Floats) -> _Trend:
+        """Of tried points, and their scores with mean 0 and deviation 1."""
+        if prior is None:
+            return _Trend(None)
+        predicted = np.asarray([prior(point) for point in points])
+        spread = float(predicted.std())
+        if not spread:
+            return _Trend(None)
+        middle = float(predicted.mean())
+        seen = float((predicted - middle) @ scores) / spread
+        ratio = (seen + _TRUST[0] * _TRUST[1]) / (len(scores) + _TRUST[1])
+        return _Trend(prior, middle, float(predicted.min()), max(ratio, 0.0) / spread)
+
+    def at(self, points: Sequence[Point]) -> Floats:
+        """Expected scores, shape (points,)."""
+        if self.prior is None or not points:
+            return np.zeros(len(points))
+        predicted = np.maximum([self.prior(point) for point in points], self.least)
+        return np.asarray((predicted - self.middle) * self.slope)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierStudy:
+    """Trials of another study that a study carries over.
+
+    Attributes:
+        name: of the study.
+        similarity: of the operators of both models, 0 to 1.
+        points: in the space of the study that carries them over, the best first.
+        scores: of the points, greater is better.
+    """
+
+    name: str
+    similarity: float
+    points: tuple[Point, ...]
+    scores: tuple[float, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for an event."""
+        return {**asdict(self), "points": [dict(point) for point in self.points]}
+
+    @staticmethod
+    def from_dict(row: Mapping[str, Any]) -> EarlierStudy:
+        """The inverse of ``to_dict``."""
+        points, scores = tuple(row["points"]), tuple(row["scores"])
+        return EarlierStudy(row["name"], row["similarity"], points, scores)
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.points)} trials of study {self.name}, whose operators are "
+            f"{self.similarity:.0%} the same"
+        )
 
 
 class Surrogate:
@@ -55,29 +147,57 @@ class Surrogate:
         space: of the points.
         points: tried ones, at least one.
         scores: of the points, greater is better; minus infinity where there is none.
+        weights: by parameter the mean of the logarithm of its weight, where it is not the usual.
+        earlier: trials of other studies.
+        prior: what is predicted of a point.
     """
 
-    def __init__(self, space: Space, points: Sequence[Point], scores: Sequence[float]) -> None:
+    def __init__(
+        self,
+        space: Space,
+        points: Sequence[Point],
+        scores: Sequence[float],
+        weights: Mapping[str, float] | None = None,
+        earlier: Sequence[EarlierStudy] = (),
+        prior: Prior | None = None,
+    ) -> None:
         self._space = space
-        self._rows = encoded(space, points)
-        self._values = standardized(np.asarray(scores, np.float64))
+        self._earlier = sum(len(study.points) for study in earlier)
+        own = standardized(np.asarray(scores, np.float64))
+        others = [standardized(np.asarray(study.scores, np.float64)) for study in earlier]
+        self._trend = _Trend.of(prior, points, own)
+        given = [point for study in earlier for point in study.points]
+        expected = self._trend.at([*given, *points])
+        self._best = float(own.max())
+        self._values = np.concatenate([*others, own]) - expected
+        rows = [
+            np.insert(encoded(space, study.points), 0, place, axis=1)
+            for place, study in enumerate(earlier, 1)
+        ]
+        self._rows = np.concatenate([*rows, self._encoded(points)])
         apart = distances(space, self._rows, self._rows)
-        self._theta = _fitted(apart, self._values)
+        means = [(weights or {}).get(p.name, _WEIGHT[0]) for p in space.parameters]
+        self._theta = _fitted(apart, self._values, [_WEIGHT[0]] * bool(earlier) + means)
         self._condition(apart)
+
+    def _encoded(self, points: Sequence[Point]) -> Ints:
+        """Rows of this study: study 0 where there are others."""
+        rows = encoded(self._space, points)
+        return np.insert(rows, 0, 0, axis=1) if self._earlier else rows
 
     def believe(self, point: Point) -> None:
         """Take a point that is on its way as seen, with the score that is expected of it."""
         mean, _ = self.predict([point])
-        self._rows = np.concatenate([self._rows, encoded(self._space, [point])])
+        self._best = max(self._best, float(mean[0]))
+        mean -= self._trend.at([point])
+        self._rows = np.concatenate([self._rows, self._encoded([point])])
         self._values = np.append(self._values, mean)
         self._condition(distances(self._space, self._rows, self._rows))
 
     def predict(self, points: Sequence[Point]) -> tuple[Floats, Floats]:
         """Mean and deviation, shape (points,) each, in deviations of the scores seen."""
-        cross = _covariance(
-            self._theta, distances(self._space, encoded(self._space, points), self._rows)
-        )
-        mean: Floats = self._mean + cross @ self._weighted
+        cross = _covariance(self._theta, distances(self._space, self._encoded(points), self._rows))
+        mean: Floats = self._mean + cross @ self._weighted + self._trend.at(points)
         explained = np.einsum("pr,rp->p", cross, scipy.linalg.cho_solve(self._factor, cross.T))
         variance = np.maximum(np.exp(self._theta[-2]) - explained, _LEAST_VARIANCE)
         return mean, np.sqrt(variance)
@@ -85,7 +205,7 @@ class Surrogate:
     def improvement(self, points: Sequence[Point]) -> Floats:
         """Expected improvement over the best seen, shape (points,), in the unit of ``predict``."""
         mean, deviation = self.predict(points)
-        above = mean - float(self._values.max())
+        above = mean - self._best
         ratio = above / deviation
         density = np.exp(-0.5 * ratio**2) / np.sqrt(2 * np.pi)
         found: Floats = above * scipy.special.ndtr(ratio) + deviation * density
@@ -111,10 +231,13 @@ def encoded(space: Space, points: Sequence[Point]) -> Ints:
 
 
 def distances(space: Space, rows: Ints, others: Ints) -> Floats:
-    """How far points are apart, shape (parameters, rows, others); see ``encoded``."""
+    """How far points are apart, shape (parameters, rows, others); see ``encoded``.
+
+    A column before those of the parameters is of the studies.
+    """
     one, other = rows.T[:, :, None], others.T[:, None, :]
     found: Floats = (one != other).astype(np.float64)
-    for place, parameter in enumerate(space.parameters):
+    for place, parameter in enumerate(space.parameters, rows.shape[1] - len(space.parameters)):
         if _is_numeric(parameter):
             steps = np.abs(one[place] - other[place]) / (len(parameter.choices) - 1)
             active = (one[place] >= 0) & (other[place] >= 0)
@@ -152,11 +275,10 @@ def _covariance(theta: Floats, apart: Floats) -> Floats:
     return found
 
 
-def _fitted(apart: Floats, values: Floats) -> Floats:
-    """Logarithms of the weights, the variance and the noise."""
-    parameters = len(apart)
-    centre = np.asarray([_WEIGHT[0]] * parameters + [_VARIANCE[0], _NOISE[0]])
-    spread = np.asarray([_WEIGHT[1]] * parameters + [_VARIANCE[1], _NOISE[1]])
+def _fitted(apart: Floats, values: Floats, means: Sequence[float]) -> Floats:
+    """Logarithms of the weights, whose means are given, the variance and the noise."""
+    centre = np.asarray([*means, _VARIANCE[0], _NOISE[0]])
+    spread = np.asarray([_WEIGHT[1]] * len(apart) + [_VARIANCE[1], _NOISE[1]])
     target = values - values.mean()
     eye = np.eye(len(values))
 
@@ -193,6 +315,24 @@ _MOST_KEPT: Final = 96
 """Trials a surrogate is fitted to: so many of the best, and as many of the latest."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a study before its first trial.
+
+    Attributes:
+        chosen: configuration that the statistics speak for: the study's first trial.
+        earlier: trials of other studies; their best ones go before the good guesses.
+        prior: what statistics predict.
+    """
+
+    chosen: QConfig | None = None
+    earlier: tuple[EarlierStudy, ...] = ()
+    prior: Prior | None = None
+
+
+NOTHING_KNOWN: Final = Known()
+
+
 class Refinement:
     """Proposes changes of what was best.
 
@@ -200,12 +340,23 @@ class Refinement:
         space: of the trials.
         start: configuration the points change.
         objective: which trials are good.
+        policy: of the study, see ``space.POLICY``.
+        known: what is known before the first trial.
     """
 
-    def __init__(self, space: Space, start: QConfig, objective: Objective) -> None:
+    def __init__(
+        self,
+        space: Space,
+        start: QConfig,
+        objective: Objective,
+        policy: int = POLICY,
+        known: Known = NOTHING_KNOWN,
+    ) -> None:
         self.space = space
         self.start = start
         self.objective = objective
+        self._weights = {} if policy == 1 else _HARDLY_MATTERS
+        self._known = known
         self._trials: list[Trial] = []
         self._surrogate: Surrogate | None = None
 
@@ -258,7 +409,9 @@ class Refinement:
             else -math.inf
             for t, b in zip(trials, broken, strict=True)
         ]
-        return Surrogate(self.space, [self.space.effective(t.params) for t in trials], scores)
+        points = [self.space.effective(t.params) for t in trials]
+        known = self._known
+        return Surrogate(self.space, points, scores, self._weights, known.earlier, known.prior)
 
     def _changed(self, params: Mapping[str, Value], rng: np.random.Generator) -> list[Params]:
         """Points with one value changed, and with two."""

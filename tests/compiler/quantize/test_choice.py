@@ -7,7 +7,7 @@ import pytest
 
 from compiler import relay
 from compiler.ir.module import IRModule
-from compiler.quantize import Calibration, QConfig, choose, quantize
+from compiler.quantize import Calibration, PredictedError, QConfig, choose, quantize
 
 
 def two_layers(rng: np.random.Generator, spread: float) -> IRModule:
@@ -61,3 +61,35 @@ def test_auto_is_more_exact_than_the_recommendation_where_channels_are_uneven() 
     alone = noise(quantize(module, dataset=data, qconfig="auto"))
     recommended = noise(quantize(module, dataset=data, qconfig=QConfig.recommended()))
     assert alone < recommended / 10
+
+
+def test_errors_predicted_from_statistics_rank_configurations_as_running_them_does() -> None:
+    rng = np.random.default_rng(1)
+    module, data = two_layers(rng, 3.0), batches(rng)
+    from compiler.pipeline import evaluate
+
+    calibration = Calibration(module, data, percentiles=(0.9, 0.99))
+    best = {"calibrate_mode": "mse", "weight_scale": "mse", "activation_scheme": "asymmetric"}
+    changes: tuple[dict[str, object], ...] = (
+        {},
+        {"activation_scheme": "symmetric", "weight_scale": "power2"},
+        {"calibrate_mode": "percentile", "percentile": 0.99},
+        {"calibrate_mode": "percentile", "percentile": 0.9},
+        {"calibrate_mode": "global_scale", "global_scale": 32.0},
+        {"nbit_weight": 5},
+        {"nbit_weight": 3},
+    )
+    configs = [QConfig.recommended(**{**best, **change}) for change in changes]
+    predicted = PredictedError(module, calibration.stats_for(configs[0]))
+    told = [predicted.sqnr_db(qconfig) for qconfig in configs]
+
+    def noise(qconfig: QConfig) -> float:
+        made = calibration.candidate(qconfig).module
+        pairs = [(evaluate(module, one)[0], evaluate(made, one)[0]) for one in data]
+        return float(sum(np.square(a - b).sum() for a, b in pairs))
+
+    true = [-noise(qconfig) for qconfig in configs]
+    assert np.argsort(told)[-1] == np.argsort(true)[-1] == 0
+    assert np.corrcoef(np.argsort(np.argsort(told)), np.argsort(np.argsort(true)))[0, 1] > 0.8
+    adaptive = configs[0].with_overrides(weight_rounding="adaptive")
+    assert predicted.sqnr_db(adaptive) > told[0]

@@ -422,9 +422,9 @@ def test_an_error_ends_its_trial_and_not_the_study(
 
 
 def test_a_configuration_without_scales_fails_alone(repository: Repository) -> None:
-    search(repository, FakePool(), scales=Scales(refuse="kl_divergence"), trials=20)
+    search(repository, FakePool(), scales=Scales(refuse="mse"), trials=20)
     trials = trials_of(repository)
-    refused = [t for t in trials if t.qconfig["calibrate_mode"] == "kl_divergence"]
+    refused = [t for t in trials if t.qconfig["calibrate_mode"] == "mse"]
     assert refused
     assert all(t.state == "failed" and t.outcome.attempts == 0 for t in refused)
 

@@ -341,3 +341,37 @@ def test_a_database_deleted_during_a_search_is_an_error(tmp_path: Path) -> None:
             storage=f"sqlite:///{database}",
             callbacks=[delete],
         )
+
+
+def test_a_warm_start_carries_trials_over_and_keeps_what_it_began_with(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'all.db'}"
+
+    def study(name: str, trials: int, **settings: Any) -> qsearch.SearchResult:
+        return qsearch.launch(
+            "digits",
+            trials=trials,
+            pool="inline",
+            prune=0,
+            metric="sqnr",
+            out=tmp_path / name,
+            storage=storage,
+            study=name,
+            **settings,
+        )
+
+    def told(name: str) -> str:
+        report = json.loads((tmp_path / name / "report.json").read_text())
+        return " ".join(report["first_trial"])
+
+    first = study("first", 3)
+    assert "warm start" not in told("first")
+    study("second", 4, warm_start=True)
+    assert "warm start: 3 trials of study first, whose operators are 100% the same" in told(
+        "second"
+    )
+    study("third", 1)
+    again = study("second", 5)  # neither the flag nor the new study changes what it began with
+    assert "third" not in told("second")
+    best = first.objective.best(first.trials)
+    assert best is not None
+    assert best.params in [trial.params for trial in again.trials[:3]]

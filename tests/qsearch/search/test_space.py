@@ -108,8 +108,10 @@ def test_the_recommended_point_comes_first_and_good_guesses_next() -> None:
     assert len({str(point) for point in points}) == len(points) > 2
     assert {point["activation_scheme"] for point in points[1:]} == {"asymmetric"}
     roundings = {point["weight_rounding"] for point in points[1:]}
-    assert roundings == {"sequential", "adaptive", "nearest"}
-    for point in points:
+    assert roundings == {"sequential", "adaptive"}
+    earlier = first_points(default_space(), START, policy=1)
+    assert {point["weight_rounding"] for point in earlier} == {*roundings, "nearest"}
+    for point in (*points, *earlier):
         assert point in list(default_space().points())
     assert first_points(default_space(weighted=False), START) == [
         default_space(weighted=False).params_of(START)
