@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TextIO
 
 TRIALS: Final = "trials"
+_WIDE: Final = 120
+"""Letters of a line from which there is room for bars."""
 
 
 class Progress(Protocol):
@@ -145,17 +147,20 @@ class BarProgress:
             TimeRemainingColumn,
         )
         from rich.progress import Progress as RichBars
+        from rich.table import Column
 
+        console = Console(stderr=True)
+        told = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self._bars = RichBars(
-            TextColumn("{task.description:<16}"),
-            BarColumn(bar_width=24),
+            TextColumn("{task.description}{task.fields[note]}", table_column=told),
+            *([BarColumn(bar_width=24)] if console.width >= _WIDE else []),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("ETA"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[rate]}"),
-            TextColumn("{task.fields[note]}"),
-            console=Console(stderr=True),
+            console=console,
+            expand=True,
         )
         self._bars.start()
         self._phases = _Phases()
@@ -182,6 +187,7 @@ class BarProgress:
         phase.done += steps
         elapsed = time.monotonic() - phase.start
         rate = f"{60 * phase.here / elapsed:.1f}/min" if phase.name == TRIALS and elapsed else ""
+        note = f", {note}" if note else ""
         self._bars.update(TaskID(self._task), advance=steps, rate=rate, note=note)
 
     @property

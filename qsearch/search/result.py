@@ -116,15 +116,11 @@ class SearchResult:
             lines.append(f"front     {values}  (trial {one['trial']}, {one['stage']})")
         if s["emitted"]:
             emitted = s["emitted"]
-            lines.append(
-                f"check     the written file: {_scores(emitted)}; outputs equal to those "
-                f"of the trial: {emitted['equal_outputs']:.1%}"
-            )
+            equal = f"outputs equal to the trial's: {emitted['equal_outputs']:.1%}"
             if "reference_samples" in emitted:  # not in studies of earlier versions
-                lines.append(
-                    f"{_INDENT}and to the exact reference on {emitted['reference_samples']} of the "
-                    f"samples: {emitted['reference_equal']:.1%}"
-                )
+                equal += f"; to the reference's: {emitted['reference_equal']:.1%}, run on "
+                equal += f"{emitted['reference_samples']} of the samples"
+            lines += [f"check     the written file: {_scores(emitted)}", f"{_INDENT}{equal}"]
         if s["module"]:
             lines.append(f"module    {s['module']}")
         if s["best"]:

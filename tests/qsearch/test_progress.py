@@ -98,6 +98,25 @@ def test_bars_go_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     assert "a [word] in brackets" in err
 
 
+@pytest.mark.parametrize("columns", [80, 130])
+def test_bars_keep_their_figures_on_a_narrow_terminal(
+    columns: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    progress = BarProgress()
+    progress.phase("calibration: pass 2 of 2, histograms; again, because smoothing changes it", 128)
+    progress.advance(128)
+    progress.phase(TRIALS, 16)
+    progress.advance(3, "best top1 98.75% (trial 3)")
+    progress.close()
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.strip()]
+    assert max(map(len, lines)) <= columns
+    assert "128/128" in lines[-2]
+    assert "trials, best top1 98.75% (trial 3)" in lines[-1]
+    assert "3/16" in lines[-1]
+    assert ":" in lines[-1].partition("3/16")[2], "time and ETA"
+
+
 def test_quiet_is_silent_and_pipes_get_lines() -> None:
     assert isinstance(make_progress(-1), SilentProgress)
     assert isinstance(make_progress(0), PlainProgress)
