@@ -29,7 +29,7 @@ MAPPINGS: Final = ("space", "preprocess", "hw")
 SUBMITTED: Final = (
     *(*FILES, *MAPPINGS, "dim"),
     *("metric", "minimize", "max_drop", "max_size", "at_most", "evaluator", "allow_float"),
-    *("trials", "timeout", "patience", "prune", "sampler", "seed", "batch"),
+    *("trials", "timeout", "patience", "prune", "sampler", "seed", "batch", "warm_start"),
     *("pool", "workers", "worker_cpus", "worker_gpus", "worker_memory", "trial_timeout"),
 )
 """Settings that a server takes; all others are places of its machine, or code."""

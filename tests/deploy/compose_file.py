@@ -66,10 +66,11 @@ def substituted(value: Any, variables: Mapping[str, str]) -> Any:
 
 
 def services(variables: Mapping[str, str]) -> dict[str, Service]:
-    """Every service of deploy/compose.yaml, those that others need first."""
+    """Services of deploy/compose.yaml that start unasked, those that others need first."""
     text = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     found: dict[str, Service] = {}
-    waiting = substituted(text["services"], variables)
+    unasked = {name: told for name, told in text["services"].items() if "profiles" not in told}
+    waiting = substituted(unasked, variables)
     while waiting:
         ready = [n for n, s in waiting.items() if not set(s.get("depends_on", ())) & set(waiting)]
         for name in ready:

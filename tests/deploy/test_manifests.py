@@ -17,21 +17,23 @@ from qsearch.cli.main import parse
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 OVERLAYS = ("small", "large")
+BESIDE = ("loader", "server")
 POD_TEMPLATES = ("Deployment", "StatefulSet")
 
 
 def rendered(overlay: str) -> list[dict[str, Any]]:
     """What `kubectl apply -k` would send; without kubectl, the base that every overlay patches.
 
-    ``loader`` is the pod beside them.
+    ``loader`` and ``server`` stand beside them.
     """
-    folder = DEPLOY / "kuberay" / ("loader" if overlay == "loader" else f"overlays/{overlay}")
+    beside = overlay in BESIDE
+    folder = DEPLOY / "kuberay" / (overlay if beside else f"overlays/{overlay}")
     if shutil.which("kubectl"):
         done = subprocess.run(
             ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True
         )
         return [item for item in yaml.safe_load_all(done.stdout) if item]
-    base = folder if overlay == "loader" else DEPLOY / "kuberay" / "base"
+    base = folder if beside else DEPLOY / "kuberay" / "base"
     names = yaml.safe_load((base / "kustomization.yaml").read_text())["resources"]
     texts = [(base / name).read_text() for name in names]
     return [item for text in texts for item in yaml.safe_load_all(text) if item]
@@ -93,7 +95,7 @@ def test_everything_that_serves_comes_back_after_a_crash() -> None:
     assert set(policies.values()) == {"unless-stopped"}
 
 
-@pytest.mark.parametrize("overlay", [*OVERLAYS, "loader"])
+@pytest.mark.parametrize("overlay", [*OVERLAYS, *BESIDE])
 def test_manifests_obey_the_schemas_of_kubernetes(overlay: str, tmp_path: Path) -> None:
     items = rendered(overlay)
     # KubeRay's own kinds have no schema in the release: their pods are checked as pods.
@@ -114,7 +116,7 @@ def test_manifests_obey_the_schemas_of_kubernetes(overlay: str, tmp_path: Path) 
     assert "WARN" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("overlay", [*OVERLAYS, "loader"])
+@pytest.mark.parametrize("overlay", [*OVERLAYS, *BESIDE])
 def test_every_pod_is_bounded_and_without_privileges(overlay: str) -> None:
     for name, pod in pod_specs(rendered(overlay)).items():
         assert pod["spec"]["securityContext"]["runAsNonRoot"], name
@@ -184,6 +186,17 @@ def test_nothing_goes_out_that_no_policy_names(overlay: str) -> None:
     for name in ("ray", "postgres", "dashboard"):
         assert "Egress" in policies[name]["policyTypes"], name
         assert all("to" in rule for rule in policies[name]["egress"]), name
+
+
+def test_a_server_works_alone_on_its_folder_and_reaches_its_database() -> None:
+    items = {(item["kind"], item["metadata"]["name"]): item for item in rendered("server")}
+    assert items["Deployment", "server"]["spec"]["strategy"] == {"type": "Recreate"}
+    labels = {"app.kubernetes.io/name": "qsearch-server"}
+    (rule,) = items["NetworkPolicy", "postgres-server"]["spec"]["ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": labels}}]
+    assert all("to" in rule for rule in items["NetworkPolicy", "server"]["spec"]["egress"])
+    served = {volume.partition(":")[0] for volume in compose()["services"]["server"]["volumes"]}
+    assert served <= {v.partition(":")[0] for v in compose()["services"]["worker"]["volumes"]}
 
 
 def test_compose_services_have_read_only_roots_and_no_capabilities() -> None:
@@ -277,6 +290,9 @@ def launch_commands() -> dict[str, str]:
     for overlay in OVERLAYS:
         (job,) = (item for item in rendered(overlay) if item["kind"] == "RayJob")
         found[overlay] = job["spec"]["entrypoint"]
+    found["compose server"] = services["server"]["command"][-1]
+    (served,) = (i for i in rendered("server") if i["kind"] == "Deployment")
+    found["server"] = shlex.join(served["spec"]["template"]["spec"]["containers"][0]["command"])
     (web,) = (i for i in rendered("small") if i["kind"] == "Deployment")
     found["dashboard"] = shlex.join(web["spec"]["template"]["spec"]["containers"][0]["command"])
     return found
@@ -285,7 +301,7 @@ def launch_commands() -> dict[str, str]:
 @pytest.mark.parametrize("where", sorted(launch_commands()))
 def test_commands_in_the_manifests_are_commands_of_qsearch(where: str) -> None:
     words = launch_words(launch_commands()[where])
-    assert parse(words).info_name in ("launch", "dashboard")
+    assert parse(words).info_name in ("launch", "dashboard", "serve")
 
 
 def test_the_image_runs_as_nobody_special_and_holds_every_role() -> None:
