@@ -1,0 +1,90 @@
+"""The form of a new search and the queue in a browser: as a user, as a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import qsearch
+from qsearch.dashboard.app import DashboardOptions
+from qsearch.dashboard.security import Policy
+from qsearch.server.submission import ServerOptions
+from qsearch.server.tokens import Quota, Tokens
+from tests.e2e.browser import NEEDS_CHROMIUM, findings, playwright, started, watched_page
+from tests.qsearch.dashboard.server import Client, served
+
+pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
+
+MODEL = Path(qsearch.__file__).parent / "models" / "digits_cnn.onnx"
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Tokens:
+    return Tokens(tmp_path / "tokens.json")
+
+
+@pytest.fixture
+def client(tokens: Tokens) -> Iterator[Client]:
+    """A server of which everybody needs a token, and that starts nothing."""
+    root = tokens.path.parent
+    tokens.add("bob", "submit", Quota())
+    server = ServerOptions(root, max_studies=0, workers=2, pools=("process", "ray"))
+    with served(DashboardOptions(root, policy=Policy(tokens=tokens), server=server)) as asking:
+        yield asking
+
+
+def test_a_user_queues_moves_and_cancels_and_a_reader_sees_no_form(
+    client: Client, tokens: Tokens
+) -> None:
+    ann = tokens.add("ann", "submit", Quota(max_trials=1000))
+    qsearch.Client(str(client.base_url), token=tokens.add("bob", "submit", Quota())).submit(
+        "digits", study="theirs"
+    )
+    with playwright.sync_playwright() as manager:
+        browser = started(manager)
+        page, errors = watched_page(browser)
+        page.goto(f"{client.base_url}/launch#token={ann}")
+        page.locator("#model").set_input_files(MODEL)
+        page.locator("#preset").select_option("small")
+        assert page.locator("#trials").input_value() == "64"
+        page.locator("#size").fill("300k")
+        page.locator("#latency").fill("5")
+        page.locator("#pool").select_option("ray")
+        page.locator("#priority").fill("2")
+        assert page.get_by_text("Used of your quota: 0 of 1000 trials").count() == 1
+        assert findings(page) == []
+        page.get_by_role("button", name="Queue the search").click()
+        row = page.locator("[data-job=digits_cnn]")
+        row.wait_for()
+        assert "1" in row.locator("td").first.inner_text()
+        job = qsearch.Client(str(client.base_url), token=ann).job("digits_cnn")
+        asked = {name: job["settings"][name] for name in ("minimize", "max_size", "at_most")}
+        assert asked == {"minimize": ["size"], "max_size": "300k", "at_most": {"latency": 5}}
+        assert (job["priority"], job["settings"]["pool"], job["trials"]) == (2, "ray", 64)
+        assert page.locator("[data-job=theirs] button").count() == 0, "another user's"
+        for _ in range(3):
+            before = row.locator("td").nth(6).inner_text()
+            row.get_by_label("Move digits_cnn down").click()
+            page.wait_for_function(
+                "was => document.querySelector('[data-job=digits_cnn]').cells[6].innerText != was",
+                arg=before,
+            )
+        assert row.locator("td").first.inner_text() == "2"
+        assert findings(page) == []
+        row.get_by_label("Cancel digits_cnn").click()
+        page.get_by_role("button", name="Cancel the search").click()
+        row.get_by_text("cancelled").wait_for()
+        assert errors == []
+        reading, errors = watched_page(browser)
+        eve = tokens.add("eve", "read", Quota())
+        reading.goto(f"{client.base_url}/launch#token={eve}")
+        reading.get_by_text("Your token may read, and start nothing.").wait_for()
+        assert reading.locator("form").count() == 0
+        reading.goto(f"{client.base_url}/queue")
+        reading.locator("[data-job=theirs]").wait_for()
+        assert reading.locator("[data-job] button").count() == 0
+        assert reading.get_by_role("link", name="New search").count() == 0
+        assert errors == []
+        browser.close()
