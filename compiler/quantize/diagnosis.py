@@ -285,9 +285,9 @@ def _guard(record: CallRecord, _pass: str, _qconfig: QConfig) -> str:
 def _no_rule(record: CallRecord, pass_name: str, qconfig: QConfig) -> str:
     tables = "" if qconfig.integer_tables else "set integer_tables=True; if that is not enough, "
     return (
-        f"{tables}{record.op} has no rule in {pass_name}: register one "
-        "(compiler/quantize/README.md), replace it in the model, or leave it float with "
-        "partition_conversions=enabled"
+        f"{tables}{record.op} has no rule in {pass_name}: replace it in the model, register a rule "
+        "(compiler/quantize/README.md), or leave it float with partition_conversions=enabled "
+        "(launch: --allow-float)"
     )
 
 

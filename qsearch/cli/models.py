@@ -24,6 +24,15 @@ TEXT: Final = "text"
 SIGN_HELP: Final = "sign the module with this private key (qsearch keygen)"
 SAMPLES: Final = 16
 NODES_SHOWN: Final = 3
+_WHY: Final = {
+    "no_rule": "no integer form",
+    "rule_aborted": "no integer form of these operands",
+    "operand_float": "reads float",
+    "skipped_layer": "left out by the configuration",
+    "skipped_dense": "left out by the configuration",
+    "stopped": "left out by the configuration",
+    "guard": "left out by the configuration",
+}
 
 
 # doctor -----------------------------------------------------------------------------------------
@@ -104,13 +113,14 @@ def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> No
         follow = cause["consequences"]
         more = f", and {follow} that follow" if follow else ""
         nodes = f": {_nodes(cause['onnx_nodes'])}" if cause["onnx_nodes"] else ""
-        print(f"  {cause['count']} x {cause['op']} ({cause['reason']}){more}{nodes}")
+        print(f"  {cause['count']} x {cause['op']} ({_why(cause['reason'])}){more}{nodes}")
         print(wrapped(f"    {cause['advice']}", "    "))
     for note in diagnosis.notes:
         print(wrapped(note, "  "))
     print(f"integers only: {'yes' if diagnosis.fully_integral else 'no'}")
     for obstacle in () if diagnosis.fully_integral else diagnosis.obstacles:
-        print("  " + obstacle.replace("\n", "\n  "))
+        for line in obstacle.splitlines():
+            print(wrapped(f"  {line}", "    "))
     rows = [
         _operator_row(place, entry)
         for place, entry in enumerate(diagnosis.operators)
@@ -130,10 +140,15 @@ def _operator_row(place: int, entry: Any) -> dict[str, Any]:
         "operator": name,
         "layer": entry.layer,
         "becomes": entry.status,
-        "why": entry.reason,
+        "why": _why(entry.reason),
         "what to do": _what_to_do(entry),
         "ONNX nodes": _nodes(entry.onnx_nodes),
     }
+
+
+def _why(reason: str) -> str:
+    """A reason of the diagnosis in words; --json has its code."""
+    return _WHY.get(reason.partition(":")[0], reason)
 
 
 def _what_to_do(entry: Any) -> str:

@@ -279,7 +279,10 @@ _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
         "check the data first: `qsearch launch … --dry-run` compares calibration with evaluation "
         "data and scores the float model; then more --trials, or --space with more bits",
     ),
-    "float": ("keep operators in float", "--allow-float admits them"),
+    "float": (
+        "keep operators in float",
+        "`qsearch doctor` names them and what helps; --allow-float admits them",
+    ),
     "lost": (
         "lost their workers",
         "give each worker more memory: fewer --workers, or a smaller evaluation set; a trial that "
@@ -326,7 +329,8 @@ def nothing_found(
             places.append(f"trial {group[0].number} scored {_scores(group[0].outcome.score)}")
         elif first is not None:
             places.append(f"{first.what}: {first.where}" if first.where else first.what)
-        fixes.append(first.fix if first is not None and first.fix and cause != "lost" else fix)
+        told_fix = first.fix if first is not None and cause not in ("lost", "float") else None
+        fixes.append(told_fix or fix)
     kind = SearchFailedError if {"failed", "lost"} & set(by_cause) else NoModuleError
     return kind(
         f"none of {len(ended)} trials gave a module: {', '.join(told)}",

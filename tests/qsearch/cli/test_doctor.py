@@ -60,6 +60,7 @@ def test_a_model_with_an_island_names_it_and_exits_one(tmp_path: Path, capfd: Ou
     assert run(["doctor", "--model", str(path), "--dim", "width=4"]) == 1
     shown = capfd.readouterr().out
     assert "island" in shown
+    assert "1 x nn.lrn (no integer form)" in shown
     assert "nn.lrn has no rule in QuantizeAnnotate" in shown
     assert "integers only: no" in shown
 
