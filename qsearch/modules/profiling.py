@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from compiler.errors import CodegenError
+from compiler.export.to_onnx.grid import to_grid_onnx
 from compiler.runtime.artifact import QModule
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.engine.peak import peak_macs
@@ -220,18 +221,29 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
         rounds: measurements of everything.
     Raises:
         ArtifactError: the file is no module.
-        CodegenError: there are neither built kernels nor a C compiler.
+        OnnxExportError: there are neither built kernels nor a C compiler, so that nodes of the grid
+            form are listed, and the module has none.
         SettingsError: fewer than one round, or a model of other inputs.
         EvaluationError: the inputs of the model have other shapes.
     """
     if rounds < 1:
         raise SettingsError(f"rounds is {rounds}", where="rounds", fix="one or more")
     module = load(path)
-    engine = EngineExecutor(module.module)
     inputs = _inputs(module)
-    seconds = engine.profile(inputs[0], rounds)
-    runs: dict[str, Callable[[], object]] = {"": lambda: engine.run(inputs[0])}
     notes: list[str] = []
+    engine: EngineExecutor | None = None
+    grid = b""
+    try:
+        engine = EngineExecutor(module.module)
+        if engine.host_steps:
+            notes.append(f"on numpy, without a kernel: {', '.join(engine.host_operators)}")
+    except CodegenError as error:
+        said = "onnxruntime runs the module, and its nodes are listed; the engine would be faster"
+        notes.append(f"{error.what}: {said}: {error.fix}")
+        grid = to_grid_onnx(module.module, narrow_kernels=are_exact()).SerializeToString()
+    executor = engine or OrtExecutor(grid)
+    seconds = engine.profile(inputs[0], rounds) if engine else np.zeros(0)
+    runs: dict[str, Callable[[], object]] = {"": lambda: executor.run(inputs[0])}
     by_node: Mapping[str, float] = {}
     if model is not None:
         source = find_model(model)
@@ -257,14 +269,16 @@ def profile(path: PathLike, model: PathLike | None = None, rounds: int = ROUNDS)
     times = _in_turns(list(runs.values()), rounds)
     own = times[0]
     peers = dict(zip(list(runs)[1:], times[1:]))
-    if engine.host_steps:
-        notes.append(f"{engine.host_steps} operators have no kernel and run on numpy")
     return ModuleProfile(
         Path(path).name,
-        engine.isa,
-        peak_macs(engine.isa),
+        engine.isa if engine else "that of onnxruntime",
+        peak_macs(engine.isa) if engine else None,
         1e3 * float(np.median(own)),
-        tuple(_layers(engine.steps, seconds, by_node)),
+        tuple(
+            _layers(engine.steps, seconds, by_node)
+            if engine
+            else _nodes(_node_times(grid, inputs[0], rounds))
+        ),
         {name: 1e3 * float(np.median(taken)) for name, taken in peers.items()},
         {name: float(np.median(own / taken)) for name, taken in peers.items()},
         tuple(notes),
@@ -321,6 +335,11 @@ def _layers(
             )
         )
     return found
+
+
+def _nodes(by_node: Mapping[str, float]) -> list[LayerTime]:
+    """The nodes of a grid form; what the engine knows of its steps is not known of them."""
+    return [LayerTime(name, "", ("onnxruntime",), (), 0, 0, ms) for name, ms in by_node.items()]
 
 
 class _Samples(CalibrationDataReader):  # type: ignore[misc]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import CompilerError
+from compiler.errors import CodegenError, CompilerError
 from qsearch.cli.main import run
 from qsearch.modules.profiling import ModuleProfile, profile
 from qsearch.modules.quantization import quantize
@@ -89,3 +89,19 @@ def test_a_file_that_is_no_module_is_refused(
     path.write_bytes(b"no module")
     assert run(["profile", str(path)]) == EXIT_BAD_INPUT
     assert "x.qmod" in capsys.readouterr().err
+
+
+def test_without_kernels_the_nodes_of_onnxruntime_are_listed(
+    digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise CodegenError("no C compiler found", fix="install one")
+
+    monkeypatch.setattr("compiler.targets.engine.executor.load_library", refused)
+    found = profile(digits, "digits", rounds=1)
+    assert found.peak is None
+    assert found.ms > 0
+    assert len(found.layers) >= 4
+    assert "no C compiler found" in found.notes[0]
+    assert "install one" in found.notes[0]
+    assert "onnxruntime" in found.html()

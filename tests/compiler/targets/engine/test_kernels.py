@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -507,6 +508,21 @@ def test_floats_that_overflow_on_numpy_are_not_warned_of() -> None:
     with warnings.catch_warnings(action="error"):
         (found,) = executor.run([np.full((1, 6), 1e30, np.float32)])
     assert np.isinf(found).all()
+
+
+def test_four_threads_call_one_executor_at_a_time() -> None:
+    rng = np.random.default_rng(1)
+    x = relay.var("x", (1, 8, 9, 9), "uint8")
+    weight = relay.const(drawn(rng, (24, 8, 3, 3), "int8", False))
+    total = relay.op.nn.conv2d(x, weight, padding=1, out_dtype="int32")
+    # A step of numpy in the middle: what Python holds is not shared either.
+    made = relay.op.cumsum(requantized(total, 24, 1, rng), axis=1)
+    executor = EngineExecutor(relay.module(made))
+    data = drawn(rng, (40, 1, 8, 9, 9), "uint8", False)
+    wanted = [executor.run([each])[0] for each in data]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda each: executor.run([each])[0], data))
+    np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("isa", available_isas())
