@@ -55,10 +55,10 @@ _UNITS = {
         "add subtract multiply nn.bias_add maximum minimum clip nn.relu negative abs cast round "
         "squared_difference equal not_equal less less_equal greater greater_equal bitwise_and "
         "logical_and logical_or logical_xor logical_not zeros ones full arange reverse concatenate "
-        "stack split strided_slice tile broadcast_to nn.pad one_hot max min argmax argmin "
+        "stack split strided_slice tile broadcast_to nn.pad one_hot max min "
         "prod cumsum nn.global_max_pool2d image.resize2d nn.upsampling nn.depth_to_space"
     ),
-    9: "sum mean nn.global_avg_pool2d transpose layout_transform",
+    9: "sum mean nn.global_avg_pool2d transpose layout_transform argmax argmin",
     16: "where take gather",
     20: "fixed_point_multiply fixed_point_multiply_per_axis left_shift right_shift",
     48: "lookup sort argsort",

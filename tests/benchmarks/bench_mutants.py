@@ -36,12 +36,14 @@ AREAS = {
     "quantize": ("compiler/quantize", "integers"),
     "search": ("qsearch/search", "search"),
     "workers": ("workers", "workers"),
+    "engine": ("compiler/targets/engine", "engine"),
 }
 """Folder that is mutated, and the map that knows its tests."""
 
 MAPS = {
     "proof": ["tests/compiler/proof", "tests/qsearch/modules/test_verification.py"],
     "integers": ["tests/compiler/ops/rules", "tests/compiler/quantize"],
+    "engine": ["tests/compiler/targets/engine"],
     "search": ["tests/qsearch/search", "tests/qsearch/test_launch.py"],
     "workers": ["tests/workers"],
 }
