@@ -16,6 +16,13 @@ and the bytes of 8 bits. Medians over seeds. All studies of a model share one st
 is done once, and the JSON is written after every pair of studies: a run that was killed loses
 nothing, the same command goes on. Small models come first. Goals, which set the exit code: ours is
 above random, at least onnxruntime's best, and its hypervolume at least NSGA-II's.
+
+    … --best-known [--random 500]
+
+compares policies by looking scores up in tables that OUT keeps: how far 16 trials end below the
+best of all that is known (so many random points, and whatever any policy asked for), for the policy
+of new studies, the one before, the new one without predicted errors, and with a warm start from the
+other models; and 64 random trials. Goals: at most 0.3 dB, median over seeds, and not below random.
 """
 
 from __future__ import annotations
@@ -38,6 +45,8 @@ from qsearch.search.result import SearchResult
 from qsearch.store.records import Trial
 from tests.benchmarks import onnxruntime_peers as peers
 from tests.benchmarks.bench_accuracy import on_onnxruntime, outputs_of
+from tests.benchmarks.known_scores import ARMS, KnownScores, as_earlier, replayed
+from tests.benchmarks.known_scores import best_db as best_known_db
 from tests.benchmarks.machine import machine
 from tests.benchmarks.real_models import DATA, Split, batch_of, read_split
 from tests.benchmarks.scores import score
@@ -46,6 +55,7 @@ DEFAULT_MODELS = ("fashion_outlier", "fashion_resnet", "fashion_vit", "efficient
 MAX_DROP = 0.01
 OURS_TRIALS, RANDOM_TRIALS = 32, 64
 FRONT_TRIALS, NSGA_TRIALS = 64, 128
+FEW_TRIALS, NEAR_DB = 16, 0.3
 SAME = 0.005
 """Decibels below which two results count as a tie."""
 
@@ -251,6 +261,51 @@ def _mean(rows: list[dict[str, float]]) -> dict[str, float]:
     return {key: round(statistics.mean(row[key] for row in rows), 3) for key in rows[0]}
 
 
+def permuted(seed: int, count: int) -> list[int]:
+    """Places in an order of their own for each seed."""
+    return [int(place) for place in np.random.default_rng(seed).permutation(count)]
+
+
+def best_known(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row for every model: decibels below the best known, by arm and seed."""
+    tables = {
+        name: KnownScores(
+            args.out / f"{name}.jsonl", args.data, name, args.calib or 128, args.images or 256
+        )
+        for name in args.models
+    }
+    drawn: dict[str, list[Trial]] = {}
+    for name, known in tables.items():
+        points = list(known.space.points())
+        order = np.random.default_rng(12345).permutation(len(points))[: args.random]
+        drawn[name] = [known.trial_of(points[place], n) for n, place in enumerate(order)]
+    first = {name: replayed(known, "policy 2", 0, FEW_TRIALS) for name, known in tables.items()}
+    rows = []
+    for name, known in tables.items():
+        others = [as_earlier(other, first[other]) for other in tables if other != name][:4]
+        reached = {
+            arm: [
+                best_known_db(replayed(known, arm, seed, FEW_TRIALS, others))
+                for seed in range(args.seeds)
+            ]
+            for arm in ARMS
+        }
+        reached["random 64"] = [
+            best_known_db(
+                np.random.default_rng(seed).permutation(np.array(drawn[name], object))[:64]
+            )
+            for seed in range(args.seeds)
+        ]
+        best = known.best_known
+        below = {arm: [round(best - one, 2) for one in found] for arm, found in reached.items()}
+        medians = {arm: round(statistics.median(found), 2) for arm, found in below.items()}
+        met = medians["policy 2"] <= NEAR_DB and medians["policy 2"] <= medians["random 64"]
+        row = {"model": name, "points": len(list(known.rows())), "best": round(best, 2)}
+        rows.append({**row, "medians": medians, "per_seed": below, "met": met})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
 def show(result: Mapping[str, Any]) -> None:
     """The lines of one model."""
     medians = result["medians"]
@@ -282,7 +337,14 @@ def main() -> int:
     parser.add_argument("--front-seeds", type=int, default=5)
     parser.add_argument("--no-peers", action="store_true", help="leave onnxruntime out")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--best-known", action="store_true", help="compare policies by tables")
+    parser.add_argument("--random", type=int, default=500, help="random points of a table")
     args = parser.parse_args()
+    if args.best_known:
+        rows = best_known(args)
+        if args.json is not None:
+            args.json.write_text(json.dumps({"machine": machine(), "models": rows}, indent=1))
+        return 0 if sum(not row["met"] for row in rows) <= len(rows) // 6 else 1
     results: dict[str, dict[str, Any]] = {}
 
     def note(result: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from compiler.errors import CompilerError
 from compiler.frontend.from_onnx.load import load
 from compiler.qtypes.qconfig import QConfig
-from compiler.quantize import Calibration
-from compiler.quantize._prerequisite import prerequisite_optimize
+from compiler.quantize import Calibration, PredictedError, prerequisite_optimize
 from compiler.quantize.calibration.collect_stats import float_executor
 from compiler.runtime.executor import Executor
 from compiler.targets.engine.executor import EngineExecutor
 from compiler.targets.ort.grid_executor import GridExecutor
 from qsearch.search.objectives import KEEPS_ACCURACY, Objective, sqnr_value
-from qsearch.search.sampler import Proposal, StudySampler
+from qsearch.search.sampler import Proposal, SamplerSpec, StudySampler
 from qsearch.search.space import PERCENTILES, Params, Space, config_hash, default_space, to_qconfig
+from qsearch.search.surrogate import EarlierStudy, Known
 from qsearch.store.records import Outcome, Trial
 from tests.benchmarks.real_models import batch_of, read_split
 
@@ -57,6 +57,8 @@ class KnownScores:
         ]
         self.calibration = Calibration(self.module, batches, percentiles=PERCENTILES)
         self.space: Space = default_space()
+        self.chosen = self.calibration.choose()[0]
+        self._predicted: PredictedError | None = None
         self.reference = self._outputs(float_executor(self.module))
         self.signal = np.square(self.reference.astype(np.float64)).sum(1)
         self._path = path
@@ -71,6 +73,17 @@ class KnownScores:
     def float_top1(self) -> float:
         """Share of right answers of the float model."""
         return float((self.reference.argmax(1) == self.dev.labels).mean())
+
+    def predicted(self, point: Mapping[str, Any]) -> float:
+        """What the statistics predict of a point, in dB."""
+        if self._predicted is None:
+            self._predicted = PredictedError(self.module, self.calibration.stats_for(self.chosen))
+        return self._predicted.sqnr_db(to_qconfig(point, self.start))
+
+    @property
+    def best_known(self) -> float:
+        """The best SQNR of all that is known and keeps its accuracy."""
+        return best_db([self.trial_of(row["params"], n) for n, row in enumerate(self.rows())])
 
     def rows(self) -> Iterable[dict[str, Any]]:
         """All that is known."""
@@ -99,6 +112,12 @@ class KnownScores:
             "agreement": float((answers == self.reference[some].argmax(1)).mean()),
             "sqnr_db": float(10 * np.log10(self.signal[some].sum() / max(noise, 1e-300))),
         }
+
+    def trial_of(self, params: Params, number: int) -> Trial:
+        """A point as a trial that ended."""
+        qconfig = to_qconfig(params, self.start)
+        key = config_hash(qconfig.to_dict())
+        return self.trial(Proposal(params, qconfig, key), number, 0)
 
     def trial(self, proposal: Proposal, number: int, batch: int) -> Trial:
         """A proposal that ended with its known score."""
@@ -151,27 +170,49 @@ class KnownScores:
         return np.concatenate([executor.run({"input": images})[0] for images in runs])
 
 
-def replayed(known: KnownScores, make: Callable[[], StudySampler], trials: int) -> list[float]:
-    """SQNR of the best so far after each trial of a study whose scores are looked up.
+ARMS = ("policy 1", "policy 2", "no prediction", "warm start")
 
-    Minus infinity where nothing keeps its accuracy.
+
+def replayed(
+    known: KnownScores, arm: str, seed: int, trials: int, earlier: Any = ()
+) -> list[Trial]:
+    """The trials of a study whose scores are looked up.
+
+    Args:
+        arm: one of ``ARMS``.
+        earlier: studies that "warm start" carries over.
     """
-    sampler, objective = make(), OBJECTIVE
+    spec = SamplerSpec("auto", seed, 4, waits=True, policy=1 if arm == "policy 1" else 2)
+    predicts = None if arm in ("policy 1", "no prediction") else known.predicted
+    carried = tuple(earlier) if arm == "warm start" else ()
+    sampler = StudySampler(
+        known.space, known.start, OBJECTIVE, spec, known=Known(known.chosen, carried, predicts)
+    )
     done: list[Trial] = []
-    found: list[float] = []
     while len(done) < trials:
         batch = len(done) // sampler.batch_size
-        ended = [
-            known.trial(proposal, len(done) + place, batch)
-            for place, proposal in enumerate(sampler.propose(batch)[: trials - len(done)])
-        ]
-        if not ended:
+        proposals = sampler.propose(batch)[: trials - len(done)]
+        if not proposals:
             break
+        ended = [known.trial(p, len(done) + n, batch) for n, p in enumerate(proposals)]
         sampler.add_pending(ended)
         sampler.add_history(ended)
-        for trial in ended:
-            done.append(trial)
-            best = objective.best(done)
-            good = best is not None and objective.feasible(best.outcome.score or {})
-            found.append(sqnr_value(best.outcome.score or {}) if best and good else -np.inf)
-    return found
+        done += ended
+    return done
+
+
+def best_db(trials: Iterable[Trial]) -> float:
+    """SQNR of the best trial that keeps its accuracy; minus infinity where none does."""
+    best = OBJECTIVE.best(trials)
+    score = None if best is None else best.outcome.score
+    return sqnr_value(score) if score and OBJECTIVE.feasible(score) else -np.inf
+
+
+def as_earlier(name: str, trials: Iterable[Trial]) -> EarlierStudy:
+    """The twelve best trials of a study, as another study carries them over."""
+    kept = [t for t in trials if t.outcome.score and OBJECTIVE.feasible(t.outcome.score)]
+    kept.sort(key=lambda t: -sqnr_value(t.outcome.score or {}))
+    points = tuple(t.params for t in kept[:12])
+    return EarlierStudy(
+        name, 1.0, points, tuple(sqnr_value(t.outcome.score or {}) for t in kept[:12])
+    )
