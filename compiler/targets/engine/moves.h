@@ -127,12 +127,14 @@ static void qk_run_quantize(const qk_quantize_step *q, const qk_memory *m)
     const float least = (float)(q->low - 1), most = (float)(q->high + 1);
     const int32_t low = (int32_t)q->low, high = (int32_t)q->high, zero = (int32_t)q->zero;
     const int64_t size = qk_size_of(q->type);
+    const int is_colour = q->type == QK_U8 && q->planes == 3 && q->out_plane == 1 && q->out_item == 3;
     int32_t whole[QK_CHUNK];
+    uint8_t plane[3][QK_CHUNK];
 
     for (int64_t r = 0; r < q->rows; r++)
-        for (int64_t p = 0; p < q->planes; p++)
-            for (int64_t first = 0; first < q->row_items; first += QK_CHUNK) {
-                const int64_t left = q->row_items - first, n = left < QK_CHUNK ? left : QK_CHUNK;
+        for (int64_t first = 0; first < q->row_items; first += QK_CHUNK) {
+            const int64_t left = q->row_items - first, n = left < QK_CHUNK ? left : QK_CHUNK;
+            for (int64_t p = 0; p < q->planes; p++) {
                 const int64_t from = (p * q->rows + r) * q->row_items + first;
                 uint8_t *out = m->arena + q->out + p * q->out_plane + r * q->out_row + first * q->out_item;
                 if (q->type == QK_S64) {
@@ -162,16 +164,28 @@ static void qk_run_quantize(const qk_quantize_step *q, const qk_memory *m)
                         whole[i] = (t > high ? high : t) + zero;
                     }
                 }
-                if (q->type == QK_U8)
+                if (is_colour || (q->type == QK_U8 && q->out_item == 1)) {
+                    uint8_t *bytes = is_colour ? plane[p] : out;
+                    for (int64_t i = 0; i < n; i++)
+                        bytes[i] = (uint8_t)whole[i];
+                } else if (q->type == QK_U8) {
                     for (int64_t i = 0; i < n; i++)
                         out[i * q->out_item] = (uint8_t)whole[i];
-                else if (q->type == QK_S16)
+                } else if (q->type == QK_S16) {
                     for (int64_t i = 0; i < n; i++)
                         *(int16_t *)(out + i * q->out_item) = (int16_t)whole[i];
-                else
+                } else {
                     for (int64_t i = 0; i < n; i++)
                         *(int32_t *)(out + i * q->out_item) = whole[i];
+                }
             }
+            uint8_t *out = m->arena + q->out + r * q->out_row + first * 3;
+            for (int64_t i = 0; is_colour && i < n; i++) {
+                out[3 * i] = plane[0][i];
+                out[3 * i + 1] = plane[1][i];
+                out[3 * i + 2] = plane[2][i];
+            }
+        }
 }
 
 static void qk_run_dequantize(const qk_dequantize_step *d, const qk_memory *m)
