@@ -293,6 +293,8 @@ class Examination:
         told = [text for _, text in sorted(found, reverse=True) if text][:1]
         if not told and count >= _FEWEST:
             told = self._classes_renamed(given, labels) or self._like_guessing(given, labels, share)
+        if count >= _FEWEST and len(np.unique(labels)) == 1:
+            told.append(f"all {count} samples have the label {labels[0]}: top1 is of one class")
         if (high - low) / 2 > _WIDE and count == self.data.count:
             told.append(
                 f"few evaluation samples: {summary}; smaller differences than that are chance"

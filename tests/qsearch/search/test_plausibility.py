@@ -62,6 +62,7 @@ def two_exchanged(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArr
         (shuffled, "no better than guessing among 10 classes: labels that belong to other"),
         (renamed, "the labels count the classes in another order than the model"),
         (lambda x, y: (np.zeros_like(x), y), "for every sample"),
+        (lambda x, y: (x[y == 3], y[y == 3]), "samples have the label 3: top1 is of one class"),
         (lambda x, y: (x[:20], y[:20]), "few evaluation samples"),
         (lambda x, y: (x * 255, y), "and 0 to 255 in the evaluation data: prepare both alike"),
         (lambda x, y: (x * 2 - 1, y), "scaled to 0..1 ((x + 1) / 2) (McNemar's test, p ="),
