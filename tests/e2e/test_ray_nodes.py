@@ -14,6 +14,7 @@ import pytest
 pytestmark = pytest.mark.ray
 
 HERE = Path(__file__).parent
+RUNNERS = HERE.parent / "workers" / "pool"
 MODE = """
 import numpy as np
 from compiler.quantize.calibration.modes import calibrate_modes
@@ -33,10 +34,87 @@ def cluster(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env={**environment, "PYTHONPATH": str(HERE.parents[1])},
+        env={**environment, "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{RUNNERS}"},
     )
     yield process
     process.communicate(timeout=120)
+
+
+CLIENT = """
+import sys
+import time
+sys.path.insert(0, sys.argv[2])
+from pool_runner import Ask
+from workers.pool.ray_pool import RayPool
+pool = RayPool(2, address=sys.argv[1], runner="pool_runner:Runner", start_timeout_s=12)
+
+def work():
+    for number in range(2):
+        pool.submit(number, Ask("sleep", 0.5, sys.argv[3]))
+    while pool.pending:
+        pool.next_finished(5.0)
+
+def ready(count):
+    end = time.monotonic() + 200
+    while sum(slot.ready for slot in pool._slots) != count:
+        assert time.monotonic() < end, "workers do not come"
+        work()
+
+print("started", pool.wait_ready(200), flush=True)
+ready(2)
+print("two workers", flush=True)
+input()
+ready(1)
+begin = time.monotonic()
+while time.monotonic() < begin + 15:  # longer than a worker may take to start
+    work()
+print("one worker goes on", flush=True)
+input()
+ready(2)
+print("two workers again", flush=True)
+pool.close()
+"""
+
+
+def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
+    cluster: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    address = address_of(cluster)
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, address, str(RUNNERS), str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+    )
+    try:
+        assert heard(client, "two workers")
+        told(cluster, "kill 0")
+        told(client, "", answer="one worker goes on")
+        told(cluster, "add")
+        told(client, "", answer="two workers again")
+        assert client.wait(timeout=60) == 0
+    finally:
+        client.kill()
+
+
+def address_of(cluster: subprocess.Popen[str]) -> str:
+    assert cluster.stdout is not None
+    return next(line.strip() for line in cluster.stdout if ":" in line)
+
+
+def heard(process: subprocess.Popen[str], answer: str) -> bool:
+    """Wait until a process says so."""
+    assert process.stdout is not None
+    return any(line.strip() == answer for line in process.stdout)
+
+
+def told(process: subprocess.Popen[str], word: str, answer: str = "done") -> None:
+    """Say a word to a process, and wait for its answer."""
+    assert process.stdin is not None
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
+    assert heard(process, answer)
 
 
 def test_two_nodes_give_the_rows_of_a_search_without_ray(
@@ -53,11 +131,8 @@ def test_two_nodes_give_the_rows_of_a_search_without_ray(
     words = ("--trials", "6", "--import", str(mine), "--space", str(space), "--max-drop", "1")
     alone = launch("alone", *words, "--pool", "inline", "--batch", "4")
     alone.finish()
-    assert cluster.stdout is not None
-    address = next(line.strip() for line in cluster.stdout if ":" in line)
-    nodes = launch(
-        "nodes", *words, "--address", address, "--pool", "ray", "--workers", "2", "--batch", "4"
-    )
+    ray = ("--address", address_of(cluster), "--pool", "ray", "--workers", "2", "--batch", "4")
+    nodes = launch("nodes", *words, *ray)
     nodes.finish()
     assert {trial.params["calibrate_mode"] for trial in nodes.trials()} >= {"nearly_all"}
     assert nodes.story() == alone.story()

@@ -326,7 +326,7 @@ class RayPool(QueuedPool[_Actor]):
                 )
             self._end(actor)
             return
-        if actor.restarts * _RESTART_PAUSE_S > self._start_timeout_s:
+        if actor.restarts * _RESTART_PAUSE_S > self._start_timeout_s and not self._num_ready:
             raise WorkerError(
                 f"{actor} did not come back within {self._start_timeout_s:.0f} s: {why}",
                 fix="look at the cluster with `ray status`",
@@ -337,6 +337,9 @@ class RayPool(QueuedPool[_Actor]):
 
     def _overdue(self, actor: _Actor) -> None:
         if actor.job is None:
+            if self._num_ready:  # its node is gone, or full; the others work, and nodes may come
+                actor.deadline = time.monotonic() + self._start_timeout_s
+                return
             raise WorkerError(
                 f"{actor} did not answer its first call within {self._start_timeout_s:.0f} s",
                 fix="look at the cluster with `ray status`; other jobs may hold its CPUs",
