@@ -46,6 +46,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "dashboard: table, plots in the browser": -192,
     "ray: a head that ended": 8,
     "own code in every worker (--import)": 330,
+    "ray: searches share a cluster": 110,
     "quantize: weights rounded to what the quantized layers in front give": 400,
     "search: predicted errors as a prior, warm start, policies of studies": 308,
     "server: queue, tokens, uploads, client": 2162,

@@ -76,6 +76,28 @@ pool.close()
 """
 
 
+SHARING = """
+import sys
+import threading
+sys.path.insert(0, sys.argv[2])
+from pool_runner import Ask
+from workers.pool.ray_pool import RayPool
+pool = RayPool(2, address=sys.argv[1], runner="pool_runner:Runner")
+ended, told = threading.Event(), 0
+threading.Thread(target=lambda: (input(), ended.set()), daemon=True).start()
+while not ended.is_set():
+    for number in range(6):
+        pool.submit(number, Ask("sleep", 0.3, sys.argv[3]))
+    while pool.pending:
+        pool.next_finished(1.0)
+        ready = sum(slot.ready for slot in pool._slots)
+        if ready != told and len(pool._slots) == ready:
+            told = ready
+            print(told, "workers", flush=True)
+pool.close()
+"""
+
+
 def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
     cluster: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -96,6 +118,35 @@ def test_a_node_that_dies_leaves_the_rest_at_work_and_a_new_one_is_used(
         assert client.wait(timeout=60) == 0
     finally:
         client.kill()
+
+
+def test_two_searches_share_a_cluster_and_the_last_one_gets_it_all(
+    cluster: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    address = address_of(cluster)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    clients = []
+    try:
+        for name in ("a", "b"):
+            words = [sys.executable, "-c", SHARING, address, str(RUNNERS), str(tmp_path / name)]
+            clients.append(
+                subprocess.Popen(
+                    words,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+                )
+            )
+            assert heard(clients[-1], "2 workers" if name == "a" else "1 workers")
+        assert heard(clients[0], "1 workers")
+        clients[1].communicate("\n", timeout=60)
+        assert heard(clients[0], "2 workers")
+        clients[0].communicate("\n", timeout=60)
+    finally:
+        for client in clients:
+            client.kill()
 
 
 def address_of(cluster: subprocess.Popen[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
 import math
 import os
@@ -11,7 +12,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from workers.errors import LostClusterError, WorkerError
@@ -96,6 +97,105 @@ def require_resources(ray: Any, num_workers: int, size: WorkerSize, address: str
                 where=f"address {address or 'local'}",
                 fix=f"use --workers {max(int(has / amount), 1)} or add nodes",
             )
+
+
+ASK_EVERY_S = 2.0
+"""How often a pool asks for its share of a cluster that others use too."""
+_GONE_S = 30.0
+"""A pool that has not asked for so long has ended."""
+
+
+class Shares:
+    """Runs as one actor of a cluster: divides its CPUs evenly among the pools that ask.
+
+    Nothing is lost when the actor ends with the driver that started it: another driver starts it
+    anew, and every pool asks again.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[str, tuple[int, float, float]] = {}
+
+    def workers(self, pool: str, wanted: int, cpus: float, there: float) -> int:
+        """How many workers a pool may have now.
+
+        Args:
+            pool: any name of its own.
+            wanted: its workers.
+            cpus: of each worker.
+            there: CPUs of the cluster.
+        """
+        now = time.monotonic()
+        self._asked[pool] = (wanted, cpus, now)
+        self._asked = {p: ask for p, ask in self._asked.items() if now - ask[2] < _GONE_S}
+        return divided({p: ask[:2] for p, ask in self._asked.items()}, there)[pool]
+
+    def leave(self, pool: str) -> None:
+        """The pool is closed."""
+        self._asked.pop(pool, None)
+
+
+def divided(asked: Mapping[str, tuple[int, float]], there: float) -> dict[str, int]:
+    """Workers of every pool: one after another goes to the pool with the fewest CPUs (max-min).
+
+    Args:
+        asked: workers and CPUs of each, by pool; earlier ones win ties.
+        there: CPUs to divide.
+    """
+    given = dict.fromkeys(asked, 0)
+    waiting = [(0.0, place, pool) for place, pool in enumerate(asked)]
+    while waiting:
+        held, place, pool = heapq.heappop(waiting)
+        wanted, cpus = asked[pool]
+        if given[pool] < wanted and cpus <= there + 1e-9:
+            given[pool] += 1
+            there -= cpus
+            heapq.heappush(waiting, (held + cpus, place, pool))
+    return given
+
+
+class Share:
+    """What one pool may hold of a cluster; asks without waiting for the answer.
+
+    Args:
+        ray: connected.
+        wanted: workers of the pool.
+        cpus: of each worker.
+    """
+
+    def __init__(self, ray: Any, wanted: int, cpus: float) -> None:
+        self._ray = ray
+        self._wanted = wanted
+        self._cpus = cpus
+        self._name = f"{ray.get_runtime_context().get_job_id()}-{id(self):x}"
+        self._class = ray.remote(num_cpus=0)(Shares).options(
+            name="shares", namespace="qsearch", get_if_exists=True
+        )
+        self._actor: Any = None
+        self._call: Any = None
+        self._next = 0.0
+        self._may = 1
+
+    def workers(self) -> int:
+        """How many workers the pool may have, as it was answered last; 1 before that."""
+        now = time.monotonic()
+        try:
+            if self._call is None and now >= self._next:
+                self._next = now + ASK_EVERY_S
+                self._actor = self._actor or self._class.remote()
+                there = self._ray.cluster_resources().get("CPU", 0.0)
+                ask = (self._name, self._wanted, self._cpus, there)
+                self._call = self._actor.workers.remote(*ask)
+            if self._call is not None and self._ray.wait([self._call], timeout=0.0)[0]:
+                call, self._call = self._call, None
+                self._may = int(self._ray.get(call))
+        except self._ray.exceptions.RayError:  # the actor ended with its driver
+            self._actor = self._call = None
+        return self._may
+
+    def leave(self) -> None:
+        """Leave everything to the others."""
+        if self._actor is not None:
+            self._actor.leave.remote(self._name)
 
 
 _log = logging.getLogger("workers.pool.ray")

@@ -32,7 +32,7 @@ from workers.pool.queued_pool import (
     load_factory,
     log_tail,
 )
-from workers.pool.ray_cluster import ClusterWatch, await_resources, connect
+from workers.pool.ray_cluster import ClusterWatch, Share, await_resources, connect
 from workers.process import code_version
 from workers.user_code import UserCode
 from workers.worker import Answer, answer, with_user_code
@@ -141,6 +141,8 @@ class RayPool(QueuedPool[_Actor]):
         self._refs: dict[str, Any] = {}
         self._ray: Any = None
         self._watch: ClusterWatch | None = None
+        self._share: Share | None = None
+        self._too_many = 0
         self._start_error: Exception | None = None
         self._started = threading.Event()
         self._stopping = threading.Event()
@@ -171,6 +173,8 @@ class RayPool(QueuedPool[_Actor]):
         if self._ray is not None:
             for actor in list(self._slots):
                 self._end(actor)
+            if self._share is not None:
+                self._share.leave()
         self._refs.clear()
         self._values.clear()
         self._stopping.set()
@@ -186,6 +190,8 @@ class RayPool(QueuedPool[_Actor]):
                 connect(ray, self._address, self._count, self._size)
             await_resources(ray, self._count, self._size, self._address, self._stopping)
             self._watch = ClusterWatch(ray, self._stopping)
+            if self._address is not None:
+                self._share = Share(ray, self._count, self._size.cpus)
             self._ray = ray
         except Exception as error:  # handed to the caller's thread, which raises it
             self._start_error = error
@@ -222,8 +228,10 @@ class RayPool(QueuedPool[_Actor]):
         if self._stopping.is_set():
             raise WorkerError("the pool is closed")
         self._check_cluster()
-        while len(self._slots) < self._count:
+        may = self._count if self._share is None else self._share.workers()
+        while len(self._slots) < may:
             self._slots.append(self._new_actor())
+        self._too_many = max(len(self._slots) - may, 0)
         self._dispatch()
         calls = {actor.call: actor for actor in self._slots if actor.call is not None}
         if calls:
@@ -232,6 +240,8 @@ class RayPool(QueuedPool[_Actor]):
                 done, _ = self._ray.wait(list(calls), num_returns=1, timeout=timeout_s)
             for call in done:
                 self._receive(calls[call])
+        elif timeout_s:
+            self._stopping.wait(min(timeout_s, _RESTART_PAUSE_S))
         for actor in self._late():
             self._overdue(actor)
         self._dispatch()
@@ -263,6 +273,11 @@ class RayPool(QueuedPool[_Actor]):
 
     def _dispatch(self) -> None:
         self._check_cluster()
+        # Other searches wait for the CPUs of what is too many; a worker ends between two requests.
+        idle = sorted((a for a in self._slots if a.job is None), key=lambda actor: actor.ready)
+        for actor in idle[: self._too_many]:
+            self._end(actor)
+            self._too_many -= 1
         super()._dispatch()
 
     def _run(self, slot: _Actor, job: Job) -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from workers.errors import WorkerError
 from workers.pool.protocol import WorkerSize
-from workers.pool.ray_cluster import await_resources, connect, require_resources
+from workers.pool.ray_cluster import (
+    Shares,
+    await_resources,
+    connect,
+    divided,
+    require_resources,
+)
 
 
 class Ray:
@@ -80,3 +86,36 @@ def test_whoever_stops_waits_for_no_node() -> None:
     stopping.set()
     with pytest.raises(WorkerError, match="the Ray cluster has 1"):
         await_resources(Ray(CPU=1.0), 3, WorkerSize(), "head:6379", stopping)
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "given"),
+    [
+        ({"a": (4, 1.0)}, 8, {"a": 4}),
+        ({"a": (8, 1.0), "b": (8, 1.0)}, 8, {"a": 4, "b": 4}),
+        ({"a": (8, 1.0), "b": (1, 1.0)}, 8, {"a": 7, "b": 1}),
+        ({"a": (8, 1.0), "b": (8, 1.0)}, 3, {"a": 2, "b": 1}),
+        ({"a": (8, 1.0), "b": (4, 2.0)}, 8, {"a": 4, "b": 2}),
+        ({"a": (1, 1.0), "b": (1, 1.0), "c": (1, 1.0)}, 2, {"a": 1, "b": 1, "c": 0}),
+        ({"a": (3, 0.5), "b": (3, 0.5)}, 1, {"a": 1, "b": 1}),
+        ({"a": (2, 0.0)}, 0, {"a": 2}),
+    ],
+)
+def test_the_cpus_of_a_cluster_are_divided_evenly(
+    asked: dict[str, tuple[int, float]], there: float, given: dict[str, int]
+) -> None:
+    assert divided(asked, there) == given
+
+
+def test_a_pool_that_leaves_or_is_silent_frees_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("workers.pool.ray_cluster.time.monotonic", lambda: now)
+    shares = Shares()
+    assert shares.workers("a", 4, 1.0, 4.0) == 4
+    assert shares.workers("b", 4, 1.0, 4.0) == 2
+    assert shares.workers("a", 4, 1.0, 4.0) == 2
+    shares.leave("b")
+    assert shares.workers("a", 4, 1.0, 4.0) == 4
+    shares.workers("b", 4, 1.0, 4.0)
+    now = 100.0
+    assert shares.workers("a", 4, 1.0, 4.0) == 4
