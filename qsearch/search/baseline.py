@@ -33,6 +33,8 @@ from workers.metrics.top_k import answers
 from workers.pool.protocol import WorkerPool
 
 OUTPUTS: Final = "baseline_outputs"
+_FLOAT_PASSES_A_TRIAL: Final = {"engine": 0.9, "grid": 2.1}
+"""Building and scoring a candidate, by the evaluator; measured on convolutional networks."""
 SHARD: Final = 20
 """Samples a request of a split evaluation. Fixed, so that sums do not depend on the workers."""
 
@@ -142,6 +144,22 @@ class Baseline:
         if self._outputs is None:
             self._outputs = self._stored() or self._run()
         return self._outputs
+
+    def tell_estimate(self, trials: int, evaluator: str) -> None:
+        """Say how long the trials will take, by what the float model has just taken.
+
+        Args:
+            evaluator: of the candidates.
+        """
+        if not self.cpu_s:
+            return  # read from the store: an earlier run has told, and trials have ended
+        each = self.cpu_s * _FLOAT_PASSES_A_TRIAL.get(evaluator, 2.5)
+        seconds = each * trials / self.context.pool.num_workers
+        told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+        self.context.progress.message(
+            f"estimate: {told} for {trials} trials, {each:.2g} CPU s each (the float model took "
+            f"{self.cpu_s:.2g}); rounding of weights and further calibration come on top"
+        )
 
     def _stored(self) -> tuple[NDArray[Any], ...] | None:
         arrays = self.artifacts.arrays(OUTPUTS, self.data.sha256)

@@ -182,6 +182,7 @@ class Session:
         scales = self._calibration.scales_for(self._prepared.start)
         outputs = self._baseline.outputs()
         self._doubt(outputs)
+        self._baseline.tell_estimate(self._budget.trials, self._prepared.spec["evaluator"])
         evaluator = self._make_evaluator(outputs)
         plan = self._plan_layers(evaluator, scales)
         self._driver = self._make_driver(evaluator, plan)

@@ -23,6 +23,7 @@ from qsearch.errors import (
     exit_code_of,
 )
 from qsearch.model_file import find_model
+from qsearch.progress import TRIALS, SilentProgress
 from qsearch.search import launch
 from qsearch.search.evaluator import evaluator_of_flag
 from qsearch.store.records import Trial
@@ -82,14 +83,14 @@ def test_calibration_and_baseline_are_done_once_per_study(
     first = qsearch.launch("digits", trials=4, **options)
     graphs = graph_variants(first.trials)
     assert pools[0].asked["channels"] == pools[0].asked["sample"] == 1
-    assert pools[0].asked["ranges"] == pools[0].asked["histograms"] == len(graphs)
-    # The baseline, and two other preparations of the first 64 images.
-    assert pools[0].asked["float"] == 20 + 2 * 4
+    # All rescalings of the space are counted in the same two passes.
+    assert pools[0].asked["ranges"] == pools[0].asked["histograms"] == 1 < len(graphs)
+    # The baseline, and two other preparations, which are clearly worse on 16 images.
+    assert pools[0].asked["float"] == 20 + 2
     assert pools[0].asked[f"{SCORER} trial"] == 4
     again = qsearch.launch("digits", trials=6, **options)
     assert pools[1].asked["channels"] == pools[1].asked["float"] == 0
-    new_graphs = graph_variants(again.trials) - graphs
-    assert pools[1].asked["ranges"] == len(new_graphs)
+    assert pools[1].asked["ranges"] == 0
     fresh = [trial for trial in again.trials[4:] if not trial.outcome.from_store]
     assert pools[1].asked[f"{SCORER} trial"] == len(fresh) <= 2
     assert again.trials[:4] == first.trials
@@ -375,3 +376,25 @@ def test_a_warm_start_carries_trials_over_and_keeps_what_it_began_with(tmp_path:
     best = first.objective.best(first.trials)
     assert best is not None
     assert best.params in [trial.params for trial in again.trials[:3]]
+
+
+def test_how_long_it_will_take_is_said_before_the_first_trial(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Told(SilentProgress):
+        def message(self, text: str) -> None:
+            told.append(text)
+
+        def phase(self, name: str, total: int, done: int = 0) -> None:
+            told.append(name)
+
+    for _ in range(2):
+        told.clear()
+        qsearch.launch("digits", trials=2, pool="inline", out=tmp_path / "run", progress=Told())
+        estimates = [text for text in told if text.startswith("estimate: ")]
+        if "baseline" in told:
+            (estimate,) = estimates
+            assert told.index("baseline") < told.index(estimate) < told.index(TRIALS)
+            assert "for 2 trials" in estimate
+        else:
+            assert not estimates
