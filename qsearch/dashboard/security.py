@@ -38,7 +38,7 @@ MAX_SUBMISSION_BYTES: Final = 1 << 20
 MIN_TOKEN: Final = 16
 DRAIN_S: Final = 10.0
 """How long the body of a refused request is read and thrown away."""
-_BODY_UNREAD: Final = frozenset({400, 401, 403, 413, 415})
+_BODY_UNREAD: Final = frozenset({400, 401, 403, 413, 415, 429, 503, 507})
 """Refusals that may come before the body was read."""
 SESSION_PATH: Final = "/api/v1/session"
 SUBMIT_PATH: Final = "/api/v1/studies"

@@ -347,9 +347,13 @@ class Client:
         while True:
             try:
                 return ask()
-            except (UnreachableError, UnavailableError):
+            except (UnreachableError, UnavailableError) as error:
                 if time.monotonic() > end:
-                    raise
+                    raise UnreachableError(
+                        f"the server went away: {error.what}",
+                        where=self.url,
+                        fix="what runs there goes on; run the same command when it is back",
+                    ) from error
             time.sleep(POLL_S)
 
 

@@ -94,6 +94,12 @@ class Connection:
                     where=self.url,
                     fix="check the certificate, or whether the server speaks http",
                 ) from error
+            if hasattr(body, "read") and isinstance(reason, BrokenPipeError | ConnectionResetError):
+                raise UnreachableError(
+                    "the server ended the upload early",
+                    where=self.url,
+                    fix="send less; or its disk is full, or something between you cuts it off",
+                ) from error
             said = getattr(reason, "strerror", None) or str(reason) or type(error).__name__
             raise UnreachableError(
                 f"the server does not answer: {said}",

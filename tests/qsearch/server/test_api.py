@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
@@ -253,6 +254,26 @@ def test_a_quota_ends_an_upload_that_claims_no_length(http: Http, users: dict[st
     assert "20000 bytes of your quota" in answer.json()["what"]
     claimed = sent(http, users["bob"], "onnx", b"x" * 30_000)
     assert claimed.status_code == 413
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(
+    http: Http,
+    users: dict[str, str],
+    ann: qsearch.Client,
+    tokens: Tokens,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_args: Any, **_more: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    data = tmp_path / "big.npz"
+    data.write_bytes(b"x" * 500_000)  # more than a socket holds: it is read to its end
+    monkeypatch.setattr("qsearch.server.uploads.os.fdopen", full)
+    with pytest.raises(ServerError, match="disk of the server is full") as refused:
+        ann.upload(data)
+    assert refused.value.status == 507
+    assert not list((tokens.path.parent / ".uploads").glob(".part-*"))
 
 
 # Users ------------------------------------------------------------------------------------------
