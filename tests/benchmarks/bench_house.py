@@ -49,7 +49,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "ray: searches share a cluster": 110,
     "quantize: weights rounded to what the quantized layers in front give": 400,
     "search: predicted errors as a prior, warm start, policies of studies": 308,
-    "server: queue, tokens, uploads, client": 2162,
+    "server: queue, tokens, uploads, client": 2180,
 }
 """Features since, and the code lines each added to the packages: the sums of their commits. A new
 feature enters its own; what is then left of the growth has to be at least ``FEWER_LINES`` below
