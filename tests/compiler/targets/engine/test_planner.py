@@ -125,6 +125,16 @@ RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
         (4, 40),
         "int8",
     ),
+    "negative factors behind a relu, int32": (
+        lambda x: op.fixed_point_multiply_per_axis(
+            op.nn.relu(dense(x)),
+            const([-(1 << 30) - 5, (1 << 30) + 3, -(1 << 30) - 77]),
+            const([-3, -4, -5]),
+            axis=1,
+        ),
+        (4, 40),
+        "int8",
+    ),
     # Windows, axes, and tensors without elements.
     "windows of padding only": (
         lambda x: largest(op.nn.relu(x), padding=(2, 2, 2, 2)),

@@ -1,0 +1,213 @@
+"""Files as large as ``verify`` lets through: CPU seconds of the command for each kind of work.
+
+    python -m tests.benchmarks.bench_limits [part of a name …]
+
+Each module multiplies nothing, or little, and is made as large as ``check_work`` allows by halving
+its number of elements. Printed are the share of the limit, what stopped it from being larger, the
+exit code, and the CPU seconds of ``qsearch verify`` in a process of its own. Above 10 beside the
+first line, which is a small module, units in compiler/proof/work.py are too low.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from compiler.errors import CompilerError
+from compiler.ir.infer_type import infer_module
+from compiler.ir.module import IRModule
+from compiler.ir.parser import parse
+from compiler.proof.work import (
+    HONEST_UNITS,
+    MAX_EXTRA_UNITS,
+    USUAL_SAMPLES,
+    Work,
+    check_work,
+    declared_work,
+)
+from compiler.runtime.artifact import save_qmod
+from compiler.targets.reference.executor import ReferenceExecutor
+
+MOST_ELEMENTS = 1 << 27
+MODULE = """#[version = "0.0.5"]
+def @quantize_inputs(%x: Tensor[(SHAPE), float32]) {
+  %0 = multiply(%x, 16f);
+  %1 = round(%0);
+  %2 = clip(%1, a_min=-100f, a_max=100f);
+  %3 = cast(%2, dtype="int8");
+  (%3,)
+}
+def @quantized_main(%q: Tensor[(SHAPE), int8]) {
+CORE
+}
+def @dequantize_outputs(%r: RESULT) {
+  %0 = cast(%r, dtype="float32");
+  multiply(%0, 0.5f)
+}
+def @main(%x: Tensor[(SHAPE), float32]) {
+  %0 = @quantize_inputs(%x);
+  %1 = @quantized_main(%0.0);
+  %2 = @dequantize_outputs(%1);
+  %2
+}
+"""
+_rng = np.random.default_rng(0)
+CONSTANTS = {
+    "TABLE": _rng.integers(-100, 100, 256).astype("int8"),
+    "ROWS": _rng.integers(0, 1024, 1024).astype("int32"),
+    "WIDE": _rng.integers(-3, 3, (64, 1024)).astype("int32"),
+    "TAPS": _rng.integers(-3, 3, (64, 1, 31, 31)).astype("int8"),
+    "GROUPS": _rng.integers(-3, 3, (4096, 1, 1, 1)).astype("int8"),
+    "ONES": np.ones((1024, 1), "int8"),
+}
+Shape = tuple[int, ...]
+Case = tuple[Callable[[int], Shape], Sequence[str]]
+
+
+def rows(elements: int) -> Shape:
+    return 1, 512, max(1, elements // 512)
+
+
+def image(elements: int) -> Shape:
+    side = max(40, int(elements**0.5))
+    return 1, 1, side, side
+
+
+def chain(operator: str, times: int, *before: str) -> list[str]:
+    """Operators one behind the other; ``@`` is what the one before gives."""
+    return [*before, *[operator] * times]
+
+
+INT32, INT64 = 'cast(@, dtype="int32")', 'cast(@, dtype="int64")'
+PRODUCT = 'out_dtype="int32"'
+CASES: dict[str, Case] = {
+    "nothing": (lambda _: (1, 8, 8), chain("nn.relu(@)", 1)),
+    "relu": (rows, chain("nn.relu(@)", 10)),
+    "lookup": (rows, chain("lookup(@, TABLE)", 10)),
+    "transpose": (rows, chain("transpose(@, axes=[0, 2, 1])", 10)),
+    "reshape": (rows, chain("squeeze(expand_dims(@, axis=0), axis=[0])", 20)),
+    "take": (lambda n: (1024, max(1, n // 1024)), chain("take(@, ROWS, axis=0)", 5)),
+    "concatenate 64, axis 1": (rows, [f"concatenate(({', '.join(['@'] * 64)}), axis=1)"]),
+    "concatenate 64, axis 2": (rows, [f"concatenate(({', '.join(['@'] * 64)}), axis=2)"]),
+    "int64 multiply": (rows, chain("multiply(@, 2i64)", 10, INT64)),
+    "int64 factor": (
+        rows,
+        chain("fixed_point_multiply(@, multiplier=2000000000, shift=0)", 10, INT64),
+    ),
+    "int32 right_shift": (rows, chain("right_shift(@, 1)", 10, INT32)),
+    "int32 dense": (
+        lambda n: (max(1, n // 1024), 1024),
+        [INT32, f"nn.dense(@, WIDE, {PRODUCT})"],
+    ),
+    "standardize": (rows, ["nn.integer_standardize(@, epsilon=3, root_bits=4)"]),
+    "sum": (rows, [INT32, "sum(@, axis=[1])"]),
+    "argmax": (rows, ["argmax(@, axis=[2])"]),
+    "max_pool2d 32x32": (image, ["nn.max_pool2d(@, pool_size=[32, 32])"]),
+    "max_pool2d 9x9": (
+        image,
+        chain("nn.max_pool2d(@, pool_size=[9, 9], padding=[4, 4, 4, 4])", 4),
+    ),
+    "avg_pool2d 32x32": (image, [INT32, "nn.avg_pool2d(@, pool_size=[32, 32])"]),
+    "upsampling": (image, ["nn.upsampling(@, scale_h=8f, scale_w=8f)"]),
+    "batch_matmul 8x8": (
+        lambda n: (max(1, n // 64), 8, 8),
+        [f"nn.batch_matmul(@, @, {PRODUCT})"],
+    ),
+    "outer product": (lambda n: (n, 1), [f"nn.dense(@, ONES, {PRODUCT})"]),
+    "depthwise 31x31": (
+        lambda n: (1, 64, *[max(32, int((n / 64) ** 0.5))] * 2),
+        [f"nn.conv2d(@, TAPS, groups=64, kernel_size=[31, 31], channels=64, {PRODUCT})"],
+    ),
+    "4096 groups": (
+        lambda n: (1, 4096, max(1, n // 4096), 1),
+        [f"nn.conv2d(@, GROUPS, groups=4096, kernel_size=[1, 1], channels=4096, {PRODUCT})"],
+    ),
+}
+
+
+def module_of(shape: Shape, operators: Sequence[str]) -> IRModule:
+    """The operators between a usual beginning and end."""
+    lines, value = [], "%q"
+    for number, operator in enumerate(operators):
+        lines.append(f"  %{number} = {operator.replace('@', value)};")
+        value = f"%{number}"
+    core = "\n".join([*lines, f"  {value}"])
+    used = [name for name in CONSTANTS if re.search(rf"\b{name}\b", core)]
+    for place, name in enumerate(used):
+        core = re.sub(rf"\b{name}\b", f"meta[relay.Constant][{place}]", core)
+    held = [
+        {
+            "dtype": str(CONSTANTS[name].dtype),
+            "shape": list(CONSTANTS[name].shape),
+            "b64": base64.b64encode(CONSTANTS[name].tobytes()).decode(),
+        }
+        for name in used
+    ]
+    tail = f"\n#[metadata]\n{json.dumps({'relay.Constant': held})}\n" if held else ""
+    text = MODULE.replace("SHAPE", ", ".join(map(str, shape))).replace("CORE", core)
+    start = text.index("def @quantized_main")
+    alone = text[start : text.index("def @dequantize_outputs")]
+    core_function = infer_module(parse(f'#[version = "0.0.5"]\n{alone}{tail}'))["quantized_main"]
+    result = core_function.checked_type.ret_type  # type: ignore[attr-defined]  # a function's
+    return infer_module(parse(text.replace("RESULT", str(result)) + tail))
+
+
+def largest(case: Case) -> tuple[IRModule, Shape, Work, str]:
+    """The module with most elements that is let through, and what a larger one exceeds."""
+    shape_of, operators = case
+    low, high, stopped = 1 << 14, MOST_ELEMENTS, ""
+    best = None
+    while best is None or high > 1.02 * low:
+        size = low if best is None else int((low * high) ** 0.5)
+        mod = module_of(shape_of(size), operators)
+        work = declared_work(mod)
+        try:
+            check_work(work, USUAL_SAMPLES, 0)
+            low, best = size, (mod, shape_of(size), work)
+            if shape_of(MOST_ELEMENTS) == shape_of(size):
+                break
+        except CompilerError as error:
+            high, stopped = size, str(error).split(",")[0].split("declares ")[-1]
+            if best is None:
+                break
+    assert best is not None, stopped
+    return (*best, stopped)
+
+
+def verified(mod: IRModule, shape: Shape) -> tuple[int, float]:
+    """Exit code and CPU seconds of ``qsearch verify``."""
+    given = {"x": _rng.normal(size=shape).astype("float32")}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.qmod"
+        save_qmod(path, mod, samples=[(given, ReferenceExecutor(mod).run(given))])
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        words = ["qsearch", "verify", str(path), "-o", str(Path(folder) / "proof.json")]
+        done = subprocess.run(words, capture_output=True, check=False)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
+    return done.returncode, used
+
+
+def main(wanted: Sequence[str]) -> None:
+    """Print the table."""
+    for name, case in CASES.items():
+        if wanted and not any(word in name for word in wanted):
+            continue
+        mod, shape, work, stopped = largest(case)
+        share = (work.units - HONEST_UNITS * work.macs) / MAX_EXTRA_UNITS
+        code, used = verified(mod, shape)
+        told = f"{share:5.2f} of the units, exit {code}, {used:5.1f} CPU s, {list(shape)}"
+        print(f"{name:24}{told}; {stopped}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
