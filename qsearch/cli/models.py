@@ -48,15 +48,8 @@ _WHY: Final = {
 )
 @options.hardware
 @options.dims
-@option(
-    "--space-out",
-    metavar="FILE",
-    help="write what launch searches, to change it (--space)",
-    panel=OUTPUT,
-)
-@option("--allow-float", help="as of launch, for --space-out", panel=OUTPUT)
-@option("--minimize", metavar="COSTS", help="as of launch, for --space-out", panel=OUTPUT)
-@option("--max-size", metavar="B", help="as of launch, for --space-out", panel=OUTPUT)
+@option("--space-out", metavar="FILE", help="write what launch searches (--space)", panel=OUTPUT)
+@options.searched
 @option("--summary", help="counts and causes without the list of operators", panel=OUTPUT)
 @options.as_json
 @options.imports
@@ -67,11 +60,9 @@ def doctor_command(
     hw: str | None,
     dim: tuple[str, ...],
     space_out: str | None,
-    allow_float: bool,
-    minimize: str | None,
-    max_size: str | None,
     summary: bool,
     as_json: bool,
+    **search: Any,
 ) -> int:
     """Tell which operators of a model will be integer, which not, and what to do.
 
@@ -79,11 +70,8 @@ def doctor_command(
     """
     from qsearch.modules.analysis import doctor
 
-    asked = {"allow_float": allow_float or None, "minimize": minimize, "max_size": max_size}
-    searched = {name: value for name, value in asked.items() if value is not None}
-    found = doctor(
-        options.named_model(model), qconfig, dim=dim, hw=hw, space_out=space_out, **searched
-    )
+    given = options.named_model(model)
+    found = doctor(given, qconfig, dim=dim, hw=hw, space_out=space_out, **search)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
@@ -106,8 +94,7 @@ def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> No
     copies = sum(entry.reason == "copied" for entry in diagnosis.operators)
     why += f", {copies} of which return an input as an output" if copies else ""
     print(f"{diagnosis.integer_count} operators integer, {diagnosis.float_count} float{why}")
-    causes = diagnosis.causes()
-    if causes:
+    if causes := diagnosis.causes():
         print("what keeps it from integers:")
     for cause in causes:
         follow = cause["consequences"]

@@ -341,6 +341,13 @@ imports: Decorator = option(
 )
 """Modules of the user that the command imports first."""
 
+searched: Decorator = stacked(
+    option("--allow-float", help="as of launch, for --space-out", panel=OUTPUT, default=None),
+    option("--minimize", metavar="COSTS", help="as of launch, for --space-out", panel=OUTPUT),
+    option("--max-size", metavar="B", help="as of launch, for --space-out", panel=OUTPUT),
+)
+"""Settings of launch that decide what it searches."""
+
 hardware: Decorator = option(
     "--hw", metavar="FILE|opu|opu_q|npu", help="group operators for this accelerator"
 )

@@ -45,7 +45,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "launch: bounds of rounding and examination, latency by engine and in C": 95,
     "dashboard: table, plots in the browser": -192,
     "ray: a head that ended": 8,
-    "own code in every worker (--import)": 330,
+    "own code in every worker (--import)": 430,
     "ray: searches share a cluster": 110,
     "quantize: weights rounded to what the quantized layers in front give": 400,
     "search: predicted errors as a prior, warm start, policies of studies": 308,
