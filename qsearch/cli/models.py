@@ -22,17 +22,7 @@ if TYPE_CHECKING:
 
 TEXT: Final = "text"
 SIGN_HELP: Final = "sign the module with this private key (qsearch keygen)"
-SAMPLES: Final = 16
-NODES_SHOWN: Final = 3
-_WHY: Final = {
-    "no_rule": "no integer form",
-    "rule_aborted": "no integer form of these operands",
-    "operand_float": "reads float",
-    "skipped_layer": "left out by the configuration",
-    "skipped_dense": "left out by the configuration",
-    "stopped": "left out by the configuration",
-    "guard": "left out by the configuration",
-}
+SAMPLES, NODES_SHOWN = 16, 3
 
 
 # doctor -----------------------------------------------------------------------------------------
@@ -84,6 +74,8 @@ def doctor_command(
 
 def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> None:
     """What needs attention, then the operators: those that stay in float, or every one."""
+    from qsearch.modules.analysis import why_float
+
     diagnosis = found.diagnosis
     print(f"{found.model}: {', '.join(map(str, found.inputs))}")
     for hint in (*found.hints(), *found.warnings):
@@ -100,7 +92,7 @@ def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> No
         follow = cause["consequences"]
         more = f", and {follow} that follow" if follow else ""
         nodes = f": {_nodes(cause['onnx_nodes'])}" if cause["onnx_nodes"] else ""
-        print(f"  {cause['count']} x {cause['op']} ({_why(cause['reason'])}){more}{nodes}")
+        print(f"  {cause['count']} x {cause['op']} ({why_float(cause['reason'])}){more}{nodes}")
         print(wrapped(f"    {cause['advice']}", "    "))
     for note in diagnosis.notes:
         print(wrapped(note, "  "))
@@ -121,21 +113,18 @@ def _print_diagnosis(found: ModelDiagnosis, *, summary: bool, every: bool) -> No
 
 
 def _operator_row(place: int, entry: Any) -> dict[str, Any]:
+    from qsearch.modules.analysis import why_float
+
     name = entry.op if entry.conv_index is None else f"{entry.op} [{entry.conv_index}]"
     return {
         "": place,
         "operator": name,
         "layer": entry.layer,
         "becomes": entry.status,
-        "why": _why(entry.reason),
+        "why": why_float(entry.reason),
         "what to do": _what_to_do(entry),
         "ONNX nodes": _nodes(entry.onnx_nodes),
     }
-
-
-def _why(reason: str) -> str:
-    """A reason of the diagnosis in words; --json has its code."""
-    return _WHY.get(reason.partition(":")[0], reason)
 
 
 def _what_to_do(entry: Any) -> str:
@@ -309,8 +298,7 @@ def insight_command(
 
 
 def _show_layers(done: int, of: int) -> None:
-    end = "\n" if done == of else ""
-    print(f"\r{done} of {of} layers", end=end, file=sys.stderr, flush=True)
+    print(f"\r{done} of {of} layers", end="\n" * (done == of), file=sys.stderr, flush=True)
 
 
 # show -------------------------------------------------------------------------------------------
@@ -423,10 +411,9 @@ def diff_command(
         rows = [_difference_row(node) for node in (*found.nodes, *found.outputs)]
         print_table(rows, "--json has them")
         left = f"{found.only_in_a} nodes only in A, {found.only_in_b} only in B"
-        said = f"outputs {'equal' if found.equal else 'differ'}; {found.sentence()}; {left}"
-        print(wrapped(said, "  "))
-        meaning = "SNR dB: how near B's values are to A's; higher is better, 6 dB halve the error"
-        print(wrapped(meaning, "  "), file=sys.stderr)
+        equal = "equal" if found.equal else "differ"
+        print(wrapped(f"outputs {equal}; {found.sentence()}; {left}", "  "))
+        print("SNR dB: how near B's values are to A's; higher is better", file=sys.stderr)
     return EXIT_OK if found.equal else EXIT_TARGET_MISSED
 
 

@@ -13,7 +13,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
@@ -27,8 +27,10 @@ from qsearch.search.objectives import Objective
 from qsearch.search.space import Space
 from qsearch.settings import is_import_path
 from qsearch.store.records import Trial
-from qsearch.store.view_queries import Note
 from qsearch.user_code import load_object
+
+if TYPE_CHECKING:
+    from qsearch.store.view_queries import Note
 
 MakeSampler = Callable[[int], BaseSampler]
 _SAMPLERS: dict[str, MakeSampler] = {}
