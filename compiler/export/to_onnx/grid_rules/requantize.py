@@ -154,9 +154,10 @@ def _unmoved(source: Carried, grid: GridEmitter) -> str:
     """The tensor, behind a Clip that binds nothing where a product computes it.
 
     onnxruntime's ConvMulFusion and MatMulScaleFusion would move the factor that follows into the
-    product and round there. They do not look past a Clip, which becomes part of the convolution.
+    product and round there, also past sums and factors, which they take up first. They do not look
+    past a Clip, which becomes part of the convolution.
     """
-    if grid.writer.op_type(source.name) not in _TAKES_UP_FACTORS:
+    if grid.writer.op_type_before_scaling(source.name) not in _TAKES_UP_FACTORS:
         return source.name
     bounds = [grid.float_constant(bound) for bound in (source.low, source.high)]
     return grid.node("Clip", [source.name, *bounds])
