@@ -36,7 +36,7 @@ from qsearch.store.artifacts import write_atomically
 from qsearch.user_code import path_of
 from workers.errors import BrokenRunError
 from workers.pool.protocol import WorkerPool, WorkerSize, open_pool, running_cluster
-from workers.user_code import imported_code
+from workers.user_code import import_user_code
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -73,6 +73,7 @@ class LaunchOptions(TypedDict, total=False):
     seed: int | None
     batch: int | None
     space: PathLike | Mapping[str, Any] | None
+    warm_start: bool | None
     pool: str | None
     workers: int | None
     address: str | None
@@ -398,7 +399,7 @@ def _pool(settings: Settings) -> Iterator[WorkerPool]:
         settings.ray_address,
         settings.trial_timeout,
         size,
-        imported_code(),
+        import_user_code(settings.imports),
     )
     try:
         yield pool

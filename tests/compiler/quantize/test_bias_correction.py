@@ -11,6 +11,7 @@ from compiler import evaluate, relay
 from compiler.errors import CalibrationError
 from compiler.ir.module import IRModule
 from compiler.quantize import (
+    Calibration,
     ChannelStats,
     QConfig,
     QuantizeContext,
@@ -180,8 +181,7 @@ def test_the_whole_flow_and_a_candidate_are_the_same_integers(fields: dict[str, 
     config = QConfig.recommended(**fields)
     run = QuantizeContext(config)
     whole = quantize(mod, None, data, context=run)
-    channels = channel_stats(mod, data) if config.needs_channels else None
-    candidate = calibrated(mod, config, data, channels)
+    candidate = Calibration(mod, data).candidate(config)
     assert candidate.partitioned is not None
     for x in data:
         one, other = evaluate(whole, x), evaluate(candidate.partitioned, x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,9 @@ def test_an_unsupported_operator_is_told_with_the_nearest_names_only() -> None:
     with pytest.raises(OnnxImportError, match="ReduceSumSquares \\(node 'squares'\\)") as error:
         imported(proto)
     assert "ReduceSumSquare" in str(error.value.fix)
-    assert str(error.value.fix).count(",") < 3
+    nearest = re.search(r"names that are read: (.*?)\)", str(error.value.fix))
+    assert nearest is not None
+    assert 1 <= len(nearest[1].split(", ")) <= 3
     assert "Conv" not in str(error.value)
 
 
