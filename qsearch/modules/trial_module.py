@@ -137,7 +137,10 @@ def _refuse_without_score(study: Study, trial: Trial) -> None:
 
 
 def _built(study: Study, trial: Trial, artifacts: StudyArtifacts) -> QModule:
-    check_imports(study.name, study.spec, imported_code())
+    # What this process imported for others changes nothing here.
+    named = study.spec.get("imports", {})
+    code = tuple(module for module in imported_code() if module.name in named)
+    check_imports(study.name, study.spec, code)
     spec, qconfig = study.spec, QConfig.from_dict(trial.qconfig)
     key = statistics_key(spec, study.code_version)
     module = ModuleBlob(_bytes(artifacts, FLOAT_MODULE)).unpack()

@@ -3,7 +3,9 @@
 Prints JSON: wall and CPU milliseconds of the first and of later requests, the CPU being that of the
 server's process alone; bytes of every answer as sent and unpacked; and, where there is a browser,
 milliseconds from the address to the painted table of a study (first with nothing kept, then again)
-and from a click to the next page of the table, with the CPU of the main thread.
+and from a click to the next page of the table, with the CPU of the main thread, and the CPU of the
+server and of the page in 15 seconds without anything new; and the milliseconds of a module answer
+that is kept, alone and while four others are computed.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import qsearch
 from qsearch.dashboard.snapshots import FRESH_S
 from qsearch.store.engine import open_engine
 from qsearch.store.repository import Repository
@@ -29,6 +33,7 @@ from tests.qsearch.dashboard.server import Client
 from tests.qsearch.dashboard.stores import fill, new_study
 
 CHUNK = 500
+IDLE_S = 15.0
 SETTLE_S = 1.0
 """A browser that was just started, or plots of the visit before, would be measured as well."""
 WATCH = """
@@ -128,7 +133,37 @@ def _seen(page: Any, name: str) -> float:
     return float(page.evaluate(f"seen.{name}"))
 
 
-def in_browser(client: Client) -> dict[str, Any] | None:
+def _tasks(metrics: list[dict[str, Any]]) -> float:
+    """CPU seconds that the main thread of a page has spent."""
+    return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
+
+
+def module_answers(root: Path) -> dict[str, float]:
+    """Milliseconds of a kept answer about a module: alone, and the slowest beside four others."""
+    qsearch.launch("digits", trials=3, pool="inline", out=root / "digits", progress=False)
+    server = Server(root)
+    try:
+        module = f"{server.client.study}/module"
+        server.asked(f"{module}/text")
+        alone = server.asked(f"{module}/text")["wall_ms"]
+        others = ("graph?groups=opu", "graph?groups=opu_q", "graph?groups=npu", "times")
+        beside = []
+        with ThreadPoolExecutor(len(others)) as pool:
+            asked = [pool.submit(_answer, server.url, f"{module}/{other}") for other in others]
+            while not all(each.done() for each in asked):
+                beside.append(server.asked(f"{module}/text")["wall_ms"])
+        return {"alone_ms": alone, "slowest_beside_four_ms": max(beside), "asked": len(beside)}
+    finally:
+        server.end()
+
+
+def _answer(url: str, path: str) -> None:
+    with Client(base_url=url, timeout=60) as client:
+        client.get(path).raise_for_status()
+
+
+def in_browser(server: Server) -> dict[str, Any] | None:
+    client = server.client
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -157,14 +192,19 @@ def in_browser(client: Client) -> dict[str, Any] | None:
             time.sleep(SETTLE_S)
             page.goto(f"{client.base_url}/studies/{key}", wait_until="commit")
             found[f"table shown, {visit} visit ms"] = _seen(page, "table")
-            told = session.send("Performance.getMetrics")["metrics"]
-            spent = next(each["value"] for each in told if each["name"] == "TaskDuration")
+            spent = _tasks(session.send("Performance.getMetrics")["metrics"])
             found[f"main thread CPU, {visit} visit ms"] = 1000 * spent
             page.locator(".canvas").first.scroll_into_view_if_needed()
             found[f"first plot shown, {visit} visit ms"] = _seen(page, "plot")
         page.get_by_role("button", name="Next").click()
         shown = _seen(page, "next")
         found["next page of the table ms"] = shown - page.evaluate("seen.click")
+        time.sleep(SETTLE_S)
+        before, begin = session.send("Performance.getMetrics")["metrics"], server.cpu_ms
+        time.sleep(IDLE_S)
+        after, end = session.send("Performance.getMetrics")["metrics"], server.cpu_ms
+        found["server CPU in 15 idle seconds ms"] = end - begin
+        found["main thread CPU in 15 idle seconds ms"] = 1000 * (_tasks(after) - _tasks(before))
         unique = dict(sizes)
         found["bytes of the page itself"] = sum(n for u, n in unique.items() if "/api/" not in u)
         browser.close()
@@ -189,15 +229,12 @@ def main() -> None:
         server = Server(root)
         try:
             found = measure(server, repository, args.repeats)
-            browser = in_browser(server.client)
+            browser = in_browser(server)
         finally:
             server.end()
         repository.close()
-    print(
-        json.dumps(
-            {"machine": machine(), "trials": args.trials, **found, "browser": browser}, indent=1
-        )
-    )
+        found |= {"browser": browser, "module": module_answers(Path(temporary) / "modules")}
+    print(json.dumps({"machine": machine(), "trials": args.trials, **found}, indent=1))
 
 
 if __name__ == "__main__":
