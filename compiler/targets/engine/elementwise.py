@@ -227,10 +227,7 @@ def _emit_fast(
             if axis is not None:
                 places[axis + len(item.shape) - len(op.to.shape)] = 1
             strides.append(tuple(places))
-    order = out.axis_order
-    loops = merged_axes(
-        tuple(item.shape[a] for a in order), [tuple(s[a] for a in order) for s in strides]
-    )
+    loops = _loops(item, out, strides)
     inner = loops[-1]
     if inner[0] > 1 and not _inner_fits(inner[1], out, views):
         return _copied_first(planner, item, leaves, views, target)
@@ -253,6 +250,13 @@ def _emit_fast(
     return out
 
 
+def _loops(item: Item, out: View, strides: list[Shape]) -> list[tuple[int, Shape]]:
+    """Sizes and strides of the axes in the order of the result, merged where they can be."""
+    order = out.axis_order
+    sizes = tuple(item.shape[a] for a in order)
+    return merged_axes(sizes, [tuple(s[a] for a in order) for s in strides])
+
+
 def _emit_wide(
     planner: Planner, item: Item, leaves: list[Item], ops: list[Operation], target: View | None
 ) -> View:
@@ -270,10 +274,7 @@ def _emit_wide(
     ]
     rank = len(item.shape)
     strides = [out.strides, *(_broadcast(v, item.shape) if v else (0,) * rank for v in views)]
-    order = out.axis_order
-    loops = merged_axes(
-        tuple(item.shape[a] for a in order), [tuple(s[a] for a in order) for s in strides]
-    )
+    loops = _loops(item, out, strides)
     loops = [(1, (0,) * len(strides))] * (_DIMS - len(loops)) + loops
     repeated, near = loops[:-_DIMS], loops[-_DIMS:]
     for shifts in positions(repeated):
