@@ -177,6 +177,22 @@ def _text(path: Path) -> str:
         ) from error
 
 
+def model_bytes(model: Any) -> bytes:
+    """The bytes of a ModelProto, or bytes as they are.
+
+    Raises:
+        SettingsError: it is something else, or empty.
+    """
+    data = model if isinstance(model, bytes) else getattr(model, "SerializeToString", bytes)()
+    if not data:
+        raise SettingsError(
+            f"a model of type {type(model).__name__} cannot be used",
+            where="model",
+            fix="give the path of an .onnx file, a ModelProto, or its bytes",
+        )
+    return data
+
+
 def named_dims(dim: Any) -> dict[str, int]:
     """``NAME=N`` words or a mapping.
 

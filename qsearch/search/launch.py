@@ -21,7 +21,7 @@ import yaml
 from qsearch.config import IMPORT, Resolved, resolve
 from qsearch.data import check_exists, read_preprocess
 from qsearch.errors import SettingsError
-from qsearch.model_file import ModelSource, find_model
+from qsearch.model_file import ModelSource, find_model, model_bytes
 from qsearch.process import logging_to
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import RunFolder
@@ -163,13 +163,7 @@ def _kept_model(model: Any, folder: Path) -> Path:
     Raises:
         SettingsError: it is something else.
     """
-    data = model if isinstance(model, bytes) else getattr(model, "SerializeToString", bytes)()
-    if not data:
-        raise SettingsError(
-            f"a model of type {type(model).__name__} cannot be used",
-            where="model",
-            fix="give the path of an .onnx file, a ModelProto, or its bytes",
-        )
+    data = model_bytes(model)
     path = folder / "model.onnx"
     if not path.is_file() or path.read_bytes() != data:
         folder.mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from qsearch.config import read_config_file, resolve
 from qsearch.data import objects_to_npz
-from qsearch.errors import DataError, ModelFileError, SettingsError
-from qsearch.model_file import find_model, import_model
+from qsearch.errors import DataError, ModelFileError
+from qsearch.model_file import find_model, import_model, model_bytes
 from qsearch.server.submission import MAPPINGS, SUBMITTED
 from workers.datasets.image_folder import IMAGE_SUFFIXES
 from workers.datasets.registry import input_specs
@@ -31,13 +31,7 @@ def model_file(model: Any, folder: Path) -> tuple[Path, str]:
         ModelFileError: no model.
     """
     if not isinstance(model, str | os.PathLike):
-        data = model if isinstance(model, bytes) else getattr(model, "SerializeToString", bytes)()
-        if not data:
-            raise SettingsError(
-                f"a model of type {type(model).__name__} cannot be used",
-                where="model",
-                fix="give the path of an .onnx file, a ModelProto, or its bytes",
-            )
+        data = model_bytes(model)
         path = folder / "model.onnx"
         path.write_bytes(data)
         return path, "model"
