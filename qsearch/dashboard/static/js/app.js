@@ -42,6 +42,19 @@ async function render(moved = false) {
     crumbs: (...steps) => { if (mine === turn) showCrumbs(steps); },
     link: (state) => { if (mine === turn) showLink(state); },
     current: () => mine === turn,
+    // Refresh what is shown until the reader leaves, and say whether the server answers.
+    poll: (refresh, everyMs) => {
+      const timer = setInterval(async () => {
+        try {
+          await refresh();
+          page.link("live");
+        } catch {
+          page.link("lost");
+        }
+      }, everyMs);
+      page.link("live");
+      page.onleave(() => clearInterval(timer));
+    },
   };
   const [pattern, draw] = PAGES.find(([p]) => p.test(location.pathname)) ?? [null, null];
   try {

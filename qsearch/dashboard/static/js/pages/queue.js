@@ -64,14 +64,5 @@ export async function queuePage(page) {
   page.show(h("div", { class: "head" }, h("h1", {}, "Queue"), count, h("div", { class: "acts" }, me.may === "submit" ? link("/launch", "New search", { class: "button primary" }) : null)),
     h("p", { class: "under" }, `You are ${me.name}. Greater priorities go first; among equal ones, owners take turns.`),
     card("Studies", {}, scroller("Queue", h("table", {}, h("thead", {}, head), body)), empty));
-  const poll = setInterval(async () => {
-    try {
-      await refresh();
-      page.link("live");
-    } catch {
-      page.link("lost");
-    }
-  }, EVERY_MS);
-  page.link("live");
-  page.onleave(() => clearInterval(poll));
+  page.poll(refresh, EVERY_MS);
 }

@@ -60,19 +60,8 @@ export async function studiesPage(page) {
   page.crumbs();
   await refresh();
   page.show(h("div", { class: "head" }, h("h1", {}, "Studies"), count, acts), h("p", { class: "under" }), box);
-  const poll = setInterval(async () => {
-    try {
-      await refresh();
-      page.link("live");
-    } catch {
-      page.link("lost");
-    }
-  }, EVERY_MS);
-  page.link("live");
-  page.onleave(() => {
-    clearInterval(poll);
-    clearTimeout(timer);
-  });
+  page.poll(refresh, EVERY_MS);
+  page.onleave(() => clearTimeout(timer));
 }
 
 function row(study) {
