@@ -41,17 +41,21 @@ def reconstructed(rows: Floats, gram: Floats, limit: int) -> Floats:
     Returns:
         (groups, outputs, taps).
     """
-    nearest = on_grid(rows, limit)
     hessian = damped(gram)
     order = np.argsort(-np.diagonal(hessian, axis1=1, axis2=2), axis=1, kind="stable")
-    columns = order[:, None, :]
-    sorted_rows = np.take_along_axis(rows, columns, axis=2)
-    both = np.take_along_axis(np.take_along_axis(hessian, order[:, :, None], 1), columns, 2)
-    found = _moved(sorted_rows, _made_up_for(sorted_rows, both, limit), both, limit)
+    columns = np.broadcast_to(order[:, None, :], rows.shape)
+    rows = np.ascontiguousarray(np.take_along_axis(rows, columns, axis=2))
+    groups, taps = order.shape
+    places = (order[:, :, None] * taps + order[:, None, :]).reshape(groups, -1)
+    hessian = np.take_along_axis(hessian.reshape(groups, -1), places, 1).reshape(hessian.shape)
+    found = _made_up_for(rows, hessian, limit)
+    slope = (rows - found) @ hessian
+    choose_kernels().move_rows(found, slope, hessian, limit, _SWEEPS)
+    nearest = on_grid(rows, limit)
+    worse = _error(rows - found, slope) >= _error(rows - nearest, (rows - nearest) @ hessian)
     result = np.empty_like(found)
-    np.put_along_axis(result, np.broadcast_to(columns, found.shape), found, axis=2)
-    worse = _error(rows - result, hessian) >= _error(rows - nearest, hessian)
-    return np.asarray(np.where(worse[:, :, None], nearest, result))
+    np.put_along_axis(result, columns, np.where(worse[:, :, None], nearest, found), axis=2)
+    return result
 
 
 def damped(gram: Floats, part: float = _DAMPING) -> Floats:
@@ -63,8 +67,8 @@ def damped(gram: Floats, part: float = _DAMPING) -> Floats:
     return gram + extra[:, None, None] * np.eye(gram.shape[1])
 
 
-def _error(difference: Floats, hessian: Floats) -> Floats:
-    return np.asarray(np.einsum("gok,gok->go", difference @ hessian, difference))
+def _error(difference: Floats, slope: Floats) -> Floats:
+    return np.asarray(np.einsum("gok,gok->go", slope, difference))
 
 
 def _made_up_for(rows: Floats, hessian: Floats, limit: int) -> Floats:
@@ -93,28 +97,4 @@ def _inverse_factor(hessian: Floats) -> Floats:
     found = np.empty_like(lower)
     for group, one in enumerate(lower):
         found[group] = scipy.linalg.lapack.dtrtri(one.T)[0].T[::-1, ::-1]
-    return found
-
-
-def _moved(rows: Floats, found: Floats, hessian: Floats, limit: int) -> Floats:
-    """Every integer moved to where it is best beside the others, until none moves."""
-    taps, kernels = rows.shape[2], choose_kernels()
-    found = found.copy()
-    slope = (rows - found) @ hessian
-    for _ in range(_SWEEPS):
-        moves = 0
-        for first in range(0, taps, _BLOCK):
-            some = slice(first, min(first + _BLOCK, taps))
-            integers = np.ascontiguousarray(found[:, :, some])
-            local = np.ascontiguousarray(slope[:, :, some])
-            own = np.ascontiguousarray(hessian[:, some, some])
-            changes = kernels.move_columns(integers, local, own, limit)
-            changed = int(np.count_nonzero(changes))
-            if changed:
-                moves += changed
-                found[:, :, some], slope[:, :, some] = integers, local
-                slope[:, :, :first] -= changes @ hessian[:, some, :first]
-                slope[:, :, some.stop :] -= changes @ hessian[:, some, some.stop :]
-        if moves == 0:
-            break
     return found

@@ -252,19 +252,20 @@ def test_columns_are_rounded_one_after_the_other(kernels: Kernels, limit: int) -
 
 
 @pytest.mark.parametrize("limit", [4, 127])
-def test_columns_are_moved_one_after_the_other(kernels: Kernels, limit: int) -> None:
+@pytest.mark.parametrize("sweeps", [1, 8])
+def test_columns_are_moved_one_after_the_other(kernels: Kernels, limit: int, sweeps: int) -> None:
     rows, matrix = rounding_case(4)
     found = np.clip(np.rint(rows), -limit, limit)
     slope = (rows - found) @ matrix
     moved, rest = found.copy(), slope.copy()
-    changes = kernels.move_columns(moved, rest, matrix, limit)
-    assert changes.any()
+    kernels.move_rows(moved, rest, matrix, limit, sweeps)
+    assert (moved != found).any()
     for group, row in np.ndindex(rows.shape[:2]):
         at, down = found[group, row].copy(), slope[group, row].copy()
-        for k in range(at.size):
-            change = nearest(at[k] + down[k] / matrix[group, k, k], limit) - at[k]
-            at[k] += change
-            down -= change * matrix[group, k]
-            assert changes[group, row, k] == change
+        for _ in range(sweeps):
+            for k in range(at.size):
+                change = nearest(at[k] + down[k] / matrix[group, k, k], limit) - at[k]
+                at[k] += change
+                down -= change * matrix[group, k]
         np.testing.assert_array_equal(moved[group, row], at)
         np.testing.assert_array_equal(rest[group, row], down)

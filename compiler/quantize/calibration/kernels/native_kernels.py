@@ -48,10 +48,10 @@ class NativeKernels:
         self._steps = library.qs_steps
         self._window_products = library.qs_window_products
         self._round_columns = library.qs_round_columns
-        self._move_columns = library.qs_move_columns
+        self._move_rows = library.qs_move_rows
         for function in (
             *(self._count_ranges, self._histogram, self._divergences),
-            *(self._round_columns, self._move_columns),
+            *(self._round_columns, self._move_rows),
         ):
             function.restype = None
         self._lock = threading.Lock()
@@ -190,20 +190,21 @@ class NativeKernels:
         )
         return found, errors
 
-    def move_columns(
+    def move_rows(
         self,
         found: NDArray[np.float64],
         slope: NDArray[np.float64],
         hessian: NDArray[np.float64],
         limit: int,
-    ) -> NDArray[np.float64]:
-        changes = np.zeros_like(found)
-        self._move_columns(
+        sweeps: int,
+    ) -> None:
+        diagonal = np.ascontiguousarray(np.diagonal(hessian, axis1=1, axis2=2))
+        self._move_rows(
             _pointer(found),
             _pointer(slope),
             _pointer(hessian),
+            _pointer(diagonal),
             *(ctypes.c_int64(size) for size in found.shape),
             ctypes.c_double(limit),
-            _pointer(changes),
+            ctypes.c_int32(sweeps),
         )
-        return changes

@@ -135,23 +135,28 @@ class NumpyKernels:
             errors[:, :, k] = error
         return found, errors
 
-    def move_columns(
+    def move_rows(
         self,
         found: NDArray[np.float64],
         slope: NDArray[np.float64],
         hessian: NDArray[np.float64],
         limit: int,
-    ) -> NDArray[np.float64]:
-        changes = np.zeros_like(found)
+        sweeps: int,
+    ) -> None:
         diagonal = np.diagonal(hessian, axis1=1, axis2=2)
-        for k in range(found.shape[2]):
-            wish = found[:, :, k] + slope[:, :, k] / diagonal[:, k][:, None]
-            change = on_grid(wish, limit) - found[:, :, k]
-            if change.any():
-                found[:, :, k] += change
-                slope -= change[:, :, None] * hessian[:, None, k]
-                changes[:, :, k] = change
-        return changes
+        for _ in range(sweeps):
+            moves = False
+            for k in range(found.shape[2]):
+                wish = found[:, :, k] + slope[:, :, k] / diagonal[:, k][:, None]
+                change = on_grid(wish, limit) - found[:, :, k]
+                group, row = np.nonzero(change)
+                if group.size:
+                    moves = True
+                    some = change[group, row]
+                    found[group, row, k] += some
+                    slope[group, row] -= some[:, None] * hessian[group, k]
+            if not moves:
+                break
 
 
 def on_grid(values: NDArray[np.float64], limit: int) -> NDArray[np.float64]:

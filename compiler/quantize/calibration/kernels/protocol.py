@@ -89,16 +89,17 @@ class Kernels(Protocol):
         columns, columns), upper triangular, says by how much.
         """
 
-    def move_columns(
+    def move_rows(
         self,
         found: NDArray[np.float64],
         slope: NDArray[np.float64],
         hessian: NDArray[np.float64],
         limit: int,
-    ) -> NDArray[np.float64]:
-        """Move the whole numbers ``found`` (groups, rows, columns), column after column, to where
-        they are best beside the others, and ``slope`` with them, in place; what was added to each.
-        ``hessian`` is (groups, columns, columns).
+        sweeps: int,
+    ) -> None:
+        """Move the whole numbers ``found`` (groups, rows, taps), column after column, to where they
+        are best beside the others, and ``slope`` with them, in place; at most ``sweeps`` times,
+        until none of a row moves. ``hessian`` is (groups, taps, taps), symmetric.
         """
 
 
