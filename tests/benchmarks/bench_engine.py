@@ -6,10 +6,10 @@
 For every model: the recommended configuration, calibrated on random inputs; the engine, the float
 model and what quantize_static makes of it (QDQ; u8s8 and s8s8 per channel, u8u8 per tensor) take
 turns in one process, on one thread, one sample, ``time.thread_time``, the median of the ratios, the
-Python call included. Also a dense layer of 128 x 768 x 3072, the CPU seconds from the module to its
-first output, and how many outputs differ from the reference. With ``--threads N`` also the wall
-time of a batch of 32 on one thread over that on N, the best of the rounds. Exits 1 where an output
-differs.
+Python call included. ``--models unseen`` takes the networks of unseen_networks.py. Also a dense
+layer of 128 x 768 x 3072, the CPU seconds from the module to its first output, and how many outputs
+differ from the reference. With ``--threads N`` also the wall time of a batch of 32 on one thread
+over that on N, the best of the rounds. Exits 1 where an output differs.
 
 onnxruntime uses what the processor has, whatever ``--isa`` says: on a processor with AVX512-VNNI
 the ratios of "avx2" compare AVX2 with AVX512-VNNI. Without VNNI its u8s8 saturates (the table says
@@ -40,6 +40,7 @@ from compiler.targets.ort.session import OrtExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
 from tests.benchmarks import onnxruntime_peers
 from tests.benchmarks.machine import machine
+from tests.benchmarks.unseen_networks import NETWORKS
 
 MODELS = ("efficientnet_lite0", "fashion_mobilenet", "fashion_resnet", "fashion_vit")
 GEMM = (128, 768, 3072)
@@ -97,16 +98,17 @@ def peers_of(float_model: bytes, real: list[Array]) -> dict[str, Callable[[], ob
     return found
 
 
-def float_and_integers(path: Path) -> tuple[bytes, IRModule, list[Array]]:
+def float_and_integers(path: Path | bytes) -> tuple[bytes, IRModule, list[Array]]:
     """The float model, its module of integers, and inputs."""
-    mod, params = load(path)
+    model = path if isinstance(path, bytes) else path.read_bytes()
+    mod, params = load(model)
     rng = np.random.default_rng(0)
     (param,) = [p for p in mod["main"].params if p.name_hint not in params]
     shape = param.tensor_type.concrete_shape
     inputs = [rng.normal(size=shape).astype(np.float32) for _ in range(CALIBRATION_INPUTS)]
     with quantize.QConfig.recommended():
         integers = quantize.quantize(mod, params, [{param.name_hint: x} for x in inputs])
-    return path.read_bytes(), integers, inputs
+    return model, integers, inputs
 
 
 def dense() -> tuple[bytes, IRModule, list[Array]]:
@@ -165,11 +167,13 @@ def main(arguments: list[str] | None = None) -> int:
     results: dict[str, Any] = {"machine": machine(), "models": {}}
     exact = "vnni" in available_isas()
     print(results["machine"]["isa"], "" if exact else "(u8s8 of onnxruntime saturates here)")
-    for name in options.models:
-        is_file = name in MODELS
-        model, mod, inputs = (
-            float_and_integers(options.data / f"{name}.onnx") if is_file else dense()
-        )
+    for name in NETWORKS if options.models == ["unseen"] else options.models:
+        if name in NETWORKS:
+            model, mod, inputs = float_and_integers(NETWORKS[name]().SerializeToString())
+        elif name in MODELS:
+            model, mod, inputs = float_and_integers(options.data / f"{name}.onnx")
+        else:
+            model, mod, inputs = dense()
         peers = peers_of(model, [x.astype(np.float32) for x in inputs])
         found = measured(peers, mod, inputs[0], options.isa, options.rounds, options.threads)
         results["models"][name] = found

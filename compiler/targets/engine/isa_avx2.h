@@ -229,4 +229,31 @@ static inline void qk_store_s32(void *p, qk_vec v, int n)
     qk_store(all, v);
     memcpy(p, all, 4 * (size_t)n);
 }
+
+/* out[i] = table[in[i]], by tables of sixteen bytes. A shuffle gives 0 where the index is negative,
+ * so the exclusive or of the differences up to the upper half of an index is its entry. */
+#define QK_LOOKUP_BYTES
+static inline void qk_lookup_bytes(uint8_t *out, const uint8_t *in, const uint8_t *table, int64_t n)
+{
+    const __m256i top = _mm256_set1_epi8(-128), next = _mm256_set1_epi8(16);
+    __m256i part[16];
+    int64_t i = 0;
+    for (int k = 0; k < 16; k++)
+        part[k] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table + k));
+    for (int k = 15; k > 0; k--)
+        part[k] = k == 8 ? part[k] : _mm256_xor_si256(part[k], part[k - 1]);
+    for (; i + 32 <= n; i += 32) {
+        __m256i x = _mm256_loadu_si256((const __m256i *)(in + i)), y = _mm256_xor_si256(x, top);
+        __m256i low = _mm256_shuffle_epi8(part[0], x), high = _mm256_shuffle_epi8(part[8], y);
+        for (int k = 1; k < 8; k++) {
+            x = _mm256_subs_epi8(x, next);
+            y = _mm256_subs_epi8(y, next);
+            low = _mm256_xor_si256(low, _mm256_shuffle_epi8(part[k], x));
+            high = _mm256_xor_si256(high, _mm256_shuffle_epi8(part[k + 8], y));
+        }
+        _mm256_storeu_si256((__m256i *)(out + i), _mm256_or_si256(low, high));
+    }
+    for (; i < n; i++)
+        out[i] = table[in[i]];
+}
 #endif

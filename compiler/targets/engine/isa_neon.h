@@ -216,4 +216,22 @@ static inline void qk_store_s32(void *p, qk_vec v, int n)
     qk_store(all, v);
     memcpy(p, all, 4 * (size_t)n);
 }
+
+/* out[i] = table[in[i]], 64 entries at a time. */
+#define QK_LOOKUP_BYTES
+static inline void qk_lookup_bytes(uint8_t *out, const uint8_t *in, const uint8_t *table, int64_t n)
+{
+    const uint8x16x4_t a = vld1q_u8_x4(table), b = vld1q_u8_x4(table + 64);
+    const uint8x16x4_t c = vld1q_u8_x4(table + 128), d = vld1q_u8_x4(table + 192);
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const uint8x16_t x = vld1q_u8(in + i);
+        uint8x16_t v = vqtbl4q_u8(a, x);
+        v = vqtbx4q_u8(v, b, vsubq_u8(x, vdupq_n_u8(64)));
+        v = vqtbx4q_u8(v, c, vsubq_u8(x, vdupq_n_u8(128)));
+        vst1q_u8(out + i, vqtbx4q_u8(v, d, vsubq_u8(x, vdupq_n_u8(192))));
+    }
+    for (; i < n; i++)
+        out[i] = table[in[i]];
+}
 #endif

@@ -150,4 +150,65 @@ static inline void qk_store_s32(void *p, qk_vec v, int n)
 {
     _mm512_mask_storeu_epi32(p, (__mmask16)((1u << n) - 1), v);
 }
+
+/* out[i] = table[in[i]], by tables of sixteen bytes. A shuffle gives 0 where the index is negative,
+ * so the exclusive or of the differences up to the upper half of an index is its entry. */
+static inline int64_t qk_lookup_shuffles(uint8_t *out, const uint8_t *in, const uint8_t *table, int64_t n)
+{
+    const __m512i top = _mm512_set1_epi8(-128), next = _mm512_set1_epi8(16);
+    __m512i part[16];
+    int64_t i = 0;
+    for (int k = 0; k < 16; k++)
+        part[k] = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table + k));
+    for (int k = 15; k > 0; k--)
+        part[k] = k == 8 ? part[k] : _mm512_xor_si512(part[k], part[k - 1]);
+    for (; i + 64 <= n; i += 64) {
+        __m512i x = _mm512_loadu_si512(in + i), y = _mm512_xor_si512(x, top);
+        __m512i low = _mm512_shuffle_epi8(part[0], x), high = _mm512_shuffle_epi8(part[8], y);
+        for (int k = 1; k < 8; k++) {
+            x = _mm512_subs_epi8(x, next);
+            y = _mm512_subs_epi8(y, next);
+            low = _mm512_xor_si512(low, _mm512_shuffle_epi8(part[k], x));
+            high = _mm512_xor_si512(high, _mm512_shuffle_epi8(part[k + 8], y));
+        }
+        _mm512_storeu_si512(out + i, _mm512_xor_si512(low, high));
+    }
+    return i;
+}
+
+#ifndef QK_SCALAR_INTRINSICS
+#include <cpuid.h>
+/* AVX512-VBMI, which some processors with VNNI have, looks 128 bytes up at once. */
+static int qk_has_vbmi;
+__attribute__((constructor)) static void qk_ask_for_vbmi(void)
+{
+    unsigned a, b, c, d;
+    qk_has_vbmi = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 1 & 1);
+}
+__attribute__((target("avx512f,avx512bw,avx512vbmi"))) static int64_t qk_lookup_vbmi(
+    uint8_t *out, const uint8_t *in, const uint8_t *table, int64_t n)
+{
+    const __m512i a = _mm512_loadu_si512(table), b = _mm512_loadu_si512(table + 64);
+    const __m512i c = _mm512_loadu_si512(table + 128), d = _mm512_loadu_si512(table + 192);
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        const __m512i x = _mm512_loadu_si512(in + i);
+        const __m512i low = _mm512_permutex2var_epi8(a, x, b), high = _mm512_permutex2var_epi8(c, x, d);
+        _mm512_storeu_si512(out + i, _mm512_mask_blend_epi8(_mm512_movepi8_mask(x), low, high));
+    }
+    return i;
+}
+#endif
+
+#define QK_LOOKUP_BYTES
+static inline void qk_lookup_bytes(uint8_t *out, const uint8_t *in, const uint8_t *table, int64_t n)
+{
+#ifdef QK_SCALAR_INTRINSICS
+    int64_t i = qk_lookup_shuffles(out, in, table, n);
+#else
+    int64_t i = (qk_has_vbmi ? qk_lookup_vbmi : qk_lookup_shuffles)(out, in, table, n);
+#endif
+    for (; i < n; i++)
+        out[i] = table[in[i]];
+}
 #endif

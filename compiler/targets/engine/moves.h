@@ -100,20 +100,28 @@ static void qk_run_fill(const qk_fill_step *f, const qk_memory *m)
         memset(at, value, (size_t)whole);
 }
 
+#ifndef QK_LOOKUP_BYTES
+static inline void qk_lookup_bytes(uint8_t *out, const uint8_t *in, const uint8_t *table, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = table[in[i]];
+}
+#endif
+
 static void qk_run_lookup(const qk_lookup_step *l, const qk_memory *m)
 {
+    const uint8_t *table = m->blob + l->table;
     for (int64_t r = 0; r < l->d0; r++) {
         const uint8_t *in = m->arena + l->source + r * l->in_stride;
         uint8_t *out = m->arena + l->out + r * l->out_stride;
-        const uint8_t *table = m->blob + l->table;
-        for (int64_t i = 0; i < l->columns; i++) {
-            if (l->type == QK_U8)
-                out[i] = table[in[i]];
-            else if (l->type == QK_S16)
+        if (l->type == QK_U8)
+            qk_lookup_bytes(out, in, table, l->columns);
+        else if (l->type == QK_S16)
+            for (int64_t i = 0; i < l->columns; i++)
                 ((int16_t *)out)[i] = ((const int16_t *)table)[in[i]];
-            else
+        else
+            for (int64_t i = 0; i < l->columns; i++)
                 ((int32_t *)out)[i] = ((const int32_t *)table)[in[i]];
-        }
     }
 }
 

@@ -27,6 +27,7 @@ typedef uint16_t __mmask16;
 QK_LANEWISE(_mm512_add_epi32, (int32_t)((uint32_t)x + (uint32_t)y))
 QK_LANEWISE(_mm512_sub_epi32, (int32_t)((uint32_t)x - (uint32_t)y))
 QK_LANEWISE(_mm512_mullo_epi32, (int32_t)((uint32_t)x * (uint32_t)y))
+QK_LANEWISE(_mm512_xor_si512, x ^ y)
 QK_LANEWISE(_mm512_min_epi32, x < y ? x : y)
 QK_LANEWISE(_mm512_max_epi32, x > y ? x : y)
 QK_LANEWISE(_mm512_srav_epi32, x >> ((uint32_t)y > 31 ? 31 : y))
@@ -163,6 +164,23 @@ static inline __m512i _mm512_set1_epi8(char x)
     }
 QK_BYTEWISE(_mm512_min_epu8, <)
 QK_BYTEWISE(_mm512_max_epu8, >)
+
+static inline __m512i _mm512_subs_epi8(__m512i a, __m512i b)
+{
+    int8_t x[64], y[64];
+    memcpy(x, &a, 64);
+    memcpy(y, &b, 64);
+    for (int i = 0; i < 64; i++)
+        x[i] = (int8_t)(x[i] - y[i] < -128 ? -128 : x[i] - y[i] > 127 ? 127 : x[i] - y[i]);
+    return _mm512_loadu_si512(x);
+}
+static inline __m512i _mm512_broadcast_i32x4(__m128i x)
+{
+    __m512i v;
+    for (int i = 0; i < 4; i++)
+        memcpy((uint8_t *)&v + 16 * i, &x, 16);
+    return v;
+}
 
 /* Two vectors side by side in every 128-bit lane, saturated to half their width. */
 #define QK_PACK(name, from, to, count, low, high)                         \

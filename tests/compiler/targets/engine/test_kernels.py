@@ -474,6 +474,17 @@ def test_products_of_16_bits_are_sums_of_products_of_bytes(dtype: str, groups: i
     assert executor.host_steps == 0
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("entries", ["int8", "int16"])
+@pytest.mark.parametrize("size", [1, 31, 64, 65, 300])
+def test_tables_of_256_entries(dtype: str, entries: str, size: int) -> None:
+    rng = np.random.default_rng(size)
+    table = rng.integers(-128, 128, 256) * (1 if entries == "int8" else 200)
+    x = np.resize(rng.permutation(256), (2, size)).astype(dtype)
+    looked = relay.op.lookup(relay.var("x", x.shape, dtype), relay.const(table.astype(entries)))
+    assert agree(relay.module(looked), x).host_steps == 0
+
+
 def test_long_chains_are_planned_without_recursion() -> None:
     x = relay.var("x", (1, 4), "int8")
     made: Expr = relay.op.cast(x, dtype="int32")
