@@ -24,6 +24,7 @@ from compiler.ops.number_format import Array, integer_range
 Floats = NDArray[np.float64]
 
 LEVELS = 256
+_ENDS = {"int8": (-128, 127), "uint8": (0, 255)}
 _SIGNED_TOP = 127
 _WIDENED = 32
 """Sums of sums before one of them becomes a tensor: the text of a chain is written once."""
@@ -37,11 +38,14 @@ class Runtime:
         name: as ``--for`` has it.
         symmetric: activations are int8 with zero point 0; else uint8 with any.
         integer_bias: biases are int32 with the scales of the products; else float.
+        integer_clip: limits of fewer than 8 bits are a Clip of the 8 bit tensor, which leaves the
+            product in front of it to a kernel; else a Clip of floats.
     """
 
     name: str
     symmetric: bool = False
     integer_bias: bool = True
+    integer_clip: bool = True
 
 
 RUNTIMES = {
@@ -49,7 +53,7 @@ RUNTIMES = {
     for runtime in (
         Runtime("onnxruntime"),
         Runtime("openvino"),
-        Runtime("tensorrt", symmetric=True, integer_bias=False),
+        Runtime("tensorrt", symmetric=True, integer_bias=False, integer_clip=False),
     )
 }
 
@@ -66,7 +70,7 @@ class Quantized:
     @property
     def range(self) -> tuple[float, float]:
         """Smallest and largest integer that it can hold."""
-        least, most = (-128, 127) if self.dtype == "int8" else (0, 255)
+        least, most = _ENDS[self.dtype]
         return (least - self.zero_point) * self.scale, (most - self.zero_point) * self.scale
 
     def moved(self, addend: Floats) -> Quantized | None:
@@ -74,7 +78,7 @@ class Quantized:
         if addend.size != 1:
             return None
         zero = self.zero_point - float(addend.reshape(())) / self.scale
-        least, most = (-128, 127) if self.dtype == "int8" else (0, 255)
+        least, most = _ENDS[self.dtype]
         fits = zero.is_integer() and least <= zero <= most and self.zero_point != 0
         return replace(self, zero_point=int(zero)) if fits else None
 
@@ -246,8 +250,11 @@ class QdqEmitter(GridEmitter):
         if real.like is not None:
             zero, unit, dtype = real.like.zero_point, real.like.scale, real.like.dtype
         saturates = self._saturates(zero, unit, dtype, low, high)
-        if real.clip is not None and saturates:
+        clip = real.clip
+        if clip is not None and (saturates or self.runtime.integer_clip):
             real = replace(real, clip=None, written={})
+            if not saturates:
+                return self._limited(self._quantize(real, low, high), clip)
         if dtype == "int8" and low == 0 and saturates:
             # Symmetric int8 has levels below 0, which a clip at 0 must not give.
             name = self.node("Relu", [real.emit(self, np.ones(()))])
@@ -257,6 +264,13 @@ class QdqEmitter(GridEmitter):
             return Quantized(self.quantize(real.source, zero, step, dtype), zero, unit, dtype)
         name = real.emit(self, np.ones(()))
         return Quantized(self.quantize(name, zero, unit, dtype), zero, unit, dtype)
+
+    def _limited(self, tensor: Quantized, limits: tuple[float, float]) -> Quantized:
+        """Clip of an 8 bit tensor, to limits in the unit of its integers."""
+        zero, dtype = tensor.zero_point, tensor.dtype
+        ends = [int(np.clip(round(end / tensor.scale) + zero, *_ENDS[dtype])) for end in limits]
+        constants = [self.writer.constant(np.asarray(end, dtype)) for end in ends]
+        return replace(tensor, name=self.node("Clip", [tensor.name, *constants]))
 
     def quantize(self, name: str, zero_point: int, scale: float, dtype: str) -> str:
         """QuantizeLinear of a float tensor."""
@@ -274,7 +288,7 @@ class QdqEmitter(GridEmitter):
 
     def _saturates(self, zero: int, unit: float, dtype: str, low: int, high: int) -> bool:
         """Whether 8 bits limit to [low, high] themselves, but for one level."""
-        least, most = (-128, 127) if dtype == "int8" else (0, 255)
+        least, most = _ENDS[dtype]
         ends = (least - zero) * unit, (most - zero) * unit
         # A Relu stands before int8 that has no level for a limit at 0.
         below = low - 1 <= ends[0] or (low == 0 and dtype == "int8")

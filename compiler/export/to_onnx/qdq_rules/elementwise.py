@@ -34,12 +34,15 @@ def cast(step: Step, grid: QdqEmitter) -> Real | None:
 
 
 def _quantized_input(step: Step, grid: QdqEmitter) -> Real | None:
-    """cast(clip(round(multiply(x, r)))): x itself, which QuantizeLinear scales."""
+    """cast(clip(round(multiply(x, r)))): x itself, which QuantizeLinear scales and 8 bits limit."""
     value, factor = step.args[0], 1.0
+    limits = None
     for name in ("clip", "round"):
         if value.producer is None or value.producer.name != name:
             return None
+        limits = limits or value.producer.attrs
         value = value.producer.args[0]
+    assert limits is not None
     producer = value.producer
     if producer is not None and producer.name == "multiply" and _number(producer.args[1]):
         value, factor = producer.args[0], _number(producer.args[1])
@@ -47,7 +50,7 @@ def _quantized_input(step: Step, grid: QdqEmitter) -> Real | None:
         return None
     name = grid.name(value)
     real = Real.of(lambda scale, addend: scaled(name, scale, addend, grid)).times(factor)
-    return replace(real, source=name)
+    return replace(real, source=name, clip=(limits.a_min, limits.a_max))
 
 
 def _number(value: Value) -> float:

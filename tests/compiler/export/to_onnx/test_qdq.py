@@ -52,6 +52,8 @@ def outputs(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
         {"rounding": "TONEAREST"},
         {"weight_granularity": "tensor", "avg_pool_round": False},
         {"nbit_weight": 4, "keep_output_wide": False},
+        {"nbit_input": 4},
+        {"nbit_input": 6, "activation_scheme": "symmetric", "rounding": "TONEAREST"},
     ],
     ids=str,
 )
@@ -67,11 +69,14 @@ def test_outputs_are_near_those_of_the_module(changes: dict[str, object]) -> Non
         assert np.mean(found.argmax(axis=1) == wanted.argmax(axis=1)) >= 0.98
 
 
-def test_onnxruntime_finds_its_kernels_everywhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{}, {"nbit_input": 4}, {"nbit_input": 6}], ids=str)
+def test_onnxruntime_finds_its_kernels_everywhere(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 3
-    data = to_qdq_onnx(digits().module).model.SerializeToString()
+    data = to_qdq_onnx(digits(**changes).module).model.SerializeToString()
     onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     nodes = onnx.load(tmp_path / "optimized.onnx").graph.node
     kinds = collections.Counter(node.op_type for node in nodes)
