@@ -18,6 +18,7 @@ from compiler.errors import (
 )
 from compiler.ir.blob import ModuleBlob
 from compiler.ir.module import IRModule
+from compiler.qtypes.channel_ranges import rounding_to_arrays
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Candidate, ChannelStats, build_candidate
 from compiler.quantize.calibration.collect_stats import float_executor
@@ -48,6 +49,7 @@ class Runnable:
         hardware: its cost on the accelerator of the request, if that names one.
         cost: bytes of its packed weights and its bit operations; None for the float model.
         module: what ships; None where nothing was realised.
+        rounding: what rounding of its weights has found, as arrays.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -58,6 +60,7 @@ class Runnable:
     hardware: Mapping[str, float] | None = None
     cost: Mapping[str, float] | None = None
     module: IRModule | None = None
+    rounding: Mapping[str, NDArray[Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,6 +151,7 @@ class Builder:
             _hardware(candidate, request.hardware),
             size_figures(candidate),
             None if candidate.integer is None else candidate.module,
+            rounding_to_arrays(candidate.context.rounded),
         )
 
 

@@ -84,6 +84,7 @@ class EvaluationActor:
             run_samples=batch_size(runnable.inputs),
             hardware=runnable.hardware,
             cost=cost,
+            rounding=runnable.rounding if request.return_rounding else None,
         )
 
 

@@ -136,6 +136,7 @@ class EvaluationRequest:
             them, where the candidate's cost on that accelerator is wanted.
         latency: time the candidate on the engine ("latency") and as C ("c_latency"); of an
             evaluation in parts, the first part does.
+        return_rounding: send back what rounding of weights has found, so that nobody fits again.
         module: bytes of a .qmod, or their handle, to run in place of the candidate: by the
             evaluator "reference", or else by the fastest executor that is exact (``QModule.run``).
     """
@@ -155,6 +156,7 @@ class EvaluationRequest:
     part: tuple[int, int] = (0, 1)
     hardware: tuple[str, str] | None = None
     latency: tuple[str, ...] = ()
+    return_rounding: bool = False
     module: bytes | Handle | None = None
 
 
@@ -178,6 +180,7 @@ class EvaluationResult:
         cost: ``model_bytes`` (of packed weights) and ``bit_operations``, and where it was asked for
             ``latency_ms`` and ``c_latency_ms``, CPU milliseconds a sample; None for the float
             model.
+        rounding: arrays of ``rounding_to_arrays``, where they were asked for.
     """
 
     sums: Mapping[str, Mapping[str, float]]
@@ -193,3 +196,4 @@ class EvaluationResult:
     run_samples: int = 1
     hardware: Mapping[str, float] | None = None
     cost: Mapping[str, float] | None = None
+    rounding: Mapping[str, NDArray[Any]] | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+Levels = NDArray[np.int8 | np.int32]
 
 _FITS: Final = 8
 
@@ -20,19 +22,61 @@ class Fits:
     """
 
     def __init__(self) -> None:
-        self._levels: dict[bytes, NDArray[np.int8 | np.int32]] = {}
+        self._levels: dict[bytes, Levels] = {}
 
-    def get(self, key: bytes, make: Callable[[], NDArray[np.float64]]) -> NDArray[np.float64]:
+    def get(self, key: bytes, make: Callable[[], NDArray[np.float64]]) -> Levels:
         """Whole numbers below 2^31 that are known under ``key``, or made now."""
         levels = self._levels.pop(key, None)
         if levels is None:
-            made = make()
-            narrow = np.abs(made).max(initial=0) <= np.iinfo(np.int8).max
-            levels = made.astype(np.int8 if narrow else np.int32)
+            levels = narrowed(make())
         self._levels[key] = levels  # the one that was used last stands last
         while len(self._levels) > _FITS:
             self._levels.pop(next(iter(self._levels)), None)
-        return levels.astype(np.float64)
+        return levels
+
+
+def narrowed(levels: NDArray[np.float64]) -> Levels:
+    """Whole numbers below 2^31 in the narrower of int8 and int32 that holds them."""
+    narrow = np.abs(levels).max(initial=0) <= np.iinfo(np.int8).max
+    return levels.astype(np.int8 if narrow else np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundedWeight:
+    """What rounding has found for one weighted operator.
+
+    Attributes:
+        levels: whole numbers, (groups, outputs, taps).
+        mean_error: what the mean output is too large by with these levels, float64 (outputs,), in
+            real units; None where that is not measured with the levels.
+    """
+
+    levels: Levels
+    mean_error: NDArray[np.float64] | None = None
+
+
+Rounding = dict[int, RoundedWeight]
+"""What was found for weighted operators, by their place in visiting order."""
+
+
+def rounding_to_arrays(rounding: Rounding) -> dict[str, NDArray[Any]]:
+    """Flat arrays; no pickle."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for place, one in rounding.items():
+        arrays[f"levels.{place}"] = one.levels
+        if one.mean_error is not None:
+            arrays[f"mean_error.{place}"] = one.mean_error
+    return arrays
+
+
+def rounding_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Rounding:
+    """Inverse of ``rounding_to_arrays``."""
+    named = (name.partition(".") for name in arrays)
+    return {
+        int(place): RoundedWeight(arrays[f"levels.{place}"], arrays.get(f"mean_error.{place}"))
+        for kind, _, place in named
+        if kind == "levels"
+    }
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from compiler.ir.expr import Call, Expr, is_op_call
-from compiler.qtypes.channel_ranges import ChannelRanges
+from compiler.qtypes.channel_ranges import ChannelRanges, Rounding
 from compiler.qtypes.qconfig import QConfig, current_qconfig
 from compiler.qtypes.report import QuantizeReport
 
@@ -31,6 +31,8 @@ class QuantizeContext:
         channel_ranges: data of each weighted operator in visiting order, where the QConfig asks
             for them.
         input_sample: some of the calibration inputs, where the QConfig asks for them.
+        rounded: what rounding of weights has found; what is given in front of the run is taken as
+            it is, and nothing is fitted to it.
         truncated: simulated_quantize call → what shifts without rounding lose there
             (``lost_by_truncation``), once realised.
         report: what stays float and why, and the scales chosen.
@@ -45,6 +47,7 @@ class QuantizeContext:
     stopped: bool = False
     channel_ranges: tuple[ChannelRanges, ...] = ()
     input_sample: InputSample | None = None
+    rounded: Rounding = field(default_factory=dict)
     truncated: dict[Expr, Any] = field(default_factory=dict)
     report: QuantizeReport = field(default_factory=QuantizeReport)
 

@@ -34,7 +34,13 @@ from compiler.ir.module import IRModule
 from compiler.ir.rebuild import substitute
 from compiler.ops.annotation.attach_simulated_quantize import quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
-from compiler.qtypes.channel_ranges import ChannelRanges, InputGram
+from compiler.qtypes.channel_ranges import (
+    ChannelRanges,
+    InputGram,
+    RoundedWeight,
+    Rounding,
+    narrowed,
+)
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.quantize._bias_correction import biases_of, corrected_bias
 from compiler.quantize._prefix_runs import PrefixRuns
@@ -60,6 +66,7 @@ def round_sequentially(
     ranges: Sequence[ChannelRanges],
     sample: InputSample | None,
     correct_biases: bool = False,
+    rounded: Rounding | None = None,
 ) -> IRModule:
     """The simulated module with rounded weights, and biases for what the weights still lose.
 
@@ -68,6 +75,7 @@ def round_sequentially(
         ranges: of the data of each weighted operator, in visiting order.
         sample: calibration inputs.
         correct_biases: biases take the mean errors.
+        rounded: what is known already; what is fitted is added.
     Raises:
         CalibrationError: there is no sample.
     """
@@ -79,21 +87,23 @@ def round_sequentially(
     main: Function = simulated["main"]
     runs = PrefixRuns(main, sample)
     biases = biases_of(main) if correct_biases else {}
+    known = {} if rounded is None else rounded
     layers = zip(weighted_calls(main), column_rules(main), ranges, strict=True)
-    for (call, _), rule, one in layers:
+    for place, ((call, _), rule, one) in enumerate(layers):
         point = call.args[1]
         if rule is None or quantize_kind(point) != QAnnotateKind.WEIGHT or point in runs.replaced:
             continue
-        runs.advance(call)
         assert isinstance(point, Call)
         bias = biases.get(call)
-        seen = _Seen.of(runs, call.args[0], rule, units_of(one))
         held = PointRows.of(point, rule)
-        levels = _levels(held, seen, centred=bias is not None)
-        runs.replaced[point] = held.point_of(levels)
-        if bias is not None:
-            error = seen.mean_error(held.rows, levels) * held.scales
-            runs.replaced[bias] = corrected_bias(bias, call, error.reshape(-1))
+        if place not in known:
+            runs.advance(call)
+            seen = _Seen.of(runs, call.args[0], rule, units_of(one))
+            known[place] = _rounded(held, seen, bias is not None)
+        found = known[place]
+        runs.replaced[point] = held.point_of(found.levels)
+        if bias is not None and found.mean_error is not None:
+            runs.replaced[bias] = corrected_bias(bias, call, found.mean_error)
     changed = main.with_fields(body=substitute(main.body, runs.replaced))
     return infer_module(simulated.with_function("main", changed))
 
@@ -108,12 +118,15 @@ def sequential_products(mod: IRModule) -> int:
     return total
 
 
-def _levels(held: PointRows, seen: _Seen, centred: bool) -> Floats:
+def _rounded(held: PointRows, seen: _Seen, centred: bool) -> RoundedWeight:
+    """Levels, of deviations from the mean if centred, and then the mean error they leave."""
     rows = cut_rows(held.rows, seen.gram)
     hessian = seen.gram.matrix(centred)
     wanted = (rows @ seen.cross(centred)).transpose(0, 2, 1)
     moved = rows + np.linalg.solve(damped(hessian, _DAMPING), wanted).transpose(0, 2, 1)
-    return joined_rows(reconstructed(moved, hessian, held.limit), held.rows.shape)
+    levels = joined_rows(reconstructed(moved, hessian, held.limit), held.rows.shape)
+    error = (seen.mean_error(held.rows, levels) * held.scales).reshape(-1) if centred else None
+    return RoundedWeight(narrowed(levels), error)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +28,26 @@ from compiler.ir.rebuild import substitute
 from compiler.ops.annotation.attach_simulated_quantize import point_attrs, quantize_kind
 from compiler.ops.rules.input_columns import InputColumns
 from compiler.ops.rules.integer_calls import along_axis
-from compiler.qtypes.channel_ranges import ChannelRanges, InputGram
+from compiler.qtypes.channel_ranges import (
+    ChannelRanges,
+    InputGram,
+    Levels,
+    RoundedWeight,
+    Rounding,
+)
 from compiler.qtypes.kind import QAnnotateKind
 from compiler.quantize._reconstruction import reconstructed
 from compiler.quantize.calibration.input_grams import column_rules
 from compiler.quantize.calibration.weighted_calls import weighted_calls
 
+Number = TypeVar("Number", bound=np.generic)
+
 
 def round_weights(
-    simulated: IRModule, ranges: Sequence[ChannelRanges], centred: bool = False
+    simulated: IRModule,
+    ranges: Sequence[ChannelRanges],
+    centred: bool = False,
+    rounded: Rounding | None = None,
 ) -> IRModule:
     """The simulated module with adaptively rounded weights.
 
@@ -43,25 +55,31 @@ def round_weights(
         simulated: result of ``bind_scales``.
         ranges: of the data of each weighted operator, in visiting order, products included.
         centred: judge errors by their deviation from their mean.
+        rounded: levels that are known already; those that are fitted are added.
     Raises:
         CalibrationError: products were not measured.
     """
     main: Function = simulated["main"]
     replaced: dict[Expr, Expr] = {}
+    known = {} if rounded is None else rounded
     calls = [call for call, _ in weighted_calls(main)]
-    for call, rule, one in zip(calls, column_rules(main), ranges, strict=True):
+    layers = zip(calls, column_rules(main), ranges, strict=True)
+    for place, (call, rule, one) in enumerate(layers):
         point = call.args[1]
-        if rule is None or quantize_kind(point) != QAnnotateKind.WEIGHT:
+        # A weight that two layers read is fitted to the first.
+        if rule is None or quantize_kind(point) != QAnnotateKind.WEIGHT or point in replaced:
             continue
-        if one.gram is None:
-            raise CalibrationError(
-                'weight_rounding="adaptive" needs products of what weights read',
-                where=describe(call),
-                fix="measure them with channel_stats(mod, dataset, grams=True)",
-            )
         assert isinstance(point, Call)
-        if point not in replaced:  # a weight that two layers read is fitted to the first
-            replaced[point] = _rounded(point, rule, one.gram, centred)
+        held = PointRows.of(point, rule)
+        if place not in known:
+            if one.gram is None:
+                raise CalibrationError(
+                    'weight_rounding="adaptive" needs products of what weights read',
+                    where=describe(call),
+                    fix="measure them with channel_stats(mod, dataset, grams=True)",
+                )
+            known[place] = RoundedWeight(_levels(held, one.gram, centred))
+        replaced[point] = held.point_of(known[place].levels)
     changed = main.with_fields(body=substitute(main.body, replaced))
     return infer_module(simulated.with_function("main", changed))
 
@@ -98,21 +116,20 @@ class PointRows:
         scales = rule.rows(np.broadcast_to(along, held.data.shape))[:, :, 0]
         return PointRows(point, rule, rule.rows(held.data / along), scales, int(high.data))
 
-    def point_of(self, levels: NDArray[np.float64]) -> Call:
+    def point_of(self, levels: Levels) -> Call:
         """The point around other weights, whole numbers of the shape of ``rows``."""
         held = self.point.args[0]
         data = self.rule.weight(levels * self.scales[:, :, None]).astype(np.float32)
         return self.point.with_fields(args=(Constant(data, span=held.span), *self.point.args[1:]))
 
 
-def _rounded(point: Call, rule: InputColumns, gram: InputGram, centred: bool) -> Call:
-    held = PointRows.of(point, rule)
+def _levels(held: PointRows, gram: InputGram, centred: bool) -> Levels:
     rows, limit = held.rows, held.limit
     key = hashlib.sha256(rows.tobytes() + gram.unit.tobytes() + b"%d %d" % (limit, centred))
     found = gram.fits.get(
         key.digest(), lambda: reconstructed(cut_rows(rows, gram), gram.matrix(centred), limit)
     )
-    return held.point_of(joined_rows(found, rows.shape))
+    return joined_rows(found, rows.shape)
 
 
 def cut_rows(rows: NDArray[np.float64], gram: InputGram) -> NDArray[np.float64]:
@@ -123,9 +140,9 @@ def cut_rows(rows: NDArray[np.float64], gram: InputGram) -> NDArray[np.float64]:
     return np.asarray(cut.reshape(-1, outputs, inside))
 
 
-def joined_rows(blocks: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
+def joined_rows(blocks: NDArray[Number], shape: tuple[int, ...]) -> NDArray[Number]:
     """The inverse of ``cut_rows``."""
     groups, outputs, taps = shape
     inside = blocks.shape[2]
     apart = blocks.reshape(groups, taps // inside, outputs, inside)
-    return np.asarray(apart.transpose(0, 2, 1, 3).reshape(shape))
+    return apart.transpose(0, 2, 1, 3).reshape(shape)

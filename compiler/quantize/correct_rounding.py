@@ -44,10 +44,11 @@ def corrected(simulated: IRModule, run: QuantizeContext) -> IRModule:
     if not ranges:
         return simulated
     if cfg.weight_rounding == "sequential":
-        return round_sequentially(simulated, ranges, run.input_sample, cfg.bias_correction)
+        sample, centred = run.input_sample, cfg.bias_correction
+        return round_sequentially(simulated, ranges, sample, centred, run.rounded)
     rounded = simulated
     if cfg.weight_rounding == "adaptive":
-        rounded = round_weights(simulated, ranges, centred=cfg.bias_correction)
+        rounded = round_weights(simulated, ranges, cfg.bias_correction, run.rounded)
     if cfg.bias_correction:
         return correct_biases(rounded, ranges, simulated)
     return rounded

@@ -349,6 +349,8 @@ class Driver:
                 self.stages.begin(trial.stage)
             self.context.progress.advance(1, self._best_note(trial.stage))
             self.control.on_trial(trial)
+        best = self.queue.trials.best
+        self.evaluations.forget_roundings(None if best is None else best.number)
 
     def _best_note(self, stage: str | None = None) -> str:
         best = self.queue.trials.best

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
+
+from numpy.typing import NDArray
 
 from qsearch.errors import SearchFailedError
 from qsearch.progress import Progress
@@ -110,11 +112,13 @@ class Evaluations:
         pool: where they run.
         evaluator: how requests are made and answers read.
         pruner: when to leave the rest of a trial.
+        roundings: what rounding of weights found, as arrays, by number of the trial.
     """
 
     pool: WorkerPool
     evaluator: Evaluator
     pruner: Pruner
+    roundings: dict[int, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     _running: dict[int, _Run] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -173,11 +177,18 @@ class Evaluations:
             return None
         self._leave(run)
         kept = [run.results[part] for part in range(max(run.scored, 1))]
-        outcome = self.evaluator.outcome(run.trial, merge(kept), now - run.since, reason)
+        merged = merge(kept)
+        if merged.rounding:
+            self.roundings[run.trial.number] = merged.rounding
+        outcome = self.evaluator.outcome(run.trial, merged, now - run.since, reason)
         return Ended(run.trial, outcome, _shards(kept, run.parts))
 
+    def forget_roundings(self, but: int | None) -> None:
+        """Forget what rounding found for all trials but one, which may win."""
+        self.roundings = {n: found for n, found in self.roundings.items() if n == but}
+
     def clear(self) -> None:
-        """Forget all; the pool was told to stop."""
+        """Forget all that runs; the pool was told to stop."""
         self._running.clear()
 
     def _run_of(self, tag: Hashable) -> _Run | None:

@@ -115,6 +115,7 @@ class Evaluator:
             channels=self.channels_of(qconfig),
             hardware=self.hardware,
             latency=self.latency,
+            return_rounding=True,
         )
         return split(request, self.parts)
 
@@ -259,6 +260,7 @@ def split(request: EvaluationRequest, parts: int) -> list[EvaluationRequest]:
             part=(part, parts),
             collapse_after=request.collapse_after if part == 0 else None,
             return_outputs=True,
+            return_rounding=request.return_rounding and part == 0,
         )
         for part in range(parts)
     ]

@@ -385,7 +385,9 @@ class Session:
         if self._written == key:
             return
         qconfig = QConfig.from_dict(best.qconfig)
-        module, self._float_ops = build_winner(self._calibration, qconfig)
+        found = self._driver.evaluations.roundings if self._driver is not None else {}
+        rounding = found.get(best.number)
+        module, self._float_ops = build_winner(self._calibration, qconfig, rounding)
         write_winner(self._folder, module, qconfig, self._prepared, outputs_sha256, self._signer)
         self._written = key
 

@@ -21,6 +21,8 @@ from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.ir.analysis import post_order
 from compiler.ir.module import IRModule
 from compiler.ir.ty import tensor_fields
+from compiler.qtypes.channel_ranges import rounding_from_arrays
+from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from compiler.runtime.artifact import QModule, Sample
@@ -103,13 +105,18 @@ class Emitted:
         }
 
 
-def build_winner(calibration: Calibration, qconfig: QConfig) -> tuple[IRModule, tuple[str, ...]]:
+def build_winner(
+    calibration: Calibration, qconfig: QConfig, rounding: Mapping[str, NDArray[Any]] | None = None
+) -> tuple[IRModule, tuple[str, ...]]:
     """The module to ship, partitioned where the configuration says so, and what stayed float.
 
+    Args:
+        rounding: what a worker's rounding of the weights found; None rounds them here.
     Raises:
         NotFullyIntegralError: ``fully_integral`` was asked for and float is left.
     """
-    candidate = calibration.candidate(qconfig)
+    run = QuantizeContext(qconfig, rounded=rounding_from_arrays(rounding or {}))
+    candidate = calibration.candidate(qconfig, run)
     if qconfig.partition_conversions == "fully_integral":
         check_integers_only(candidate.module)
     left = candidate.report.float_ops

@@ -43,6 +43,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "calibration: kernels in C, checks of the written file": 259,
     "calibration: rescaled networks counted in the passes of the plain one": 177,
     "launch: bounds of rounding and examination, latency by engine and in C": 95,
+    "launch: the winner's rounding travels, thresholds and ranges remembered": 80,
     "dashboard: table, plots in the browser": -192,
     "ray: a head that ended": 8,
     "own code in every worker (--import)": 430,

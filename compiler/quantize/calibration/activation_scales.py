@@ -51,12 +51,15 @@ def activation_scales(stats: CalibrationStats, qconfig: QConfig) -> NDArray[np.f
         two_sided = narrow and not unsigned and qconfig.activation_scheme == "asymmetric"
         # All levels on one side are the positive half of a grid of one more bit.
         nbit += unsigned
-        key = (*choices, int(tensor), nbit, unsigned, two_sided)
+        key = (*choices, int(tensor), nbit)
         if key not in stats.memo:
-            threshold = mode(one, qconfig, nbit) or 1.0
-            ends = (0.0 if unsigned else -threshold, threshold)
-            stats.memo[key] = threshold, *ends
-            if two_sided:
-                stats.memo[key] = threshold, *two_sided_range(one, qconfig, nbit)
-        rows[:, point] = stats.memo[key]
+            stats.memo[key] = mode(one, qconfig, nbit)
+        threshold = stats.memo[key] or 1.0
+        ends = (0.0 if unsigned else -threshold, threshold)
+        if two_sided:
+            if (*key, "ends") not in stats.memo:
+                found = two_sided_range(one, qconfig, nbit, float(stats.memo[key]))
+                stats.memo[*key, "ends"] = found
+            ends = stats.memo[*key, "ends"]
+        rows[:, point] = threshold, *ends
     return rows[0] if even else rows.reshape(-1)

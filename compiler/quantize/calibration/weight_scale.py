@@ -7,8 +7,9 @@ Source: Relay v0.10 quantize/_calibrate.py.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +52,25 @@ def mse_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np
     """The clipping threshold with the least squared error, in hundredths of the widest range.
 
     The widest range puts max|w| on the last level, 2^(bits - 1) - 1. Fifteen coarse steps from 30 %
-    to 100 % of it, then single hundredths around the best of each row.
+    to 100 % of it, then single hundredths around the best of each row. What was found for the same
+    weights last is remembered: most candidates of a search share them.
     """
+    rows = np.ascontiguousarray(rows)
+    content = hashlib.sha256(rows)
+    content.update(largest.tobytes())
+    key = content.digest(), rows.shape, nbit
+    found = _found.pop(key, None)
+    _found[key] = found = _least_mse(rows, largest, nbit) if found is None else found
+    while len(_found) > _REMEMBERED:
+        _found.pop(next(iter(_found)), None)
+    return found.copy()
+
+
+_REMEMBERED: Final = 1024
+_found: dict[tuple[bytes, tuple[int, ...], int], NDArray[np.float32]] = {}
+
+
+def _least_mse(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np.float32]:
     magnitudes = np.abs(rows)
     levels = 2.0 ** (nbit - 1)
     widest = (largest * (levels / (levels - 1))).astype(np.float32)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import qsearch
+from compiler.quantize import _sequential_rounding, _weight_rounding
+from compiler.quantize._reconstruction import reconstructed
 from qsearch.data import prepare_data
 from qsearch.search import winner
 from workers.datasets.protocol import InputSpec
@@ -24,3 +29,24 @@ def test_sample_inputs_stay_within_their_bytes_but_for_the_first(
     monkeypatch.setattr(winner, "_MAX_BYTES", limit)
     found = winner.runs_of(winner.sample_inputs(data, (SPEC,)), ["x"])
     np.testing.assert_array_equal(np.concatenate([run["x"] for run in found]), rows[:kept])
+
+
+@pytest.mark.parametrize("rounding", ["adaptive", "sequential"])
+def test_the_weights_of_the_winner_are_rounded_once(
+    rounding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = []
+
+    def counted(*args: Any) -> Any:
+        fitted.append(args)
+        return reconstructed(*args)
+
+    for module in (_weight_rounding, _sequential_rounding):
+        monkeypatch.setattr(module, "reconstructed", counted)
+    space = {"fields": {"weight_rounding": [rounding], "calibrate_mode": ["max"]}}
+    out = tmp_path / "run"
+    qsearch.launch("digits", trials=1, space=space, pool="inline", out=out)
+    with_weights = 4
+    assert len(fitted) == with_weights
+    report = json.loads((out / "report.json").read_text())
+    assert report["emitted"]["equal_outputs"] == 1.0
