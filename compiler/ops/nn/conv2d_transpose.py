@@ -139,7 +139,7 @@ def conv2d_transpose_numpy(attrs: Conv2DTransposeAttrs, args: Arrays, out_type: 
     assert isinstance(out_type, TensorType)
     data = args[0].transpose(axes_of(OP, attrs.data_layout, "NCHW", "data_layout"))
     weight = args[1].transpose(axes_of(OP, attrs.kernel_layout, "IOHW", "kernel_layout"))
-    kernel = _turned(weight, attrs.groups)
+    kernel = turned_kernel(weight, attrs.groups)
     spread = _spread(data, attrs, (weight.shape[2], weight.shape[3]))
     out = convolve(
         spread, kernel, (1, 1), (0, 0, 0, 0), attrs.dilation, attrs.groups, out_type.dtype
@@ -147,7 +147,7 @@ def conv2d_transpose_numpy(attrs: Conv2DTransposeAttrs, args: Arrays, out_type: 
     return [out.transpose(["NCHW".index(c) for c in attrs.out_layout or attrs.data_layout])]
 
 
-def _turned(weight: NDArray[Any], groups: int) -> NDArray[Any]:
+def turned_kernel(weight: NDArray[Any], groups: int) -> NDArray[Any]:
     """(C, O/G, kh, kw) as the kernel (O, C/G, kh, kw) of the convolution, taps reversed."""
     c, per_group, kh, kw = weight.shape
     grouped = weight.reshape(groups, c // groups, per_group, kh, kw)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from compiler.ir.dataflow import Step
+from compiler.targets.engine.transposed import transposed
 from compiler.targets.engine.values import Item
 from compiler.targets.engine.views import Shape
 
@@ -14,6 +15,7 @@ MOST_IMAGES: Final = 64
 
 _IMAGES: Final = {
     "nn.conv2d": "data_layout",
+    "nn.conv2d_transpose": "data_layout",
     "nn.max_pool2d": "layout",
     "nn.avg_pool2d": "layout",
     "nn.global_avg_pool2d": "layout",
@@ -44,10 +46,13 @@ def axis_order(item: Item) -> Shape:
     return tuple(range(len(item.shape)))
 
 
-def image_padding(step: Step) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(top, bottom), (left, right) of a convolution."""
+def conv_padding(step: Step, item: Item) -> tuple[int, int, int, int]:
+    """(top, left, bottom, right) of zeros that a convolution reads around an item."""
+    found = transposed(step)
+    if found is not None and found.value.type.concrete_shape == item.shape:
+        return found.padding()
     top, left, bottom, right = step.attrs.padding
-    return (top, bottom), (left, right)
+    return top, left, bottom, right
 
 
 def wanted_padding(item: Item) -> tuple[list[tuple[int, int]], int]:
@@ -64,9 +69,10 @@ def wanted_padding(item: Item) -> tuple[list[tuple[int, int]], int]:
             return list(width[0]), width[1]
     for step in item.readers:
         layout = layout_of(step)
-        if step.name != "nn.conv2d" or rank != 4 or layout is None:
+        if "conv2d" not in step.name or rank != 4 or layout is None:
             continue
-        for letter, (before, after) in zip("HW", image_padding(step)):
+        top, left, bottom, right = conv_padding(step, item)
+        for letter, before, after in (("H", top, bottom), ("W", left, right)):
             axis = layout.index(letter)
             pads[axis] = (max(pads[axis][0], before), max(pads[axis][1], after))
     return pads, 0

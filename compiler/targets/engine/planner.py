@@ -24,6 +24,7 @@ from compiler.ops.rules.numpy_compute import FNumpyCompute
 from compiler.targets.engine.elementwise import emit_program, scaled_epilogue
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.plan import Emitter, Plan
+from compiler.targets.engine.transposed import transposed
 from compiler.targets.engine.values import (
     INT64,
     Chain,
@@ -166,8 +167,13 @@ class Planner:
                     needed.add(self.root(arg))
                     self.readers.setdefault(self.root(arg), []).append(step)
         self._needed_outside = {self.root(v) for v in self.flow.outputs}
-        # Layouts and borders are asked for by what stands behind casts.
+        # Layouts and borders are asked for by what stands behind casts and zeros in between.
         self.behind = {v: steps[:_ASKED] for v, steps in self.readers.items()}
+        for step in alive:
+            spread = transposed(step)
+            if spread is not None:
+                source = self.root(spread.value)
+                self.behind[source] = (self.behind[source] + [step])[:_ASKED]
         for step in alive:
             if step.name == "cast":
                 after = self.behind.get(step.results[0], [])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product as pairs
 from math import prod
 from typing import Any
 
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
 from compiler.ir.dataflow import Step
+from compiler.ops.nn.conv2d_transpose import turned_kernel
 from compiler.targets.engine.elementwise import put_epilogue
 from compiler.targets.engine.layouts import MOST_IMAGES, channels_last
 from compiler.targets.engine.packing import (
@@ -24,6 +27,7 @@ from compiler.targets.engine.packing import (
 )
 from compiler.targets.engine.plan import MOST_ARENA, Address
 from compiler.targets.engine.planner import FORM, Planner, rule
+from compiler.targets.engine.transposed import Transposed, transposed
 from compiler.targets.engine.values import Chain, Epilogue, Item, Product, constant
 from compiler.targets.engine.views import View, merged_axes
 
@@ -124,11 +128,17 @@ def _zero_term(planner: Planner, view: View, weight: Array) -> Array:
 # ---- convolutions -----------------------------------------------------------------------------
 
 
-@rule("nn.conv2d")
+@rule("nn.conv2d", "nn.conv2d_transpose")
 def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Depthwise ones by taps, all others as products over the runs of a window."""
+    """Depthwise ones by taps, all others as products over the runs of a window.
+
+    A transposed one is such a convolution for every place modulo its stride.
+    """
     attrs: Any = step.attrs
     data, kernel = args
+    spread = transposed(step)
+    if spread is not None:
+        data = planner.item(planner.root(spread.value))
     layout, out_layout = attrs.data_layout, attrs.out_layout or attrs.data_layout
     if kernel.data is None or data.data is not None or len(data.shape) != 4:
         return False
@@ -136,7 +146,10 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
         return False
     if sorted(attrs.kernel_layout) != sorted("OIHW"):
         return False
-    weight = kernel.data.transpose([attrs.kernel_layout.index(c) for c in "OIHW"])
+    turned = step.name == "nn.conv2d_transpose"
+    letters = "IOHW" if turned else "OIHW"
+    weight = kernel.data.transpose([attrs.kernel_layout.index(c) for c in letters])
+    weight = turned_kernel(weight, attrs.groups) if turned else weight
     if not _fits(weight, data) or data.shape[layout.index("N")] > MOST_IMAGES:
         return False
     channels, inner, height, width = weight.shape
@@ -146,24 +159,52 @@ def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
     if attrs.groups > _MOST_GROUPS and not depthwise:
         return False
     flat = weight.reshape(channels, -1)
+    padding = attrs.padding if spread is None else spread.padding()
 
     def product_of(part: Item) -> Item | None:
         def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
-            source = _bordered(planner, part, layout, attrs.padding)
+            source = _bordered(planner, part, layout, padding)
             source = source.permuted([layout.index(c) for c in "NHWC"])
             out = planner.emitter.allocate(item, channels_last(out_layout))
             target = out.permuted(channels_last(out_layout))
-            bias = _zero_term(planner, source, flat)
             groups = 1 if depthwise else attrs.groups
-            fields = put_epilogue(planner, epilogue, product, item, groups, bias)
             write = _write_depthwise if depthwise else _write_convolution
-            write(planner, attrs, weight, source, target, fields)
+            whole = [(attrs, weight, source, target)]
+            parts = whole if spread is None else _phases(spread, attrs, weight, source, target)
+            for how, taps, one, made in parts:
+                bias = _zero_term(planner, source, taps.reshape(channels, -1))
+                fields = put_epilogue(planner, epilogue, product, item, groups, bias)
+                write(planner, how, taps, one, made, fields)
             return out
 
         return _waiting(planner, step, flat, part, out_layout.index("C"), emit, out_layout)
 
     parts = [(factor, product_of(part)) for factor, part in byte_parts(planner, data)]
     return _settle_parts(planner, step, parts)
+
+
+def _phases(
+    spread: Transposed, attrs: Any, weight: Array, source: View, target: View
+) -> Iterator[tuple[Any, Array, View, View]]:
+    """Attributes, weight, source and target of the convolutions of a transposed one.
+
+    Args:
+        source: batch, rows, columns, channels, with ``spread.padding()`` around them.
+        target: of the whole result, in the same order.
+    """
+    top, left, _, _ = spread.padding()
+    rows, columns = spread.rows, spread.columns
+    for (y, row), (x, column) in pairs(enumerate(rows.phases()), enumerate(columns.phases())):
+        taps = weight[:, :, row.taps][:, :, :, column.taps]
+        if not taps.size:
+            taps = np.zeros_like(weight[:, :, :1, :1])
+        offset = source.offset + (top + row.offset) * source.strides[1]
+        offset += (left + column.offset) * source.strides[2]
+        corner = View(source.buffer, offset, source.shape, source.strides)
+        made = target.sliced(1, y, target.shape[1], rows.stride)
+        made = made.sliced(2, x, target.shape[2], columns.stride)
+        how = replace(attrs, strides=(1, 1), dilation=(row.step, column.step))
+        yield how, taps, corner, made
 
 
 def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int]) -> View:

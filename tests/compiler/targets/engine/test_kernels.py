@@ -125,6 +125,81 @@ def test_convolutions_of_any_geometry(
     agree(relay.module(made), drawn(rng, shape, dtype, extreme).transpose(axes))
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.tuples(st.integers(1, 6), st.integers(1, 7)),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    dilation=st.tuples(st.integers(1, 3), st.integers(1, 2)),
+    padding=st.tuples(*[st.integers(0, 3)] * 4),
+    extra=st.integers(0, 2),
+    groups=st.sampled_from([1, 1, 2, "depthwise"]),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    how=st.sampled_from(["operator", "zeros", "cut"]),
+)
+def test_transposed_convolutions(
+    seed: int,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    extra: int,
+    groups: Any,
+    dtype: str,
+    how: str,
+) -> None:
+    rng, op = np.random.default_rng(seed), relay.op
+    groups, inner, outer = (5, 1, 1) if groups == "depthwise" else (groups, 3, 17)
+    shape = (1, inner * groups, *size)
+    x, weight = relay.var("x", shape, dtype), drawn(rng, (inner, outer, *kernel), "int8", False)
+    spans = [
+        (n - 1) * s + (k - 1) * d + 1 + extra for n, s, k, d in zip(size, strides, kernel, dilation)
+    ]
+    if how == "operator":
+        padding = tuple(min(p, (spans[i % 2] - 1) // 2) for i, p in enumerate(padding))
+        weights = relay.const(np.concatenate([weight] * groups))
+        made = op.nn.conv2d_transpose(
+            x, weights, strides=strides, padding=padding, dilation=dilation, groups=groups,
+            output_padding=(extra, extra), out_dtype="int32",
+        )  # fmt: skip
+    else:
+        n, c, (h, w), (sy, sx) = 1, shape[1], size, strides
+        zeros = ((0, 0), (0, 0), (0, 0), (0, sy - 1), (0, 0), (0, sx - 1))
+        apart = op.reshape(x, newshape=(n, c, h, 1, w, 1))
+        spread = op.nn.pad(apart, relay.const(np.array(0, dtype)), pad_width=zeros)
+        data = op.reshape(spread, newshape=(n, c, h * sy, w * sx))
+        if how == "cut":
+            top, right = min(extra, h * sy - 1), max(w * sx - extra, 1)
+            data = op.strided_slice(
+                data, begin=(0, 0, top, 0), end=(n, c, h * sy, right), strides=(1, 1, 1, 1)
+            )
+        reach = [(k - 1) * d for k, d in zip(kernel, dilation)]
+        padding = tuple(
+            max(p, reach[i % 2]) * (i != 0 or how != "cut") for i, p in enumerate(padding)
+        )
+        if how == "cut" and (h * sy - top + padding[2] <= reach[0] or seed % 2):
+            padding = (reach[0], *padding[1:])
+        weights = relay.const(np.concatenate([weight.transpose(1, 0, 2, 3)] * groups))
+        made = op.nn.conv2d(
+            data, weights, padding=padding, dilation=dilation, groups=groups, out_dtype="int32"
+        )
+    made = requantized(made, outer * groups, 1, rng)
+    assert agree(relay.module(made), drawn(rng, shape, dtype, seed % 3 == 0)).host_steps == 0
+
+
+def test_transposed_convolutions_multiply_no_zeros() -> None:
+    x, weight = relay.var("x", (1, 3, 5, 5), "uint8"), np.ones((3, 7, 4, 4), np.int8)
+    made = relay.op.nn.conv2d_transpose(
+        x, relay.const(weight), strides=(2, 2), padding=1, out_dtype="int32"
+    )
+    executor = agree(
+        relay.module(made), drawn(np.random.default_rng(0), (1, 3, 5, 5), "uint8", False)
+    )
+    assert [step.macs for step in executor.steps if step.kind == "gemm"] == [25 * 3 * 7 * 4] * 4
+
+
 @pytest.mark.parametrize("width", [31, 32, 33, 70])
 @pytest.mark.parametrize(
     ("kernel", "stride", "dilation"), [(3, 1, 1), (5, 2, 1), (5, 1, 1), (3, 1, 2)]

@@ -1,0 +1,164 @@
+"""Transposed convolutions: one convolution of stride 1 for every place modulo the stride.
+
+    out[y] = sum_r spread[y + r*d - before] * weight[r],  spread[i*s] = data[i], zeros between
+
+The taps r of one y are those where y + r*d - before is a multiple of s, the same ones for every y
+of one remainder p = y mod s. With y = q*s + p they read data[q + offset + t*step]: no zero is
+multiplied, and no memory holds the zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.dataflow import Step
+from compiler.ir.dataflow import Value as FlowValue
+from compiler.ops.nn.window import extent
+from compiler.ops.transform.strided_slice import slices_of
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What the outputs of one remainder read along one axis.
+
+    Attributes:
+        taps: of the weight; none, or evenly apart.
+        offset: of the first element that output 0 of the phase reads.
+        step: elements from tap to tap.
+        count: outputs.
+    """
+
+    taps: range
+    offset: int
+    step: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a transposed convolution: see the formula above; sizes of data and result."""
+
+    kernel: int
+    dilation: int
+    stride: int
+    before: int
+    size: int
+    outputs: int
+
+    def phases(self) -> list[Phase]:
+        """By remainder; without the remainders that no output has."""
+        common = gcd(self.stride, self.dilation)
+        found = []
+        for p in range(min(self.stride, self.outputs)):
+            places = [p + r * self.dilation - self.before for r in range(self.kernel)]
+            first = next((r for r, at in enumerate(places) if at % self.stride == 0), self.kernel)
+            taps = range(first, self.kernel, self.stride // common)
+            offset = places[first] // self.stride if taps else 0
+            count = -(-(self.outputs - p) // self.stride)
+            found.append(Phase(taps, offset, self.dilation // common, count))
+        return found
+
+    def padding(self) -> tuple[int, int]:
+        """Zeros that the phases read before and behind the data."""
+        ends = [(f.offset, f.count + f.offset + (len(f.taps) - 1) * f.step) for f in self.phases()]
+        return max(0, *(-a for a, _ in ends)), max(0, *(b - self.size for _, b in ends))
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """A transposed convolution of ``value``: rows and columns."""
+
+    value: FlowValue
+    rows: Axis
+    columns: Axis
+
+    def padding(self) -> tuple[int, int, int, int]:
+        """Zeros around the data: top, left, bottom, right."""
+        (top, bottom), (left, right) = self.rows.padding(), self.columns.padding()
+        return top, left, bottom, right
+
+
+def transposed(step: Step) -> Transposed | None:
+    """``nn.conv2d_transpose``, or ``nn.conv2d`` of data that were given zeros between elements."""
+    attrs: Any = step.attrs
+    if step.name not in ("nn.conv2d", "nn.conv2d_transpose"):
+        return None
+    kernel = [step.args[1].type.concrete_shape[attrs.kernel_layout.index(c)] for c in "HW"]
+    if step.name == "nn.conv2d_transpose":
+        value, strides = step.args[0], attrs.strides
+        reach = [extent(k, d) - 1 for k, d in zip(kernel, attrs.dilation)]
+        before = [r - p for r, p in zip(reach, attrs.padding)]
+    else:
+        if attrs.data_layout != "NCHW" or tuple(attrs.strides) != (1, 1):
+            return None
+        top, left, bottom, right = attrs.padding
+        found = _spread(step.args[0], {2: (top, bottom), 3: (left, right)})
+        if found is None:
+            return None
+        value, strides, cut = found
+        before = [p - c for p, c in zip(attrs.padding, cut)]
+    sizes = _sizes(value, attrs.data_layout)
+    outputs = _sizes(step.results[0], attrs.out_layout or attrs.data_layout)
+    axes = zip(kernel, attrs.dilation, strides, before, sizes, outputs)
+    return Transposed(value, *(Axis(*axis) for axis in axes))
+
+
+def _sizes(value: FlowValue, layout: str) -> list[int]:
+    shape = value.type.concrete_shape
+    return [shape[layout.index(c)] for c in "HW"] if len(shape) == 4 else [1, 1]
+
+
+def _spread(
+    value: FlowValue, pads: Mapping[int, tuple[int, int]]
+) -> tuple[FlowValue, Sequence[int], tuple[int, int]] | None:
+    """(data, strides, cut) of a value that ``nn.conv2d_transpose`` made of data.
+
+    It is ``reshape(nn.pad(reshape(data)))``, with rows and columns cut at the ends.
+
+    Args:
+        pads: zeros before and behind the value, by axis.
+    """
+    step, cut = value.producer, (0, 0)
+    if step is not None and step.name == "strided_slice":
+        shape = step.args[0].type.concrete_shape
+        kept = {
+            a: slice(*part).indices(shape[a]) for a, part in slices_of(shape, step.attrs).items()
+        }
+        begins = [kept.get(axis, (0, 0, 1))[0] for axis in range(len(shape))]
+        ends = [kept.get(axis, (0, size, 1))[1] for axis, size in enumerate(shape)]
+        # Zeros of the padding must not stand where elements were cut.
+        for axis, (begin, end, size) in enumerate(zip(begins, ends, shape)):
+            before, behind = pads.get(axis, (1, 1))
+            if (begin and before) or (end < size and behind):
+                return None
+        if len(shape) != 4 or any(by != 1 for _, _, by in kept.values()):
+            return None
+        step, cut = step.args[0].producer, (begins[2], begins[3])
+    names = []
+    sources: list[Step] = []
+    while step is not None and len(names) < 3:
+        names.append(step.name)
+        sources.append(step)
+        step = step.args[0].producer
+    if names != ["reshape", "nn.pad", "reshape"]:
+        return None
+    whole, padded, apart = sources
+    data, zero = apart.args[0], padded.args[1].data
+    shape = data.type.concrete_shape
+    if len(shape) != 4 or zero is None or np.any(zero) or padded.attrs.pad_mode != "constant":
+        return None
+    n, c, h, w = shape
+    width = [tuple(pair) for pair in padded.attrs.pad_width]
+    if apart.results[0].type.concrete_shape != (n, c, h, 1, w, 1):
+        return None
+    strides = width[3][1] + 1, width[5][1] + 1
+    if width != [(0, 0)] * 3 + [(0, strides[0] - 1), (0, 0), (0, strides[1] - 1)]:
+        return None
+    if whole.results[0].type.concrete_shape != (n, c, h * strides[0], w * strides[1]):
+        return None
+    return data, strides, cut
