@@ -17,13 +17,30 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 NO_SHARED_DATA = "needs ../shared/data (real models and images), which is not on this machine"
 
 
-def pytest_configure() -> None:
+# Folders in the order in which pytest-xdist hands out their files. Tests that start processes are
+# few and long: they begin first, so that no worker is left alone with one of them at the end.
+ORDER = ("e2e", "deploy", "packaging", "tutorials", "test_readme_commands.py", "qsearch", "workers")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C works in tests and in what they start, also where a shell runs us with ``&``.
 
     Such a shell has its children ignore SIGINT, and a Python that starts so leaves it at that.
     """
+    # pytest-xdist would sort files by their number of tests, against ORDER.
+    config.option.loadscopereorder = False
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests into ORDER; those of other folders keep theirs, behind."""
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(REPOSITORY / "tests").parts[0]
+        return ORDER.index(folder) if folder in ORDER else len(ORDER)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

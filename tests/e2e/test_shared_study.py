@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ def test_two_commands_share_a_study_and_one_takes_over_what_a_killed_one_left(
         if study is not None and repository.count_trials(study.id).finished >= 3:
             first.send_signal(signal.SIGKILL)
             break
+        time.sleep(0.05)
     first.communicate(timeout=240)
     _, err = second.communicate(timeout=200)
     assert second.returncode == 0, err
@@ -53,6 +55,7 @@ def open_reader_when_there(url: str, process: subprocess.Popen[str]) -> Any:
             return open_reader(url)
         except StoreError:
             assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
 
 
 def test_qsearch_stop_ends_a_search_that_runs_elsewhere(launch: Callable[..., Any]) -> None:

@@ -22,8 +22,6 @@ from compiler.ir.module import IRModule
 from compiler.targets.ort.session import OrtExecutor
 from tests.compiler.frontend.zoo import LIGHT, PYTORCH, light_model, pytorch_model
 
-# Half a gigabyte of weights each; the others show the same operators.
-LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")
 SHARED = (
     "digits_cnn",
     "efficientnet_lite0",
@@ -54,25 +52,15 @@ def test_the_nine_architectures_are_there() -> None:
     assert len(LIGHT) == 9
 
 
-@pytest.mark.parametrize("name", [n for n in LIGHT if n not in LARGE])
+@pytest.mark.parametrize("name", LIGHT)
 def test_an_architecture_keeps_its_text_and_its_results(name: str) -> None:
-    check_architecture(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LARGE)
-def test_a_large_architecture_keeps_its_text_and_its_results(name: str) -> None:
-    check_architecture(name)
+    check_model(light_model(name))
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_model_keeps_its_text_and_its_results(name: str, shared_data: Path) -> None:
     check_model(onnx.load(shared_data / f"{name}.onnx"))
-
-
-def check_architecture(name: str) -> None:
-    check_model(light_model(name))
 
 
 def check_model(model: onnx.ModelProto) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from compiler import quantize
 from compiler.frontend.from_onnx.load import load
+from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive
 from tests.compiler.quantize.candidates import calibrated
@@ -25,22 +28,29 @@ CONFIGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: "-".join(map(str, c.values())) or "plain")
+@cache
+def prepared(path: Path) -> IRModule:
+    mod, params = load(path)
+    return quantize.prerequisite_optimize(mod, params, opt_level=3)
+
+
+def name_of(value: object) -> str:
+    return "-".join(map(str, value.values())) or "plain" if isinstance(value, dict) else str(value)
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("name", "config"),
     [
-        "digits_cnn",
-        "fashion_mobilenet",
-        "fashion_resnet",
-        "fashion_vit",
-        pytest.param("efficientnet_lite0", marks=pytest.mark.slow),
+        *product(("digits_cnn", "fashion_mobilenet", "fashion_resnet", "fashion_vit"), CONFIGS),
+        # Seconds each: what differs between the configurations is shown by the models above.
+        *product(("efficientnet_lite0",), (CONFIGS[0], CONFIGS[-1])),
     ],
+    ids=name_of,
 )
 def test_a_real_model_on_integers_is_proved(
     name: str, config: dict[str, Any], shared_data: Path
 ) -> None:
-    mod, params = load(shared_data / f"{name}.onnx")
-    mod = quantize.prerequisite_optimize(mod, params, opt_level=3)
+    mod = prepared(shared_data / f"{name}.onnx")
     qconfig = quantize.QConfig.recommended(**{"calibrate_mode": "max", **config})
     rng = np.random.default_rng(3)
     types = {p.name_hint: p.tensor_type for p in mod["main"].params}

@@ -148,14 +148,14 @@ def test_everything_is_plain_json() -> None:
     assert values["integer"] + values["float"] == len(values["operators"])
 
 
-def test_twenty_thousand_operators_are_no_depth() -> None:
+def test_five_thousand_operators_are_no_depth() -> None:
     def chain(value: Expr) -> Expr:
-        for _ in range(20_000):
+        for _ in range(5_000):
             value = relay.op.nn.lrn(value)
         return value
 
     found = _diagnosed(_around(chain))
-    assert found.float_count >= 20_000
+    assert found.float_count >= 5_000
 
 
 def test_names_of_onnx_nodes_come_from_spans() -> None:
