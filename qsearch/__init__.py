@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from qsearch.data import Dataset
     from qsearch.modules.analysis import doctor, insight
-    from qsearch.modules.export import export
+    from qsearch.modules.data_source import DataSource
+    from qsearch.modules.export import Commands, Qdq, export
     from qsearch.modules.quantization import load, quantize, run_module
     from qsearch.modules.trial_module import write_trial
     from qsearch.modules.verification import verify
     from qsearch.modules.views import diff, draw, show_hardware, show_text
+    from qsearch.report.listing import TrialFilter
     from qsearch.search.launch import launch, launch_async
     from qsearch.search.result import SearchResult
     from qsearch.server.client import Client
@@ -28,8 +30,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Client",
+    "Commands",
+    "DataSource",
     "Dataset",
+    "Qdq",
     "SearchResult",
+    "TrialFilter",
     "__version__",
     "best",
     "compare",
@@ -58,13 +64,15 @@ __all__ = [
 _PUBLISHED: Final = {
     "data": ("Dataset",),
     "modules.analysis": ("doctor", "insight"),
-    "modules.export": ("export",),
+    "modules.data_source": ("DataSource",),
+    "modules.export": ("Commands", "Qdq", "export"),
     "modules.quantization": ("load", "quantize", "run_module"),
     "server.client": ("Client",),
     "signing": ("keygen",),
     "modules.trial_module": ("write_trial",),
     "modules.verification": ("verify",),
     "modules.views": ("diff", "draw", "show_hardware", "show_text"),
+    "report.listing": ("TrialFilter",),
     "search.launch": ("launch", "launch_async"),
     "search.result": ("SearchResult",),
     "studies": (

@@ -136,9 +136,9 @@ def check_exists(path: str | Path | None, name: str) -> None:
         )
 
 
-def read_preprocess(path: str | None) -> dict[str, Any] | None:
+def read_preprocess(path: str | os.PathLike[str] | None) -> dict[str, Any] | None:
     """The fields of a ``--preprocess`` file; they are checked where a data set uses them."""
-    return None if path is None else read_config_file(path)
+    return None if path is None else read_config_file(Path(path))
 
 
 def _checked(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,25 +63,17 @@ def status(
 
 def trials(
     folder: PathLike | None,
+    wanted: TrialFilter | None = None,
     *,
     storage: str | None = None,
     study: str | None = None,
-    states: Iterable[str] | None = None,
-    stage: str | None = None,
-    least: Mapping[str, float] | None = None,
-    sort: str | None = None,
-    limit: int | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per trial of a study, by number or as ``sort`` says.
+    """One row per trial of a study.
 
     Args:
-        states, stage: only these.
-        least: metric name → least value.
-        sort: column; ``-`` before it puts the greatest first.
-        limit: rows at most.
+        wanted: which trials, and in which order; all by number unless told.
     """
-    wanted = TrialFilter(tuple(states or ()), stage, dict(least or {}), sort, limit)
-    return trial_rows(_address(folder, storage, study), wanted)
+    return trial_rows(_address(folder, storage, study), wanted or TrialFilter())
 
 
 def best(

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
+from qsearch.cli.options import INPUT, OUTPUT, Command, argument, grouped, option
 from qsearch.cli.output import print_coloured, print_legend, print_table, wrapped, write_text
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.difference import NodeDifference
     from qsearch.modules.analysis import ModelDiagnosis
+    from qsearch.modules.data_source import DataSource
 
 TEXT: Final = "text"
 SIGN_HELP: Final = "sign the module with this private key (qsearch keygen)"
@@ -142,9 +143,21 @@ def _nodes(names: Any) -> str:
 # compile ----------------------------------------------------------------------------------------
 
 
+def _data_source(calib: str | None, preprocess: str | None, seed: int) -> DataSource:
+    from qsearch.modules.data_source import DataSource
+
+    return DataSource(calib, preprocess, seed)
+
+
 @click.command(cls=Command)
 @options.model
-@option("--calib", metavar="C", help="calibration data (synthetic)", panel=INPUT)
+@grouped(
+    "calib",
+    _data_source,
+    option("--calib", metavar="C", help="calibration data (synthetic)", panel=INPUT),
+    options.preprocess,
+    options.seed,
+)
 @option(
     "--qconfig",
     metavar="K=V,…",
@@ -160,7 +173,6 @@ def _nodes(names: Any) -> str:
     help="the .qmod to write (M.qmod, in the working directory)",
     panel=OUTPUT,
 )
-@options.preprocess
 @option("--sign", metavar="KEY", help=SIGN_HELP, panel=OUTPUT)
 @options.dims
 @option(
@@ -169,19 +181,16 @@ def _nodes(names: Any) -> str:
     help="write the module's text after every pass, and why operators share no kernel",
     panel=OUTPUT,
 )
-@option("--seed", metavar="S", type=int, default=0, help="of synthetic data (0)", panel=INPUT)
 @options.imports
 @options.verbosity
 def compile_command(
     model: str | None,
-    calib: str | None,
+    calib: DataSource,
     qconfig: str,
     out: str | None,
-    preprocess: str | None,
     sign: str | None,
     dim: tuple[str, ...],
     dump_ir: str | None,
-    seed: int,
 ) -> int:
     """Quantize a model with one configuration, without a search, and write a .qmod."""
     given = options.named_model(model)
@@ -196,7 +205,7 @@ def compile_command(
     # Without their constants: a model of 20 MB in thirty files is for reading, not for parsing.
     dumps = (DumpDir(Path(dump_ir), show_meta=False),) if dump_ir else ()
     with logging_to(verbosity), PassContext(instruments=dumps):
-        module = quantize(given, calib, qconfig, preprocess=preprocess, dim=dim, seed=seed)
+        module = quantize(given, calib, qconfig, dim=dim)
     if dump_ir:
         from compiler.fusion.fuse_ops import fuse_report
 
@@ -221,10 +230,22 @@ def compile_command(
 # insight ----------------------------------------------------------------------------------------
 
 
+def _data_sources(
+    calib: str | None, eval: str | None, preprocess: str | None, seed: int
+) -> tuple[DataSource, DataSource]:
+    return _data_source(calib, preprocess, seed), _data_source(eval, preprocess, seed)
+
+
 @click.command(cls=Command)
 @options.model
-@option("--calib", metavar="C", help="calibration data (synthetic)", panel=INPUT)
-@option("--eval", metavar="E", help="data to examine on (the calibration data)", panel=INPUT)
+@grouped(
+    "data",
+    _data_sources,
+    option("--calib", metavar="C", help="calibration data (synthetic)", panel=INPUT),
+    option("--eval", metavar="E", help="data to examine on (the calibration data)", panel=INPUT),
+    options.preprocess,
+    options.seed,
+)
 @option(
     "--qconfig",
     metavar="K=V,…",
@@ -239,22 +260,17 @@ def compile_command(
     help=f"samples examined ({SAMPLES})",
     panel=INPUT,
 )
-@options.preprocess
 @options.dims
-@option("--seed", metavar="S", type=int, default=0, help="of synthetic data (0)", panel=INPUT)
 @options.as_json
 @option("-o", "--out", metavar="FILE.html", help="write a page with plots", panel=OUTPUT)
 @options.imports
 @options.verbosity
 def insight_command(
     model: str | None,
-    calib: str | None,
-    eval: str | None,
+    data: tuple[DataSource, DataSource],
     qconfig: str,
     samples: int,
-    preprocess: str | None,
     dim: tuple[str, ...],
-    seed: int,
     as_json: bool,
     out: str | None,
 ) -> int:
@@ -266,13 +282,10 @@ def insight_command(
     quiet = options.given_verbosity() == -1 or not sys.stderr.isatty()
     found = insight(
         given,
-        calib,
-        eval,
+        *data,
         qconfig,
         samples=samples,
-        preprocess=preprocess,
         dim=dim,
-        seed=seed,
         **({} if quiet else {"progress": _show_layers}),
     )
     if out is not None:
@@ -373,13 +386,9 @@ def show_command(
 @click.command(cls=Command)
 @argument("a", "A", "module taken as right: .onnx, .qmod or .relay")
 @argument("b", "B", "module that is compared with A")
-@option(
-    "--eval",
-    metavar="E",
-    help="data: .npz, .npy or a folder of images (the samples in the .qmod; else synthetic)",
-    panel=INPUT,
+@options.eval_data(
+    "data: .npz, .npy or a folder of images (the samples in the .qmod; else synthetic)"
 )
-@options.preprocess
 @option("--samples", metavar="N", type=int, default=4, help="how many of the data (4)", panel=INPUT)
 @option("--rtol", metavar="X", type=float, default=0.0, help="relative tolerance (same bits)")
 @option("--atol", metavar="X", type=float, default=0.0, help="absolute tolerance (same bits)")
@@ -390,8 +399,7 @@ def show_command(
 def diff_command(
     a: str,
     b: str,
-    eval: str | None,
-    preprocess: str | None,
+    data: DataSource,
     samples: int,
     rtol: float,
     atol: float,
@@ -404,7 +412,7 @@ def diff_command(
     """
     from qsearch.modules.views import diff
 
-    found = diff(a, b, eval, samples=samples, rtol=rtol, atol=atol, preprocess=preprocess, dim=dim)
+    found = diff(a, b, data, samples=samples, rtol=rtol, atol=atol, dim=dim)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:

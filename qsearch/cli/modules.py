@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import INPUT, OUTPUT, Command, argument, option
+from qsearch.cli.options import INPUT, OUTPUT, Command, argument, grouped, option
 from qsearch.cli.output import print_table, write_text
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
 if TYPE_CHECKING:
     from compiler.proof.finding import Finding
+    from qsearch.modules.data_source import DataSource
+    from qsearch.modules.export import Commands, Qdq
     from qsearch.modules.verification import Verification
 
 _SHOWN: Final = 20
@@ -43,13 +46,7 @@ _SIGNATURES: Final = {
 
 @click.command(cls=Command)
 @argument("module", "FILE", "a .qmod, or an .onnx file that `export` wrote")
-@option(
-    "--eval",
-    metavar="E",
-    help="data: .npz, .npy or a folder of images (those of the search in its run folder)",
-    panel=INPUT,
-)
-@options.preprocess
+@options.eval_data("data: .npz, .npy or a folder of images (those of the search in its run folder)")
 @option(
     "--executor",
     metavar="auto|reference|grid|integer|c",
@@ -60,9 +57,7 @@ _SIGNATURES: Final = {
 @option("--json", "as_json", help="one JSON object as last line of stdout", panel=OUTPUT)
 @options.imports
 @options.verbosity
-def run_command(
-    module: str, eval: str | None, preprocess: str | None, executor: str, as_json: bool
-) -> int:
+def run_command(module: str, data: DataSource, executor: str, as_json: bool) -> int:
     """Run a .qmod or an exported .onnx file on data and score it, sample after sample.
 
     Prints the score and the hash of the outputs.
@@ -71,7 +66,7 @@ def run_command(
     from qsearch.modules.quantization import run_module
     from qsearch.run_folder import evaluation_data
 
-    if eval is None:
+    if data.data is None:
         known = evaluation_data(Path(module) if Path(module).is_dir() else Path(module).parent)
         if known is None:
             raise SettingsError(
@@ -79,10 +74,9 @@ def run_command(
                 where="--eval",
                 fix="--eval data.npz, or a folder of images with --preprocess",
             )
-        eval, prepared = known
-        preprocess = preprocess or prepared
-        print(f"data: {eval}", file=sys.stderr)
-    found = run_module(module, eval, preprocess=preprocess, executor=executor)
+        data = replace(data, data=known[0], preprocess=data.preprocess or known[1])
+        print(f"data: {data.data}", file=sys.stderr)
+    found = run_module(module, data, executor=executor)
     if as_json:
         print(json.dumps(found))
     else:
@@ -101,7 +95,7 @@ def run_command(
 @option(
     "--rounds",
     metavar="N",
-    type=options.AtLeast(1),
+    type=click.IntRange(1),
     default=15,
     help="measurements of everything (15)",
     panel=INPUT,
@@ -130,35 +124,66 @@ def profile_command(
     return EXIT_OK
 
 
+def _export_format(
+    format: str, runtime: str | None, reduce_range: bool, hw: str | None, matcher: str | None
+) -> str | Qdq | Commands:
+    from qsearch.modules.export import Commands, Qdq
+
+    _only_of(format, ("qdq",), {"--for": runtime, "--reduce-range": reduce_range})
+    _only_of(format, ("commands",), {"--hw": hw, "--matcher": matcher})
+    if format == "qdq":
+        return Qdq(runtime or Qdq().runtime, reduce_range)
+    return format if hw is None else Commands(hw, matcher or Commands(hw).matcher)
+
+
+def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -> None:
+    """Refuse options of other formats.
+
+    Raises:
+        SettingsError: one was given.
+    """
+    from qsearch.errors import SettingsError
+
+    for name, value in given.items():
+        if value and format not in formats:
+            raise SettingsError(
+                f"--format {format} has no {name}",
+                where=name,
+                fix=f"leave it out, or choose --format {formats[0]}",
+            )
+
+
 @click.command(cls=Command)
 @argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
-@option(
-    "--format",
-    metavar="c|grid|onnx|qdq|float|commands",
-    default="c",
-    help="c: C99 source with a self check; grid: exact integers on float32 tensors; onnx: the same "
-    "integers in their own dtypes; qdq: for the 8 bit kernels of --for; float: a module that is "
-    "not on integers; commands: what the accelerator --hw and its host run, in order (c)",
-    panel=OUTPUT,
+@grouped(
+    "format",
+    _export_format,
+    option(
+        "--format",
+        metavar="c|grid|onnx|qdq|float|commands",
+        default="c",
+        help="c: C99 source with a self check; grid: exact integers on float32 tensors; onnx: the "
+        "same integers in their own dtypes; qdq: for the 8 bit kernels of --for; float: a module "
+        "that is not on integers; commands: what the accelerator --hw and its host run, in order "
+        "(c)",
+        panel=OUTPUT,
+    ),
+    option(
+        "--for",
+        "runtime",
+        metavar="RUNTIME",
+        help="of qdq: onnxruntime, openvino or tensorrt (onnxruntime)",
+        panel=OUTPUT,
+    ),
+    option(
+        "--reduce-range",
+        help="of qdq: weights of 7 bits, for processors without VNNI, whose kernels saturate",
+        panel=OUTPUT,
+    ),
+    options.hardware,
+    options.matcher,
 )
-@option(
-    "--for",
-    "runtime",
-    metavar="RUNTIME",
-    help="of qdq: onnxruntime, openvino or tensorrt (onnxruntime)",
-    panel=OUTPUT,
-)
-@option(
-    "--reduce-range",
-    help="of qdq: weights of 7 bits, for processors without VNNI, whose kernels saturate",
-    panel=OUTPUT,
-)
-@options.hardware
-@options.matcher
-@option(
-    "--eval", metavar="E", help="score the ONNX model on this data, beside the module", panel=INPUT
-)
-@options.preprocess
+@options.eval_data("score the ONNX model on this data, beside the module")
 @option(
     "-o",
     "--out",
@@ -170,7 +195,7 @@ def profile_command(
 @option(
     "--batch",
     metavar="N",
-    type=options.AtLeast(1),
+    type=click.IntRange(1),
     help="samples that the ONNX model takes at a time (any number)",
     panel=OUTPUT,
 )
@@ -185,34 +210,20 @@ def profile_command(
 @options.verbosity
 def export_command(
     module: str,
-    format: str,
-    runtime: str | None,
-    reduce_range: bool,
-    hw: str | None,
-    matcher: str | None,
-    eval: str | None,
-    preprocess: str | None,
+    format: str | Qdq | Commands,
+    data: DataSource,
     out: str | None,
     batch: int | None,
     name: str | None,
     as_json: bool,
 ) -> int:
     """Write a .qmod as C source, as ONNX, or as commands of an accelerator."""
-    from qsearch.modules.export import export
+    from qsearch.modules.export import ONNX_FORMATS, export, format_name
 
-    found = export(
-        module,
-        format,
-        out,
-        name=name,
-        batch=batch,
-        runtime=runtime,
-        reduce_range=reduce_range,
-        eval=eval,
-        preprocess=preprocess,
-        hw=hw,
-        matcher=matcher,
-    )
+    _only_of(format_name(format), ONNX_FORMATS, {"--batch": batch, "--eval": data.data})
+    found = export(module, format, out, name=name, batch=batch)
+    if data.data is not None:
+        found = found.scored(module, data)
     if as_json:
         print(json.dumps(found.to_dict()))
         return EXIT_OK
@@ -253,13 +264,7 @@ def keygen_command(out: str) -> int:
 
 @click.command(cls=Command)
 @argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
-@option(
-    "--eval",
-    metavar="E",
-    help="also compare and score on data: .npz, .npy, folder of images",
-    panel=INPUT,
-)
-@options.preprocess
+@options.eval_data("also compare and score on data: .npz, .npy, folder of images")
 @option(
     "-o",
     "--out",
@@ -278,8 +283,7 @@ def keygen_command(out: str) -> int:
 @options.verbosity
 def verify_command(
     module: str,
-    eval: str | None,
-    preprocess: str | None,
+    data: DataSource,
     out: str | None,
     require_record: bool,
     record: bool,
@@ -296,15 +300,7 @@ def verify_command(
     from qsearch.modules.verification import verify
     from qsearch.run_folder import RunFolder
 
-    found = verify(
-        module,
-        eval,
-        preprocess=preprocess,
-        key=key,
-        record=record,
-        sign=sign,
-        allow_large=allow_large,
-    )
+    found = verify(module, data, key=key, record=record, sign=sign, allow_large=allow_large)
     target = Path(out) if out else RunFolder(found.path.parent).proof
     found.save(target)
     if as_json:

@@ -5,6 +5,8 @@ Nothing heavy is imported here or at the top of a command's file: ``--help`` mus
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from qsearch.errors import SettingsError
+    from qsearch.modules.data_source import DataSource
 
 Decorator = Callable[[Any], Any]
 
@@ -71,22 +74,6 @@ class Choice(click.Choice[str]):
         from compiler.errors import legal_names
 
         return f"{value!r} is unknown: {legal_names(str(value), self.choices)}"
-
-
-class AtLeast(click.ParamType[int]):
-    """Whole numbers from ``low`` on."""
-
-    name = "integer"
-
-    def __init__(self, low: int) -> None:
-        self._low = low
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; fails with what was expected."""
-        word = str(value)
-        if not word.removeprefix("-").isdigit() or int(word) < self._low:
-            self.fail(f"expected a whole number >= {self._low}, got {word!r}", param, ctx)
-        return int(word)
 
 
 class Command(click.Command):
@@ -230,6 +217,27 @@ def stacked(*decorators: Decorator) -> Decorator:
     return declare
 
 
+def grouped(name: str, build: Callable[..., Any], *decorators: Decorator) -> Decorator:
+    """Options that mean one thing together, as one parameter of the command.
+
+    Args:
+        name: of the parameter.
+        build: gives its value; its own parameters are those of the options.
+        decorators: declare the options, in the order of ``--help``.
+    """
+    parts = tuple(inspect.signature(build).parameters)
+
+    def declare(function: Any) -> Any:
+        @functools.wraps(function)
+        def command(**given: Any) -> Any:
+            value = build(**{part: given.pop(part) for part in parts})
+            return function(**given, **{name: value})
+
+        return stacked(*decorators)(command)
+
+    return declare
+
+
 def _given_once(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
     """A value that may be given as an option or as a word, but not twice."""
     for word in value:
@@ -360,6 +368,22 @@ matcher: Decorator = option(
 preprocess: Decorator = option(
     "--preprocess", metavar="FILE", help="how an image becomes the input", panel=INPUT
 )
+seed: Decorator = option(
+    "--seed", metavar="S", type=int, default=0, help="of synthetic data (0)", panel=INPUT
+)
+
+
+def _eval_data(eval: str | None, preprocess: str | None) -> DataSource:
+    from qsearch.modules.data_source import DataSource
+
+    return DataSource(eval, preprocess)
+
+
+def eval_data(help: str) -> Decorator:
+    """``--eval`` and how its images are read, as the parameter ``data``, a ``DataSource``."""
+    given = option("--eval", metavar="E", help=help, panel=INPUT)
+    return grouped("data", _eval_data, given, preprocess)
+
 
 rows_format: Decorator = option(
     "-f",
@@ -420,24 +444,3 @@ server: Decorator = option(
     panel=STUDY,
 )
 """A server, in place of a run folder or storage."""
-
-study: Decorator = stacked(
-    argument("folder", "DIR", "run folder (the one in runs)", required=False),
-    option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY),
-    option("--study", metavar="NAME", help="which study, if there are several", panel=STUDY),
-)
-"""Which study: a run folder, or a storage and a name."""
-
-
-def found_study(folder: str | None, storage: str | None, study: str | None) -> dict[str, Any]:
-    """The study that is meant, as the functions of ``studies`` take it.
-
-    Where nothing was told, what was found is said on stderr.
-    """
-    from qsearch.studies import find_study
-
-    found = find_study(folder, storage=storage, study=study)
-    if folder is None and storage is None:
-        where = "QSEARCH_STORAGE" if found.folder is None else found.folder
-        print(f"found in {where}", file=sys.stderr)
-    return {"folder": found.folder, "storage": found.storage, "study": found.name}

@@ -12,7 +12,7 @@ import click
 
 from qsearch.cli import options
 from qsearch.cli.launch import setting_options
-from qsearch.cli.options import OUTPUT, STUDY, AtLeast, Choice, Command, Decorator, argument, option
+from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, Decorator, argument, option
 from qsearch.cli.output import table
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 from qsearch.settings import POOLS, Settings
@@ -131,14 +131,14 @@ def dashboard_command(
 @option(
     "--max-studies",
     metavar="N",
-    type=AtLeast(1),
+    type=click.IntRange(1),
     help="studies that run at a time (1)",
     panel=SEARCHES,
 )
 @option(
     "--workers",
     metavar="N",
-    type=AtLeast(1),
+    type=click.IntRange(1),
     help="workers of a study, and the most it may ask for (cores / --max-studies)",
     panel=SEARCHES,
 )
@@ -240,10 +240,18 @@ def _cores() -> int:
 @option("--remove", help="take the token back, at once")
 @option("--max-bytes", metavar="B", help="of all uploads kept: 2G (any)", panel=QUOTA)
 @option(
-    "--max-trials", metavar="N", type=AtLeast(1), help="asked for in 24 hours (any)", panel=QUOTA
+    "--max-trials",
+    metavar="N",
+    type=click.IntRange(1),
+    help="asked for in 24 hours (any)",
+    panel=QUOTA,
 )
 @option(
-    "--max-seconds", metavar="S", type=AtLeast(1), help="of studies in 24 hours (any)", panel=QUOTA
+    "--max-seconds",
+    metavar="S",
+    type=click.IntRange(1),
+    help="of studies in 24 hours (any)",
+    panel=QUOTA,
 )
 @options.verbosity
 def token_command(

@@ -7,12 +7,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from qsearch.cli import options
-from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, argument, option
+from qsearch.cli.options import OUTPUT, STUDY, Choice, Command, argument, grouped, option
 from qsearch.cli.output import (
     COUNTED,
     print_legend,
@@ -23,9 +24,60 @@ from qsearch.cli.output import (
 )
 from qsearch.process import EXIT_OK, EXIT_TARGET_MISSED
 
+if TYPE_CHECKING:
+    from qsearch.report.listing import TrialFilter
+
 _HASH_LETTERS: Final = 12
 _SELDOM: Final = ("drivers", "pruned", "failed", "infeasible", "from_store")
 """Counts that are shown where there are any."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenStudy:
+    """Which study the words of a command mean: a run folder, or a storage and a name."""
+
+    folder: str | None
+    storage: str | None
+    name: str | None
+
+    def found(self) -> dict[str, Any]:
+        """The study, as the functions of ``studies`` take it.
+
+        Where nothing was told, what was found is said on stderr.
+        """
+        from qsearch.studies import find_study
+
+        found = find_study(self.folder, storage=self.storage, study=self.name)
+        if self.folder is None and self.storage is None:
+            where = "QSEARCH_STORAGE" if found.folder is None else found.folder
+            print(f"found in {where}", file=sys.stderr)
+        return {"folder": found.folder, "storage": found.storage, "study": found.name}
+
+    def on_server(self) -> str:
+        """The name of the study on a server.
+
+        Raises:
+            SettingsError: none was given.
+        """
+        from qsearch.errors import SettingsError
+
+        name = self.name or self.folder
+        if name is None:
+            raise SettingsError(
+                "which study?",
+                where="--server",
+                fix="name it; `qsearch queue --server URL` lists all",
+            )
+        return name
+
+
+given_study: Final = grouped(
+    "study",
+    lambda folder, storage, study: GivenStudy(folder, storage, study),
+    argument("folder", "DIR", "run folder (the one in runs)", required=False),
+    option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY),
+    option("--study", metavar="NAME", help="which study, if there are several", panel=STUDY),
+)
 
 
 # Looking ----------------------------------------------------------------------------------------
@@ -57,71 +109,71 @@ def status_command(
     return EXIT_OK
 
 
-@click.command(cls=Command)
-@options.study
-@options.server
-@option("--state", metavar="S", multiple=True, help="complete, pruned, failed, …; repeatable")
-@option("--stage", metavar="S", help="only of this stage of the search")
-@option(
-    "--min", "least", metavar="M=V", multiple=True, help="least of a metric: top1=0.85; repeatable"
-)
-@option("--sort", metavar="COLUMN", help="sort by it, least first (number)", panel=OUTPUT)
-@option("--reverse", help="with --sort: greatest first", panel=OUTPUT)
-@option("--limit", metavar="N", type=options.AtLeast(1), help="so many at most", panel=OUTPUT)
-@option("--params", help="also what each trial tried, below the table", panel=OUTPUT)
-@options.rows_format
-@options.verbosity
-def trials_command(
-    folder: str | None,
-    storage: str | None,
-    study: str | None,
-    server: str | None,
+def _trial_filter(
     state: tuple[str, ...],
     stage: str | None,
     least: tuple[str, ...],
     sort: str | None,
     reverse: bool,
     limit: int | None,
-    params: bool,
-    format: str,
+) -> TrialFilter:
+    from qsearch.report.listing import TrialFilter
+
+    order = f"-{sort}" if sort and reverse else sort
+    return TrialFilter(state, stage, dict(_least(word) for word in least), order, limit)
+
+
+def _least(word: str) -> tuple[str, float]:
+    from qsearch.errors import SettingsError
+
+    name, _, value = word.partition("=")
+    try:
+        return name, float(value)
+    except ValueError as error:
+        raise SettingsError(
+            f"--min {word} is not METRIC=VALUE", where="qsearch trials", fix="--min top1=0.85"
+        ) from error
+
+
+@click.command(cls=Command)
+@given_study
+@options.server
+@grouped(
+    "wanted",
+    _trial_filter,
+    option("--state", metavar="S", multiple=True, help="complete, pruned, failed, …; repeatable"),
+    option("--stage", metavar="S", help="only of this stage of the search"),
+    option(
+        "--min",
+        "least",
+        metavar="M=V",
+        multiple=True,
+        help="least of a metric: top1=0.85; repeatable",
+    ),
+    option("--sort", metavar="COLUMN", help="sort by it, least first (number)", panel=OUTPUT),
+    option("--reverse", help="with --sort: greatest first", panel=OUTPUT),
+    option("--limit", metavar="N", type=click.IntRange(1), help="so many at most", panel=OUTPUT),
+)
+@option("--params", help="also what each trial tried, below the table", panel=OUTPUT)
+@options.rows_format
+@options.verbosity
+def trials_command(
+    study: GivenStudy, server: str | None, wanted: TrialFilter, params: bool, format: str
 ) -> int:
     """List the trials of a study."""
-    wanted: dict[str, Any] = {
-        "states": state,
-        "stage": stage,
-        "least": dict(_least(word) for word in least),
-        "sort": f"-{sort}" if sort and reverse else sort,
-        "limit": limit,
-    }
     if server is not None:
-        from qsearch.report.listing import TrialFilter, with_all_columns
+        from qsearch.report.listing import with_all_columns
         from qsearch.server.client import Client
 
-        found = Client(server).trials(_on_server(folder, study))
-        rows = [row for row in found if not state or row["state"] in state]
-        rows = TrialFilter(**wanted).apply(with_all_columns(rows))
+        found = Client(server).trials(study.on_server())
+        rows = [row for row in found if not wanted.states or row["state"] in wanted.states]
+        rows = wanted.apply(with_all_columns(rows))
     else:
         from qsearch import studies as stored
 
-        rows = stored.trials(**options.found_study(folder, storage, study), **wanted)
+        rows = stored.trials(**study.found(), wanted=wanted)
     _print_with_params(rows, format, params, "number")
     return EXIT_OK
-
-
-def _on_server(folder: str | None, study: str | None) -> str:
-    """The study that is meant on a server.
-
-    Raises:
-        SettingsError: none was named.
-    """
-    from qsearch.errors import SettingsError
-
-    name = study or folder
-    if name is None:
-        raise SettingsError(
-            "which study?", where="--server", fix="name it; `qsearch queue --server URL` lists all"
-        )
-    return name
 
 
 def _print_with_params(
@@ -160,22 +212,10 @@ def _told(params: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in params.items()) or "nothing of its own"
 
 
-def _least(word: str) -> tuple[str, float]:
-    from qsearch.errors import SettingsError
-
-    name, _, value = word.partition("=")
-    try:
-        return name, float(value)
-    except ValueError as error:
-        raise SettingsError(
-            f"--min {word} is not METRIC=VALUE", where="qsearch trials", fix="--min top1=0.85"
-        ) from error
-
-
 @click.command(cls=Command)
-@options.study
+@given_study
 @options.server
-@option("--trial", metavar="N", type=options.AtLeast(0), help="this trial, not the best one")
+@option("--trial", metavar="N", type=click.IntRange(0), help="this trial, not the best one")
 @option("--qconfig", help="print its configuration alone, as `compile` takes it", panel=OUTPUT)
 @option(
     "-o", "--out", metavar="FILE", help="also write its module as a .qmod: t.qmod", panel=OUTPUT
@@ -184,9 +224,7 @@ def _least(word: str) -> tuple[str, float]:
 @options.imports
 @options.verbosity
 def best_command(
-    folder: str | None,
-    storage: str | None,
-    study: str | None,
+    study: GivenStudy,
     server: str | None,
     trial: int | None,
     qconfig: bool,
@@ -195,11 +233,11 @@ def best_command(
 ) -> int:
     """Print the winner of a study, or another trial: its scores, parameters and module."""
     if server is not None:
-        found = _best_on_server(server, _on_server(folder, study), trial, out)
+        found = _best_on_server(server, study.on_server(), trial, out)
     else:
         from qsearch import studies as stored
 
-        where = options.found_study(folder, storage, study)
+        where = study.found()
         found = stored.best(**where, number=trial)
         if out is not None:
             from qsearch.modules.trial_module import write_trial
@@ -278,7 +316,7 @@ def compare_command(
 
 
 @click.command(cls=Command)
-@options.study
+@given_study
 @option(
     "-o",
     "--out",
@@ -288,11 +326,11 @@ def compare_command(
     panel=OUTPUT,
 )
 @options.verbosity
-def report_command(folder: str | None, storage: str | None, study: str | None, out: str) -> int:
+def report_command(study: GivenStudy, out: str) -> int:
     """Write a study as one HTML file with all plots, to attach to a ticket."""
     from qsearch.report.html import report
 
-    print(f"wrote {report(folder, out, storage=storage, study=study)}")
+    print(f"wrote {report(study.folder, out, storage=study.storage, study=study.name)}")
     return EXIT_OK
 
 
@@ -300,19 +338,12 @@ def report_command(folder: str | None, storage: str | None, study: str | None, o
 
 
 @click.command(cls=Command)
-@options.study
+@given_study
 @options.server
 @option("--pause", help="start no trial until told")
 @option("--resume", help="go on after a pause")
 @options.verbosity
-def stop_command(
-    folder: str | None,
-    storage: str | None,
-    study: str | None,
-    server: str | None,
-    pause: bool,
-    resume: bool,
-) -> int:
+def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: bool) -> int:
     """End, pause or resume a running search, wherever it runs.
 
     The command is left in the store; drivers look for it every second.
@@ -325,29 +356,27 @@ def stop_command(
     if server is not None:
         from qsearch.server.client import Client
 
-        name = _on_server(folder, study)
+        name = study.on_server()
         listening = Client(server).command(name, kind)
     else:
         from qsearch import studies as stored
 
-        name, listening = stored.stop(**options.found_study(folder, storage, study), kind=kind)
+        name, listening = stored.stop(**study.found(), kind=kind)
     print(f"{kind}: study {name}, {listening} driver(s) listening")
     return EXIT_OK
 
 
 @click.command(cls=Command)
-@options.study
+@given_study
 @option("-y", "--yes", help="do not ask")
 @option("--force", help="also when it seems to be searched")
 @options.verbosity
-def delete_command(
-    folder: str | None, storage: str | None, study: str | None, yes: bool, force: bool
-) -> int:
+def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
     """Forget a study, after asking on a terminal; elsewhere --yes must be said."""
     from qsearch import studies as stored
     from qsearch.errors import SettingsError
 
-    if folder is None and study is None:
+    if study.folder is None and study.name is None:
         raise SettingsError(
             "delete what?",
             where="qsearch delete",
@@ -356,9 +385,14 @@ def delete_command(
     if not yes:
         if not sys.stdin.isatty():
             raise SettingsError("deleting needs a yes", where="qsearch delete", fix="say --yes")
-        if input(f"delete {study or folder} with all its trials? [y/N] ").strip().lower() != "y":
+        if (
+            input(f"delete {study.name or study.folder} with all its trials? [y/N] ")
+            .strip()
+            .lower()
+            != "y"
+        ):
             return EXIT_TARGET_MISSED
-    name = stored.delete(folder, storage=storage, study=study, force=force)
+    name = stored.delete(study.folder, storage=study.storage, study=study.name, force=force)
     print(f"deleted: study {name}")
     return EXIT_OK
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,16 +18,14 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Diagnosis, diagnose
 from compiler.runtime.artifact import load_qmod
 from qsearch.config import resolve
-from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model
-from qsearch.modules.quantization import Batches, resolve_qconfig
+from qsearch.modules.data_source import Batches, DataSource
+from qsearch.modules.quantization import resolve_qconfig
 from qsearch.modules.views import report_without_data
 from qsearch.store.artifacts import write_atomically
-from workers.batching import model_batches
 from workers.datasets.protocol import InputSpec
-from workers.datasets.registry import input_specs, open_dataset
-from workers.messages import Range
+from workers.datasets.registry import input_specs
 
 PathLike = str | os.PathLike[str]
 
@@ -191,20 +189,17 @@ def insight(
     qconfig: QConfig | Mapping[str, Any] | str | None = None,
     *,
     samples: int = 16,
-    preprocess: str | None = None,
     dim: Mapping[str, int] | Sequence[str] = (),
-    seed: int = 0,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> ModelInsight:
     """What every layer and every quantize point of one configuration costs.
 
     Args:
         calib: as for ``quantize``.
-        eval: data to examine on; None takes the calibration data.
+        eval: data to examine on, of the same kinds; None takes the calibration data.
         qconfig: as for ``quantize``; the path of a .qmod means the configuration in it.
         samples: how many of the data are examined.
         dim: sizes of named dimensions.
-        seed: of synthetic inputs.
         progress: called with (layers done, layers).
     Raises:
         CompilerError: the model, data or configuration cannot be used.
@@ -215,28 +210,15 @@ def insight(
     source = find_model(model)
     module = import_model(source, dim)
     inputs = input_specs(module)
-    reading = read_preprocess(preprocess)
-    with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
-
-        def prepared(given: Any, name: str) -> Any:
-            return prepare_data(
-                given,
-                inputs,
-                name=name,
-                preprocess=reading,
-                objects_folder=Path(scratch),
-                seed=seed,
-            )
-
-        known = calib if calib is not None else source.calib
-        measured = prepared(known, "calib")
-        examined = measured if eval is None else prepared(eval, "eval")
+    given, other = DataSource.of(calib), DataSource.of(eval)
+    if given.data is None:
+        given = replace(given, data=source.calib)
+    with contextlib.ExitStack() as stack:
+        measured = examined = stack.enter_context(given.opened(inputs, "calib"))
+        if other.data is not None:
+            examined = stack.enter_context(other.opened(inputs))
         calibration = Calibration(module, Batches(measured, inputs))
-        part = Range(0, min(samples, examined.count))
-        batches = [
-            batch.inputs
-            for batch in model_batches(open_dataset(examined.ref, inputs), part, inputs, samples)
-        ]
+        batches = list(Batches(examined, inputs, samples))
         warnings = calibration.clipping_of(config)
         stats, channels = calibration.stats_for(config), calibration.channels_for(config)
         found = examine(module, config, stats, batches, channels=channels, progress=progress)

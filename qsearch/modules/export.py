@@ -23,11 +23,7 @@ from qsearch.run_folder import evaluation_data, module_at
 if TYPE_CHECKING:
     import onnx
 
-COMMANDS = "commands"
-"""The format that needs an accelerator."""
-QDQ = "qdq"
-"""The format that is for the kernels of a runtime, and nearly exact."""
-ONNX_FORMATS = ("grid", "onnx", QDQ, "float")
+ONNX_FORMATS = ("grid", "onnx", "qdq", "float")
 """Formats that are one .onnx file."""
 
 PathLike = str | os.PathLike[str]
@@ -60,6 +56,43 @@ class ExportedFiles:
         names = [str(path) for path in self.files]
         return {"format": self.format, "files": names, **self.facts}
 
+    def scored(self, path: PathLike, data: Any) -> ExportedFiles:
+        """The same, with what the ONNX model scores beside its module, by onnxruntime.
+
+        Args:
+            path: as for ``export``.
+            data: as for ``run_module``.
+        """
+        why = _WHY_QDQ_DIFFERS if self.format == "qdq" else ""
+        found = scores(self.files[0], load_qmod(module_at(Path(path))), data, why)
+        return replace(self, facts={**self.facts, **found})
+
+
+@dataclass(frozen=True, slots=True)
+class Qdq:
+    """The format "qdq": a graph for the 8 bit kernels of a runtime.
+
+    Attributes:
+        runtime: "onnxruntime", "openvino" or "tensorrt".
+        reduce_range: weights of 7 bits, for processors without VNNI.
+    """
+
+    runtime: str = "onnxruntime"
+    reduce_range: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The format "commands": what an accelerator and its host run, in order.
+
+    Attributes:
+        hw: name of a shipped hardware description, or its file.
+        matcher: how its groups are drawn: "greedy" or "optimal".
+    """
+
+    hw: str
+    matcher: str = "greedy"
+
 
 @dataclass(frozen=True, slots=True)
 class ExportTarget:
@@ -69,19 +102,13 @@ class ExportTarget:
         name: base of the file names.
         folder: it is there.
         batch: samples at a time, of ONNX; None takes any number.
-        runtime: that a QDQ graph is for.
-        reduce_range: its weights have 7 bits.
-        hw: the accelerator, a shipped name or a file; None for formats that need none.
-        matcher: how hardware groups are drawn: "greedy" or "optimal".
+        options: those of the format, where it has any.
     """
 
     name: str
     folder: Path
     batch: int | None = None
-    runtime: str = "onnxruntime"
-    reduce_range: bool = False
-    hw: str | None = None
-    matcher: str = "greedy"
+    options: Qdq | Commands | None = None
 
 
 Exporter = Callable[[QModule, ExportTarget], ExportedFiles]
@@ -89,92 +116,63 @@ Exporter = Callable[[QModule, ExportTarget], ExportedFiles]
 export_formats: NamedTable[Exporter] = NamedTable("export format", SettingsError)
 
 
+def format_name(format: str | Qdq | Commands) -> str:
+    """The name of a format that may have options."""
+    return format if isinstance(format, str) else type(format).__name__.lower()
+
+
 def export(
     path: PathLike,
-    format: str = "c",
+    format: str | Qdq | Commands = "c",
     out: PathLike | None = None,
     *,
     name: str | None = None,
     batch: int | None = None,
-    runtime: str | None = None,
-    reduce_range: bool = False,
-    eval: Any = None,
-    preprocess: str | None = None,
-    hw: str | None = None,
-    matcher: str | None = None,
 ) -> ExportedFiles:
     """Write a .qmod in a form that runs without qsearch.
 
     Args:
         path: a .qmod, or a run folder that holds one.
         format: "c", C99 source whose main.c checks itself; "onnx", exact integers; "grid", the same
-            integers on float32 tensors; "float", a module that is not on integers; "commands", what
-            the accelerator ``hw`` and its host run, in order.
+            integers on float32 tensors; "qdq" or ``Qdq(...)``, a graph for the 8 bit kernels of a
+            runtime; "float", a module that is not on integers; ``Commands(hw)``, what an
+            accelerator and its host run, in order.
         out: folder for the files, made if it is missing; of ONNX also the file, ``x.onnx``. Beside
             the module without it: ``NAME.FORMAT.onnx`` (NAME.integer.onnx), or the folder
             ``NAME_FORMAT``.
         name: base of the file names and C symbols; that of the module without it.
         batch: samples that an ONNX model takes at a time; None takes any number of them.
-        runtime: of "qdq": "onnxruntime" (without it), "openvino" or "tensorrt".
-        reduce_range: of "qdq": weights of 7 bits, for processors without VNNI.
-        eval: data that an ONNX model is scored on beside the module, by onnxruntime.
-        preprocess: of ``eval``, where it holds images.
-        hw: name of a shipped hardware description, or its file; for "commands" only.
-        matcher: how its groups are drawn, "greedy" (without it) or "optimal".
     Raises:
-        SettingsError: unknown format or runtime; an option that the format does not have.
+        SettingsError: unknown format or runtime; a batch where the format has none.
         HDFGError: the hardware description is wrong or not there.
         CodegenError: something in the module has no C form.
         OnnxExportError: something in the module has no such ONNX form.
     """
-    exporter = export_formats.require(format)
-    if format == COMMANDS and hw is None:
+    options = None if isinstance(format, str) else format
+    form = format_name(format)
+    exporter = export_formats.require(form)
+    if form == "commands" and options is None:
         raise SettingsError(
-            "commands are those of an accelerator", where=f"--format {format}", fix="add --hw opu_q"
+            "commands are those of an accelerator", where=f"--format {form}", fix="add --hw opu_q"
         )
-    if format != COMMANDS and (hw is not None or matcher is not None):
+    if batch is not None and form not in ONNX_FORMATS:
         raise SettingsError(
-            f"{format} is for no accelerator",
-            where="--hw" if hw is not None else "--matcher",
-            fix=f"leave it out, or choose --format {COMMANDS}",
-        )
-    if batch is not None and format not in ONNX_FORMATS:
-        raise SettingsError(
-            f"{format} has the number of samples of the module",
+            f"{form} has the number of samples of the module",
             where="--batch",
             fix=f"leave it out, or choose --format {ONNX_FORMATS[0]}",
         )
-    if (runtime is not None or reduce_range) and format != QDQ:
-        raise SettingsError(
-            f"{format} is for no runtime in particular",
-            where="--for" if runtime is not None else "--reduce-range",
-            fix=f"leave it out, or choose --format {QDQ}",
-        )
-    if eval is not None and format not in ONNX_FORMATS:
-        raise SettingsError(
-            f"{format} is not scored here",
-            where="--eval",
-            fix="leave it out: what is written checks itself",
-        )
     found = module_at(Path(path))
     module = load_qmod(found)
-    form = runtime if runtime not in (None, "onnxruntime") else format
-    folder, base = _place(found, format, form, None if out is None else Path(out))
+    runtime = options.runtime if isinstance(options, Qdq) else "onnxruntime"
+    part = form if runtime == "onnxruntime" else runtime
+    folder, base = _place(found, form, part, None if out is None else Path(out))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(
             f"{folder} cannot be made: {error.strerror}", where="-o", fix="name another folder"
         ) from error
-    target = ExportTarget(
-        name or base, folder, batch, runtime or "onnxruntime", reduce_range, hw, matcher or "greedy"
-    )
-    written = exporter(module, target)
-    if eval is None:
-        return written
-    why = _WHY_QDQ_DIFFERS if format == QDQ else ""
-    scored = scores(written.files[0], module, eval, preprocess, why)
-    return replace(written, facts={**written.facts, **scored})
+    return exporter(module, ExportTarget(name or base, folder, batch, options))
 
 
 def _place(module: Path, format: str, form: str, out: Path | None) -> tuple[Path, str]:
@@ -256,18 +254,19 @@ def export_grid(module: QModule, to: ExportTarget) -> ExportedFiles:
     return _written("grid", to_grid_onnx(module.module), module, to)
 
 
-@export_formats.register(QDQ)
+@export_formats.register("qdq")
 def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
     """Quantize and dequantize nodes, which a runtime replaces by its 8 bit kernels."""
     from compiler.export.to_onnx.qdq import to_qdq_onnx
     from compiler.targets.ort.narrow_kernels import are_exact
 
-    made = to_qdq_onnx(module.module, to.runtime, to.reduce_range)
-    written = _written(QDQ, made.model, module, to, exact=None)
+    options = to.options if isinstance(to.options, Qdq) else Qdq()
+    made = to_qdq_onnx(module.module, options.runtime, options.reduce_range)
+    written = _written("qdq", made.model, module, to, exact=None)
     left = sum(macs for _, _, macs in made.float_products)
     share = left / made.macs if made.macs else 0.0
     facts: dict[str, Any] = {
-        "for": to.runtime,
+        "for": options.runtime,
         "in_8_bits": f"{1 - share:.1%} of {made.macs:,} multiplications",
     }
     if made.float_products:
@@ -277,9 +276,9 @@ def export_qdq(module: QModule, to: ExportTarget) -> ExportedFiles:
         ]
     if made.float_ops:
         facts["other_float"] = ", ".join(f"{n} x {op}" for op, n in made.float_ops.items())
-    if to.runtime == "tensorrt":
+    if options.runtime == "tensorrt":
         facts["checked"] = "types and shapes; TensorRT itself was not run"
-    elif not to.reduce_range and not are_exact():
+    elif not options.reduce_range and not are_exact():
         facts["warning"] = (
             "the 8 bit kernels of this processor add pairs of products in 16 bits, which "
             "saturates: add --reduce-range if the file is for such a processor"
@@ -309,15 +308,15 @@ def export_float(module: QModule, to: ExportTarget) -> ExportedFiles:
     return _written("float", to_onnx(module.module), module, to, exact=False)
 
 
-@export_formats.register(COMMANDS)
+@export_formats.register("commands")
 def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
     """What an accelerator and its host run, in order, as JSON and as text, constants as .npy; the
     module's first sample is computed from the commands and compared."""
     from compiler.fusion.hardware.program import program
     from qsearch.modules.views import read_hardware
 
-    assert to.hw is not None
-    made = program(module.module, read_hardware(to.hw), to.matcher)
+    assert isinstance(to.options, Commands)
+    made = program(module.module, read_hardware(to.options.hw), to.options.matcher)
     inputs, outputs = sample_of(module)
     found = made.run([inputs[name] for name in module.input_names])
     if [a.tobytes() for a in found] != [b.tobytes() for b in outputs]:
@@ -332,5 +331,5 @@ def export_commands(module: QModule, to: ExportTarget) -> ExportedFiles:
         write_file(written[-1], data)
     facts = {**made.cost, "self_check": "bit by bit"}
     return ExportedFiles(
-        COMMANDS, tuple(written), facts, f"cat {shlex.quote(f'{to.folder / to.name}.txt')}"
+        "commands", tuple(written), facts, f"cat {shlex.quote(f'{to.folder / to.name}.txt')}"
     )

@@ -97,18 +97,14 @@ def write_onnx(
     return facts, python
 
 
-def scores(
-    file: Path, module: QModule, data: Any, preprocess: str | None, why: str
-) -> dict[str, Any]:
+def scores(file: Path, module: QModule, data: Any, why: str) -> dict[str, Any]:
     """What a written ONNX model scores beside its module, and how far its outputs are.
 
     Args:
+        data: as for ``run_module``.
         why: of outputs that differ.
     """
-    ours, theirs = (
-        run_samples(run, data, preprocess=preprocess)
-        for run in (runnable(file), Runnable.of(module))
-    )
+    ours, theirs = (run_samples(run, data) for run in (runnable(file), Runnable.of(module)))
     said: dict[str, Any] = {"samples": ours.count}
     if ours.top1 is not None:
         said |= {"top1": ours.top1, "top1_of_module": theirs.top1}

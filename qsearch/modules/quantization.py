@@ -6,10 +6,9 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,13 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, Decision
 from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.interface import KEY as INTERFACE
-from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model
+from qsearch.modules.data_source import Batches, DataSource
 from qsearch.run_folder import module_at
 from qsearch.search.winner import build_winner, recorded_proof, samples_of
-from workers.batching import model_batches
 from workers.datasets.protocol import InputSpec
-from workers.datasets.registry import input_specs, open_dataset
+from workers.datasets.registry import input_specs
 from workers.metrics.registry import MetricSums
 from workers.process import code_version
 from workers.user_code import hashes, imported_code
@@ -38,8 +36,6 @@ PathLike = str | os.PathLike[str]
 
 
 log = logging.getLogger("qsearch.modules.quantization")
-
-_CHUNK = 16
 
 
 def load(path: PathLike) -> QModule:
@@ -65,20 +61,18 @@ def quantize(
     calib: Any = None,
     qconfig: QConfig | Mapping[str, Any] | str | None = None,
     *,
-    preprocess: str | None = None,
     dim: Mapping[str, int] | Sequence[str] = (),
-    seed: int = 0,
 ) -> QModule:
     """Quantize with one configuration, without a search, in this process.
 
     Args:
-        calib: as for ``launch``; None is synthetic inputs, and not needed for global_scale.
+        calib: as for ``launch``, or a ``DataSource``; None is synthetic inputs, and not needed for
+            global_scale.
         qconfig: None or "auto" chooses from the statistics of the data, and the module's
             provenance gives the reasons (``compiler.quantize.choose``). A QConfig is taken as it
             is; a mapping, ``"k=v,k=[v]"`` or the path of a qconfig.json changes
             ``QConfig.recommended()``.
         dim: sizes of named dimensions.
-        seed: of synthetic inputs.
     Raises:
         CompilerError: the model, data or configuration cannot be used.
     """
@@ -86,16 +80,10 @@ def quantize(
     source = find_model(model)
     module = import_model(source, dim)
     inputs = input_specs(module)
-    with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
-        given = calib if calib is not None else source.calib
-        data = prepare_data(
-            given,
-            inputs,
-            name="calib",
-            preprocess=read_preprocess(preprocess),
-            objects_folder=Path(scratch),
-            seed=int(seed),
-        )
+    given = DataSource.of(calib)
+    if given.data is None:
+        given = replace(given, data=source.calib)
+    with given.opened(inputs, "calib") as data:
         calibration = Calibration(module, Batches(data, inputs))
         decisions: tuple[Decision, ...] = ()
         if config is None:
@@ -117,7 +105,7 @@ def quantize(
                 "model_sha256": source.sha256,
                 "module_sha256": ModuleBlob.pack(module).sha256,
                 "calib_sha256": data.sha256,
-                "seed": int(seed),
+                "seed": int(given.seed),
                 **({"decisions": [str(one) for one in decisions]} if decisions else {}),
                 **({"imports": hashes(code)} if (code := imported_code()) else {}),
                 INTERFACE: declared_interface(source.path).to_dict(),
@@ -166,25 +154,11 @@ def resolve_qconfig(given: QConfig | Mapping[str, Any] | str | None) -> QConfig:
     return QConfig.recommended(**QConfig.parse_overrides(given))
 
 
-class Batches:
-    """Data as batches of the model, as often as it is iterated."""
-
-    def __init__(self, data: PreparedData, inputs: Sequence[InputSpec]) -> None:
-        self._data = data
-        self._inputs = tuple(inputs)
-
-    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
-        dataset = open_dataset(self._data.ref, self._inputs)
-        for batch in model_batches(dataset, self._data.samples, self._inputs, _CHUNK):
-            yield batch.inputs
-
-
-def run_module(
-    path: PathLike, data: Any, *, preprocess: str | None = None, executor: str = "auto"
-) -> dict[str, Any]:
+def run_module(path: PathLike, data: Any, *, executor: str = "auto") -> dict[str, Any]:
     """Run a .qmod, or an .onnx file that ``export`` wrote, on data, sample after sample.
 
     Args:
+        data: as ``eval`` of ``launch``, or a ``DataSource``.
         executor: as for ``QModule.run``; every executor gives the same bits. An .onnx file is run
             by onnxruntime with default session options.
     Returns:
@@ -194,7 +168,7 @@ def run_module(
         ArtifactError: the file is neither.
         CodegenError: onnxruntime gives other bits for an .onnx file than its module has.
     """
-    found = run_samples(runnable(Path(path), executor), data, preprocess=preprocess, kept=False)
+    found = run_samples(runnable(Path(path), executor), data, kept=False)
     return {
         "top1": found.top1,
         "n": found.count,
@@ -224,41 +198,32 @@ class Scored:
     Attributes:
         top1: None without labels.
         count: samples.
+        data_sha256: of the data.
         digest: SHA-256 over the little-endian float32 outputs.
         outputs: of all samples; () where they were not kept.
     """
 
     top1: float | None
     count: int
+    data_sha256: str
     digest: str
     outputs: tuple[NDArray[Any], ...]
     wall_s: float
     cpu_s: float
 
 
-def run_samples(
-    what: Runnable, data: Any, *, preprocess: str | None = None, kept: bool = True
-) -> Scored:
-    """Run every sample of the data; arguments as of ``run_module``."""
-    inputs = what.inputs
-    with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
-        prepared = prepare_data(
-            data,
-            inputs,
-            name="eval",
-            preprocess=read_preprocess(preprocess),
-            objects_folder=Path(scratch),
-        )
-        dataset = open_dataset(prepared.ref, inputs)
+def run_samples(what: Runnable, given: Any, *, kept: bool = True) -> Scored:
+    """Run every sample of the data; ``kept`` keeps the outputs."""
+    with DataSource.of(given).opened(what.inputs) as data:
         sums = MetricSums(
-            ("top1",) if prepared.has_labels else (),
-            has_labels=prepared.has_labels,
+            ("top1",) if data.has_labels else (),
+            has_labels=data.has_labels,
             has_reference=False,
         )
         digest = hashlib.sha256()
         gathered: list[list[NDArray[Any]]] = []
         begin, begin_cpu = time.monotonic(), time.process_time()
-        for batch in model_batches(dataset, prepared.samples, inputs, _CHUNK):
+        for batch in Batches(data, what.inputs).with_labels():
             outputs = [out[: batch.count] for out in what.run(batch.inputs)]
             for sample in range(batch.count):
                 for out in outputs:
@@ -268,7 +233,8 @@ def run_samples(
                 gathered.append(outputs)
         return Scored(
             sums.results().get("top1"),
-            prepared.count,
+            data.count,
+            data.sha256,
             digest.hexdigest(),
             tuple(np.concatenate(parts) for parts in zip(*gathered, strict=True)),
             time.monotonic() - begin,

@@ -13,14 +13,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 from compiler.errors import ArtifactError, ArtifactHashError, CompilerError, TypeInferenceError
 from compiler.ir.module import IRModule
@@ -36,8 +36,9 @@ from compiler.runtime.artifact import QModule, load_qmod
 from compiler.runtime.lowered_module import LoweredModule
 from compiler.targets.c.toolchain import find_compiler
 from compiler.targets.target import Target
-from qsearch.data import PreparedData, prepare_data, read_preprocess
 from qsearch.errors import RunFolderError
+from qsearch.modules.data_source import DataSource
+from qsearch.modules.quantization import Runnable, run_samples
 from qsearch.run_folder import RunFolder, module_at
 from qsearch.signing import (
     SIGNATURE,
@@ -50,10 +51,7 @@ from qsearch.signing import (
     write_members,
 )
 from qsearch.store.artifacts import write_atomically
-from workers.batching import ModelBatch, model_batches
-from workers.datasets.protocol import InputSpec
-from workers.datasets.registry import input_specs, open_dataset
-from workers.metrics.registry import MetricSums
+from workers.datasets.registry import input_specs
 from workers.process import code_version
 
 if TYPE_CHECKING:
@@ -66,7 +64,6 @@ PathLike = str | os.PathLike[str]
 LoweredState = Literal["missing", "agrees", "unknown"]
 
 
-_CHUNK: Final = 16
 _TYPE: Final = re.compile(r"/\* ty=(.*?) (?:span=[^*]*)?\*/")
 
 
@@ -152,7 +149,6 @@ def verify(
     path: PathLike,
     eval: Any = None,
     *,
-    preprocess: str | None = None,
     key: PathLike | None = None,
     record: bool = False,
     sign: PathLike | None = None,
@@ -162,9 +158,9 @@ def verify(
 
     Args:
         path: a .qmod, or a run folder that holds one.
-        eval: data on which two independent executors are compared and the module is scored; the
-            samples in the file serve without it.
-        preprocess: how an image becomes the input; the run folder's own where there is one.
+        eval: data, or a ``DataSource``, on which two independent executors are compared and the
+            module is scored; the samples in the file serve without it. The run folder's own
+            preprocess file is read where the source names none.
         key: public key that must have signed the file.
         record: write today's record into a proved file that has none or an older one.
         sign: private key that signs the file if it is acceptable.
@@ -176,7 +172,7 @@ def verify(
     """
     signer = None if sign is None else private_key(Path(sign))
     trusted = None if key is None else public_key(Path(key))
-    found = _verify(Path(path), eval, preprocess, trusted, allow_large)
+    found = _verify(Path(path), DataSource.of(eval), trusted, allow_large)
     if record and found.proved and found.record in ("missing", "older"):
         found = _with_record(found)
     if signer is not None and found.acceptable():
@@ -185,11 +181,7 @@ def verify(
 
 
 def _verify(
-    given: Path,
-    data: Any,
-    preprocess: str | None,
-    trusted: Ed25519PublicKey | None,
-    allow_large: bool,
+    given: Path, source: DataSource, trusted: Ed25519PublicKey | None, allow_large: bool
 ) -> Verification:
     path = module_at(given)
     if not path.is_file():
@@ -202,7 +194,7 @@ def _verify(
         members = read_archive(path)
         if not allow_large:
             check_text(len(members.get("module.relay", b"")), path.stat().st_size)
-        source = members.get("module.relay", b"").decode(errors="replace")
+        stated = members.get("module.relay", b"").decode(errors="replace")
         module = load_qmod(path)
     except ArtifactHashError as error:
         return Verification(path, digest, (Finding("hashes", path.name, error.what),))
@@ -212,16 +204,16 @@ def _verify(
         return Verification(path, digest, (Finding("types", path.name, str(error.__cause__)),))
     if not allow_large:
         check_work(declared_work(module.module), len(module.samples), path.stat().st_size)
-    types = declared_types(source, module.module)
+    types = declared_types(stated, module.module)
     proof = derive(module.module, module.samples, compiled=find_compiler() is not None)
     against = [*types, *proof.findings]
     differences = compare_record(module.proof, proof)
     record: RecordState = "disagrees" if differences else record_state(module.proof)
-    if not module.samples and data is None:
+    if not module.samples and source.data is None:
         against.append(Finding("samples", path.name, "holds no sample; give data with --eval"))
     evaluation = None
-    if data is not None:
-        comparison, evaluation, found = _evaluate(path, module, data, preprocess)
+    if source.data is not None:
+        comparison, evaluation, found = _evaluate(path, module, source)
         proof = proof.with_comparison(comparison, "eval")
         against.extend([*comparison.finding("eval"), *found])
     return Verification(
@@ -307,50 +299,30 @@ def declared_types(source: str, module: IRModule) -> tuple[Finding, ...]:
 
 
 def _evaluate(
-    path: Path, module: QModule, data: Any, preprocess: str | None
+    path: Path, module: QModule, source: DataSource
 ) -> tuple[Comparison, dict[str, Any], tuple[Finding, ...]]:
     """Both executors on every sample of the data; score and hash of the reference's outputs."""
-    inputs = input_specs(module.module)
-    if preprocess is None and RunFolder(path.parent).preprocess.is_file():
-        preprocess = str(RunFolder(path.parent).preprocess)
-    with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
-        prepared = prepare_data(
-            data,
-            inputs,
-            name="eval",
-            preprocess=read_preprocess(preprocess),
-            objects_folder=Path(scratch),
-        )
-        sums = MetricSums(
-            ("top1",) if prepared.has_labels else (),
-            has_labels=prepared.has_labels,
-            has_reference=False,
-        )
-        digest = hashlib.sha256()
-        elements = differing = 0
-        for batch in _batches(prepared, inputs):
-            ours = module.run(batch.inputs, "reference")
-            compared, different = differing_elements(ours, module.run(batch.inputs, "integer"))
-            elements, differing = elements + compared, differing + different
-            outputs = [out[: batch.count] for out in ours]
-            for sample in range(batch.count):
-                for out in outputs:
-                    digest.update(np.ascontiguousarray(out[sample], "<f4").tobytes())
-            sums.add(outputs, None, batch.labels)
+    if source.preprocess is None and RunFolder(path.parent).preprocess.is_file():
+        source = replace(source, preprocess=RunFolder(path.parent).preprocess)
+    elements = differing = 0
+
+    def compared(inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        nonlocal elements, differing
+        ours = module.run(inputs, "reference")
+        both = differing_elements(ours, module.run(inputs, "integer"))
+        elements, differing = elements + both[0], differing + both[1]
+        return ours
+
+    scored = run_samples(Runnable(input_specs(module.module), compared), source, kept=False)
     found = {
-        "samples": prepared.count,
-        "data_sha256": prepared.sha256,
-        "top1": sums.results().get("top1"),
-        "outputs_sha256": digest.hexdigest(),
+        "samples": scored.count,
+        "data_sha256": scored.data_sha256,
+        "top1": scored.top1,
+        "outputs_sha256": scored.digest,
     }
     what = "@main, reference and integer ONNX, evaluation data"
-    comparison = Comparison(what, prepared.count, elements, differing)
+    comparison = Comparison(what, scored.count, elements, differing)
     return comparison, found, _compare_outputs(module.provenance, found)
-
-
-def _batches(data: PreparedData, inputs: tuple[InputSpec, ...]) -> Iterator[ModelBatch]:
-    dataset = open_dataset(data.ref, inputs)
-    return iter(model_batches(dataset, data.samples, inputs, _CHUNK))
 
 
 def _compare_outputs(provenance: Mapping[str, Any], found: dict[str, Any]) -> tuple[Finding, ...]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,13 @@ from compiler.ir.printer import text
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration, without_data
 from compiler.runtime.artifact import load_qmod
-from qsearch.data import prepare_data, read_preprocess
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model, named_dims, read_module
+from qsearch.modules.data_source import Batches, DataSource
 from qsearch.report.graph import graph_page
 from qsearch.run_folder import RunFolder, module_at
-from workers.batching import model_batches
-from workers.datasets.registry import input_specs, open_dataset
-from workers.messages import Range
+from workers.datasets.protocol import InputSpec
+from workers.datasets.registry import input_specs
 
 PathLike = str | os.PathLike[str]
 
@@ -159,7 +157,6 @@ def diff(
     samples: int = 4,
     rtol: float = 0.0,
     atol: float = 0.0,
-    preprocess: str | None = None,
     dim: Mapping[str, int] | Sequence[str] = (),
 ) -> Difference:
     """Run two modules on the same inputs; which node differs first, and how far each is off.
@@ -167,8 +164,8 @@ def diff(
     Args:
         a: .onnx, .qmod or .relay, taken as right.
         b: the module that is compared with ``a``.
-        data: as for ``launch``; None is the samples that a .qmod of the two holds, or else
-            synthetic inputs.
+        data: as ``eval`` of ``launch``, or a ``DataSource``; None is the samples that a .qmod of
+            the two holds, or else synthetic inputs.
         samples: how many of the data are used.
         rtol: |a-b| <= atol + rtol·|a| counts as equal; zero asks for the same bits.
         atol: see ``rtol``.
@@ -180,37 +177,22 @@ def diff(
     dims = named_dims(dim)
     first = read_module(Path(a), dims=dims, closed=True)
     second = read_module(Path(b), dims=dims, closed=True)
-    stored = [] if data is not None else _stored(b, first) or _stored(a, first)
-    batches = stored[:samples] or _batches(first, data, samples, preprocess)
-    return compare_modules(first, second, batches, rtol=rtol, atol=atol)
+    source, inputs = DataSource.of(data), input_specs(first)
+    stored = [] if source.data is not None else _stored(b, inputs) or _stored(a, inputs)
+    if stored:
+        return compare_modules(first, second, stored[:samples], rtol=rtol, atol=atol)
+    with source.opened(inputs) as opened:
+        batches = Batches(opened, inputs, samples)
+        return compare_modules(first, second, batches, rtol=rtol, atol=atol)
 
 
-def _stored(path: PathLike, module: IRModule) -> list[Mapping[str, NDArray[Any]]]:
-    """Inputs of the samples that a .qmod holds, where the module takes such; [] of other files."""
+def _stored(path: PathLike, specs: Sequence[InputSpec]) -> list[Mapping[str, NDArray[Any]]]:
+    """Inputs of the samples that a .qmod holds, where they fit; [] of other files."""
     found = Path(path)
     if not found.is_dir() and found.suffix != ".qmod":
         return []
-    taken = {spec.name: spec.shape for spec in input_specs(module)}
+    taken = {spec.name: spec.shape for spec in specs}
     stored = load_qmod(module_at(found)).samples
     inputs: list[Mapping[str, NDArray[Any]]] = [given for given, _ in stored]
     fit = all({n: a.shape for n, a in each.items()} == taken for each in inputs)
     return inputs if fit else []
-
-
-def _batches(
-    module: IRModule, given: Any, samples: int, preprocess: str | None
-) -> Iterator[dict[str, NDArray[Any]]]:
-    """The first samples of the data, one run of the module at a time."""
-    inputs = input_specs(module)
-    with tempfile.TemporaryDirectory(prefix="qsearch-") as scratch:
-        prepared = prepare_data(
-            given,
-            inputs,
-            name="eval",
-            preprocess=read_preprocess(preprocess),
-            objects_folder=Path(scratch),
-        )
-        dataset = open_dataset(prepared.ref, inputs)
-        used = Range(0, min(samples, prepared.count))
-        for batch in model_batches(dataset, used, inputs, len(used)):
-            yield batch.inputs

@@ -193,7 +193,7 @@ def test_a_run_folder_of_another_model(refused: Refusal, tmp_path: Path) -> None
         (["launch", "digits", "extra"], "unexpected argument 'extra'"),
         (["doctor"], "no model was given"),
         (["insight", "--calib", "x.npz"], "no model was given"),
-        (["trials", "--limit", "0"], "expected a whole number >= 1, got '0'"),
+        (["trials", "--limit", "0"], "0 is not in the range x>=1"),
         (["launch", "digits", "--max-drop", "much"], "expected a drop of 0..1 (0.01) or 0..100%"),
         (["launch", "digits", "--timeout", "nan"], "expected seconds > 0"),
         (["launch", "--model", "digits", "--metrik", "sqnr"], "did you mean --metric?"),
