@@ -44,7 +44,8 @@ MAX_ELEMENTS = 1 << 40
 MAX_NESTING = 100
 """How deep types, attribute values and patterns may be nested: code that reads them recurses."""
 MAX_TYPE_PARTS = 1 << 12
-"""Types in a type. Sixty lines of ``%n = (%m, %m)`` would make 2^60 without a bound."""
+"""Types in a type beside the members that it lists: an imported graph has a parameter for each
+weight. Sixty lines of ``%n = (%m, %m)`` would make 2^60 without a bound."""
 MAX_ALL_TYPE_PARTS = 1 << 20
 """Types in all tuples and functions of a module, in types of nodes and in types that are unified:
 10 bytes of text can give a node a type of MAX_TYPE_PARTS."""
@@ -101,11 +102,13 @@ def _check_size(shape: Shape) -> None:
 
 
 class Type:
-    """Base of all types; ``depth`` and ``parts`` measure what is nested in it."""
+    """Base of all types; ``depth`` and ``parts`` measure what is nested in it, ``listed`` how many
+    of them the longest list of members has, with the longest list in a member."""
 
     __slots__ = ()
     depth: int = 1
     parts: int = 1
+    listed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ class _Nested(Type):
 
     depth: int = field(init=False, repr=False, compare=False, default=1)
     parts: int = field(init=False, repr=False, compare=False, default=1)
+    listed: int = field(init=False, repr=False, compare=False, default=0)
 
     def _measure(self, inner: Sequence[Type]) -> None:
         """Raises TypeInferenceError: beyond MAX_NESTING or MAX_TYPE_PARTS."""
@@ -123,12 +127,15 @@ class _Nested(Type):
             raise TypeInferenceError(
                 f"a type is nested more than {MAX_NESTING} deep", fix="use flatter tuples"
             )
-        if parts > MAX_TYPE_PARTS:
+        # A program lists the members of one tuple; what repeats them in others may be short.
+        listed = len(inner) + max((one.listed for one in inner), default=0)
+        if parts - listed > MAX_TYPE_PARTS:
             raise TypeInferenceError(
                 f"a type holds more than {MAX_TYPE_PARTS} others", fix="use smaller tuples"
             )
         object.__setattr__(self, "depth", depth)
         object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "listed", listed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ class TypeSolver:
         mine, theirs = parts_of(a), parts_of(b)
         self._merged += len(mine)
         self._budget.spend(len(mine))
-        if self._merged > MAX_TYPE_PARTS:
+        if self._merged - max(a.listed, b.listed) > MAX_TYPE_PARTS:
             raise TypeInferenceError(
                 f"a type holds more than {MAX_TYPE_PARTS} others", fix="use smaller tuples"
             )

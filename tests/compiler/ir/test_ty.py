@@ -71,6 +71,16 @@ def test_types_that_double_are_refused_before_they_are_endless(
         doubled(60)
 
 
+def test_members_that_a_program_lists_are_not_bounded_until_something_repeats_them() -> None:
+    """An imported graph has a parameter for each weight; calibration returns every tensor."""
+    one = TensorType((1,))
+    results = TupleType((one,) * (MAX_TYPE_PARTS + 1))
+    whole = FuncType((one,) * (MAX_TYPE_PARTS + 1), results)
+    assert whole.parts == 2 * MAX_TYPE_PARTS + 4
+    with pytest.raises(TypeInferenceError, match=f"more than {MAX_TYPE_PARTS} others"):
+        TupleType((results, results))
+
+
 def test_a_type_may_be_nested_as_deep_as_its_text_may_be() -> None:
     ty: Type = TensorType(())
     for _ in range(MAX_NESTING - 1):
