@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import importlib
 import math
 import os
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,8 @@ class JobQueue:
 
     A worker stays with the group it has begun; then it begins the oldest that nobody has; and when
     every group is begun it steals from the one with most left. A single job left is not worth the
-    preparation: its group's own worker takes it next.
+    preparation: its group's own worker takes it next. Every step takes the same time however many
+    jobs wait and workers work, but for a theft, which looks at the groups with jobs to steal.
     """
 
     def __init__(self, max_attempts: int) -> None:
@@ -68,46 +70,90 @@ class JobQueue:
             raise WorkerError(f"max_attempts {max_attempts}", fix="at least 1")
         self._max_attempts = max_attempts
         self._waiting: dict[Hashable, deque[Job]] = {}
+        self._ages: dict[Hashable, int] = {}  # group that waits → its place in the queue
+        self._next_age = 0
+        self._large: set[Hashable] = set()  # groups with jobs to steal
+        self._fresh: list[tuple[int, Hashable]] = []  # heap of groups that nobody may have begun
+        self._group_of: dict[Hashable, Hashable] = {}  # tag of a job that waits → its group
         self._holders: dict[Hashable, Hashable] = {}  # worker → its group
+        self._held: Counter[Hashable] = Counter()  # group → how many workers are with it
         self._lost: dict[Hashable, int] = {}
         self._losses: list[Loss] = []
         self._finished: deque[Finished] = deque()
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return len(self._group_of)
 
     def add(self, tag: Hashable, request: Any, group: Hashable = None, lost: int = 0) -> None:
         """Queue a request; see ``WorkerPool.submit``."""
         job = Job(tag, request, tag if group is None else group)
         if lost:
             self._lost.setdefault(job.group, lost)
-        self._waiting.setdefault(job.group, deque()).append(job)
+        self._jobs_of(job).append(job)
+        self._note(job.group)
+
+    def _jobs_of(self, job: Job) -> deque[Job]:
+        """Where the job waits."""
+        self._group_of[job.tag] = job.group
+        if job.group not in self._waiting:
+            self._waiting[job.group] = deque()
+            self._ages[job.group] = self._next_age
+            self._next_age += 1
+            self._offer(job.group)
+        return self._waiting[job.group]
+
+    def _note(self, group: Hashable) -> None:
+        """The number of jobs of a group has changed."""
+        jobs = self._waiting[group]
+        if len(jobs) >= STEAL_FROM:
+            self._large.add(group)
+        else:
+            self._large.discard(group)
+        if not jobs:
+            del self._waiting[group], self._ages[group]
+
+    def _offer(self, group: Hashable) -> None:
+        if group in self._waiting and not self._held[group]:
+            heapq.heappush(self._fresh, (self._ages[group], group))
 
     def take(self, worker: Hashable = None) -> Job | None:
         """The job that ``worker`` runs next; None where there is none worth its while."""
         group = self._group_for(worker)
         if group is None:
             return None
-        self._holders[worker] = group
+        if worker not in self._holders or self._holders[worker] != group:
+            self.release(worker)
+            self._holders[worker] = group
+            self._held[group] += 1
         job = self._waiting[group].popleft()
-        if not self._waiting[group]:
-            del self._waiting[group]
+        self._group_of.pop(job.tag, None)
+        self._note(group)
         return job
 
     def _group_for(self, worker: Hashable) -> Hashable | None:
         own = self._holders.get(worker)
         if own in self._waiting:
             return own
-        held = set(self._holders.values())
-        for group in self._waiting:
-            if group not in held:
+        while self._fresh:
+            age, group = self._fresh[0]
+            if self._ages.get(group) == age and not self._held[group]:
                 return group
-        most = max(self._waiting, key=lambda group: len(self._waiting[group]), default=None)
-        return most if most is not None and len(self._waiting[most]) >= STEAL_FROM else None
+            heapq.heappop(self._fresh)
+        return max(
+            self._large,
+            key=lambda group: (len(self._waiting[group]), -self._ages[group]),
+            default=None,
+        )
 
     def release(self, worker: Hashable) -> None:
         """The worker is gone; its group may be begun by another."""
-        self._holders.pop(worker, None)
+        if worker not in self._holders:
+            return
+        group = self._holders.pop(worker)
+        self._held[group] -= 1
+        if not self._held[group]:
+            del self._held[group]
+            self._offer(group)
 
     def done(self, job: Job, result: Any, error: Exception | None) -> None:
         """A job ended."""
@@ -119,7 +165,8 @@ class JobQueue:
         count = self._lost[job.group] = self._lost.get(job.group, 0) + 1
         if count < self._max_attempts:
             again = dataclasses.replace(job, attempt=job.attempt + 1)
-            self._waiting.setdefault(job.group, deque()).appendleft(again)
+            self._jobs_of(again).appendleft(again)
+            self._note(again.group)
             return
         error = LostWorkerError(
             f"{job} lost its worker: {why}, after {count} workers died on it",
@@ -134,13 +181,12 @@ class JobQueue:
         return losses
 
     def drop(self, tags: Collection[Hashable]) -> None:
-        unwanted = set(tags)
-        for group in list(self._waiting):
-            kept = deque(job for job in self._waiting[group] if job.tag not in unwanted)
-            if kept:
-                self._waiting[group] = kept
-            else:
-                del self._waiting[group]
+        for tag in tags:
+            if tag in self._group_of:
+                group = self._group_of.pop(tag)
+                kept = (job for job in self._waiting[group] if job.tag != tag)
+                self._waiting[group] = deque(kept)
+                self._note(group)
 
     def give_back(self, finished: Iterable[Finished]) -> None:
         self._finished.extend(finished)
@@ -156,10 +202,12 @@ class JobQueue:
 
     def clear(self) -> None:
         """Forget everything but losses that were not reported."""
-        self._waiting.clear()
+        for jobs in (self._waiting, self._ages, self._group_of, self._holders, self._lost):
+            jobs.clear()
         self._finished.clear()
-        self._holders.clear()
-        self._lost.clear()
+        self._held.clear()
+        self._large.clear()
+        self._fresh.clear()
 
 
 def log_tail(path: str | Path) -> str | None:
@@ -307,7 +355,7 @@ class QueuedPool(ABC, Generic[S]):
 
     def _dispatch(self) -> None:
         """Give every idle worker a job."""
-        for slot in list(self._slots):
+        for slot in list(self._slots) if len(self._jobs) else ():
             if not slot.ready or slot.job is not None:
                 continue
             slot.job = self._jobs.take(slot.number)
