@@ -370,7 +370,7 @@ class Driver:
             return TIMEOUT
         if self.control.stop.is_set():
             return STOPPED
-        now = time.monotonic()
+        now = self.budget.clock()
         if now - self._looked < _POLL_S:
             return None
         self._looked = now

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -60,19 +60,32 @@ class JobQueue:
     Args:
         options: where studies lie and what they run on.
         tokens: the users and their quotas; None where everybody is the operator.
+        drivers: starts and watches the drivers of jobs.
+        clock: UTC seconds since 1970.
     """
 
-    def __init__(self, options: ServerOptions, tokens: Tokens | None = None) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        tokens: Tokens | None = None,
+        *,
+        drivers: Callable[[ServerOptions, Repository], Drivers] = Drivers,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.options = options
         self.tokens = tokens
+        self._make_drivers = drivers
+        self._clock = clock
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._held = contextlib.ExitStack()
         self._thread: threading.Thread | None = None
 
-    def open(self) -> None:
+    def open(self, *, serve: bool = True) -> None:
         """Take the folder, open the queue, and begin to run what waits; once.
 
+        Args:
+            serve: call ``step`` in a thread, several times a second.
         Raises:
             SettingsError: another server works on the folder, or SQLite is to hold several studies.
             StoreError: the database cannot be used, or has an older schema.
@@ -100,18 +113,19 @@ class JobQueue:
         self._held.enter_context(file_lock(options.jobs / "server.lock", busy))
         self.server = _identity(options.jobs / "server")
         engine = open_engine(options.queue_url, schemas=REVISIONS[-1:])
-        self.repository = Repository(engine, patience=_PATIENCE)
+        self.repository = Repository(engine, self._clock, patience=_PATIENCE)
         self._held.callback(self.repository.close)
         self.uploads = Uploads(options.uploads, self.repository, self.server)
         self.uploads.clear_parts()
-        self._drivers = Drivers(options, self.repository)
+        self._drivers = self._make_drivers(options, self.repository)
         self._thread = threading.Thread(target=self._run, name="queue", daemon=True)
-        self._thread.start()
+        if serve:
+            self._thread.start()
 
     def close(self) -> None:
         """Start no more; drivers go on, and the next server finds them."""
         self._stop.set()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join()
         self._held.close()
 
@@ -242,7 +256,7 @@ class JobQueue:
     def usage(self, user: User) -> Usage:
         """What a user used of the quota."""
         mine = [job for job in self.repository.jobs(self.server) if job.owner == user.name]
-        return _usage(mine, self.uploads.used(user), time.time())
+        return _usage(mine, self.uploads.used(user), self._clock())
 
     def _place_for(
         self, user: User, settings: Mapping[str, Any], name: str | None, stem: str
@@ -271,7 +285,7 @@ class JobQueue:
             raise QuotaError(
                 f"{MOST_WAITING} studies wait already", where="queue", fix="try again later"
             )
-        used = _usage([job for job in jobs if job.owner == user.name], 0, time.time())
+        used = _usage([job for job in jobs if job.owner == user.name], 0, self._clock())
         most = user.quota
         if most.max_trials is not None and used.trials + trials > most.max_trials:
             raise QuotaError(
@@ -288,7 +302,7 @@ class JobQueue:
         told: str | None = None
         while not self._stop.is_set():
             try:
-                self._step()
+                self.step()
                 told = None
             except (StoreError, OSError) as error:  # a database that restarts, a full disk
                 if str(error) != told:
@@ -298,7 +312,8 @@ class JobQueue:
                 log.exception("the queue met an error")
             self._stop.wait(POLL_S)
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """Settle the jobs whose drivers are gone, and start those that are next."""
         jobs = self.repository.jobs(self.server, states=["queued", "running"])
         running = [job for job in jobs if job.state == "running"]
         for job in running:
@@ -307,7 +322,7 @@ class JobQueue:
             elif self._drivers.watch(job):
                 self._check_time(job)
         free = self.options.max_studies - len(running)
-        now = time.time()
+        now = self._clock()
         ready = [job for job in jobs if job.state == "running" or (job.retry_at or 0) <= now]
         for job in _in_order(ready)[: max(free, 0)]:
             if self.repository.start_job(job.id):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ from qsearch.search.driver import Driver
 from qsearch.search.evaluations import Evaluations, NopPruner
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
-from qsearch.search.sampler import StudySampler
+from qsearch.search.sampler import SamplerSpec, StudySampler
 from qsearch.search.space import Parameter, Space
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.search.trials import StudyTrials
@@ -82,26 +84,23 @@ def open_study(repository: Repository, name: str, trials: int) -> Study:
 
 
 def pretended(
-    repository: Repository, pool: WorkerPool, trials: int, *, sampler: str = "random", batch: int
+    repository: Repository,
+    pool: WorkerPool,
+    trials: int,
+    *,
+    sampler: str = "random",
+    batch: int,
+    name: str = "pretended",
+    clock: Callable[[], float] = time.monotonic,
 ) -> Pretended:
-    """A driver of the study "pretended" that asks ``sampler``."""
+    """A driver of a study that asks ``sampler``; its seed follows from the name."""
     objective = Objective("agreement")
     timed = TimedSampler(
-        SPACE,
-        START,
-        objective,
-        sampler=sampler,
-        seed=0,
-        batch_size=batch,
-        enumerate_all=False,
+        SPACE, START, objective, SamplerSpec(sampler, zlib.crc32(name.encode()), batch)
     )
-    context = StudyContext(
-        repository, open_study(repository, "pretended", trials), pool, SilentProgress()
-    )
-    budget = Budget(trials)
-    queue = TrialQueue(
-        context, StudyTrials(objective), timed, NoScales(), {"code": "pretended"}, budget
-    )
+    context = StudyContext(repository, open_study(repository, name, trials), pool, SilentProgress())
+    budget = Budget(trials, clock=clock)
+    queue = TrialQueue(context, StudyTrials(objective), timed, NoScales(), {"code": name}, budget)
     evaluator = Evaluator(b"", DatasetRef("npz"), Range(0, 32), "grid", (), (), score_of)
     driver = Driver(context, queue, Evaluations(pool, evaluator, NopPruner()), budget)
     return Pretended(driver, timed)

@@ -1,0 +1,35 @@
+"""A server with many studies, workers and users, simulated: nothing lost, nothing twice, and fair.
+
+Counts only: what a trial costs in statements, and what the queue and the shares promise.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.benchmarks.bench_scale import Report, simulate
+from workers.pool.ray_cluster import ASK_EVERY_S
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return simulate(24, 10, 120, charge_cpu=False)
+
+
+def test_no_trial_of_ten_studies_is_lost_or_runs_twice(report: Report) -> None:
+    assert (report.trials, report.lost, report.doubled) == (120, 0, 0)
+
+
+def test_a_trial_costs_few_statements_and_transactions(report: Report) -> None:
+    assert report.statements_a_trial <= 11
+    assert report.writes_a_trial <= 2
+
+
+def test_workers_of_a_shared_cluster_are_kept_busy(report: Report) -> None:
+    assert report.most_held == report.workers
+    assert report.efficiency >= 0.8
+
+
+def test_a_study_has_its_share_soon(report: Report) -> None:
+    """It asks every two seconds, and the others end the trials that they run: three at most."""
+    assert report.below_share_s <= ASK_EVERY_S + 3.0
