@@ -6,6 +6,7 @@
  * ADD .. MAX   to = a op b
  * RESCALE   to = a times factors p0 (mult), p1 (add), p2 (shift); p3 1: a column; b: left shift first
  * ROUND_SHIFT  to = (a + half p0) >> shift p2; p3 1: a column
+ * TO_EVEN   to = (a + p0 + (a >> shift p2 & p1)) >> shift p2; p3 1: a column
  * CLIP      to = a within p0 .. p1
  * LEFT      to = a << p0
  * STORE     a; p0 address, p1 type, p2 and p3 strides, b added before
@@ -81,6 +82,13 @@ static void qk_run_block(const qk_op *op, int64_t count, const qk_memory *m, int
             const int32_t *half = (const int32_t *)(m->blob + op->p0) + every * column;
             const int32_t *bits = (const int32_t *)(m->blob + op->p2) + every * column;
             QK_EACH(qk_shift_right(qk_add(qk_load(a + i), qk_load(half + every * i)), qk_load(bits + every * i)));
+        }
+        case QK_TO_EVEN: {
+            const int32_t *below = (const int32_t *)(m->blob + op->p0) + every * column;
+            const int32_t *odd = (const int32_t *)(m->blob + op->p1) + every * column;
+            const int32_t *bits = (const int32_t *)(m->blob + op->p2) + every * column;
+            QK_EACH(qk_to_even(qk_load(a + i), qk_load(below + every * i), qk_load(odd + every * i),
+                               qk_load(bits + every * i)));
         }
         case QK_CLIP: {
             const qk_vec low = qk_all((int32_t)op->p0), high = qk_all((int32_t)op->p1);

@@ -31,7 +31,9 @@ Array = NDArray[Any]
 _SLOTS, _WIDE_SLOTS = 6, 32
 _MOST_FAST, _MOST_WIDE = 64, 256
 _DIMS = 6
-_FAST = ("ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT")
+_FAST = ("ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT", "TO_EVEN")
+_BY_CHANNEL = ("RESCALE", "TO_EVEN")
+"""Operators whose last parameter is the axis of their constants."""
 
 
 def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
@@ -75,16 +77,20 @@ def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
                 bound = int(constant.reshape(()))
                 low, high = (bound, INT32[1]) if link.op == "MAX" else (INT32[0], bound)
             found.low, found.high = _clipped(found, max(low, INT32[0]), min(high, INT32[1]))
-        elif link.op == "RESCALE" and not scaled:
-            multiplier, shift, along_axis = link.params
+        elif link.op in _BY_CHANNEL and not scaled:
+            *factors, along_axis = link.params
             # A factor >= 0 keeps 0 and the order, so a relu in front is one behind.
             if found.low not in (INT32[0], 0) or found.high != INT32[1]:
                 return None
-            if found.low == 0 and (multiplier < 0).any():
-                return None
             if along_axis is not None and along_axis != axis:
                 return None
-            found.multiplier, found.shift, scaled = multiplier, shift, True
+            if link.op == "TO_EVEN":
+                found.to_even = factors[0]
+            else:
+                found.multiplier, found.shift = factors
+                if found.low == 0 and (factors[0] < 0).any():
+                    return None
+            scaled = True
         elif link.op == "SHIFT" and not scaled:
             if found.low not in (INT32[0], 0) or found.high != INT32[1]:
                 return None
@@ -101,6 +107,12 @@ def scaled_epilogue(item: Item) -> tuple[Product, Epilogue] | None:
     if found.multiplier is not None:
         if make_factor(*factor_arguments(found, channels), low, high, found.added) is None:
             return None
+    elif found.to_even is not None:
+        zero = item.storage[1] << int(found.to_even.max())
+        if max(int(high.max()), -int(low.min())) + 2 * zero > INT32[1] or (
+            zero and not product.takes_bias
+        ):
+            return None  # as below
     elif max(int(high.max()), 0) + (item.storage[1] << found.bits) > INT32[1]:
         return None  # the zero of the storage is added before the shift
     return product, found
@@ -160,6 +172,17 @@ def put_epilogue(
             "rq_add": emitter.put(shuffled(add, library)),
             "rq_shift": emitter.put(padded_channels(factor.shift, groups, "int32")),
         }
+    elif epilogue.to_even is not None:
+        # The zero of the storage is even, so it changes no rounding in front of the shift.
+        shifts = np.broadcast_to(epilogue.to_even, (channels,))
+        total = total + (zero << shifts)
+        below, odd = to_even_parts(shifts)
+        fields |= {
+            "rq_kind": number("EVEN"),
+            "rq_mult": emitter.put(padded_channels(below, groups, "int32")),
+            "rq_add": emitter.put(padded_channels(odd, groups, "int32")),
+            "rq_shift": emitter.put(padded_channels(shifts, groups, "int32")),
+        }
     elif epilogue.bits or zero:
         # The zero of the storage is added in front of the shift.
         bits = np.full(channels, epilogue.bits, np.int32)
@@ -171,6 +194,12 @@ def put_epilogue(
         }
     fields["bias"] = emitter.put(padded_channels(total, groups, "int32"))
     return fields
+
+
+def to_even_parts(shifts: Array) -> tuple[Array, Array]:
+    """Half of the last place less one, and 1, of shifts to the right; 0 for those by 0."""
+    below = np.maximum((np.left_shift(np.int64(1), shifts) >> 1) - 1, 0)
+    return below, (shifts > 0).astype(np.int64)
 
 
 # ---- programs ---------------------------------------------------------------------------------
@@ -221,8 +250,8 @@ def _emit_fast(
         views.append(view)
         strides.append(_broadcast(view, item.shape) if view else (0,) * len(item.shape))
     for op in ops:
-        if op.chain.op == "RESCALE":
-            axis = op.chain.params[2]
+        if op.chain.op in _BY_CHANNEL:
+            axis = op.chain.params[-1]
             places = [0] * len(item.shape)
             if axis is not None:
                 places[axis + len(item.shape) - len(op.to.shape)] = 1
@@ -388,6 +417,14 @@ def spelled_out(op: Item, width: int) -> list[Operation]:
         elif name == "RESCALE":
             times, half, right = _rescaling(chain.params, len(op.shape))
             do("RIGHT", do("ADD", do("MUL", args[0], times), half), right)
+        elif name == "TO_EVEN":
+            places = [1] * len(op.shape)
+            places[chain.params[1] or 0] = -1
+            shifts = chain.params[0].reshape(places)
+            below, one = map(constants, to_even_parts(shifts))
+            right = constants(shifts)
+            odd = do("AND", do("RIGHT", args[0], right), one)
+            do("RIGHT", do("ADD", do("ADD", args[0], below), odd), right)
     elif name == "LESS":
         do("CLIP", do("SUB", args[1], args[0]), params=(0, 1))
     elif name == "EQUAL":
@@ -543,7 +580,7 @@ def _program(
         slots.release(op)
         slot = slots.take(op.to)
         program.append(_operation(planner, chain, slot, args, inner[1], near, factor_at, moved))
-        factor_at += chain.op == "RESCALE"
+        factor_at += chain.op in _BY_CHANNEL
     store: list[Any] = operation(
         "STORE",
         a=slots.of(item) or 0,
@@ -598,23 +635,27 @@ def _operation(
         return operation(
             "ROUND_SHIFT", to=slot, a=args[0], p0=emitter.put(zeros), p2=emitter.put(bits)
         )
-    if chain.op != "RESCALE":
+    if chain.op not in _BY_CHANNEL:
         return operation(chain.op, to=slot, a=args[0], b=args[1])
-    multiplier, shift, _ = chain.params
-    source = chain.args[0]
-    factor = make_factor(multiplier, shift, np.array(source.low), np.array(source.high), 0)
-    if factor is None:
-        raise NoProgramError("more operands than slots, or factors of other axes")
-    varies = len(factor.mult) > 1
+    left = 0
+    if chain.op == "TO_EVEN":
+        shifts = chain.params[0]
+        arrays = [part.astype(np.int32) for part in (*to_even_parts(shifts), shifts)]
+    else:
+        multiplier, shift, _ = chain.params
+        source = chain.args[0]
+        factor = make_factor(multiplier, shift, np.array(source.low), np.array(source.high), 0)
+        if factor is None:
+            raise NoProgramError("more operands than slots, or factors of other axes")
+        arrays, left = [factor.mult, factor.add, factor.shift], factor.left
+    varies = len(arrays[0]) > 1
     if varies and (inner[factor_at] != 1 or any(s[factor_at] for _, s in near) or moved(factor_at)):
         raise NoProgramError("more operands than slots, or factors of other axes")
-    arrays = [factor.mult, factor.add, factor.shift]
     if varies:
         arrays = [padded_channels(a, 1, str(a.dtype)) for a in arrays]
     else:
         arrays = [np.repeat(a, 16) for a in arrays]
-    arrays[1] = shuffled(arrays[1], planner.library)
+    if chain.op == "RESCALE":
+        arrays[1] = shuffled(arrays[1], planner.library)
     p0, p1, p2 = (emitter.put(a) for a in arrays)
-    return operation(
-        "RESCALE", to=slot, a=args[0], b=factor.left, p0=p0, p1=p1, p2=p2, p3=int(varies)
-    )
+    return operation(chain.op, to=slot, a=args[0], b=left, p0=p0, p1=p1, p2=p2, p3=int(varies))

@@ -129,6 +129,12 @@ static const qk_tile_function qk_narrow_tiles[6] = {
 #define qk_scale_bytes qk_scale
 #endif
 
+/* x >> bits, halves to even: below is half of the last place less one, odd is 1; both 0 for no bits. */
+static inline qk_vec qk_to_even(qk_vec x, qk_vec below, qk_vec odd, qk_vec bits)
+{
+    return qk_shift_right(qk_add(qk_add(x, below), qk_and(qk_shift_right(x, bits), odd)), bits);
+}
+
 /* The sums of one vector of channels, for `rows` rows `stride` apart, to their places. Bytes of four
  * rows are packed and clipped together; the last four may be done twice. */
 static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64_t channel, const int32_t *sums,
@@ -177,6 +183,12 @@ static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64
         const qk_vec bits = qk_load((const int32_t *)(blob + rq->shift) + channel);
 #define QK_ROUND(x) qk_shift_right(qk_add(x, half), bits)
         QK_FINISH_ROWS(QK_ROUND, QK_ROUND)
+    } else if (rq->kind == QK_EVEN) {
+        const qk_vec below = qk_load((const int32_t *)(blob + rq->mult) + channel);
+        const qk_vec odd = qk_load((const int32_t *)(blob + rq->add) + channel);
+        const qk_vec bits = qk_load((const int32_t *)(blob + rq->shift) + channel);
+#define QK_ROUND_TO_EVEN(x) qk_to_even(x, below, odd, bits)
+        QK_FINISH_ROWS(QK_ROUND_TO_EVEN, QK_ROUND_TO_EVEN)
     } else {
 #define QK_SAME(x) (x)
         QK_FINISH_ROWS(QK_SAME, QK_SAME)
@@ -186,6 +198,7 @@ static inline void qk_finish(const qk_requantize *rq, const uint8_t *blob, int64
 #undef QK_SCALE_BYTES
 #undef QK_SHIFT_SCALE
 #undef QK_ROUND
+#undef QK_ROUND_TO_EVEN
 #undef QK_SAME
 }
 

@@ -57,6 +57,7 @@ QK_BOTH(qk_sub, _mm256_sub_epi32)
 QK_BOTH(qk_mul, _mm256_mullo_epi32)
 QK_BOTH(qk_min, _mm256_min_epi32)
 QK_BOTH(qk_max, _mm256_max_epi32)
+QK_BOTH(qk_and, _mm256_and_si256)
 QK_BOTH(qk_shift_right, _mm256_srav_epi32)
 #undef QK_BOTH
 

@@ -59,6 +59,7 @@ QK_FOUR(qk_sub, vsubq_s32)
 QK_FOUR(qk_mul, vmulq_s32)
 QK_FOUR(qk_min, vminq_s32)
 QK_FOUR(qk_max, vmaxq_s32)
+QK_FOUR(qk_and, vandq_s32)
 QK_FOUR(qk_shift_right, QK_RIGHT)
 #undef QK_FOUR
 

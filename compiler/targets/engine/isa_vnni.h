@@ -42,6 +42,8 @@ static inline qk_vec qk_mul(qk_vec a, qk_vec b) { return _mm512_mullo_epi32(a, b
 static inline qk_vec qk_min(qk_vec a, qk_vec b) { return _mm512_min_epi32(a, b); }
 static inline qk_vec qk_max(qk_vec a, qk_vec b) { return _mm512_max_epi32(a, b); }
 
+static inline qk_vec qk_and(qk_vec a, qk_vec b) { return _mm512_and_si512(a, b); }
+
 static inline qk_weight qk_load_weight(const void *p) { return _mm512_loadu_si512(p); }
 
 static inline qk_spread qk_spread4(const void *p) /* QK_KU activations, in every lane */

@@ -89,9 +89,9 @@ static int qk_check_requantize(const qk_requantize *q, const qk_limits *l, int64
         return 0;
     if (q->kind == QK_PLAIN)
         return 1;
-    return (q->kind == QK_FACTOR || q->kind == QK_SHIFT) && qk_span(l->blob, q->mult, 4 * channels) &&
+    return q->kind > QK_PLAIN && q->kind <= QK_EVEN && qk_span(l->blob, q->mult, 4 * channels) &&
            qk_span(l->blob, q->shift, 4 * channels) &&
-           (q->kind == QK_SHIFT || qk_span(l->blob, q->add, 8 * channels));
+           (q->kind == QK_SHIFT || qk_span(l->blob, q->add, (q->kind == QK_FACTOR ? 8 : 4) * channels));
 }
 
 static int qk_check_gemm(const qk_gemm_step *g, const qk_limits *l)
@@ -177,6 +177,9 @@ static int qk_check_elementwise(const qk_elementwise_step *e, const qk_limits *l
               !qk_span(l->blob, op->p2, 4 * lanes) || op->b < 0 || op->b > 31)) ||
             (op->op == QK_ROUND_SHIFT &&
              (!qk_span(l->blob, op->p0, 4 * lanes) || !qk_span(l->blob, op->p2, 4 * lanes))) ||
+            (op->op == QK_TO_EVEN &&
+             (!qk_span(l->blob, op->p0, 4 * lanes) || !qk_span(l->blob, op->p1, 4 * lanes) ||
+              !qk_span(l->blob, op->p2, 4 * lanes))) ||
             (op->op == QK_LEFT && (op->p0 < 0 || op->p0 > 31)))
             return 0;
     }

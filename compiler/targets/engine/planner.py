@@ -114,7 +114,7 @@ class Planner:
         dtype, shape = value.type.dtype, value.type.concrete_shape
         item = Item(shape, *_bounds_of(dtype), is_integer=is_integer(dtype))
         item.readers = self.behind.get(value, [])
-        item.uses = len(self.readers.get(value, [])) + (value in self._needed_outside)
+        item.uses = self._uses(value)
         item.host = self.emitter.new_host()
         self.emitter.host("input", [], [item.host], dtype=str(number))
         if dtype in RAW_DTYPES and all(shape):
@@ -179,7 +179,28 @@ class Planner:
                 after = self.behind.get(step.results[0], [])
                 source = self.root(step.args[0])
                 self.behind[source] = (self.behind[source] + after)[:_ASKED]
+        self._read_once = {v for step in alive if (v := self._rounded_to_even(step)) is not None}
         return alive[::-1]
+
+    def _rounded_to_even(self, step: Step) -> FlowValue | None:
+        """x of ``(x + below + ((x >> n) & 1)) >> n``, one operator, if nobody else reads x."""
+        total = self.root(step.args[0]).producer if step.name == "right_shift" else None
+        if total is None or total.name != "add":
+            return None
+        added, odd = (self.root(a).producer for a in total.args)
+        if added is None or odd is None or (added.name, odd.name) != ("add", "bitwise_and"):
+            return None
+        source, shifted = self.root(added.args[0]), self.root(odd.args[0]).producer
+        if shifted is None or shifted.name != "right_shift":
+            return None
+        if self.root(shifted.args[0]) is not source or len(self.readers[source]) != 2:
+            return None
+        return source
+
+    def _uses(self, value: FlowValue) -> int:
+        """How often a value is read."""
+        count = len(self.readers.get(value, [])) + (value in self._needed_outside)
+        return count - (value in self._read_once)
 
     def root(self, value: FlowValue) -> FlowValue:
         """The value that ``value`` is another name of."""
@@ -191,14 +212,14 @@ class Planner:
         """Say what a result of a step is."""
         value = step.results[index]
         item.readers = self.behind.get(value, [])
-        item.uses = len(self.readers.get(value, [])) + (value in self._needed_outside)
+        item.uses = self._uses(value)
         self.items[value] = item
         return item
 
     def alias(self, step: Step, item: Item) -> bool:
         """A result that is its operand: its readers are the operand's."""
         value = step.results[0]
-        item.uses += len(self.readers.get(value, [])) + (value in self._needed_outside) - 1
+        item.uses += self._uses(value) - 1
         self.items[value] = item
         return True
 

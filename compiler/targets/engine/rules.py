@@ -406,7 +406,7 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
     if not 0 <= bits.low <= bits.high <= 62 or data.view is not None:
         return None
     half = constants(np.left_shift(np.int64(1), bits.data.astype(np.int64)) >> 1)
-    below = constants(_array(half) - 1)
+    below = constants(np.maximum(_array(half) - 1, 0))
     first, second = data.chain.args
     ties = "up"
     if _equal(second, half):
@@ -446,11 +446,11 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
     if int(factor.max()) >= 1 << 31 or int(most.max()) * int(factor.max()) >= 1 << 62:
         return None
     apart = ties == "even" or (ties == "away" and x.low < 0)
-    if apart and int(amounts.min()) < 1:
-        return None
     if apart:
-        odd = np.left_shift(np.int64(1), amounts - 1) // np.where(factor > 0, factor & -factor, 1)
-        apart = bool((most.reshape(odd.shape if most.size > 1 else ()) >= odd)[factor > 0].any())
+        lowest = np.where(factor > 0, factor & -factor, 1)
+        odd = np.left_shift(np.int64(1), np.maximum(amounts, 1) - 1) // lowest
+        reached = most.reshape(odd.shape if most.size > 1 else ()) >= odd
+        apart = bool((reached & (factor > 0) & (amounts > 0)).any())
     elif factor.size == 1 and int(factor) == 1 and x.low < 0:
         return None  # an addition and a shift
     # Factors as large as those of fixed_point_multiply.
@@ -467,6 +467,11 @@ def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
 
     if not apart:
         return up(x)
+    bits_of = amounts.reshape(-1)
+    if ties == "even" and (factor == 1 << 30).all() and (shift == 1 - bits_of).all():
+        highest = int(bits_of.max())
+        if highest < 31 and max(abs(x.low), abs(x.high)) + (1 << highest) < 1 << 31:
+            return planner.compose("TO_EVEN", (x,), bits_of, axis)
     planner.materialise(x)
     if ties == "away":
         size = up(planner.compose("MAX", (x, minus(x))))
@@ -498,11 +503,13 @@ def largest_along(item: Item, axis: int | None) -> Array:
 
 
 def _to_even(first: Item, second: Item, bits: Item, below: Item) -> Item | None:
-    """y of ``y + below + ((y >> n) & 1)``."""
+    """y of ``y + below + ((y >> n) & 1)``; 0 instead of 1 where n is 0, and nothing is rounded."""
     if first.chain is None or second.chain is None or first.view is not None:
         return None
     odd, added = second.chain, first.chain
-    if (added.op, odd.op) != ("ADD", "AND") or not _equal(odd.args[1], constant(1)):
+    if (added.op, odd.op) != ("ADD", "AND"):
+        return None
+    if not _equal(odd.args[1], constants(np.asarray(_array(bits) > 0, np.int64))):
         return None
     product, shifted = added.args[0], odd.args[0].chain
     if not _equal(added.args[1], below) or shifted is None or shifted.args[0] is not product:

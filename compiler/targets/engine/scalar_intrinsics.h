@@ -27,6 +27,7 @@ typedef uint16_t __mmask16;
 QK_LANEWISE(_mm512_add_epi32, (int32_t)((uint32_t)x + (uint32_t)y))
 QK_LANEWISE(_mm512_sub_epi32, (int32_t)((uint32_t)x - (uint32_t)y))
 QK_LANEWISE(_mm512_mullo_epi32, (int32_t)((uint32_t)x * (uint32_t)y))
+QK_LANEWISE(_mm512_and_si512, x & y)
 QK_LANEWISE(_mm512_xor_si512, x ^ y)
 QK_LANEWISE(_mm512_min_epi32, x < y ? x : y)
 QK_LANEWISE(_mm512_max_epi32, x > y ? x : y)

@@ -24,13 +24,15 @@ static inline int64_t qk_size_of(int64_t type)
     return type == QK_U8 ? 1 : type == QK_S16 ? 2 : type == QK_S32 ? 4 : 8;
 }
 
-/* How an int32 becomes an output: as it is, times a fixed-point factor, or by a rounding shift. */
-enum { QK_PLAIN, QK_FACTOR, QK_SHIFT };
+/* How an int32 becomes an output: as it is, times a fixed-point factor, or by a shift that rounds
+ * halves up, or to even. */
+enum { QK_PLAIN, QK_FACTOR, QK_SHIFT, QK_EVEN };
 
 typedef struct {
-    int64_t kind;             /* QK_PLAIN .. QK_SHIFT */
+    int64_t kind;             /* QK_PLAIN .. QK_EVEN */
     int64_t left;             /* shifted left by this first */
-    int64_t mult, add, shift; /* blob: int32, int64 (int32 for QK_SHIFT: in mult), int32 a channel */
+    int64_t mult, add, shift; /* blob: int32, int64, int32 a channel. QK_SHIFT and QK_EVEN: mult is added;
+                                 QK_EVEN: add is int32, 1 where bits are shifted out, else 0 */
     int64_t low, high;        /* clip, in carrier bytes where the output is QK_U8 */
     int64_t type;             /* of the output */
 } qk_requantize;
@@ -69,7 +71,7 @@ typedef struct {
 
 #define QK_OP_FIELDS 8
 enum { QK_LOAD, QK_CONSTANT, QK_ADD, QK_SUB, QK_MUL, QK_MIN, QK_MAX, QK_RESCALE, QK_ROUND_SHIFT,
-       QK_CLIP, QK_STORE, QK_LEFT, QK_OPS };
+       QK_CLIP, QK_STORE, QK_LEFT, QK_TO_EVEN, QK_OPS };
 #define QK_SLOTS 6
 typedef struct {
     int64_t op, to, a, b;       /* slots */

@@ -91,12 +91,12 @@ class Chain:
     """An elementwise operator.
 
     Attributes:
-        op: "ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT" have fast kernels; "AND",
-            "OR", "XOR", "LEFT", "RIGHT", "LESS", "EQUAL", "QUOTIENT", "FLOORED", "SELECT", "WRAP"
-            are those of general.h.
+        op: "ADD", "SUB", "MUL", "MIN", "MAX", "CLIP", "RESCALE", "SHIFT", "TO_EVEN" have fast
+            kernels; "AND", "OR", "XOR", "LEFT", "RIGHT", "LESS", "EQUAL", "QUOTIENT", "FLOORED",
+            "SELECT", "WRAP" are those of general.h.
         args: operands, broadcast to the result's shape.
         params: CLIP: (low, high); SHIFT: bits to the right; RESCALE: (multiplier, shift, axis or
-            None); WRAP: the dtype.
+            None); TO_EVEN: (bits to the right, axis or None); WRAP: the dtype.
     """
 
     op: str
@@ -130,6 +130,7 @@ class Epilogue:
     multiplier: Array | None = None
     shift: Array | None = None
     bits: int = 0
+    to_even: Array | None = None
     added: int = 0
     low: int = INT32[0]
     high: int = INT32[1]
@@ -157,6 +158,9 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
         multiplier, shift, _ = params
         ends = [rescaled(x, multiplier, shift) for x in (a.low, a.high)]
         return min(e.min() for e in ends), max(e.max() for e in ends)
+    if op == "TO_EVEN":
+        bits = params[0].tolist()
+        return min(to_even(a.low, n) for n in bits), max(to_even(a.high, n) for n in bits)
     if op == "WRAP":
         return (0, 1) if params[0] == "bool" else integer_range(params[0])
     b = args[1]
@@ -203,6 +207,16 @@ def rescaled(x: int, multiplier: Array, shift: Array) -> Any:
         else:
             made.append((x * m + (1 << (right - 1))) >> right)
     return np.array(made, object)
+
+
+def to_even(x: int, bits: int) -> int:
+    """x * 2^-bits, halves to the even neighbour."""
+    return (x + below_half(bits) + (x >> bits & (bits > 0))) >> bits
+
+
+def below_half(bits: int) -> int:
+    """Half of the last place less one; 0 for no bits."""
+    return (1 << bits - 1) - 1 if bits else 0
 
 
 def is_integer(dtype: str) -> bool:

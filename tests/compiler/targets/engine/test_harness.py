@@ -21,7 +21,7 @@ from compiler.targets.engine.library import Library
 from compiler.targets.engine.plan import Plan
 from compiler.targets.engine.planner import plan_function
 from compiler.targets.reference.executor import ReferenceExecutor
-from tests.compiler.targets.engine.test_kernels import drawn, requantized
+from tests.compiler.targets.engine.test_kernels import drawn, requantized, shifted_to_even
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
 
@@ -76,9 +76,14 @@ def modules() -> list[tuple[IRModule, list[Array]]]:
     turned = op.reverse(pooled, axis=2)
     places = op.take(relay.const(rng.integers(-9, 9, (40, 3)).astype("int64")), turned, axis=0)
     largest = op.argmax(op.multiply(places, places), axis=(1, 4))
-    mod = infer_module(
-        relay.module(relay.Tuple((probabilities, standard, mean, largest, op.negative(turned))))
+    sums = op.nn.conv2d(
+        looked, relay.const(drawn(rng, (19, 70, 1, 1), "int8", False)), out_dtype="int32"
     )
+    even = shifted_to_even(sums, np.arange(19), (19, 1, 1))
+    spread = relay.const(drawn(rng, (70, 5, 3, 3), "int8", False))
+    larger = op.nn.conv2d_transpose(pooled, spread, strides=(2, 2), out_dtype="int32")
+    outputs = probabilities, standard, mean, largest, op.negative(turned), even, larger
+    mod = infer_module(relay.module(relay.Tuple(outputs)))
     shape = (1, 3, 11, 9)
     return [(mod, [drawn(rng, shape, "uint8", extreme)]) for extreme in (False, True)]
 

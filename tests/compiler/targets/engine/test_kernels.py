@@ -473,6 +473,41 @@ def test_rounded_products_of_64_bits(rounding: str, factor: int, bits: int) -> N
     assert agree(relay.module(shifted), data.astype("int32")).host_steps == 0
 
 
+def shifted_to_even(x: Expr, bits: Array, axis_size: tuple[int, ...]) -> Expr:
+    op, shifts = relay.op, relay.const(bits.astype("int32").reshape(axis_size))
+    below = np.maximum((1 << bits.astype("int32") >> 1) - 1, 0).reshape(axis_size).astype("int32")
+    mask = relay.const((bits > 0).astype("int32").reshape(axis_size))
+    odd = op.bitwise_and(op.right_shift(x, shifts), mask)
+    return op.right_shift(op.add(op.add(x, relay.const(below)), odd), shifts)
+
+
+@pytest.mark.parametrize("bits", [[0, 1, 5, 9], [7], [0]])
+@pytest.mark.parametrize("in_front", ["conv2d", "depthwise", "add", "shared"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+def test_shifts_that_roundshifted_to_even(bits: list[int], in_front: str, dtype: str) -> None:
+    op, rng, channels = relay.op, np.random.default_rng(len(bits)), 20
+    x = relay.var("x", (1, channels, 5, 6), "int8")
+    wide = op.cast(x, dtype="int32")
+    if in_front in ("add", "shared"):
+        total = op.multiply(op.add(wide, op.cast(op.nn.relu(x), dtype="int32")), wide)
+    else:
+        groups = channels if in_front == "depthwise" else 1
+        weight = drawn(rng, (channels, channels // groups, 3, 3), "int8", False)
+        total = op.nn.conv2d(x, relay.const(weight), padding=1, groups=groups, out_dtype="int32")
+    along = (channels, 1, 1) if len(bits) > 1 else (1, 1, 1)
+    made = shifted_to_even(total, np.resize(bits, along[0]), along)
+    if dtype != "int32":
+        info = np.iinfo(dtype)
+        made = op.cast(op.clip(made, a_min=int(info.min), a_max=int(info.max)), dtype=dtype)
+    results = relay.Tuple((made, total)) if in_front == "shared" else made
+    data = drawn(rng, (1, channels, 5, 6), "int8", False)
+    executor = agree(relay.module(results), data)
+    kinds = [step.kind for step in executor.steps]
+    assert executor.host_steps == 0
+    if in_front in ("conv2d", "depthwise") and bits != [0]:
+        assert not {"elementwise", "wide"} & set(kinds)
+
+
 @pytest.mark.parametrize("name", ["less", "greater_equal", "equal", "not_equal", "greater"])
 @pytest.mark.parametrize("dtype", ["int8", "int64"])
 def test_choices_by_comparisons(name: str, dtype: str) -> None:
