@@ -47,6 +47,8 @@ class OutlineFormulas(FunctionPass):
         """The outlined function, itself when there is nothing to outline."""
         finder = _Finder()
         for node in post_order(fn.body):
+            for operand in node.operands():  # a tuple reads too: concatenate, several outputs
+                finder.readers.setdefault(operand, []).append(node)
             if isinstance(node, Call):
                 finder.visit(node)
         outlined = finder.outlined(fn.body)
@@ -96,8 +98,6 @@ class _Finder:
 
     def visit(self, call: Call) -> None:
         """Classify a call whose operands have been visited."""
-        for arg in call.args:
-            self.readers.setdefault(arg, []).append(call)
         make = _words_of(call)
         ty = call.checked_type
         if make is None or not isinstance(ty, TensorType):

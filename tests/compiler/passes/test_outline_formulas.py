@@ -66,3 +66,13 @@ def test_a_chain_of_twenty_thousand_is_cut_into_formulas() -> None:
     new = OutlineFormulas()(infer_module(IRModule.from_expr(relay.Function((x,), y))))
     left = [node for node in post_order(new["main"].body) if not is_op_call(node, "unary_formula")]
     assert len(left) < 10
+
+
+def test_a_value_that_a_tuple_reads_as_well_is_outlined_by_itself() -> None:
+    x = relay.var("x", (2, 3))
+    inner = op.tanh(x)
+    body = relay.Tuple((op.sigmoid(inner), op.concatenate((x, inner), axis=1)))
+    new = OutlineFormulas()(infer_module(IRModule.from_expr(relay.Function((x,), body))))
+    made = [node for node in post_order(new["main"].body) if is_op_call(node, "unary_formula")]
+    assert len(made) == 2
+    assert not any(is_op_call(node, "tanh") for node in post_order(new["main"].body))
