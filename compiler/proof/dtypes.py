@@ -38,6 +38,7 @@ CONVERSIONS = frozenset(
         "annotation.stop_fusion",
         "cast",
         "clip",
+        "expand_dims",
         "fixed_point_multiply",
         "left_shift",
         "multiply",
@@ -45,6 +46,7 @@ CONVERSIONS = frozenset(
         "right_shift",
         "round",
         "round_even",
+        "squeeze",
         "subtract",
         "transpose",
     )

@@ -34,7 +34,10 @@ Ends = tuple[Number, Number]
 ANYTHING: Ends = (-math.inf, math.inf)
 
 _KEPT = frozenset(
-    ("annotation.cast_hint", "annotation.stop_fusion", "copy", "reshape", "transpose")
+    (
+        *("annotation.cast_hint", "annotation.stop_fusion", "copy"),
+        *("expand_dims", "reshape", "squeeze", "transpose"),
+    )
 )
 _EXACT: dict[str, Callable[..., Any]] = {
     "add": operator.add,

@@ -13,6 +13,7 @@ CONVERSION_OPS = frozenset(
         "annotation.stop_fusion",
         "cast",
         "clip",
+        "expand_dims",
         "fixed_point_multiply",
         "left_shift",
         "multiply",
@@ -20,6 +21,7 @@ CONVERSION_OPS = frozenset(
         "right_shift",
         "round",
         "round_even",
+        "squeeze",
         "subtract",
         "transpose",
     }

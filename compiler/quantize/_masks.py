@@ -76,15 +76,17 @@ def _masked_scores(scores: Expr) -> Expr:
 
 
 def _added(choice: Call) -> Expr:
-    """A choice by a constant condition between scores and minus infinity, as a sum."""
-    condition, yes, no = choice.args
-    if not isinstance(condition, Constant):
-        return choice
-    for masked, scores, where in ((yes, no, condition.data), (no, yes, ~condition.data)):
+    """A choice between scores and minus infinity, as a sum."""
+    condition, *branches = choice.args
+    for place, masked in enumerate(branches):
         if isinstance(masked, Constant) and (masked.data <= -LIMIT).all():
-            dtype = masked.data.dtype
-            mask = np.where(where, np.asarray(-LIMIT, dtype), np.asarray(0, dtype))
-            return op_call("add", scores, Constant(mask, span=choice.span), span=choice.span)
+            levels = [np.zeros((), masked.data.dtype)] * 2
+            levels[place] = np.asarray(-LIMIT, masked.data.dtype)
+            if isinstance(condition, Constant):
+                mask: Expr = Constant(np.where(condition.data, *levels), span=choice.span)
+            else:
+                mask = op_call("where", condition, *map(Constant, levels), span=choice.span)
+            return op_call("add", branches[1 - place], mask, span=choice.span)
     return choice
 
 

@@ -207,8 +207,8 @@ def check_fully_integral(functions: Mapping[str, Function]) -> None:
         dtypes = ", ".join(sorted({dtype for dtype in tensors if is_float(dtype)}))
         problems.append(f"@{CORE} computes in {dtypes}: {_kinds(causes or floats)}")
     fix = (
-        "QuantizeContext.report says what stayed float and why; QConfig.recommended() "
-        "skips no layer; partition_conversions='enabled' allows float"
+        "`qsearch doctor` says what stays float and why, QuantizeContext.report in Python; "
+        "partition_conversions='enabled' allows float"
     )
     if returned:
         names = ", ".join(f"%{name}" for name in returned)

@@ -126,3 +126,34 @@ def test_a_mask_of_truth_values_is_chosen_on_integers() -> None:
     visible = np.array([[[5, 1, 7, 1, 0, 0]]])
     data = [{**tokens(seed), "ids": visible} for seed in range(8)]
     assert decibels(attention(masked, ids, guard=guarded), data, calibrate_mode="max") > 27
+
+
+def _as_bert(mask: Expr) -> Callable[[Expr], Expr]:
+    """(1 - mask) * lowest float, as transformers write it."""
+    raised = op.expand_dims(op.expand_dims(mask, axis=1), axis=2)
+    flags = op.squeeze(op.cast(raised, dtype="float32"), axis=[1])
+    low = constant(np.finfo(np.float32).min)
+    return lambda scores: op.add(scores, op.multiply(op.subtract(constant(1), flags), low))
+
+
+def _as_choice(mask: Expr) -> Callable[[Expr], Expr]:
+    """masked_fill(mask == 0, -inf)."""
+    raised = op.equal(op.expand_dims(mask, axis=1), relay.const(np.int64(0)))
+    where = op.broadcast_to(raised, shape=(1, TOKENS, TOKENS))
+    return lambda scores: op.where(where, constant(-np.inf), scores)
+
+
+@pytest.mark.parametrize("spelled", [_as_bert, _as_choice])
+def test_a_mask_of_integers_that_is_an_input_leaves_no_float(spelled: Any) -> None:
+    mask = relay.var("mask", (1, TOKENS), "int64")
+    mod = attention(spelled(mask), mask)
+
+    def sample(seed: int) -> Batch:
+        kept = np.arange(TOKENS) < np.random.default_rng(seed).integers(2, TOKENS + 1)
+        return {**tokens(seed), "mask": kept[None].astype(np.int64)}
+
+    data = [sample(seed) for seed in range(20)]
+    made = calibrated(mod, QConfig.recommended(), data)
+    assert made.partitioned is not None
+    assert derive_static(made.partitioned).findings == ()
+    assert sqnr_db(mod, made.partitioned, data) > 25

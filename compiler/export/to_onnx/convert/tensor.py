@@ -160,7 +160,8 @@ def _becomes_integer(value: Value) -> bool:
 
 _TOWARDS_INTEGERS = frozenset(
     (
-        *("add", "subtract", "multiply", "clip", "cast", "copy", "reshape", "transpose"),
+        *("add", "subtract", "multiply", "clip", "cast", "copy"),
+        *("expand_dims", "reshape", "squeeze", "transpose"),
         *("round", "round_even", "floor", "ceil", "trunc"),
         *("annotation.cast_hint", "annotation.stop_fusion"),
     )

@@ -376,3 +376,15 @@ def test_no_optimizer_of_onnxruntime_moves_a_factor_into_the_weights(
     assert kinds.count("Mul") >= 3
     inputs = {"x": rng.normal(0, 2, (1, 3, 8, 8)).astype("float32")}
     assert_same_integers(mod, inputs)
+
+
+def test_a_factor_behind_a_rounding_in_the_blocked_layout_changes_no_bit() -> None:
+    rng = np.random.default_rng(5)
+    x = relay.var("x", (1, 3, 8, 8))
+    narrow = requantized(conv(quantized(x), rng, (16, 3, 3, 3)), 0.0031)
+    factor = relay.const(rng.integers(100, 125, (16, 1, 1)).astype("int32"))
+    bias = relay.const(rng.integers(-999, 999, (16, 1, 1)).astype("int32"))
+    sums = op.add(op.multiply(op.cast(narrow, dtype="int32"), factor), bias)
+    mod = module(x, dequantized(requantized(sums, 0.0101)))
+    inputs = {"x": rng.normal(0, 2, (1, 3, 8, 8)).astype("float32")}
+    assert_same_integers(mod, inputs)
