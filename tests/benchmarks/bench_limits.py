@@ -68,6 +68,7 @@ CONSTANTS = {
     "TAPS": _rng.integers(-3, 3, (64, 1, 31, 31)).astype("int8"),
     "GROUPS": _rng.integers(-3, 3, (4096, 1, 1, 1)).astype("int8"),
     "ONES": np.ones((1024, 1), "int8"),
+    "SEVEN": np.int8(7),
 }
 Shape = tuple[int, ...]
 Case = tuple[Callable[[int], Shape], Sequence[str]]
@@ -122,6 +123,13 @@ CASES: dict[str, Case] = {
         lambda n: (max(1, n // 64), 8, 8),
         [f"nn.batch_matmul(@, @, {PRODUCT})"],
     ),
+    "pad": (rows, chain("nn.pad(@, SEVEN, pad_width=[[0, 0], [64, 64], [2, 2]])", 4)),
+    "pad to 4096 times": (
+        lambda n: (1, 8, max(1, n // 4096), 1),
+        ["nn.pad(@, SEVEN, pad_width=[[0, 0], [252, 252], [0, 0], [31, 32]])"],
+    ),
+    "split 64": (rows, chain("concatenate(split(@, indices_or_sections=64, axis=1), axis=1)", 4)),
+    "where": (rows, chain("where(less(@, SEVEN), @, SEVEN)", 5)),
     "outer product": (lambda n: (n, 1), [f"nn.dense(@, ONES, {PRODUCT})"]),
     "depthwise 31x31": (
         lambda n: (1, 64, *[max(32, int((n / 64) ** 0.5))] * 2),

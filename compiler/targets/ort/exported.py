@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterable, Sequence
@@ -32,6 +33,10 @@ _Input = tuple[str, str, Sequence[int | str]]
 FORM, CHECK = "qsearch.form", "qsearch.check"
 _SEED = 0
 _MOST_BYTES = 2 << 30
+_MOST_ELEMENTS = 1 << 27
+"""Of the inputs of a test."""
+_DAMAGED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""What a test that export did not write raises: no JSON, no seed, an input of strings."""
 
 
 def seal(model: onnx.ModelProto, form: str, module: QModule | None) -> None:
@@ -124,15 +129,18 @@ def _equal(ours: Array, theirs: Array, tolerance: float | None) -> bool:
 
 
 def _check(session: OrtExecutor, told: str, file: Path) -> None:
+    count = _samples_at_once(session.inputs)
+    elements = [math.prod(d for d in dims if isinstance(d, int)) for _, _, dims in session.inputs]
+    if sum(elements) > _MOST_ELEMENTS:
+        raise ArtifactError(
+            f"{file} takes inputs of {sum(elements)} elements, more than {_MOST_ELEMENTS}",
+            fix="export it for fewer samples at once",
+        )
     try:
         wanted = json.loads(told)
         seed, digest = int(wanted["seed"]), str(wanted["outputs_sha256"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{file} holds a damaged test", fix="export it again") from error
-    count = _samples_at_once(session.inputs)
-    try:
         found = _digest(session.run(_noise(seed, session.inputs, count)), count)
-    except EvaluationError as error:
+    except (*_DAMAGED, EvaluationError) as error:
         raise ArtifactError(f"{file} holds a damaged test", fix="export it again") from error
     if found != digest:
         raise CodegenError(

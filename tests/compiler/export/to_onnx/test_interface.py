@@ -100,3 +100,31 @@ def test_a_file_with_other_bits_is_refused(tmp_path: Path) -> None:
     onnx.save(to_onnx(mod), tmp_path / "foreign.onnx")
     with pytest.raises(ArtifactError, match="not written by"):
         open_exported(tmp_path / "foreign.onnx")
+
+
+TEST = '{"seed": 0, "outputs_sha256": ""}'
+
+
+@pytest.mark.parametrize(
+    ("dims", "dtype", "test"),
+    [
+        ((1, 4), TensorProto.FLOAT, TEST.replace("0", "-1")),
+        ((1, 4), TensorProto.FLOAT, TEST.replace("0", "1e999")),
+        ((1, 4), TensorProto.FLOAT, "[" * 100_000),
+        ((10**10, 4), TensorProto.FLOAT, TEST),
+        ((1, 10**5, 10**5), TensorProto.FLOAT, TEST),
+        ((1, 2**62, 4), TensorProto.FLOAT, TEST),
+        ((1, 4), TensorProto.STRING, TEST),
+    ],
+)
+def test_a_hostile_file_is_refused_with_a_sentence(
+    dims: tuple[int, ...], dtype: int, test: str, tmp_path: Path
+) -> None:
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Identity", ["x"], ["y"])
+    graph = helper.make_graph([node], "g", [value("x", dtype, dims)], [value("y", dtype, dims)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with_metadata(model, {"qsearch.form": "grid", "qsearch.check": test})
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(ArtifactError, match=r"damaged|more than"):
+        open_exported(tmp_path / "m.onnx")
