@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.errors import TypeInferenceError
-from compiler.ir.ty import Any, Dim, Shape, TensorType, TupleType, Type, is_integer
+from compiler.ir.ty import Any, Dim, Shape, TensorType, TupleType, Type, is_float, is_integer
 
 Types = Sequence[Type]
 """Types of the arguments of a call, as a type relation gets them."""
@@ -71,6 +71,18 @@ def integer_tensor(op: str, types: Types, index: int, name: str) -> TensorType:
     raise TypeInferenceError(
         f"{op}: argument {index} ({name}) is {ty}, an integer dtype is needed", fix="insert a cast"
     )
+
+
+def check_floats(op: str, data: TensorType, name: str = "data") -> None:
+    """An argument that must have a float dtype.
+
+    Raises:
+        TypeInferenceError: it has another dtype.
+    """
+    if not is_float(data.dtype):
+        raise TypeInferenceError(
+            f"{op}: {name} is {data}, a float dtype is needed", fix="insert a cast"
+        )
 
 
 def check_integer_dtype(op: str, dtype: str) -> str:

@@ -41,10 +41,10 @@ from compiler.quantize import (
     prerequisite_optimize,
 )
 from compiler.quantize.calibration.collect_stats import float_executor
-from compiler.testing.emitted import compare_emitted, random_qconfig
 from tests.benchmarks.machine import machine
 from tests.benchmarks.real_models import DATA, batch_of, read_split
 from tests.benchmarks.scores import decibels
+from tests.compiler.emitted import compare_emitted, random_qconfig
 
 SMALL = ("digits_cnn", "fashion_mobilenet", "fashion_resnet", "fashion_outlier", "fashion_vit")
 SIMULATION_GOAL = 0.5

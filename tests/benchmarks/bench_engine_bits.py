@@ -31,10 +31,10 @@ from compiler.targets.engine.library import available_isas
 from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
-from compiler.testing.emitted import random_qconfig
 from tests.benchmarks.bench_emitted import Model
 from tests.benchmarks.machine import machine
 from tests.benchmarks.real_models import DATA, MODELS
+from tests.compiler.emitted import random_qconfig
 
 REACH = 30.0
 """How far inputs go beyond those of the calibration."""

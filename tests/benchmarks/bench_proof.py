@@ -30,7 +30,7 @@ from compiler.ir.module import IRModule
 from compiler.pipeline import evaluate
 from compiler.proof.derive import derive, derive_static
 from compiler.qtypes.errors import IntegerOverflowError
-from compiler.testing.emitted import random_qconfig
+from tests.compiler.emitted import random_qconfig
 
 MODELS = (
     "digits_cnn",

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, TupleType, Type, is_float
+from compiler.ir.ty import TensorType, TupleType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, Un, literal
-from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
 from compiler.ops.nn.normalization_loops import affine_view
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import total_dtype
@@ -49,8 +48,7 @@ def batch_norm_rel(
     if not is_known(types[0]):
         return False
     data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
-    if not is_float(data.dtype):
-        raise TypeInferenceError(f"{OP}: data is {data}, a float dtype is needed")
+    check_floats(OP, data)
     axis = normalize_axis(OP, attrs.axis, len(data.shape))
     vector = TensorType((data.shape[axis],), data.dtype)
     for index in range(1, 5):

@@ -10,10 +10,10 @@ import numpy as np
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import Type, is_float
+from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
-from compiler.ops.arg_types import Types, normalize_axes, tensor
+from compiler.ops.arg_types import Types, check_floats, normalize_axes, tensor
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.reduce.reduction_loops import reduce_axes, total_dtype
@@ -45,8 +45,7 @@ def l2_normalize(types: Types, attrs: L2NormalizeAttrs) -> Type:
     if not attrs.axis:
         raise TypeInferenceError("nn.l2_normalize: no axis is given", fix="name one or more")
     normalize_axes("nn.l2_normalize", attrs.axis, len(data.shape))
-    if not is_float(data.dtype):
-        raise TypeInferenceError(f"nn.l2_normalize: data is {data}, a float dtype is needed")
+    check_floats("nn.l2_normalize", data)
     return data
 
 

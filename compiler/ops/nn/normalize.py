@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import TypeInferenceError
-from compiler.ir.ty import TensorType, is_float
+from compiler.ir.ty import TensorType
 from compiler.ir.type_relation import Reporter, TypeRelation, is_known
-from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
 from compiler.ops.number_format import Array
 
 
@@ -25,8 +24,7 @@ def affine_norm_rel(op: str) -> TypeRelation:
         if not is_known(types[0]):
             return False
         data = tensor_of_rank(op, types, 0, "data", 1, at_least=True)
-        if not is_float(data.dtype):
-            raise TypeInferenceError(f"{op}: data is {data}, a float dtype is needed")
+        check_floats(op, data)
         axis = normalize_axis(op, attrs.axis, len(data.shape))
         vector = TensorType((data.shape[axis],), data.dtype)
         reporter.assign(types[1], vector)

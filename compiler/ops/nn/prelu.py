@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import TensorType, Type, is_float
+from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import Reporter, is_known
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Scalar, Select
-from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.layout import FConvertLayout, axis_layout
 from compiler.ops.rules.lower import FLower, Lowered, OutTypes, Views, like_first
@@ -39,8 +38,7 @@ def prelu_rel(types: Types, num_inputs: int, attrs: PReluAttrs, reporter: Report
     if not is_known(types[0]):
         return False
     data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
-    if not is_float(data.dtype):
-        raise TypeInferenceError(f"{OP}: data is {data}, a float dtype is needed")
+    check_floats(OP, data)
     axis = normalize_axis(OP, attrs.axis, len(data.shape))
     reporter.assign(types[1], TensorType((data.shape[axis],), data.dtype))
     reporter.assign(types[2], data)

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import Type, is_float
+from compiler.ir.ty import Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
-from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
 from compiler.ops.nn.normalize import working
 from compiler.ops.nn.standardized_integers import annotate_norm, realize_norm
 from compiler.ops.op_attrs import OpAttrs
@@ -50,8 +49,7 @@ def rms_norm(types: Types, attrs: RmsNormAttrs) -> Type:
     """
     data = tensor_of_rank(OP, types, 0, "data", 1, at_least=True)
     normalize_axis(OP, attrs.axis, len(data.shape))
-    if not is_float(data.dtype):
-        raise TypeInferenceError(f"{OP}: data is {data}, a float dtype is needed")
+    check_floats(OP, data)
     return data
 
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
-from compiler.ir.ty import Type, is_float
+from compiler.ir.ty import Type
 from compiler.ir.type_relation import TypeRelation, result_rel
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
-from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
+from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
 from compiler.ops.nn.integer_softmax import IntegerSoftmaxAttrs, integer_softmax
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import OpAttrs
@@ -52,8 +51,7 @@ def _softmax_rel(op: str) -> TypeRelation:
     def infer(types: Types, attrs: SoftmaxAttrs) -> Type:
         data = tensor_of_rank(op, types, 0, "data", 1, at_least=True)
         normalize_axis(op, attrs.axis, len(data.shape))
-        if not is_float(data.dtype):
-            raise TypeInferenceError(f"{op}: data is {data}, a float dtype is needed")
+        check_floats(op, data)
         return data
 
     return result_rel(infer)

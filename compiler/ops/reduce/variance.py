@@ -14,10 +14,10 @@ import numpy as np
 from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import TensorType, Type, is_float
+from compiler.ir.ty import TensorType, Type
 from compiler.lir.builder import LirBuilder, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
-from compiler.ops.arg_types import Types, same_dtype, tensor
+from compiler.ops.arg_types import Types, check_floats, same_dtype, tensor
 from compiler.ops.nn.normalize import working
 from compiler.ops.op_attrs import Axes, OpAttrs
 from compiler.ops.reduce.axes import reduced_axes, reduced_shape
@@ -49,8 +49,7 @@ def variance(types: Types, attrs: VarianceAttrs) -> Type:
     data = tensor("variance", types, 0, "data")
     mean = tensor("variance", types, 1, "mean")
     same_dtype("variance", data, mean)
-    if not is_float(data.dtype):
-        raise TypeInferenceError(f"variance: data is {data}, a float dtype is needed")
+    check_floats("variance", data)
     if broadcast_shape("variance", data.shape, mean.shape) != data.shape:
         raise TypeInferenceError(
             f"variance: mean {mean} does not broadcast to data {data}",

@@ -16,9 +16,9 @@ import numpy as np
 from compiler.errors import AttrError, TypeInferenceError
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import Type, is_float
+from compiler.ir.ty import Type
 from compiler.lir.scalars import Cast, Scalar, literal
-from compiler.ops.arg_types import Types, tensor
+from compiler.ops.arg_types import Types, check_floats, tensor
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.pass_through import annotate_tabulated
 from compiler.ops.rules.annotate import FQAnnotateRewrite
@@ -61,8 +61,7 @@ def unary_formula(types: Types, attrs: UnaryFormulaAttrs) -> Type:
         TypeInferenceError: the data are no floats, or the text is no formula of one variable.
     """
     data = tensor("unary_formula", types, 0, "data")
-    if not is_float(data.dtype):
-        raise TypeInferenceError(f"unary_formula: data is {data}, a float dtype is needed")
+    check_floats("unary_formula", data)
     try:
         words(attrs.formula)
     except AttrError as error:

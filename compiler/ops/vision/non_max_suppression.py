@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from compiler.errors import TypeInferenceError
 from compiler.ir.op import OpPattern, define_op
-from compiler.ir.ty import TensorType, TupleType, Type, is_float
-from compiler.ops.arg_types import Types, integer_tensor, same_dtype, tensor_of_rank
+from compiler.ir.ty import TensorType, TupleType, Type
+from compiler.ops.arg_types import Types, check_floats, integer_tensor, same_dtype, tensor_of_rank
 from compiler.ops.number_format import Array
 from compiler.ops.op_attrs import OpAttrs
 from compiler.ops.rules.lower import FLower, library_routine
@@ -47,8 +47,7 @@ class NonMaximumSuppressionAttrs(OpAttrs):
 def _boxes(op: str, types: Types, *columns: int) -> TensorType:
     data = tensor_of_rank(op, types, 0, "data", 3)
     width = data.shape[2]
-    if not is_float(data.dtype):
-        raise TypeInferenceError(f"{op}: data is {data}, a float dtype is needed")
+    check_floats(op, data)
     for column in columns:
         if column < -1 or (isinstance(width, int) and column >= width):
             raise TypeInferenceError(f"{op}: data {data} has no column {column}")

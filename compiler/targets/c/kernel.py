@@ -23,7 +23,8 @@ from compiler.targets.c.c_types import c_type
 from compiler.targets.c.lines import Lines
 from compiler.targets.c.loop_nest import write_loops
 from compiler.targets.c.names import LOCALS, Names
-from compiler.targets.c.product_form import product_of, write_product
+from compiler.targets.c.product_form import product_of
+from compiler.targets.c.product_writer import write_product
 from compiler.targets.c.routines import write_routine
 
 LARGEST_BUFFER = (1 << 31) - 1

@@ -139,7 +139,7 @@ def _spread(
         if len(shape) != 4 or any(by != 1 for _, _, by in kept.values()):
             return None
         step, cut = step.args[0].producer, (begins[2], begins[3])
-    names = []
+    names: list[str] = []
     sources: list[Step] = []
     while step is not None and len(names) < 3:
         names.append(step.name)

@@ -16,7 +16,7 @@ from compiler.lir.nodes import Buffer, Compute, Extern, PrimFunc
 from compiler.lir.parser import parse_primfunc
 from compiler.lir.reference import run
 from compiler.lir.scalars import Axis, Bin, Load, Scalar, literal
-from compiler.testing.random_loops import random_loops
+from tests.compiler.random_loops import random_loops
 
 EXP = """@m_fused_exp = primfn(p0: float32[10]) -> (o0: float32[10]) attrs={target="c"} {
   o0[i] for (i<10) = exp(p0[i])

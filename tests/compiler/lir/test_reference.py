@@ -19,7 +19,7 @@ from compiler.lir.reference import run
 from compiler.lir.scalars import Axis, Scalar, literal
 from compiler.lir.vectorised import Tile
 from compiler.lir.walk import rewrite
-from compiler.testing.random_loops import random_loops
+from tests.compiler.random_loops import random_loops
 
 
 def point_value(root: Scalar, point: dict[str, int], buffers: Any, acc: Any) -> Any:

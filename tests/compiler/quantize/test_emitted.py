@@ -22,7 +22,7 @@ from compiler.quantize import (
     prerequisite_optimize,
 )
 from compiler.testing import models
-from compiler.testing.emitted import compare_emitted, random_qconfig
+from tests.compiler.emitted import compare_emitted, random_qconfig
 from tests.compiler.quantize.candidates import calibrated
 
 COUNT = int(os.environ.get("QSEARCH_RANDOM_QCONFIGS", "3"))

@@ -22,7 +22,7 @@ from compiler.targets.engine.library import available_isas
 from compiler.targets.ort.grid_executor import GridExecutor
 from compiler.targets.ort.integer_executor import IntegerExecutor
 from compiler.targets.reference.executor import ReferenceExecutor
-from compiler.testing.emitted import random_qconfig
+from tests.compiler.emitted import random_qconfig
 from tests.compiler.quantize.candidates import calibrated
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
