@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qsearch.dashboard.schemas import ErrorOut, In, Out
+from qsearch.server.submission import NAMES
 from qsearch.store.records import Job
 
 NAME = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 """Of a study on a server: it is also a folder."""
 _DATA = r"^[0-9a-f]{64}(\.(npz|npy|zip))?$"
+_FILE = r"^[^/\\\x00-\x1f]{1,255}$"
 
 
 class UploadedOut(Out):
@@ -32,8 +34,9 @@ class JobIn(BaseModel):
     """A study to queue: further fields are settings of ``qsearch launch``, by their names.
 
     ``model`` is a shipped one or an upload, ``SHA256.KIND``; so are ``calib`` and ``eval``.
-    ``space``, ``preprocess`` and ``hw`` hold what their files hold. Without a ``name`` the server
-    makes one from ``stem``. Greater priorities go first.
+    ``space``, ``preprocess`` and ``hw`` hold what their files hold. ``files`` are the user's names
+    of the uploads, for messages. Without a ``name`` the server makes one from ``stem``. Greater
+    priorities go first.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -44,12 +47,14 @@ class JobIn(BaseModel):
     priority: Annotated[int, Field(ge=-10, le=10)] = 0
     calib: Annotated[str, Field(pattern=_DATA)] | None = None
     eval: Annotated[str, Field(pattern=_DATA)] | None = None
+    files: dict[Literal["model", "calib", "eval"], Annotated[str, Field(pattern=_FILE)]] = {}
 
     @property
     def settings(self) -> dict[str, Any]:
         """What ``launch`` would be told; a bare hash is an .onnx model or .npz data."""
         kinds = {"model": "onnx", "calib": "npz", "eval": "npz"}
         found = {**(self.model_extra or {}), **{name: getattr(self, name) for name in kinds}}
+        found |= {NAMES: self.files} if self.files else {}
         for name, kind in kinds.items():
             if len(found[name] or "") == 64:
                 found[name] = f"{found[name]}.{kind}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -114,24 +115,21 @@ def serve(options: DashboardOptions, port: int) -> None:
             if foreign
             else "choose another --port; 0 takes any that is free",
         ) from error
+    with listener:
+        _serve(options, listener)
+
+
+def _serve(options: DashboardOptions, listener: socket.socket) -> None:
     app = create_app(options)
     if app.state.queue is not None:
-        try:
-            app.state.queue.open()  # what it refuses is told before anybody is sent here
-        except BaseException:
-            listener.close()
-            raise
+        app.state.queue.open()  # what it refuses is told before anybody is sent here
     print(f"dashboard  {address(options, listener.getsockname()[1])}", flush=True)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = server_config(app, timeout_graceful_shutdown=GRACE_S)
     # uvicorn stops in good order and then raises the signal again, for the handler before its own.
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):  # raised again in the same way
         DashboardServer(config).run([listener])
-    except KeyboardInterrupt:
-        pass  # raised again in the same way
-    finally:
-        listener.close()
 
 
 def server_config(app: FastAPI, **more: Any) -> uvicorn.Config:

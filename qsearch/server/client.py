@@ -29,6 +29,7 @@ from qsearch.server.connection import (
     Whole,
 )
 from qsearch.server.packing import data_file, model_file, told_settings
+from qsearch.server.submission import NAMES
 
 if TYPE_CHECKING:
     from qsearch.modules.verification import Verification
@@ -126,7 +127,9 @@ class Client:
             for name, value in data.items():
                 if value is not None:
                     wanted[name] = self.upload(data_file(value, name, file, wanted, Path(folder)))
-        asked = {**wanted, "name": study, "stem": stem, "priority": priority}
+        given = {"model": model, **data}
+        names = {n: Path(p).name for n, p in given.items() if isinstance(p, str | os.PathLike)}
+        asked = {**wanted, "name": study, "stem": stem, "priority": priority, NAMES: names}
         job: dict[str, Any] = self._server.ask("/studies", asked)
         return job
 

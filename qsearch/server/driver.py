@@ -27,7 +27,7 @@ from compiler.errors import CompilerError
 from qsearch.errors import exit_code_of
 from qsearch.process import EXIT_INTERRUPTED, EXIT_SEARCH_FAILED, interrupts_kept
 from qsearch.run_folder import STORAGE_VARIABLE
-from qsearch.server.submission import ServerOptions, launch_settings
+from qsearch.server.submission import ServerOptions, failure_of, launch_settings
 from qsearch.store.engine import open_engine
 from qsearch.store.records import Failure, Job
 from qsearch.store.repository import Repository
@@ -195,13 +195,13 @@ def main(job_id: int, lock: int) -> None:
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     except BrokenRunError as error:
-        _broken(queue, job, _failure(error, options))
+        _broken(queue, job, failure_of(error, job, options))
         return
     except Exception as error:
         traceback.print_exc()
         known = isinstance(error, CompilerError)
         code = exit_code_of(error) if known else EXIT_SEARCH_FAILED
-        queue.end_job(job_id, "failed", code, _failure(error, options))
+        queue.end_job(job_id, "failed", code, failure_of(error, job, options))
         return
     if code != EXIT_INTERRUPTED:
         queue.end_job(job_id, "done", code)
@@ -228,21 +228,6 @@ def _broken(queue: Repository, job: Job, failure: Failure) -> None:
         queue.end_job(job.id, "failed", EXIT_SEARCH_FAILED, failure)
     else:
         queue.requeue_job(job.id, deaths, delay_after(deaths + 1), failure)
-
-
-def _failure(error: Exception, options: ServerOptions) -> Failure:
-    """What the owner is told; the server's paths stay its own."""
-
-    def masked(text: str | None) -> str | None:
-        for root in (f"{options.root.absolute()}/", f"{options.root}/"):
-            text = None if text is None else text.replace(root, "")
-        return None if text is None else text[:2000]
-
-    if isinstance(error, CompilerError):
-        return Failure(masked(error.what) or "", masked(error.where), masked(error.fix))
-    return Failure(
-        f"unforeseen {type(error).__name__}", "the search", "the log in its run folder says where"
-    )
 
 
 if __name__ == "__main__":

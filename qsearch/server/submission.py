@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from compiler.errors import legal_names
+from compiler.errors import CompilerError, legal_names
 from compiler.fusion.hardware.description import shipped_descriptions
 from qsearch.config import Resolved, check_plain, resolve
 from qsearch.errors import SettingsError
@@ -20,10 +20,12 @@ from qsearch.run_folder import RunFolder
 from qsearch.server.uploads import DATA, MODELS, references
 from qsearch.settings import Settings, is_import_path, names_of_keys
 from qsearch.store.artifacts import write_atomically
-from qsearch.store.records import Job
+from qsearch.store.records import Failure, Job
 
 FILES: Final = ("model", "calib", "eval")
 """Settings that name an upload; ``model`` may also be a shipped one."""
+NAMES: Final = "files"
+"""Key of a submission: the user's names of the uploads, by setting, for messages."""
 MAPPINGS: Final = ("space", "preprocess", "hw")
 """Settings that name a file for ``launch``, and hold its content here."""
 SUBMITTED: Final = (
@@ -33,7 +35,7 @@ SUBMITTED: Final = (
     *("pool", "workers", "worker_cpus", "worker_gpus", "worker_memory", "trial_timeout"),
 )
 """Settings that a server takes; all others are places of its machine, or code."""
-GROWING: Final = ("trials", "timeout", "patience", "workers", "pool")
+GROWING: Final = ("trials", "timeout", "patience", "workers", "pool", NAMES)
 """What may differ when a study goes on: it decides how long it takes, not what it finds."""
 WORKER_CPUS: Final = 64
 
@@ -101,7 +103,7 @@ def checked(settings: Mapping[str, Any], options: ServerOptions) -> Settings:
     for name in settings:
         if name in ("passes", "import"):
             raise _user_code(name)
-        if name in SUBMITTED:
+        if name in SUBMITTED or name == NAMES:
             continue
         if name in names_of_keys():
             raise SettingsError(
@@ -109,7 +111,7 @@ def checked(settings: Mapping[str, Any], options: ServerOptions) -> Settings:
             )
         fix = legal_names(name, SUBMITTED)
         raise SettingsError(f"unknown setting {name!r}", where=f"settings.{name}", fix=fix)
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = {n: value for n, value in settings.items() if value is not None and n != NAMES}
     _check_places(given)
     try:
         check_plain(given)
@@ -141,10 +143,13 @@ def launch_settings(job: Job, options: ServerOptions) -> Resolved:
     if not job.settings:
         return resolve(flags, config_file=folder.config, environment={})
     flags |= {"study": job.name, "pool": options.pools[0], "workers": options.workers}
-    flags |= job.settings
-    for name in FILES:
-        if references(flags.get(name)):
-            flags[name] = str(_upload(options, flags[name]))
+    flags |= {name: value for name, value in job.settings.items() if name != NAMES}
+    for name, path in _uploaded(job, options).items():
+        if not path.exists():
+            raise SettingsError(
+                "an upload of the study is no longer there", where=str(path), fix="submit it again"
+            )
+        flags[name] = str(path)
     for name in ("preprocess", "hw"):
         if isinstance(flags.get(name), Mapping):
             path = options.jobs / str(job.id) / f"{name}.json"
@@ -155,14 +160,42 @@ def launch_settings(job: Job, options: ServerOptions) -> Resolved:
     return resolve(flags, environment={})
 
 
-def _upload(options: ServerOptions, reference: str) -> Path:
-    sha256, _, kind = reference.partition(".")
-    path = options.uploads / (f"{sha256}.images" if kind == "zip" else reference)
-    if not path.exists():
-        raise SettingsError(
-            "an upload of the study is no longer there", where=reference, fix="submit it again"
+def _uploaded(job: Job, options: ServerOptions) -> dict[str, Path]:
+    """Where the uploads of a job lie, by setting."""
+    found = {}
+    for name in FILES:
+        reference = str(job.settings.get(name))
+        if references(reference):
+            sha256, _, kind = reference.partition(".")
+            found[name] = options.uploads / (f"{sha256}.images" if kind == "zip" else reference)
+    return found
+
+
+def failure_of(error: Exception, job: Job, options: ServerOptions) -> Failure:
+    """What the owner of a job is told of an error: uploads have the names of the user's files.
+
+    Paths of the server stay its own.
+    """
+    if not isinstance(error, CompilerError):
+        return Failure(
+            f"unforeseen {type(error).__name__}",
+            "the search",
+            "the log in its run folder says where",
         )
-    return path
+    names = job.settings.get(NAMES, {})
+    shown = {
+        str(path): names.get(setting, f"the upload of {setting}")
+        for setting, path in _uploaded(job, options).items()
+    }
+    shown |= {str(Path(path).absolute()): name for path, name in shown.items()}
+    shown |= {f"{options.root.absolute()}/": "", f"{options.root}/": ""}
+
+    def told(text: str | None) -> str | None:
+        for path in sorted(shown, key=len, reverse=True):
+            text = None if text is None else text.replace(path, shown[path])
+        return None if text is None else text[:2000]
+
+    return Failure(told(error.what) or "", told(error.where), told(error.fix))
 
 
 def _check_places(given: Mapping[str, Any]) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from qsearch.errors import SettingsError, TakenError
+from qsearch.errors import DataError, SettingsError, TakenError
 from qsearch.server.queue import JobQueue, NotYoursError
-from qsearch.server.submission import ServerOptions, launch_settings
+from qsearch.server.submission import ServerOptions, failure_of, launch_settings
 from qsearch.server.tokens import OPERATOR, Quota, User
 from qsearch.server.uploads import QuotaError
 from qsearch.store.records import Upload
@@ -194,3 +194,26 @@ def test_sqlite_holds_several_studies_in_files_of_their_own_only(
 ) -> None:
     with pytest.raises(SettingsError, match="one driver"):
         opened(storage=f"sqlite:///{tmp_path / 'all.db'}", max_studies=2)
+
+
+@pytest.mark.parametrize(
+    ("files", "shown"),
+    [({"eval": "val.npz"}, "val.npz"), ({}, "the upload of eval")],
+)
+def test_errors_name_the_file_of_the_user_and_not_the_upload(
+    files: dict[str, str], shown: str, queue: JobQueue
+) -> None:
+    reference = f"{'a' * 64}.npz"
+    queue.repository.add_upload(queue.server, "bob", Upload("a" * 64, "npz", 1, 0.0))
+    file = queue.uploads.folder / reference
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"x")
+    job = queue.submit(BOB, {**DIGITS, "eval": reference, "files": files}, name="named")
+    settings = launch_settings(job, queue.options).settings
+    error = DataError(
+        f"{settings.eval} has no label 3", where=f"{settings.eval}: labels", fix=f"see {file}"
+    )
+    told = failure_of(error, job, queue.options)
+    assert told.what == f"{shown} has no label 3"
+    assert (told.where, told.fix) == (f"{shown}: labels", f"see {shown}")
+    assert queue.submit(BOB, {**DIGITS, "eval": reference}, name="named").id == job.id

@@ -85,6 +85,8 @@ export async function launchPage(page) {
         const found = await sent(input, ["npz", "npy", "zip"]);
         if (found) asked[key] = found;
       }
+      const chosen = Object.entries({ model, calib, eval: evaluation }).filter(([, input]) => input.files.length);
+      asked.files = Object.fromEntries(chosen.map(([key, input]) => [key, input.files[0].name]));
       await post("/studies", asked);
       go("/queue");
     } catch (error) {
