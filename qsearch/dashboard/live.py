@@ -130,26 +130,28 @@ class Live:
         """Read the event table and hand what is new to every client."""
         repository, study_id = study.repository, study.study.id
         seen: set[int] | None = None
-        row: Any = None
+        known: tuple[float, int, int] | None = None
         while channel.queues and not self._ended.is_set():
             with contextlib.suppress(StoreError):  # a database that restarts: ask again
-                # Before the events: who has heard of one knows the state before it, or a change.
-                found = await asyncio.to_thread(repository.find_study, study.study.name)
-                beats = await asyncio.to_thread(repository.drivers_of, study_id, running=True)
-                now = (found, len(beats))
-                if row is not None and now != row:
-                    _broadcast(channel, (None, "status", {}))
-                row = now
                 after = max(0, last - _OVERLAP)
-                events = await asyncio.to_thread(repository.events_of, study_id, after, REPLAYED)
-                if seen is None:
-                    seen = {event.id for event in events if event.id <= last}
-                for event in events:
-                    if event.id not in seen:
-                        _broadcast(channel, _message(event))
-                last = max([last, *(event.id for event in events)])
-                seen = {event.id for event in events if event.id > last - _OVERLAP}
-            await asyncio.sleep(self._poll_s)
+                now = await asyncio.to_thread(repository.pulse, study_id, after)
+                if now != known or seen is None:
+                    # Before the events: a client that heard of one knows the state by then.
+                    if seen is not None and (now or ())[:2] != (known or ())[:2]:
+                        _broadcast(channel, (None, "status", {}))
+                    events = await asyncio.to_thread(
+                        repository.events_of, study_id, after, REPLAYED
+                    )
+                    if seen is None:
+                        seen = {event.id for event in events if event.id <= last}
+                    for event in events:
+                        if event.id not in seen:
+                            _broadcast(channel, _message(event))
+                    last = max([last, *(event.id for event in events)])
+                    seen = {event.id for event in events if event.id > last - _OVERLAP}
+                known = now
+            searched = known is not None and known[1]
+            await asyncio.sleep(self._poll_s if searched else 2 * self._poll_s)
 
 
 def _broadcast(channel: _Channel, message: _Message) -> None:

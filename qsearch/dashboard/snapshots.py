@@ -38,6 +38,7 @@ class Snapshot:
 
     Attributes:
         version: grows whenever anything that is shown changed; plots are cached by it.
+        open_ones: places in ``points`` of the trials that wait or run, by number.
         derived: what was computed from this version, by name.
         notes: the newest note of every trial that has one; of the study under None.
         importances: by measure, with the number of trials they were computed from.
@@ -49,6 +50,7 @@ class Snapshot:
     study: Study
     folder: RunFolder | None
     points: list[TrialPoint] = field(default_factory=list)
+    open_ones: dict[int, int] = field(default_factory=dict)
     version: int = 0
     read_at: float = float("-inf")
     derived: dict[Any, Any] = field(default_factory=dict)
@@ -73,7 +75,8 @@ class Snapshot:
     @property
     def finished(self) -> int:
         """Trials that ended."""
-        return sum(point.finished for point in self.points)
+        found: int = self.derive("finished", lambda: sum(p.finished for p in self.points))
+        return found
 
     @property
     def best(self) -> TrialPoint | None:
@@ -187,8 +190,7 @@ class Snapshots:
         return known
 
     def _refresh(self, known: Snapshot, study: Study) -> None:
-        points = known.points
-        open_ones = {point.number: i for i, point in enumerate(points) if not point.finished}
+        points, open_ones = known.points, known.open_ones
         if len(open_ones) <= MOST_OPEN:
             start, kept = _after(points), len(points)
         else:
@@ -211,6 +213,7 @@ class Snapshots:
                 else:
                     renewed.append(point)
             known.points = renewed
+            known.open_ones = {p.number: i for i, p in enumerate(renewed) if not p.finished}
             known.study = study
             known.notes = known.notes | {note.trial: note for note in notes}
             known.derived = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable
@@ -73,9 +73,11 @@ class Database:
 
         return self.write(work)
 
-    def read(self, statement: Any) -> Sequence[Any]:
+    def read(self, statement: Any, given: Mapping[str, Any] | None = None) -> Sequence[Any]:
         """All rows of a query.
 
+        Args:
+            given: values of its parameters.
         Raises:
             StoreError: the database does not answer.
         """
@@ -83,7 +85,7 @@ class Database:
         def attempt() -> Sequence[Any]:
             with self.engine.connect().execution_options(reader=True) as connection:
                 try:
-                    return connection.execute(statement).all()
+                    return connection.execute(statement, given).all()
                 except ValueError as error:  # JSON that is none, or text that is not UTF-8
                     raise StoreError(
                         f"a row of the database is damaged: {error}",

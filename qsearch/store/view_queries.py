@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 
 from qsearch.store.database import Database
-from qsearch.store.models import EventRow, TrialRow
+from qsearch.store.models import DriverRow, EventRow, StudyRow, TrialRow
 from qsearch.store.records import FINISHED, Trial, TrialState, objective_values_of, record_of
 
 NOTE: Final = "note"
@@ -32,6 +32,18 @@ _COLUMNS = (
     TrialRow.finished_at,
     TrialRow.error_what,
 )
+
+_OF_STUDY: Final[Any] = bindparam("of_study")
+_PULSE: Final = select(
+    StudyRow.updated_at,
+    select(func.count())
+    .where(DriverRow.study_id == _OF_STUDY, DriverRow.state == "running")
+    .scalar_subquery(),
+    select(func.count())
+    .where(EventRow.study_id == _OF_STUDY, EventRow.id > bindparam("after"))
+    .scalar_subquery(),
+).where(StudyRow.id == _OF_STUDY)
+"""One statement, built once: it runs twice a second for every study that somebody watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +137,18 @@ class ViewQueries(Database):
     def newest_notes(self, study_id: int) -> dict[int | None, Note]:
         """The note that counts of each trial; that of the study under None."""
         return {note.trial: note for note in self.notes_of(study_id)}
+
+    def pulse(self, study_id: int, after: int) -> tuple[float, int, int] | None:
+        """Three numbers of which one changes with whatever happens; None: there is no study.
+
+        Args:
+            after: id of an event.
+        Returns:
+            when the study's row was changed, how many drivers run, and how many events have an id
+            above ``after``.
+        """
+        given = {"of_study": study_id, "after": after}
+        return next((tuple(row) for row in self.read(_PULSE, given)), None)
 
     def last_event(self, study_id: int) -> int:
         """Id of the newest event; 0 when there is none."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -232,9 +233,9 @@ def view_of(study: Snapshot, drivers: Sequence[DriverRecord]) -> StudyView:
 
 
 def _stages(study: Snapshot, stages: Sequence[Stage]) -> list[StageOut]:
-    ended: dict[str, int] = {}
-    for point in study.points:
-        ended[point.stage] = ended.get(point.stage, 0) + point.finished
+    ended: Mapping[str, int] = study.derive(
+        "ended", lambda: Counter(point.stage for point in study.points if point.finished)
+    )
     return [StageOut.of(stage, ended.get(stage.name, 0)) for stage in stages]
 
 
