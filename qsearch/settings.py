@@ -263,36 +263,36 @@ class Settings(BaseSettings):
         None, description="calibration data: .npz, .npy or a folder of images (synthetic)"
     )
     eval: Annotated[Text | None, Flag(MODEL, "E")] = Field(
-        None, description="evaluation data of the same kinds, with labels if you can (as --calib)"
+        None, description="evaluation data of the same kinds, best with labels (as --calib)"
     )
     preprocess: Annotated[Text | None, Flag(MODEL, "FILE")] = Field(
-        None, description="yaml: resize, crop, channel_order, layout, mean, std"
+        None, description="how an image becomes the input: resize, crop, layout, mean, std, …"
     )
     dim: Annotated[tuple[tuple[str, int], ...], BeforeValidator(parse_dims)] = Field(
         (), description="sizes of dimensions that the model leaves open"
     )
     passes: Annotated[Words, Flag(MODEL, "P", repeatable=True)] = Field(
-        (), description="own compiler pass on the float model, module:Class; repeatable"
+        (), description="your own pass on the float model, module:Class; repeatable"
     )
     imports: Annotated[Words, Flag(MODEL, "MODULE", repeatable=True)] = Field(
-        (), alias="import", description="own code to run first: a .py file or a dotted module"
+        (), alias="import", description="your code, run first: a .py file or a dotted module"
     )
     metric: Annotated[
         Annotated[str, BeforeValidator(OneOf(metric_options, or_import_path=True).check)] | None,
         Flag(OBJECTIVE, "METRIC", METRICS),
     ] = Field(
         None,
-        description="what to maximise: top1, agreement, sqnr, or an own metric, module:name; a "
+        description="what to maximise: top1, agreement, sqnr, or your own metric, module:name; a "
         "cost is minimised (top1 with labels, else sqnr)",
     )
     minimize: Annotated[
         tuple[str, ...], BeforeValidator(_costs), Flag(OBJECTIVE, "COSTS", COSTS)
-    ] = Field((), description=f"costs beside the metric, for a Pareto front: {', '.join(COSTS)}")
+    ] = Field((), description=f"costs to minimise as well, for a Pareto front: {', '.join(COSTS)}")
     max_drop: Annotated[MaxDrop, BeforeValidator(parse_max_drop), Flag(OBJECTIVE, "D")] = Field(
-        MaxDrop(0.01), description="accuracy that may be lost: 0.01, or 1% of the baseline"
+        MaxDrop(0.01), description="accuracy the winner may lose: 0.01, or 1% of the baseline"
     )
     max_size: Annotated[Bytes | None, Flag(OBJECTIVE, "B")] = Field(
-        None, description="most bytes of weights the winner may have: 300k, 2M"
+        None, description="largest size of the winner's weights in bytes: 300k, 2M"
     )
     at_most: Annotated[
         tuple[tuple[str, float], ...],
@@ -306,8 +306,8 @@ class Settings(BaseSettings):
         str, BeforeValidator(OneOf(EVALUATORS).check), Flag(OBJECTIVE, "|".join(EVALUATORS))
     ] = Field(
         "auto",
-        description="what scores candidates: the exact integers by own kernels (engine) or by "
-        "onnxruntime (grid; equal scores, needs no C compiler), or their simulation",
+        description="what scores a candidate: engine and grid run its integers and give equal "
+        "scores (grid needs no C compiler); simulated runs the float simulation",
     )
     allow_float: Annotated[bool, Flag(OBJECTIVE)] = Field(
         False, description="also try modules with float operators"
@@ -319,7 +319,7 @@ class Settings(BaseSettings):
         None, gt=0, description="start no trial after this many seconds"
     )
     patience: Annotated[Whole | None, Flag(SEARCH, "K")] = Field(
-        None, ge=1, description="end after K trials in a row that brought nothing better"
+        None, ge=1, description="stop after K trials in a row without improvement"
     )
     warm_start: Annotated[bool, Flag(SEARCH)] = Field(False, description="reuse similar studies")
     prune: Annotated[Real | None, Flag(SEARCH, "A")] = Field(
@@ -327,7 +327,7 @@ class Settings(BaseSettings):
         ge=0,
         lt=1,
         description="significance level of early stopping; 0 turns it off (0.05; 0 for samplers "
-        "that look at no history)",
+        "without history)",
     )
     sampler: Annotated[
         str,
@@ -337,14 +337,14 @@ class Settings(BaseSettings):
         "auto", description="what proposes trials; auto: a Gaussian process with TPE, later NSGA-II"
     )
     seed: Annotated[Whole, Flag(SEARCH, "S")] = Field(
-        0, ge=0, description="of the sampler and of synthetic data"
+        0, ge=0, description="seed of the sampler and of synthetic data"
     )
     batch: Annotated[Whole | None, Flag(SEARCH, "N")] = Field(
         None, ge=1, description="trials proposed at a time (4, or one per worker)"
     )
     space: Annotated[
         str | Mapping[str, Any] | None, BeforeValidator(_space), Flag(SEARCH, "FILE")
-    ] = Field(None, description="what is searched (see qsearch doctor --space-out)")
+    ] = Field(None, description="the search space; qsearch doctor --space-out writes one")
     pool: Annotated[str, BeforeValidator(OneOf(POOLS).check), Flag(WORKERS, "|".join(POOLS))] = (
         Field(
             "auto",
@@ -353,43 +353,43 @@ class Settings(BaseSettings):
         )
     )
     workers: Annotated[Whole | None, Flag(WORKERS, "N")] = Field(
-        None, ge=1, description="processes that evaluate (one per core)"
+        None, ge=1, description="number of worker processes (one per core)"
     )
     address: Annotated[Text | None, Flag(WORKERS, "A")] = Field(
-        None, description="Ray cluster to join (a cluster of its own)"
+        None, description="address of a Ray cluster (a new local cluster)"
     )
     worker_cpus: Annotated[Real, Flag(WORKERS, "N")] = Field(
-        1.0, ge=0, description="cores, and threads of numeric libraries, of a worker"
+        1.0, ge=0, description="cores per worker, and threads of its numeric libraries"
     )
     worker_gpus: Annotated[Real, Flag(WORKERS, "N")] = Field(
-        0.0, ge=0, description="GPUs of a worker on a Ray cluster"
+        0.0, ge=0, description="GPUs per worker on a Ray cluster"
     )
     worker_memory: Annotated[Bytes | None, Flag(WORKERS, "B")] = Field(
-        None, description="memory of a worker: 2G (any)"
+        None, description="memory per worker: 2G (no limit)"
     )
     trial_timeout: Annotated[Real, Flag(WORKERS, "S", expected="seconds")] = Field(
-        3600.0, gt=0, description="seconds after which a worker that does not answer is dead"
+        3600.0, gt=0, description="seconds without an answer after which a worker counts as dead"
     )
     out: Annotated[Text | None, Flag(STUDY, "DIR", also=("-o", "--output"))] = Field(
         None, description="run folder (runs/<model>)"
     )
     storage: Annotated[Text | None, Flag(STUDY, "URL")] = Field(
-        None, description="sqlite:///… or postgresql://… (study.db in the run folder)"
+        None, description="database: sqlite:///… or postgresql://… (study.db in the run folder)"
     )
     artifacts: Annotated[Text | None, Flag(STUDY, "URL")] = Field(
-        None, description="files that drivers share, as fsspec spells it: s3://… (the run folder)"
+        None, description="where drivers share files, an fsspec URL: s3://… (the run folder)"
     )
     study: Annotated[Text | None, Flag(STUDY, "NAME")] = Field(
-        None, description="name in the storage (that of the run folder)"
+        None, description="name of the study in the storage (that of the run folder)"
     )
     sign: Annotated[Text | None, Flag(STUDY, "KEY")] = Field(
-        None, description="sign the module that is written with this private key (qsearch keygen)"
+        None, description="sign the written module with this private key (qsearch keygen)"
     )
     fresh: Annotated[bool, Flag(STUDY)] = Field(
-        False, description="forget the study of the run folder first"
+        False, description="delete the study of the run folder first"
     )
     dry_run: Annotated[bool, Flag(STUDY)] = Field(
-        False, description="say what would be done, and stop"
+        False, description="print what would be done, and stop"
     )
     as_json: Annotated[bool, Flag(OUTPUT)] = Field(
         False, alias="json", description="one JSON object as last line of stdout"

@@ -61,14 +61,14 @@ def setting_options(without: Collection[str] = ()) -> Iterator[Decorator]:
     "-c",
     "--config",
     metavar="FILE",
-    help="yaml, toml or json with the same names as flags",
+    help="yaml, toml or json with the names of the options",
     panel=OUTPUT,
 )
 @options.verbosity
 def launch_command(dashboard: bool, config: str | None, **given: Any) -> int:
-    """Search for the best quantization of a model; the same command resumes.
+    """Search for the best quantization of a model. Run the same command again to resume.
 
-    Exit codes: 0 the accuracy was kept, 1 the target was missed (all is written).
+    Exit codes: 0 the winner keeps the limits, 1 no trial keeps them (all files are written).
     """
     from qsearch.config import resolve
     from qsearch.process import interrupts_kept

@@ -39,9 +39,9 @@ SAMPLES, NODES_SHOWN = 16, 3
 )
 @options.hardware
 @options.dims
-@option("--space-out", metavar="FILE", help="write what launch searches (--space)", panel=OUTPUT)
+@option("--space-out", metavar="FILE", help="write the space, for launch --space", panel=OUTPUT)
 @options.searched
-@option("--summary", help="counts and causes without the list of operators", panel=OUTPUT)
+@option("--summary", help="print counts and causes, without the list of operators", panel=OUTPUT)
 @options.as_json
 @options.imports
 @options.verbosity
@@ -55,9 +55,9 @@ def doctor_command(
     as_json: bool,
     **search: Any,
 ) -> int:
-    """Tell which operators of a model will be integer, which not, and what to do.
+    """List which operators of a model become integer, which stay in float, and how to change it.
 
-    Exit codes: 0 a module on integers only is possible, 1 operators are left in float.
+    Exit codes: 0 a module on integers only is possible, 1 operators stay in float.
     """
     from qsearch.modules.analysis import doctor
 
@@ -163,7 +163,7 @@ def _data_source(calib: str | None, preprocess: str | None, seed: int) -> DataSo
     metavar="K=V,…",
     default="auto",
     help="changes to the recommended configuration (lists: skip_conv_layers=[0,3]), or a "
-    "qconfig.json; auto chooses from the calibration data and says why (auto)",
+    "qconfig.json; auto chooses from the calibration data and gives reasons (auto)",
 )
 @option(
     "-o",
@@ -178,7 +178,7 @@ def _data_source(calib: str | None, preprocess: str | None, seed: int) -> DataSo
 @option(
     "--dump-ir",
     metavar="DIR",
-    help="write the module's text after every pass, and why operators share no kernel",
+    help="write the text of the module after every pass, and why operators were not fused",
     panel=OUTPUT,
 )
 @options.imports
@@ -242,7 +242,7 @@ def _data_sources(
     "data",
     _data_sources,
     option("--calib", metavar="C", help="calibration data (synthetic)", panel=INPUT),
-    option("--eval", metavar="E", help="data to examine on (the calibration data)", panel=INPUT),
+    option("--eval", metavar="E", help="evaluation data (the calibration data)", panel=INPUT),
     options.preprocess,
     options.seed,
 )
@@ -257,7 +257,7 @@ def _data_sources(
     metavar="N",
     type=int,
     default=SAMPLES,
-    help=f"samples examined ({SAMPLES})",
+    help=f"number of samples ({SAMPLES})",
     panel=INPUT,
 )
 @options.dims
@@ -274,7 +274,7 @@ def insight_command(
     as_json: bool,
     out: str | None,
 ) -> int:
-    """Tell which layers and tensors of a quantized model lose accuracy."""
+    """Find the layers and tensors of a quantized model that lose accuracy."""
     given = options.named_model(model)
     from qsearch.modules.analysis import insight
     from qsearch.report.insight import decibels, layer_rows
@@ -319,7 +319,7 @@ def _show_layers(done: int, of: int) -> None:
 
 @click.command(cls=Command)
 @argument("file", "M.onnx|M.qmod", "what to print", type=options.Suggested("FILE"))
-@option("--trial", metavar="N", type=int, help="with a run folder: all that is known of a trial")
+@option("--trial", metavar="N", type=int, help="of a run folder: print all about this trial")
 @option("--after", metavar="PASS", help="run these passes first: FoldConstant,FuseOps{max_depth=2}")
 @options.hardware
 @options.matcher
@@ -328,15 +328,15 @@ def _show_layers(done: int, of: int) -> None:
     "--format",
     metavar="text|dot|svg|html|json",
     default=TEXT,
-    help="text, dot, svg or html; with --hw json too",
+    help="text, dot, svg or html; json with --hw (text)",
     panel=OUTPUT,
 )
-@option("--full", help="text with every constant, which parses again", panel=OUTPUT)
+@option("--full", help="print every constant in full; the text can be parsed again", panel=OUTPUT)
 @option(
     "-o",
     "--out",
     metavar="FILE",
-    help="write it there, in full, instead of printing it",
+    help="write the full text or drawing to this file",
     panel=OUTPUT,
 )
 @options.imports
@@ -354,7 +354,7 @@ def show_command(
 ) -> int:
     """Print the text of a model or module, or draw it.
 
-    Constants are printed in brief unless asked for: a real model has megabytes of them.
+    Constants are abbreviated; --full prints them.
     """
     from qsearch.errors import SettingsError
     from qsearch.modules.views import draw, show_hardware, show_text
@@ -384,12 +384,12 @@ def show_command(
 
 
 @click.command(cls=Command)
-@argument("a", "A", "module taken as right: .onnx, .qmod or .relay")
-@argument("b", "B", "module that is compared with A")
+@argument("a", "A", "reference module: .onnx, .qmod or .relay")
+@argument("b", "B", "module to compare with A")
 @options.eval_data(
-    "data: .npz, .npy or a folder of images (the samples in the .qmod; else synthetic)"
+    "data: .npz, .npy or a folder of images (the samples in the .qmod, else synthetic data)"
 )
-@option("--samples", metavar="N", type=int, default=4, help="how many of the data (4)", panel=INPUT)
+@option("--samples", metavar="N", type=int, default=4, help="number of samples (4)", panel=INPUT)
 @option("--rtol", metavar="X", type=float, default=0.0, help="relative tolerance (same bits)")
 @option("--atol", metavar="X", type=float, default=0.0, help="absolute tolerance (same bits)")
 @options.dims

@@ -51,16 +51,16 @@ _SIGNATURES: Final = {
     "--executor",
     metavar="auto|reference|grid|integer|c",
     default="auto",
-    help="what computes; auto: onnxruntime where it gives the bits of the reference (auto)",
+    help="what runs the module; auto: onnxruntime where it gives the bits of the reference (auto)",
     panel=INPUT,
 )
-@option("--json", "as_json", help="one JSON object as last line of stdout", panel=OUTPUT)
+@option("--json", "as_json", help="print one JSON object", panel=OUTPUT)
 @options.imports
 @options.verbosity
 def run_command(module: str, data: DataSource, executor: str, as_json: bool) -> int:
-    """Run a .qmod or an exported .onnx file on data and score it, sample after sample.
+    """Run a .qmod or an exported .onnx file on data; print the score and a hash of the outputs.
 
-    Prints the score and the hash of the outputs.
+    The samples run one after the other.
     """
     from qsearch.errors import SettingsError
     from qsearch.modules.quantization import run_module
@@ -89,7 +89,7 @@ def run_command(module: str, data: DataSource, executor: str, as_json: bool) -> 
 @option(
     "--model",
     metavar="M.onnx",
-    help="the model it was made from: onnxruntime runs it in turns, in float and in 8 bits",
+    help="the original model: onnxruntime runs it for comparison, in float and in 8 bits",
     panel=INPUT,
 )
 @option(
@@ -97,17 +97,17 @@ def run_command(module: str, data: DataSource, executor: str, as_json: bool) -> 
     metavar="N",
     type=click.IntRange(1),
     default=15,
-    help="measurements of everything (15)",
+    help="number of measurements (15)",
     panel=INPUT,
 )
-@option("--json", "as_json", help="print one JSON object instead of a table", panel=OUTPUT)
+@option("--json", "as_json", help="print one JSON object", panel=OUTPUT)
 @option("-o", "--out", metavar="FILE.html", help="write a page with plots", panel=OUTPUT)
 @options.imports
 @options.verbosity
 def profile_command(
     module: str, model: str | None, rounds: int, as_json: bool, out: str | None
 ) -> int:
-    """Tell what every layer of a .qmod costs: CPU time on the integer engine, one thread."""
+    """Measure the CPU time of every layer of a .qmod on the integer engine, with one thread."""
     from qsearch.modules.profiling import profile
 
     found = profile(module, model, rounds)
@@ -172,40 +172,40 @@ def _only_of(format: str, formats: Sequence[str], given: Mapping[str, object]) -
         "--for",
         "runtime",
         metavar="RUNTIME",
-        help="of qdq: onnxruntime, openvino or tensorrt (onnxruntime)",
+        help="with qdq: onnxruntime, openvino or tensorrt (onnxruntime)",
         panel=OUTPUT,
     ),
     option(
         "--reduce-range",
-        help="of qdq: weights of 7 bits, for processors without VNNI, whose kernels saturate",
+        help="with qdq: 7-bit weights, for processors without VNNI, whose 8-bit kernels saturate",
         panel=OUTPUT,
     ),
     options.hardware,
     options.matcher,
 )
-@options.eval_data("score the ONNX model on this data, beside the module")
+@options.eval_data("score the ONNX model and the module on this data")
 @option(
     "-o",
     "--out",
     "--output",
     metavar="PATH",
-    help="folder for the files; of ONNX also the file, x.onnx (beside the module)",
+    help="output folder; for ONNX also a file, x.onnx (beside the module)",
     panel=OUTPUT,
 )
 @option(
     "--batch",
     metavar="N",
     type=click.IntRange(1),
-    help="samples that the ONNX model takes at a time (any number)",
+    help="batch size of the ONNX model (any)",
     panel=OUTPUT,
 )
 @option(
     "--name",
     metavar="N",
-    help="base of the file names and C symbols (that of the module)",
+    help="stem of the file names and C symbols (that of the module)",
     panel=OUTPUT,
 )
-@option("--json", "as_json", help="print one JSON object instead of lines", panel=OUTPUT)
+@option("--json", "as_json", help="print one JSON object", panel=OUTPUT)
 @options.imports
 @options.verbosity
 def export_command(
@@ -245,12 +245,12 @@ def export_command(
     "--output",
     metavar="FILE",
     default="qsearch.key",
-    help="where the private key goes; the public key goes to FILE.pub (qsearch.key)",
+    help="file for the private key; the public key is FILE.pub (qsearch.key)",
     panel=OUTPUT,
 )
 @options.verbosity
 def keygen_command(out: str) -> int:
-    """Make a pair of Ed25519 keys, to sign modules and to check who signed them."""
+    """Make a pair of Ed25519 keys: the private key signs modules, the public key checks them."""
     from qsearch.signing import keygen
 
     public, fingerprint = keygen(out)
@@ -264,20 +264,22 @@ def keygen_command(out: str) -> int:
 
 @click.command(cls=Command)
 @argument("module", "M.qmod", "what `launch` or `compile` wrote, or a run folder")
-@options.eval_data("also compare and score on data: .npz, .npy, folder of images")
+@options.eval_data("also score the module on data: .npz, .npy or a folder of images")
 @option(
     "-o",
     "--out",
     "--output",
     metavar="FILE",
-    help="where proof.json goes (beside the module)",
+    help="the proof to write (proof.json beside the module)",
     panel=OUTPUT,
 )
-@option("--require-record", help="refuse a file without a record of today")
-@option("--record", help="write the record of a file that has none or an old one")
-@option("--key", metavar="PUB", help="refuse a file that this public key did not sign")
-@option("--sign", metavar="KEY", help="sign the file with this private key if it is proved")
-@option("--allow-large", help="also verify a module of more work than files of its size have")
+@option("--require-record", help="refuse a file without a current record")
+@option("--record", help="write a current record into a proved file without one")
+@option(
+    "--key", metavar="PUB", help="refuse a file that was not signed with this key's private key"
+)
+@option("--sign", metavar="KEY", help="sign a proved file with this private key")
+@option("--allow-large", help="also verify a small file whose module needs much work")
 @option("--json", "as_json", help="print proof.json instead of the report", panel=OUTPUT)
 @options.imports
 @options.verbosity
@@ -292,10 +294,10 @@ def verify_command(
     allow_large: bool,
     as_json: bool,
 ) -> int:
-    """Prove that a .qmod is integers only and cannot overflow, and test what it says.
+    """Prove that a .qmod is integers only and cannot overflow; run its samples and compare.
 
-    Exit codes: 0 proved, 1 refuted, or its record, lowered module or signature does not hold, 2 the
-    file cannot be read, or is too much work.
+    Exit codes: 0 proved; 1 refuted, or the record, lowered module or signature does not match; 2
+    the file cannot be read, or needs too much work.
     """
     from qsearch.modules.verification import verify
     from qsearch.run_folder import RunFolder

@@ -16,6 +16,8 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
+
     from qsearch.errors import SettingsError
     from qsearch.modules.data_source import DataSource
 
@@ -39,6 +41,12 @@ class Option(click.Option):
     ) -> None:
         super().__init__(names, *args, **attributes)
         self.panel = panel
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """What Click adds to the help: not the range of a number."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        return extra
 
 
 class Suggested(click.ParamType[str]):
@@ -81,6 +89,7 @@ class Command(click.Command):
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         attributes["context_settings"] = {**_HELP, "allow_extra_args": True}
+        attributes.setdefault("epilog", "Defaults are in parentheses.")
         super().__init__(*args, **attributes)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -257,7 +266,7 @@ model: Decorator = stacked(
         "--model",
         "model_option",
         metavar="M",
-        help="the same",
+        help="the same as the argument M",
         panel=INPUT,
         multiple=True,
         expose_value=False,
@@ -301,7 +310,7 @@ dims: Decorator = stacked(
     option(
         "--dim",
         metavar="NAME=N",
-        help="size of a named dimension, or of an axis of an input (x:2=128); repeatable",
+        help="size of a named dimension, or of one axis of an input (x:2=128); repeatable",
         panel=INPUT,
         multiple=True,
         expose_value=False,
@@ -310,7 +319,7 @@ dims: Decorator = stacked(
     option(
         "--input-shape",
         metavar="NAME=N,N,…",
-        help="whole shape of an input; repeatable",
+        help="shape of an input; repeatable",
         panel=INPUT,
         multiple=True,
         expose_value=False,
@@ -340,8 +349,8 @@ imports: Decorator = option(
     "--import",
     "imports",
     metavar="MODULE",
-    help="own code, a .py file or a dotted module, that runs first and registers operators, "
-    "calibrate modes, …; repeatable",
+    help="your code, run first: a .py file or a dotted module that registers operators, calibrate "
+    "modes, …; repeatable",
     panel=INPUT,
     multiple=True,
     expose_value=False,
@@ -350,9 +359,9 @@ imports: Decorator = option(
 """Modules of the user that the command imports first."""
 
 searched: Decorator = stacked(
-    option("--allow-float", help="as of launch, for --space-out", panel=OUTPUT, default=None),
-    option("--minimize", metavar="COSTS", help="as of launch, for --space-out", panel=OUTPUT),
-    option("--max-size", metavar="B", help="as of launch, for --space-out", panel=OUTPUT),
+    option("--allow-float", help="as for launch, with --space-out", panel=OUTPUT, default=None),
+    option("--minimize", metavar="COSTS", help="as for launch, with --space-out", panel=OUTPUT),
+    option("--max-size", metavar="B", help="as for launch, with --space-out", panel=OUTPUT),
 )
 """Settings of launch that decide what it searches."""
 
@@ -369,7 +378,7 @@ preprocess: Decorator = option(
     "--preprocess", metavar="FILE", help="how an image becomes the input", panel=INPUT
 )
 seed: Decorator = option(
-    "--seed", metavar="S", type=int, default=0, help="of synthetic data (0)", panel=INPUT
+    "--seed", metavar="S", type=int, default=0, help="seed of synthetic data (0)", panel=INPUT
 )
 
 
@@ -388,14 +397,13 @@ def eval_data(help: str) -> Decorator:
 rows_format: Decorator = option(
     "-f",
     "--format",
-    "format",
     type=Choice(("table", "json", "csv")),
     default="table",
-    help="how to print them (table)",
+    help="format of the rows (table)",
     panel=OUTPUT,
 )
 
-as_json: Decorator = option("--json", "as_json", help="one JSON object on stdout", panel=OUTPUT)
+as_json: Decorator = option("--json", "as_json", help="print one JSON object", panel=OUTPUT)
 
 
 _VERBOSITY: Final = "qsearch.verbosity"
@@ -415,24 +423,19 @@ def given_verbosity() -> int | None:
     return told
 
 
+_KEPT: Final[dict[str, Any]] = {
+    "panel": OUTPUT,
+    "expose_value": False,
+    "callback": _set_verbosity,
+}
 verbosity: Decorator = stacked(
+    option("-q", "--quiet", help="print errors only", **_KEPT),
     option(
-        "-q",
-        "--quiet",
-        help="errors only",
-        panel=OUTPUT,
-        expose_value=False,
-        callback=_set_verbosity,
-    ),
-    option(
-        "-v",
-        "--verbose",
-        help="more on stderr; twice for everything, with tracebacks",
+        *("-v", "--verbose"),
+        help="print more to stderr; -vv: everything, with tracebacks",
         type=int,
         count=True,
-        panel=OUTPUT,
-        expose_value=False,
-        callback=_set_verbosity,
+        **_KEPT,
     ),
 )
 """``-q`` and ``-v``, as every command has them."""
@@ -440,7 +443,7 @@ verbosity: Decorator = stacked(
 server: Decorator = option(
     "--server",
     metavar="URL",
-    help="ask a `qsearch serve`, with the token in QSEARCH_TOKEN; DIR is the study's name there",
+    help="ask this `qsearch serve`, with the token in QSEARCH_TOKEN; DIR is then the study's name",
     panel=STUDY,
 )
 """A server, in place of a run folder or storage."""

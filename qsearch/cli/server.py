@@ -53,15 +53,14 @@ def listening(default_host: str = "127.0.0.1") -> Decorator:
         option(
             "--token",
             metavar="T",
-            help="what clients must know (QSEARCH_TOKEN, which others on this machine cannot see "
-            "in the list of processes)",
+            help="token that clients must send (QSEARCH_TOKEN, which no process list shows)",
             panel=SERVER,
         ),
         option(
             "--allow-host",
             metavar="NAME",
             multiple=True,
-            help="a further name of this server; repeatable",
+            help="another host name of this server; repeatable",
             panel=SERVER,
         ),
         option(
@@ -79,16 +78,16 @@ def listening(default_host: str = "127.0.0.1") -> Decorator:
 @option(
     "--storage",
     metavar="URL",
-    help="storage that is shown too (QSEARCH_STORAGE)",
+    help="also show the studies of this storage (QSEARCH_STORAGE)",
     panel=STUDY,
 )
 @listening()
-@option("--allow-launch", help="searches may be started from the page", panel=SEARCHES)
+@option("--allow-launch", help="allow users to start searches from the page", panel=SEARCHES)
 @option(
     "--launch-pool",
     type=Choice(POOLS),
     default="process",
-    help="where workers of such searches run (process)",
+    help="pool of these searches (process)",
     panel=SEARCHES,
 )
 @options.verbosity
@@ -119,37 +118,44 @@ def dashboard_command(
 
 
 @click.command(cls=Command)
-@argument("folder", "DIR", "where studies and uploads lie; made if need be (runs)", required=False)
+@argument(
+    "folder", "DIR", "folder for studies and uploads; created if missing (runs)", required=False
+)
 @option(
     "--storage",
     metavar="URL",
-    help="postgresql://… for the queue and all studies (QSEARCH_STORAGE; files in DIR)",
+    help="postgresql://… for the queue and all studies (QSEARCH_STORAGE, else files in DIR)",
     panel=STUDY,
 )
 @listening()
-@option("--tokens", metavar="FILE", help="users and their tokens (DIR/tokens.json)", panel=SERVER)
+@option(
+    "--tokens",
+    metavar="FILE",
+    help="file with the users and their tokens (DIR/tokens.json)",
+    panel=SERVER,
+)
 @option(
     "--max-studies",
     metavar="N",
     type=click.IntRange(1),
-    help="studies that run at a time (1)",
+    help="number of studies that run at the same time (1)",
     panel=SEARCHES,
 )
 @option(
     "--workers",
     metavar="N",
     type=click.IntRange(1),
-    help="workers of a study, and the most it may ask for (cores / --max-studies)",
+    help="number of workers per study, at most (cores / --max-studies)",
     panel=SEARCHES,
 )
 @option(
     "--pool",
     type=Choice(("process", "ray")),
     multiple=True,
-    help="where workers run; repeatable, the first unless a study says (process)",
+    help="allowed pool; repeatable, the first one is the default (process)",
     panel=SEARCHES,
 )
-@option("--address", metavar="A", help="Ray cluster of the pool ray", panel=SEARCHES)
+@option("--address", metavar="A", help="address of the Ray cluster for --pool ray", panel=SEARCHES)
 @options.verbosity
 def serve_command(
     folder: str | None,
@@ -161,15 +167,15 @@ def serve_command(
     address: str | None,
     **where: Any,
 ) -> int:
-    """Run studies that users submit, from a queue, until interrupted.
+    """Run a server: users submit studies to its queue. Ctrl-C ends it.
 
     \b
-    qsearch token ann --may submit       a token for each user
-    qsearch serve --host 0.0.0.0         the page and the API, on port 8090
-    qsearch submit --server URL …        on any machine
+    qsearch token ann --may submit       create a token for each user
+    qsearch serve --host 0.0.0.0         serve the page and the API on port 8090
+    qsearch submit --server URL …        submit a study from any machine
 
-    Without tokens it answers this machine only. Searches go on when it ends; started again, it
-    finds them.
+    Without tokens the server answers this machine only. Searches continue when the server ends;
+    the next start finds them.
     """
     from qsearch.dashboard.server import dashboard
     from qsearch.errors import SettingsError
@@ -228,29 +234,29 @@ def _cores() -> int:
 
 
 @click.command(cls=Command)
-@argument("name", "NAME", "of the user")
-@argument("folder", "DIR", "of the server (runs)", required=False)
-@option("--tokens", metavar="FILE", help="the file (DIR/tokens.json)", panel=SERVER)
+@argument("name", "NAME", "name of the user")
+@argument("folder", "DIR", "folder of the server (runs)", required=False)
+@option("--tokens", metavar="FILE", help="file with the tokens (DIR/tokens.json)", panel=SERVER)
 @option(
     "--may",
     type=Choice(("read", "submit")),
     default="submit",
-    help="look, or submit studies and change the own ones (submit)",
+    help="read: look at studies; submit: also submit studies and change your own (submit)",
 )
-@option("--remove", help="take the token back, at once")
-@option("--max-bytes", metavar="B", help="of all uploads kept: 2G (any)", panel=QUOTA)
+@option("--remove", help="remove the token at once")
+@option("--max-bytes", metavar="B", help="largest size of all uploads: 2G (no limit)", panel=QUOTA)
 @option(
     "--max-trials",
     metavar="N",
     type=click.IntRange(1),
-    help="asked for in 24 hours (any)",
+    help="trials in 24 hours (no limit)",
     panel=QUOTA,
 )
 @option(
     "--max-seconds",
     metavar="S",
     type=click.IntRange(1),
-    help="of studies in 24 hours (any)",
+    help="running time of studies in 24 hours (no limit)",
     panel=QUOTA,
 )
 @options.verbosity
@@ -264,9 +270,9 @@ def token_command(
     max_trials: int | None,
     max_seconds: int | None,
 ) -> int:
-    """Give a user of a server a new token, and print it; the file keeps its hash only.
+    """Create the token of a user of a server and print it. The file keeps only its hash.
 
-    A running server knows it at once. --max-… limit what the user may use.
+    A running server reads the new token at once. --max-… set the quota of the user.
     """
     from qsearch.errors import SettingsError
     from qsearch.run_folder import RUNS
@@ -298,7 +304,7 @@ def server_option(required: bool = False) -> Decorator:
         "--server",
         metavar="URL",
         required=required,
-        help="of `qsearch serve`, with a token in QSEARCH_TOKEN",
+        help="URL of `qsearch serve`; the token is in QSEARCH_TOKEN",
         panel=SERVER,
     )
 
@@ -307,12 +313,12 @@ def server_option(required: bool = False) -> Decorator:
 @options.model
 @options.dims
 @server_option(required=True)
-@option("--priority", metavar="N", type=int, default=0, help="-10 to 10; greater goes first (0)")
-@option("--wait", help="wait for its end")
-@option("-o", "--out", metavar="FILE", help="wait, and write the verified module: m.qmod")
+@option("--priority", metavar="N", type=int, default=0, help="-10 to 10; greater runs first (0)")
+@option("--wait", help="wait until the study ends")
+@option("-o", "--out", metavar="FILE", help="wait, then download and verify the module: m.qmod")
 @options.stacked(*setting_options(without=_NOT_SENT))
-@option("-c", "--config", metavar="FILE", help="yaml, toml or json with names of flags")
-@option("--json", "as_json", help="the job as one JSON object, last on stdout", panel=OUTPUT)
+@option("-c", "--config", metavar="FILE", help="yaml, toml or json with the names of the options")
+@option("--json", "as_json", help="print the job as one JSON object", panel=OUTPUT)
 @options.verbosity
 def submit_command(
     server: str,
@@ -323,10 +329,10 @@ def submit_command(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Queue a study on a server, with the settings of launch; the same command resumes.
+    """Queue a study on a server. The options are those of launch; run it again to resume.
 
-    Model and data are uploaded, unless the server has them. Own code stays here: use launch for it.
-    Exit codes with --wait: those of launch.
+    The model and the data are uploaded unless the server has them already. A server runs no code of
+    yours; launch does. With --wait the exit codes are those of launch.
     """
     from qsearch.config import resolve
     from qsearch.server.client import Client
@@ -397,16 +403,16 @@ def _finish(client: Client, job: dict[str, Any], out: str | None, quiet: bool) -
 
 
 @click.command(cls=Command)
-@argument("name", "NAME", "one study (all)", required=False)
+@argument("name", "NAME", "only this study (all)", required=False)
 @server_option(required=True)
-@option("--cancel", help="end it in good order; a running one writes the best so far")
-@option("--priority", metavar="N", type=int, help="move it: -10 to 10; greater goes first")
-@option("--json", "as_json", help="one JSON array", panel=OUTPUT)
+@option("--cancel", help="end the study; a running study writes the best module so far")
+@option("--priority", metavar="N", type=int, help="set the priority: -10 to 10; greater runs first")
+@option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
 @options.verbosity
 def queue_command(
     name: str | None, server: str, cancel: bool, priority: int | None, as_json: bool
 ) -> int:
-    """Show the studies of a server: those that run, wait in their order, and ended last."""
+    """List the studies of a server: running, waiting in their order, and recently ended."""
     from qsearch.errors import SettingsError
     from qsearch.server.client import Client
 

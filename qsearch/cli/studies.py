@@ -74,9 +74,9 @@ class GivenStudy:
 given_study: Final = grouped(
     "study",
     lambda folder, storage, study: GivenStudy(folder, storage, study),
-    argument("folder", "DIR", "run folder (the one in runs)", required=False),
+    argument("folder", "DIR", "run folder (the only one in runs)", required=False),
     option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY),
-    option("--study", metavar="NAME", help="which study, if there are several", panel=STUDY),
+    option("--study", metavar="NAME", help="name of the study, if there are several", panel=STUDY),
 )
 
 
@@ -84,16 +84,16 @@ given_study: Final = grouped(
 
 
 @click.command(cls=Command)
-@argument("folder", "DIR", "run folder, or folder of such (runs)", required=False)
+@argument("folder", "DIR", "run folder, or folder of run folders (runs)", required=False)
 @option("--storage", metavar="URL", help="storage, instead of a run folder's", panel=STUDY)
-@option("--study", metavar="NAME", help="only this one", panel=STUDY)
+@option("--study", metavar="NAME", help="only this study", panel=STUDY)
 @options.server
-@option("--json", "as_json", help="one JSON array", panel=OUTPUT)
+@option("--json", "as_json", help="print one JSON array", panel=OUTPUT)
 @options.verbosity
 def status_command(
     folder: str | None, storage: str | None, study: str | None, server: str | None, as_json: bool
 ) -> int:
-    """Tell how the studies of a run folder or storage stand, in a line each."""
+    """List the studies of a run folder or storage and their progress, one line each."""
     if server is not None:
         from qsearch.server.client import Client
 
@@ -142,19 +142,19 @@ def _least(word: str) -> tuple[str, float]:
     "wanted",
     _trial_filter,
     option("--state", metavar="S", multiple=True, help="complete, pruned, failed, …; repeatable"),
-    option("--stage", metavar="S", help="only of this stage of the search"),
+    option("--stage", metavar="S", help="only trials of this stage of the search"),
     option(
         "--min",
         "least",
         metavar="M=V",
         multiple=True,
-        help="least of a metric: top1=0.85; repeatable",
+        help="least value of a metric: top1=0.85; repeatable",
     ),
     option("--sort", metavar="COLUMN", help="sort by it, least first (number)", panel=OUTPUT),
     option("--reverse", help="with --sort: greatest first", panel=OUTPUT),
-    option("--limit", metavar="N", type=click.IntRange(1), help="so many at most", panel=OUTPUT),
+    option("--limit", metavar="N", type=click.IntRange(1), help="at most N rows", panel=OUTPUT),
 )
-@option("--params", help="also what each trial tried, below the table", panel=OUTPUT)
+@option("--params", help="also print the parameters of each trial", panel=OUTPUT)
 @options.rows_format
 @options.verbosity
 def trials_command(
@@ -215,12 +215,12 @@ def _told(params: Mapping[str, Any]) -> str:
 @click.command(cls=Command)
 @given_study
 @options.server
-@option("--trial", metavar="N", type=click.IntRange(0), help="this trial, not the best one")
-@option("--qconfig", help="print its configuration alone, as `compile` takes it", panel=OUTPUT)
+@option("--trial", metavar="N", type=click.IntRange(0), help="this trial instead of the best one")
+@option("--qconfig", help="print only the configuration, for `compile --qconfig`", panel=OUTPUT)
 @option(
-    "-o", "--out", metavar="FILE", help="also write its module as a .qmod: t.qmod", panel=OUTPUT
+    "-o", "--out", metavar="FILE", help="also write the module of the trial: t.qmod", panel=OUTPUT
 )
-@option("--json", "as_json", help="one JSON object", panel=OUTPUT)
+@option("--json", "as_json", help="print one JSON object", panel=OUTPUT)
 @options.imports
 @options.verbosity
 def best_command(
@@ -302,13 +302,13 @@ def _shown(value: Any) -> str:
 @click.command(cls=Command)
 @argument("studies", "STUDY", "run folders, or names with --storage", nargs=-1, required=True)
 @option("--storage", metavar="URL", help="storage that holds the studies", panel=STUDY)
-@option("--params", help="also what the best trial of each tried, below the table", panel=OUTPUT)
+@option("--params", help="also print the parameters of each best trial", panel=OUTPUT)
 @options.rows_format
 @options.verbosity
 def compare_command(
     studies: tuple[str, ...], storage: str | None, params: bool, format: str
 ) -> int:
-    """Print studies beside one another, a row each."""
+    """Print studies side by side, one row each."""
     from qsearch import studies as stored
 
     _print_with_params(stored.compare(studies, storage=storage), format, params, "study")
@@ -322,12 +322,12 @@ def compare_command(
     "--out",
     metavar="FILE",
     default="report.html",
-    help="the page (report.html)",
+    help="the page to write (report.html)",
     panel=OUTPUT,
 )
 @options.verbosity
 def report_command(study: GivenStudy, out: str) -> int:
-    """Write a study as one HTML file with all plots, to attach to a ticket."""
+    """Write a study as one HTML page with all plots."""
     from qsearch.report.html import report
 
     print(f"wrote {report(study.folder, out, storage=study.storage, study=study.name)}")
@@ -340,13 +340,13 @@ def report_command(study: GivenStudy, out: str) -> int:
 @click.command(cls=Command)
 @given_study
 @options.server
-@option("--pause", help="start no trial until told")
-@option("--resume", help="go on after a pause")
+@option("--pause", help="start no more trials until --resume")
+@option("--resume", help="continue after --pause")
 @options.verbosity
 def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: bool) -> int:
     """End, pause or resume a running search, wherever it runs.
 
-    The command is left in the store; drivers look for it every second.
+    The command is written to the store, which the drivers read every second.
     """
     if pause and resume:
         raise options.refused(
@@ -368,11 +368,11 @@ def stop_command(study: GivenStudy, server: str | None, pause: bool, resume: boo
 
 @click.command(cls=Command)
 @given_study
-@option("-y", "--yes", help="do not ask")
-@option("--force", help="also when it seems to be searched")
+@option("-y", "--yes", help="do not ask for confirmation")
+@option("--force", help="also if a search seems to be running")
 @options.verbosity
 def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
-    """Forget a study, after asking on a terminal; elsewhere --yes must be said."""
+    """Delete a study. Asks for confirmation on a terminal; elsewhere --yes is required."""
     from qsearch import studies as stored
     from qsearch.errors import SettingsError
 
@@ -401,7 +401,7 @@ def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
 @argument(
     "action",
     "check|migrate",
-    "look, or change; make a copy before",
+    "check the schema, or migrate it (make a copy first)",
     type=Choice(("check", "migrate")),
 )
 @argument("folder", "DIR", "run folder", required=False)
@@ -410,7 +410,7 @@ def delete_command(study: GivenStudy, yes: bool, force: bool) -> int:
 def store_command(action: str, folder: str | None, storage: str | None) -> int:
     """Check the schema of a store, or bring it up to date.
 
-    Exit codes of check: 0 up to date, 1 to be migrated.
+    Exit codes of check: 0 up to date, 1 needs migration.
     """
     from qsearch import studies as stored
 
@@ -426,8 +426,8 @@ def store_command(action: str, folder: str | None, storage: str | None) -> int:
 @click.command(cls=Command)
 @argument("study", "STUDY", "run folder, or a name with --storage")
 @argument("url", "URL", "Optuna storage to write to: sqlite:///optuna.db")
-@option("--storage", metavar="URL", help="our storage that holds the study", panel=STUDY)
-@option("--name", metavar="NAME", help="name in the Optuna storage (that of the study)")
+@option("--storage", metavar="URL", help="storage of qsearch that holds the study", panel=STUDY)
+@option("--name", metavar="NAME", help="name of the study in the Optuna storage (the same name)")
 @options.verbosity
 def export_optuna_command(study: str, url: str, storage: str | None, name: str | None) -> int:
     """Write a study for optuna-dashboard and other tools that read Optuna storages."""
