@@ -182,11 +182,8 @@ class Baseline:
 
 EXAMINED: Final = 256
 """Samples, at most, on which other preparations and labels are tried."""
-_FIRST: Final = 64
-"""Samples after which a preparation that is no better is given up …"""
-_GLANCE: Final = 16
-_CLEARLY: Final = 4
-"""… and samples after which one is that answers so many fewer of them right."""
+_GIVEN_UP: Final = ((8, 4), (16, 4), (32, 2), (64, 0))
+"""Samples, and how many fewer right answers on them end the trial of another preparation."""
 _SIGNIFICANT: Final = 0.01
 _FEWEST: Final = 16
 _NAMED: Final = 4
@@ -341,7 +338,7 @@ class Examination:
         fix += "(mean, std and channel_order of --preprocess, or the arrays themselves)"
         for name in fitting_variants(images[0], low, high):
             found: Right = np.zeros(0, np.bool_)
-            for stop, fewer in ((_GLANCE, _CLEARLY), (_FIRST, 0), (EXAMINED, None)):
+            for stop, fewer in (*_GIVEN_UP, (EXAMINED, None)):
                 part = slice(len(found), stop)
                 if chosen[part]:
                     more = self._answers(name, chosen[part]) == labels[part]

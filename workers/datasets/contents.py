@@ -54,6 +54,7 @@ class Contents:
         # Keys are real paths: a file may be named through a link, or as data/../data/c.npz.
         self._hashes: dict[Path, str] = {}
         self._states: dict[Path, _State] = {}
+        self._seen: dict[Path, _State] = {}  # as named; a link to another file has its state
         self._names: dict[str, Path] = {}
         folder = root.is_dir()
         for path in sorted(root.rglob("*")) if folder else [root]:
@@ -77,10 +78,13 @@ class Contents:
 
     def is_unchanged(self, path: Path) -> bool:
         """Whether a file still holds what was hashed; it is read again where its state differs."""
-        path = path.resolve()
         try:
             state = _State.of(path.stat())
+            if state == self._seen.get(path):
+                return True
+            given, path = path, path.resolve()
             if state == self._states.get(path):
+                self._seen[given] = state
                 return True
             sha256, state = _hashed(path)
         except (OSError, DatasetError):

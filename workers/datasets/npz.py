@@ -171,7 +171,7 @@ class ArrayDataset:
             raise DatasetError(
                 "the data is empty: 0 samples", where=where, fix="give at least one sample"
             )
-        self._labels = labels
+        self._labels = None if labels is None else labels[:]
         self.has_labels = labels is not None
 
     def __len__(self) -> int:

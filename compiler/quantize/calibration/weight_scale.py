@@ -56,7 +56,7 @@ def mse_scale(rows: Rows, largest: NDArray[np.float32], nbit: int) -> NDArray[np
     weights last is remembered: most candidates of a search share them.
     """
     rows = np.ascontiguousarray(rows)
-    content = hashlib.sha256(rows)
+    content = hashlib.sha256(rows.data)
     content.update(largest.tobytes())
     key = content.digest(), rows.shape, nbit
     found = _found.pop(key, None)
