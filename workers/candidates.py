@@ -50,6 +50,9 @@ class Runnable:
         cost: bytes of its packed weights and its bit operations; None for the float model.
         module: what ships; None where nothing was realised.
         rounding: what rounding of its weights has found, as arrays.
+        scored_by: name of the evaluator that ``executor`` is.
+        integer: the integer function that the reference runs, too; None where the executor
+            computes no integers or is the reference.
     """
 
     inputs: tuple[InputSpec, ...]
@@ -61,6 +64,8 @@ class Runnable:
     cost: Mapping[str, float] | None = None
     module: IRModule | None = None
     rounding: Mapping[str, NDArray[Any]] | None = None
+    scored_by: str = ""
+    integer: IRModule | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +146,7 @@ class Builder:
         qconfig = QConfig.from_dict(dict(request.qconfig))
         channels = self._channel_stats(request) if qconfig.needs_channels else None
         candidate = build_candidate(mod, qconfig, request.activation_scales, channels)
-        executor = _EVALUATORS[request.evaluator](candidate)
+        executor, scored_by = _EVALUATORS[request.evaluator](candidate)
         return Runnable(
             inputs,
             executor,
@@ -152,6 +157,8 @@ class Builder:
             size_figures(candidate),
             None if candidate.integer is None else candidate.module,
             rounding_to_arrays(candidate.context.rounded),
+            scored_by,
+            candidate.integer if scored_by in ("engine", "grid") else None,
         )
 
 
@@ -181,17 +188,21 @@ def _hardware(candidate: Candidate, hardware: tuple[str, str] | None) -> Mapping
     return hardware_figures(module, hardware)
 
 
-def _simulated(candidate: Candidate) -> Executor:
-    return float_executor(candidate.simulated)
+Made = tuple[Executor, str]
+"""An executor of a candidate, and the evaluator that it is."""
 
 
-def _grid(candidate: Candidate) -> Executor:
+def _simulated(candidate: Candidate) -> Made:
+    return float_executor(candidate.simulated), "simulated"
+
+
+def _grid(candidate: Candidate) -> Made:
     from compiler.targets.ort.grid_executor import GridExecutor
 
-    return GridExecutor(_integer(candidate))
+    return GridExecutor(_integer(candidate)), "grid"
 
 
-def _engine(candidate: Candidate) -> Executor:
+def _engine(candidate: Candidate) -> Made:
     """The engine; the grid, whose bits are the same, where it is faster or there is no compiler."""
     from compiler.targets.engine.executor import EngineExecutor
 
@@ -201,11 +212,11 @@ def _engine(candidate: Candidate) -> Executor:
         _say_once(f"{error.what}: onnxruntime scores candidates (grid), slower; {error.fix}")
         return _grid(candidate)
     if engine.host_steps == 0:
-        return engine
+        return engine, "engine"
     try:
         return _grid(candidate)
     except OnnxExportError:
-        return engine
+        return engine, "engine"
 
 
 @functools.cache
@@ -213,10 +224,10 @@ def _say_once(message: str) -> None:
     _log.warning("%s", message)
 
 
-def _reference(candidate: Candidate) -> Executor:
+def _reference(candidate: Candidate) -> Made:
     from compiler.targets.reference.executor import ReferenceExecutor
 
-    return ReferenceExecutor(_integer(candidate))
+    return ReferenceExecutor(_integer(candidate)), "reference"
 
 
 def _integer(candidate: Candidate) -> IRModule:
@@ -228,7 +239,7 @@ def _integer(candidate: Candidate) -> IRModule:
     return candidate.integer
 
 
-_EVALUATORS: dict[str, Callable[[Candidate], Executor]] = {
+_EVALUATORS: dict[str, Callable[[Candidate], Made]] = {
     "simulated": _simulated,
     "engine": _engine,
     "grid": _grid,

@@ -13,6 +13,10 @@ class LostWorkerError(WorkerError):
     """A request whose workers died ``max_attempts`` times; the message says which and where."""
 
 
+class DifferingOutputsError(WorkerError):
+    """Outputs of a candidate that are not those of the exact reference: an executor is wrong."""
+
+
 class BrokenRunError(WorkerError):
     """Something that the whole run stands on changed or is gone: the error ends the run, whichever
     request met it, and is the outcome of no trial."""

@@ -13,7 +13,7 @@ from workers.calibration import no_handles
 from workers.candidates import Builder, Runnable
 from workers.datasets.protocol import Dataset
 from workers.datasets.registry import OpenDatasets
-from workers.errors import DatasetError, WorkerError
+from workers.errors import DatasetError, DifferingOutputsError, WorkerError
 from workers.messages import EvaluationRequest, EvaluationResult, Range
 from workers.metrics.latency import latency_figures
 from workers.metrics.protocol import Outputs
@@ -66,6 +66,9 @@ class EvaluationActor:
         collapsed = run.collapsed_early()
         if not collapsed:
             run.evaluate_all()
+        scored_by = runnable.scored_by or request.evaluator
+        if request.spot_check and not collapsed and run.spot_check():
+            scored_by += ", checked"
         run_cpu_s = clock.seconds
         cost = runnable.cost
         if request.latency and part == 0 and not collapsed and cost is not None:
@@ -85,6 +88,7 @@ class EvaluationActor:
             hardware=runnable.hardware,
             cost=cost,
             rounding=runnable.rounding if request.return_rounding else None,
+            scored_by=scored_by,
         )
 
 
@@ -162,6 +166,32 @@ class _Judgement:
             self.sums.add(outputs, self._reference_of(batch), batch.labels)
             self._record(outputs)
             self.scored += batch.count
+
+    def spot_check(self) -> bool:
+        """Compare one run with the exact reference; False where there are no integers to compare.
+
+        Raises:
+            DifferingOutputsError: an output differs.
+        """
+        from compiler.targets.reference.executor import ReferenceExecutor
+
+        integer, name = self._runnable.integer, self._runnable.scored_by
+        if integer is None:
+            return False
+        batch, outputs = self._run(self._runs[len(self._runs) // 2])
+        exact = ReferenceExecutor(integer).run(batch.inputs)
+        for place, (ours, theirs) in enumerate(zip(outputs, exact, strict=True)):
+            wanted = _rows(theirs, batch.count, self._size)
+            differ = int(np.count_nonzero((ours != wanted) & ~(np.isnan(ours) & np.isnan(wanted))))
+            if differ:
+                raise DifferingOutputsError(
+                    f"{name} and reference differ: {differ} of {wanted.size} values of output "
+                    f"{place}",
+                    where=f"evaluation sample {batch.start}",
+                    fix=f"the integers of {name} are wrong here, and scores of other trials may "
+                    "be: search with --evaluator simulated, and report the model",
+                )
+        return True
 
     def latency(self) -> dict[str, float]:
         """Milliseconds a sample of what ships, on this machine, where there is such a module.

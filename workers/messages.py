@@ -136,6 +136,8 @@ class EvaluationRequest:
             them, where the candidate's cost on that accelerator is wanted.
         latency: time the candidate on the engine ("latency") and as C ("c_latency"); of an
             evaluation in parts, the first part does.
+        spot_check: run one of the samples, or of the model's runs where its batch is larger, by the
+            exact reference too and compare all outputs, where the evaluator computes integers.
         return_rounding: send back what rounding of weights has found, so that nobody fits again.
         module: bytes of a .qmod, or their handle, to run in place of the candidate: by the
             evaluator "reference", or else by the fastest executor that is exact (``QModule.run``).
@@ -156,6 +158,7 @@ class EvaluationRequest:
     part: tuple[int, int] = (0, 1)
     hardware: tuple[str, str] | None = None
     latency: tuple[str, ...] = ()
+    spot_check: bool = False
     return_rounding: bool = False
     module: bytes | Handle | None = None
 
@@ -181,6 +184,8 @@ class EvaluationResult:
             ``latency_ms`` and ``c_latency_ms``, CPU milliseconds a sample; None for the float
             model.
         rounding: arrays of ``rounding_to_arrays``, where they were asked for.
+        scored_by: who computed the outputs, which is "grid" where the engine was asked for and
+            has no kernels here; ", checked" behind it where the reference gave the same outputs.
     """
 
     sums: Mapping[str, Mapping[str, float]]
@@ -197,3 +202,4 @@ class EvaluationResult:
     hardware: Mapping[str, float] | None = None
     cost: Mapping[str, float] | None = None
     rounding: Mapping[str, NDArray[Any]] | None = None
+    scored_by: str = ""

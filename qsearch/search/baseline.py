@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from compiler.ir.module import IRModule
 from compiler.ir.ty import tensor_fields
 from qsearch.data import PreparedData
-from qsearch.progress import Progress
+from qsearch.progress import Progress, SilentProgress
 from qsearch.report.build import wilson
 from qsearch.search.context import StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers, gather
 from qsearch.search.evaluator import baseline_score
+from qsearch.settings import is_import_path
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import open_dataset
 from workers.datasets.variant import VARIANTS, channel_axis, fitting_variants
@@ -31,6 +32,9 @@ from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Ra
 from workers.metrics.registry import merge_sums
 from workers.metrics.top_k import answers
 from workers.pool.protocol import WorkerPool
+
+if TYPE_CHECKING:
+    from qsearch.search.study import PreparedStudy
 
 OUTPUTS: Final = "baseline_outputs"
 _FLOAT_PASSES_A_TRIAL: Final = {"engine": 0.9, "grid": 2.1}
@@ -395,6 +399,13 @@ class Examination:
         requests = float_requests(self.blob, DatasetRef("variant", options), Range(0, len(chosen)))
         found = evaluate_split(self.pool, requests, self.progress, f"float {variant} {chosen[0]}")
         return answers(found.outputs[0])
+
+
+def examination(prepared: PreparedStudy, pool: WorkerPool, blob: Any) -> Examination:
+    """Of the float model on the evaluation data; of nothing where labels are the user's own."""
+    classes = None if is_import_path(prepared.metric) else classes_of(prepared.module)
+    silent = SilentProgress()
+    return Examination(pool, silent, blob, prepared.evaluation, prepared.inputs, classes)
 
 
 def _told(other: Right, words: str, fix: str, right: Right) -> tuple[float, str]:

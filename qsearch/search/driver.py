@@ -123,6 +123,8 @@ class LeaseWatch:
 SPACE_EXHAUSTED: Final = "space exhausted"
 OUT_OF_PATIENCE: Final = "nothing better"
 STOPPED: Final = "stopped on request"
+DIFFERS: Final = "scores_differ"
+"""Kind of the event of a trial whose outputs are not those of the exact reference."""
 _POLL_S: Final = 1.0
 _IDLE_S: Final = 0.2
 
@@ -344,6 +346,8 @@ class Driver:
             outcome = trial.outcome
             self.finished_here += 1
             why = f": {outcome.failure}" if outcome.failure is not None else ""
+            if trial.number in self.evaluations.differing:
+                self._tell_differing(trial)
             log.info("trial %d %s %s%s", trial.number, outcome.state, outcome.score or "", why)
             if self.stages is not None:
                 self.stages.begin(trial.stage)
@@ -351,6 +355,15 @@ class Driver:
             self.control.on_trial(trial)
         best = self.queue.trials.best
         self.evaluations.forget_roundings(None if best is None else best.number)
+
+    def _tell_differing(self, trial: Trial) -> None:
+        """Say that an executor computed other integers than the reference."""
+        failure = trial.outcome.failure
+        told = "" if failure is None else f"{failure.what} ({failure.where}); {failure.fix}"
+        self.context.repository.add_event(
+            self.context.study_id, DIFFERS, trial=trial.number, data={"error": told}
+        )
+        self.context.progress.message(f"warning: trial {trial.number}: {told}")
 
     def _best_note(self, stage: str | None = None) -> str:
         best = self.queue.trials.best

@@ -12,7 +12,7 @@ from qsearch.errors import SearchFailedError
 from qsearch.progress import Progress
 from qsearch.search.evaluator import Evaluator, failed, merge
 from qsearch.store.records import Ended, Shard, Trial
-from workers.errors import BrokenRunError
+from workers.errors import BrokenRunError, DifferingOutputsError
 from workers.messages import EvaluationResult
 from workers.pool.protocol import Finished, Loss, WorkerPool
 
@@ -113,12 +113,14 @@ class Evaluations:
         evaluator: how requests are made and answers read.
         pruner: when to leave the rest of a trial.
         roundings: what rounding of weights found, as arrays, by number of the trial.
+        differing: numbers of trials that a spot check ended.
     """
 
     pool: WorkerPool
     evaluator: Evaluator
     pruner: Pruner
     roundings: dict[int, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
+    differing: set[int] = field(default_factory=set)
     _running: dict[int, _Run] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -136,7 +138,8 @@ class Evaluations:
 
     def begin(self, trial: Trial, scales: tuple[float, ...] | None, now: float) -> None:
         """Hand a trial to the pool."""
-        requests = self.evaluator.requests(trial.qconfig, scales)
+        checked = self.evaluator.is_checked(trial.number)
+        requests = self.evaluator.requests(trial.qconfig, scales, checked)
         self._running[trial.number] = _Run(trial, now, len(requests))
         for part, request in enumerate(requests):
             tag = (trial.number, part)
@@ -163,6 +166,8 @@ class Evaluations:
             raise finished.error
         if finished.error is not None:
             self._leave(run)
+            if isinstance(finished.error, DifferingOutputsError):
+                self.differing.add(run.trial.number)
             outcome = failed(finished.error, 1, now - run.since)
             return Ended(run.trial, outcome, log=run.log or _trace(finished.error))
         assert isinstance(finished.tag, tuple)

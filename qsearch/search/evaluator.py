@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ from workers.messages import DatasetRef, EvaluationRequest, EvaluationResult, Ev
 from workers.metrics.custom import named_values
 from workers.metrics.registry import Measure, find_metric, known_measures, merge_sums, results
 
+CHECKED_ONE_OF: Final = 8
+"""One trial of so many is compared with the exact reference on one run of the model."""
 COLLAPSE_AFTER: Final = 32
 """Samples after which a configuration that lost nearly everything is stopped."""
 
@@ -79,6 +81,7 @@ class Evaluator:
         hardware: description whose cost is part of the score, see EvaluationRequest.
         latency: how candidates are timed, see EvaluationRequest.
         keeps: whether a score keeps the accuracy, for searches that weigh it.
+        seed: of the study; chooses the trials that are spot-checked.
     """
 
     blob: Any
@@ -93,15 +96,27 @@ class Evaluator:
     hardware: tuple[str, str] | None = None
     latency: tuple[str, ...] = ()
     keeps: Callable[[Score], bool] | None = None
+    seed: int = 0
 
     def name_for(self, qconfig: Mapping[str, Any]) -> EvaluatorName:
         """The grid holds integers only; a module that may keep float parts is simulated."""
         return self.name if qconfig["partition_conversions"] == "fully_integral" else "simulated"
 
+    def is_checked(self, number: int) -> bool:
+        """Whether the reference runs beside this trial: the first, and one of eight by the seed."""
+        return number == 0 or (number + self.seed) % CHECKED_ONE_OF == 0
+
     def requests(
-        self, qconfig: Mapping[str, Any], scales: tuple[float, ...] | None
+        self,
+        qconfig: Mapping[str, Any],
+        scales: tuple[float, ...] | None,
+        spot_check: bool = False,
     ) -> list[EvaluationRequest]:
-        """Evaluate one candidate on all samples, in parts; a collapsed candidate stops early."""
+        """Evaluate one candidate on all samples, in parts; a collapsed candidate stops early.
+
+        Args:
+            spot_check: compare a few outputs with the reference's.
+        """
         request = EvaluationRequest(
             blob=self.blob,
             qconfig=dict(qconfig),
@@ -115,6 +130,7 @@ class Evaluator:
             channels=self.channels_of(qconfig),
             hardware=self.hardware,
             latency=self.latency,
+            spot_check=spot_check,
             return_rounding=True,
         )
         return split(request, self.parts)
@@ -157,6 +173,7 @@ class Evaluator:
             state=state,  # type: ignore[arg-type]  # one of the three literals above
             score=score,
             samples=result.samples,
+            scored_by=result.scored_by or None,
             collapsed=result.collapsed,
             outputs_sha256=result.outputs_sha256,
             failure=failure,
@@ -260,6 +277,7 @@ def split(request: EvaluationRequest, parts: int) -> list[EvaluationRequest]:
             part=(part, parts),
             collapse_after=request.collapse_after if part == 0 else None,
             return_outputs=True,
+            spot_check=request.spot_check and part == 0,
             return_rounding=request.return_rounding and part == 0,
         )
         for part in range(parts)
@@ -290,7 +308,15 @@ def merge(results: Sequence[EvaluationResult]) -> EvaluationResult:
         compile_cpu_s=sum(result.compile_cpu_s for result in results),
         run_cpu_s=sum(result.run_cpu_s for result in results),
         peak_rss_bytes=max(result.peak_rss_bytes for result in results),
+        # The first part says whether it was checked; workers without a compiler score otherwise.
+        scored_by=" and ".join(_scorers(result.scored_by for result in results)),
     )
+
+
+def _scorers(names: Iterable[str]) -> list[str]:
+    """The names in order, without those that another one begins with."""
+    unique = list(dict.fromkeys(names))
+    return [a for a in unique if not any(b != a and b.startswith(a) for b in unique)]
 
 
 def _outputs_sha256(results: Sequence[EvaluationResult]) -> str:

@@ -25,9 +25,10 @@ from qsearch.model_file import ModelSource, find_model, model_bytes
 from qsearch.process import logging_to
 from qsearch.progress import Progress, SilentProgress, make_progress
 from qsearch.run_folder import RunFolder
+from qsearch.search.baseline import examination
 from qsearch.search.context import Callback, Control, Stopwatch, StudyContext
 from qsearch.search.result import SearchResult
-from qsearch.search.session import Session, examination
+from qsearch.search.session import Session
 from qsearch.search.space import Space, is_earlier_default
 from qsearch.search.study import PreparedStudy, open_study, prepare_study, study_name
 from qsearch.settings import Settings

@@ -211,6 +211,7 @@ def frozen_trial(
             "state": trial.state,
             "score": dict(score) if score is not None else None,
             "config_hash": trial.config_hash,
+            "scored_by": trial.outcome.scored_by,
         },
         system_attrs={GENERATION: before // POPULATION},
         intermediate_values={},

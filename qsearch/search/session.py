@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,9 @@ from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
 from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.errors import StoreError
-from qsearch.progress import SilentProgress
 from qsearch.report.build import Costs
 from qsearch.run_folder import RunFolder
-from qsearch.search.baseline import Baseline, Examination, classes_of
+from qsearch.search.baseline import Baseline, examination
 from qsearch.search.calibration import (
     FIRST_EVENTS,
     MEASUREMENTS,
@@ -70,7 +70,6 @@ from qsearch.store.records import StudyState, Trial
 from workers.batching import batch_size
 from workers.errors import BrokenRunError
 from workers.metrics.latency import TIMED
-from workers.pool.protocol import WorkerPool
 from workers.process import code_version
 
 if TYPE_CHECKING:
@@ -191,6 +190,7 @@ class Session:
             stopped = self._driver.run()
         finally:
             self._trials_wall_s = time.monotonic() - begin
+        self._doubt_scores(self._driver.evaluations.differing)
         self._check_winner(evaluator)
         for stage in STAGES:
             self._stages.end(stage)
@@ -214,6 +214,13 @@ class Session:
         for warning in warnings:
             self._context.progress.message(f"warning: {warning}")
         self._prepared = replace(prepared, warnings=(*prepared.warnings, *warnings))
+
+    def _doubt_scores(self, differing: Collection[int]) -> None:
+        """Warn at the end, too, where an executor computed other integers than the reference."""
+        if differing:
+            told = f"outputs of trials {sorted(differing)} are not those of the exact reference"
+            warnings = (*self._prepared.warnings, f"{told}: other scores may be wrong as well")
+            self._prepared = replace(self._prepared, warnings=warnings)
 
     def _make_calibration(self) -> Calibration:
         prepared = self._prepared
@@ -245,6 +252,7 @@ class Session:
             parts=self._parts(reference),
             hardware=prepared.hardware,
             latency=tuple(name for name in TIMED if name in costs),
+            seed=prepared.settings.seed,
             keeps=(
                 (lambda score: keeps_accuracy(score, baseline, self._prepared.settings.max_drop))
                 if "max_drop" in prepared.spec
@@ -430,13 +438,6 @@ class Session:
             trials_wall_s=self._trials_wall_s,
             worker_peak_rss_bytes=max((t.outcome.peak_rss_bytes or 0 for t in trials), default=0),
         )
-
-
-def examination(prepared: PreparedStudy, pool: WorkerPool, blob: Any) -> Examination:
-    """Of the float model on the evaluation data; of nothing where labels are the user's own."""
-    classes = None if is_import_path(prepared.metric) else classes_of(prepared.module)
-    silent = SilentProgress()
-    return Examination(pool, silent, blob, prepared.evaluation, prepared.inputs, classes)
 
 
 def work_key(prepared: PreparedStudy) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from qsearch.store.records import (
     columns_of,
     names_of,
     record_of,
+    score_column,
     trial_of,
 )
 
@@ -92,7 +93,8 @@ _LEASE: Final = (
     )
 )
 
-_COPIED: Final = tuple(name for name in names_of(Outcome) if name not in ("attempts", "failure"))
+_APART: Final = ("attempts", "failure", "scored_by")
+_COPIED: Final = tuple(name for name in names_of(Outcome) if name not in _APART)
 _OUTCOME: Final = (*_COPIED, "error_what", "error_where", "error_fix", "finished_at")
 _FINISH: Final = (
     update(_T)
@@ -363,7 +365,7 @@ def _again(outcome: Outcome) -> Outcome:
 
 def _finished(trial_id: int, outcome: Outcome, now: float) -> Mapping[str, Any]:
     failure = outcome.failure
-    columns = columns_of(outcome)
+    columns = {**columns_of(outcome), "score": score_column(outcome)}
     return {
         "trial_id": trial_id,
         "more_attempts": outcome.attempts - 1,

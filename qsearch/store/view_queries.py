@@ -10,7 +10,14 @@ from sqlalchemy import bindparam, func, select
 
 from qsearch.store.database import Database
 from qsearch.store.models import DriverRow, EventRow, StudyRow, TrialRow
-from qsearch.store.records import FINISHED, Trial, TrialState, objective_values_of, record_of
+from qsearch.store.records import (
+    FINISHED,
+    Trial,
+    TrialState,
+    objective_values_of,
+    record_of,
+    score_of_column,
+)
 
 NOTE: Final = "note"
 _COLUMNS = (
@@ -55,6 +62,7 @@ class TrialPoint:
     stage: str
     params: Mapping[str, Any]
     score: Mapping[str, float | None] | None
+    scored_by: str | None
     objective_values: tuple[float, ...] | None
     samples: int | None
     seconds: float | None
@@ -77,6 +85,7 @@ class TrialPoint:
             stage=trial.stage,
             params=trial.params,
             score=outcome.score,
+            scored_by=outcome.scored_by,
             objective_values=outcome.objective_values,
             samples=outcome.samples,
             seconds=outcome.seconds,
@@ -160,6 +169,7 @@ def _point_of(row: Any) -> TrialPoint:
     return record_of(
         TrialPoint,
         row,
+        **score_of_column(row.score),
         objective_values=objective_values_of(row),
         cpu_s=_cpu_s(row.compile_cpu_s, row.run_cpu_s),
         from_store=bool(row.from_store),

@@ -45,6 +45,7 @@ LINES_ADDED: Final[Mapping[str, int]] = {
     "calibration: rescaled networks counted in the passes of the plain one": 177,
     "launch: bounds of rounding and examination, latency by engine and in C": 95,
     "launch: the winner's rounding travels, thresholds and ranges remembered": 80,
+    "trials: who scored, checked by the reference": 110,
     "dashboard: table, plots in the browser": -192,
     "ray: a head that ended": 8,
     "own code in every worker (--import)": 430,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from compiler import evaluate
 from compiler.errors import QuantizeError
 from compiler.quantize import QConfig, build_candidate
 from compiler.targets.c.toolchain import find_compiler
-from workers.errors import MetricError, WorkerError
+from workers import candidates
+from workers.candidates import Made
+from workers.errors import DifferingOutputsError, MetricError, WorkerError
 from workers.evaluation import EvaluationActor, evaluate_shard
 from workers.messages import EvaluationResult, Handle, Range
 from workers.metrics.registry import merge_sums, results
@@ -157,3 +160,37 @@ def test_metrics_and_references_that_do_not_fit_are_refused(study, baseline) -> 
         evaluate_shard(
             study.evaluation("float", samples=Range(0, 5), reference=(baseline.outputs[0],))
         )
+
+
+@pytest.mark.parametrize("evaluator", ["engine", "grid", "simulated"])
+def test_who_scored_is_told_and_integers_are_compared_with_the_reference(
+    study, scales, evaluator: str
+) -> None:
+    request = study.evaluation(evaluator, activation_scales=scales, samples=Range(0, 4))
+    plain, checked = (evaluate_shard(replace(request, spot_check=asked)) for asked in (False, True))
+    scorer = "grid" if evaluator == "engine" and find_compiler() is None else evaluator
+    assert plain.scored_by == scorer
+    assert checked.scored_by == (scorer if evaluator == "simulated" else f"{scorer}, checked")
+    assert checked.outputs_sha256 == plain.outputs_sha256
+
+
+def test_an_evaluator_that_is_wrong_ends_with_an_error_that_names_both(
+    study, scales, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = candidates._grid
+
+    class Wrong:
+        def __init__(self, made: Made) -> None:
+            self._executor = made[0]
+            self.input_names = made[0].input_names
+
+        def run(self, inputs: Any) -> Any:
+            (outputs,) = self._executor.run(inputs)
+            outputs[0, 2] += 1
+            return [outputs]
+
+    monkeypatch.setitem(candidates._EVALUATORS, "grid", lambda c: (Wrong(right(c)), "grid"))
+    request = study.evaluation("grid", activation_scales=scales, samples=Range(0, 4))
+    evaluate_shard(request)
+    with pytest.raises(DifferingOutputsError, match="grid and reference differ: 1 of 5 values"):
+        evaluate_shard(replace(request, spot_check=True))

@@ -14,6 +14,7 @@ import pytest
 
 import qsearch
 from compiler.qtypes.qconfig import QConfig
+from compiler.quantize import Candidate
 from qsearch.cli.main import run
 from qsearch.errors import (
     ModelFileError,
@@ -27,6 +28,7 @@ from qsearch.progress import TRIALS, SilentProgress
 from qsearch.search import launch
 from qsearch.search.evaluator import evaluator_of_flag
 from qsearch.store.records import Trial
+from workers import candidates
 from workers.errors import DataChangedError
 from workers.messages import CalibrationRequest, EvaluationRequest
 from workers.pool.queued_pool import InlinePool
@@ -398,3 +400,46 @@ def test_how_long_it_will_take_is_said_before_the_first_trial(tmp_path: Path) ->
             assert "for 2 trials" in estimate
         else:
             assert not estimates
+
+
+def test_the_store_says_who_scored_and_a_wrong_evaluator_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    class Told(SilentProgress):
+        def message(self, text: str) -> None:
+            told.append(text)
+
+    study = {"model": "digits", "pool": "inline", "space": {"fields": {"calibrate_mode": ["max"]}}}
+    qsearch.launch(**study, trials=1, out=tmp_path / "right")
+    assert [row["scored_by"] for row in qsearch.trials(tmp_path / "right")] == [
+        f"{SCORER}, checked"
+    ]
+    (standing,) = qsearch.status(tmp_path / "right")
+    assert standing["scored_by"] == f"{SCORER} 1 (1 checked)"
+    right = candidates._EVALUATORS[SCORER]
+
+    def wrong(candidate: Candidate) -> candidates.Made:
+        executor, name = right(candidate)
+        return Shifted(executor), name
+
+    monkeypatch.setitem(candidates._EVALUATORS, SCORER, wrong)
+    with pytest.raises(SearchFailedError):
+        qsearch.launch(**study, trials=1, out=tmp_path / "wrong", progress=Told())
+    (row,) = qsearch.trials(tmp_path / "wrong")
+    assert row["state"] == "failed"
+    assert row["error"].startswith(f"{SCORER} and reference differ: ")
+    assert any(text.startswith("warning: trial 0: ") and "reference" in text for text in told)
+
+
+class Shifted:
+    """An executor whose first output is wrong by one."""
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+        self.input_names = executor.input_names
+
+    def run(self, inputs: Any) -> Any:
+        first, *others = self._executor.run(inputs)
+        return [first + 1, *others]
