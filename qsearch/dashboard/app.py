@@ -140,12 +140,11 @@ def create_app(options: DashboardOptions) -> FastAPI:
     app.add_middleware(Guard, policy=options.policy)
     for part in (studies, trials, events, commands, artifacts, jobs):
         app.include_router(part.router)
-    _add_errors(app)
-    _add_pages(app)
+    _add_errors(app, _add_pages(app))
     return app
 
 
-def _add_pages(app: FastAPI) -> None:
+def _add_pages(app: FastAPI) -> PageFiles:
     static = Path(str(files("qsearch.dashboard").joinpath("static")))
     web = Path(str(files("qsearch.report").joinpath("web")))
     page = PageFiles({"": static, "web/": web})
@@ -168,9 +167,10 @@ def _add_pages(app: FastAPI) -> None:
 
     for path in PAGES:
         app.add_api_route(path, index, include_in_schema=False)
+    return page
 
 
-def _add_errors(app: FastAPI) -> None:
+def _add_errors(app: FastAPI, page: PageFiles) -> None:
     @app.exception_handler(CompilerError)
     async def on_ours(_request: Request, error: CompilerError) -> JSONResponse:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 400)
@@ -183,7 +183,12 @@ def _add_errors(app: FastAPI) -> None:
         return _told(422, first["msg"], where, "see /api/v1/openapi.json")
 
     @app.exception_handler(HTTPException)
-    async def on_http(_request: Request, error: HTTPException) -> JSONResponse:
+    async def on_http(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404 and "text/html" in request.headers.get("accept", ""):
+            # A mistyped address in a browser: the page says so and leads back.
+            answer = page.index(request)
+            answer.status_code = 404
+            return answer
         fix = "see /api/v1/openapi.json" if error.status_code in (404, 405) else None
         return _told(error.status_code, str(error.detail), None, fix)
 

@@ -160,6 +160,8 @@ class StudyOut(Out):
     spark: list[float]
     note: str
     tags: list[str]
+    proof: str | None
+    has_module: bool
 
 
 class StudyDetail(StudyOut):
@@ -175,12 +177,10 @@ class StudyDetail(StudyOut):
     measures: list[MeasureOut]
     parameters: list[str]
     constant: list[str]
-    proof: str | None
     module_bytes: int | None
     stages: list[StageOut]
     drivers: list[DriverOut]
     layer_kinds: list[str]
-    has_module: bool
     last_event: int
     can_resume: bool
     can_change: bool

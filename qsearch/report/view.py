@@ -135,7 +135,8 @@ class StudyView:
         if missed:
             return {"state": "missed", "words": f"no trial within limits: {', '.join(missed)}"}
         kept = ", ".join(str(limit["words"]) for limit in limits)
-        return {"state": "met", "words": f"met: {kept}" if kept else "done; no limits were set"}
+        ended = "done" if self.study.state == "complete" else self.study.state
+        return {"state": "met", "words": f"met: {kept}" if kept else f"{ended}; no limits were set"}
 
     @property
     def resume(self) -> str | None:
@@ -289,7 +290,7 @@ def told(measure: Measure, value: float) -> str:
     """A stored value with its unit, for a sentence."""
     shown = measure.shown(value)
     assert shown is not None
-    return f"{shown:,.6g} {measure.unit}".strip()
+    return f"{round(shown, 2) if measure.unit == '%' else shown:,.6g} {measure.unit}".strip()
 
 
 _MISSING: Final = object()

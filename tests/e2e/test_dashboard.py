@@ -310,7 +310,7 @@ def test_the_module_by_keyboard(dashboard: Dashboard, finished: None, page: Any)
     assert "nn.conv2d" in page.locator("[data-detail=text]").inner_text()
     for colour in ("loss", "time"):
         page.get_by_label("Colour").select_option(colour)
-        page.get_by_text("light to dark").wait_for()
+        page.get_by_text("pale to strong").wait_for()
         page.locator(".row", has_text="nn.conv2d").first.focus()
         page.keyboard.press("Enter")
         page.locator(f"[data-detail={colour}]").wait_for()

@@ -293,7 +293,7 @@ def test_the_page_of_a_module_leads_from_graph_to_text_and_back(
     page.locator("[data-detail=attributes]", has_text="strides").wait_for()
     assert page.locator("[data-detail=source]").inner_text() == "conv_1"
     page.get_by_label("Colour").select_option("bytes")
-    page.get_by_text("light to dark").wait_for()
+    page.get_by_text("pale to strong").wait_for()
     page.get_by_label("Grouping").select_option("none")
     page.locator(".box .name", has_text="nn.dense").first.focus()
     page.keyboard.press("Enter")

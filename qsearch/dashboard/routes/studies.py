@@ -68,7 +68,7 @@ def list_studies(
     """
     shown, total = found.snapshots.page(offset, limit, StudyFilter(find, state, sort))
     return StudiesPage(
-        studies=[StudyOut(**_summary(each)) for each in shown],
+        studies=[StudyOut(**_summary(each, found)) for each in shown],
         total=total,
         allow_launch=found.queue is not None and user.submits,
         has_queue=found.queue is not None,
@@ -82,9 +82,9 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
     spec = row.spec
     stages = repository.stages_of(row.id)
     drivers = repository.drivers_of(row.id)
-    module = study.folder.module if study.folder and study.folder.module.is_file() else None
+    module = _module(study)
     return StudyDetail(
-        **_summary(study),
+        **(_summary(study, found) | {"proof": _proof(found, module)}),
         model_sha256=row.model_sha256,
         storage=study.source.shown,
         seed=row.seed,
@@ -107,9 +107,7 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
             for driver in drivers[-20:]
         ],
         layer_kinds=sorted({figures.kind for figures in repository.layers_of(row.id)}),
-        has_module=module is not None,
         module_bytes=None if module is None else module.stat().st_size,
-        proof=_proof(found, module),
         last_event=repository.last_event(row.id),
         can_resume=found.can_resume(study) and user.submits,
         can_change=found.may_change(study, user),
@@ -177,7 +175,12 @@ def importances_kept(study: Snapshot, measure: Measure) -> tuple[dict[str, float
     return kept[1]
 
 
-def _summary(study: Snapshot) -> dict[str, Any]:
+def _module(study: Snapshot) -> Path | None:
+    return study.folder.module if study.folder and study.folder.module.is_file() else None
+
+
+def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
+    module = _module(study)
     row, measure = study.study, study.measures.primary
     drivers = study.repository.drivers_of(row.id)
     view = view_of(study, drivers)
@@ -205,17 +208,20 @@ def _summary(study: Snapshot) -> dict[str, Any]:
         "spark": study.derive("spark", lambda: spark(measure, study.points)),
         "note": "" if note is None else note.note,
         "tags": [] if note is None else list(note.tags),
+        "proof": _proof(found, module, begin=False),
+        "has_module": module is not None,
     }
 
 
-def _proof(found: Shared, module: Path | None) -> str | None:
-    """The verdict of the proof where it is derived already; else somebody begins to derive it."""
+def _proof(found: Shared, module: Path | None, begin: bool = True) -> str | None:
+    """The verdict of the proof where it is derived already; else it is begun, if wanted."""
     if module is None:
         return None
     known = found.inspection.known("proof", module)
     if known is not None:
         return str(json.loads(known)["derived"]["verdict"])
-    found.prepare(module)
+    if begin:
+        found.prepare(module)
     return None
 
 

@@ -347,7 +347,7 @@ function reach(values, most = Infinity) {
     const floor = quarter - 6 * Math.max(high - quarter, 1e-9 * Math.max(Math.abs(high), 1));
     low = known.find((value) => value >= floor);
   }
-  if (low === high) return [low - (Math.abs(low) * 0.05 || 1), Math.min(high + (Math.abs(high) * 0.05 || 1), most)];
+  if (low === high) return [low - (Math.abs(low) * 0.01 || 1), Math.min(high + (Math.abs(high) * 0.01 || 1), Math.max(most, high))];
   const room = (high - low) * 0.05;
   return [low - room, Math.min(high + room, Math.max(most, high))];
 }
@@ -436,7 +436,8 @@ export function slice(plot, trials) {
   const made = plot.frame({ scale, label: plot.x }, { values: chosen.map((i) => trials.score(plot.y, i)), label: labelOf(about), log: plot.logy, most: mostOf(about) }, { bottom: 50 });
   const half = Math.min(scale.step() * 0.3, 26);
   const best = about.smaller_is_better ? Math.min : Math.max;
-  for (const value of values) {
+  const marked = plot.has("best of its value", "best", "line");
+  for (const value of marked ? values : []) {
     const reached = chosen.filter((i) => trials.state(i) === "complete" && plain(trials.param(plot.x, i)) === plain(value)).map((i) => trials.score(plot.y, i));
     if (!reached.length) continue;
     const y = made.sy(reached.reduce((a, b) => best(a, b)));
@@ -459,7 +460,7 @@ export function rank(plot, trials) {
     x: x(plain(trials.param(plot.x, i))) + wide * jitter(trials.number(i)), y: y(plain(trials.param(plot.y, i))) + high * jitter(trials.number(i) * 7 + 3),
     kind: `shade${Math.floor((SHADES * at) / order.length)}`, trial: trials.number(i), told: () => trials.told(i),
   }));
-  plot.points(places, "trials, darker is better", "shade4", "complete");
+  plot.points(places, "trials, the stronger the better", "shade4", "complete");
 }
 
 function jitter(number) {
@@ -566,10 +567,10 @@ export function bars(plot, rows, unit) {
     const end = open ? plot.width - 60 : x(each.value);
     const [from, wide] = [Math.min(x(0), end), Math.max(Math.abs(end - x(0)), 1)];
     plot.svg.append(text(left - 6, y + 13, each.label, "end", left - 8), s("rect", { class: open ? "bar open" : "bar", "data-layer": each.label, x: from, y: y + 4, width: wide, height: row - 8, rx: 2 }),
-      text(Math.max(end, x(0)) + 5, y + 13, each.note ?? number(Number(each.value.toPrecision(4))), "soft"));
+      text(Math.max(end, x(0)) + 5, y + 13, each.note ?? number(Number(each.value.toPrecision(3))), "soft"));
     plot.marks.push({ x: end, y: y + row / 2, row, trial: each.trial, told: () => each.told ?? `${each.label}: ${open ? each.note : number(each.value)} ${unit}` });
   });
-  plot.svg.append(text(plot.width - 14, plot.height - 6, unit, "end soft", plot.width - 20));
+  plot.svg.append(text(plot.width - 4, plot.height - 6, unit, "end soft", plot.width));
 }
 
 // A row per label with a marker per series: series are [words], rows {label, values, note, chosen}.
@@ -643,7 +644,7 @@ export function figuresOf(layers) {
 
 export function figureWords(layers, name) {
   const bits = new Set(layers.map((layer) => layer.figures.bits));
-  const at = bits.size === 1 && name.includes("sqnr") && [...bits][0] ? `, this layer alone at ${[...bits][0]} bits` : "";
+  const at = bits.size === 1 && name.includes("sqnr") && [...bits][0] ? `, alone at ${[...bits][0]} bits` : "";
   return `${FIGURES.find(([each]) => each === name)?.[1] ?? name}${at}`;
 }
 

@@ -30,6 +30,11 @@ export function number(value) {
     : size >= 0.001 ? String(Number(value.toPrecision(5))) : value.toExponential(2);
 }
 
+// A difference, with its sign.
+export function signed(value) {
+  return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
+}
+
 // The value of a parameter as it was given: 0.99999 stays 0.99999.
 export function plain(value) {
   if (value === null || value === undefined) return "none";
@@ -47,6 +52,7 @@ export function tick(value) {
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
+  if (seconds > 0 && seconds < 0.095) return `${Math.max(1, Math.round(1000 * seconds))} ms`;
   if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole} s`;

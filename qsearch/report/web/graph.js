@@ -293,7 +293,7 @@ export async function graphPanel({ title, groups, load, measures = [], settings,
     }
     if (chosen.name !== colour) return;
     const range = view.colour(chosen.of ?? ((box) => totalOf(sourcesOf(box).map(values.get(colour)), chosen.worse ?? 1)));
-    if (range) scale.textContent = `light to dark: ${range.map((end) => number(Number(Math.abs(end).toPrecision(4)))).join(" to ")} ${chosen.unit}`;
+    if (range) scale.textContent = `pale to strong: ${range.map((end) => number(Number(Math.abs(end).toPrecision(4)))).join(" to ")} ${chosen.unit}`;
   }
 
   async function draw(wanted) {

@@ -1,7 +1,7 @@
 // The result of a study in words, the same on every page and in the report.
 
 import { chip, copy, h, link } from "./dom.js";
-import { duration, isInfinite, labelOf, measure } from "./format.js";
+import { duration, isInfinite, labelOf, measure, number, signed } from "./format.js";
 
 const MARKS = { met: "✓", missed: "✗", none: "✗", open: "…" };
 
@@ -11,6 +11,11 @@ export function studyChip(study) {
   if (study.state !== "running") return chip(study.state);
   if (study.silent) return chip("idle", "no driver");
   return study.listening && study.phase.startsWith("searching") ? chip("running") : chip("waiting", study.phase);
+}
+
+// A trial that ran when its driver ended does not run.
+export function trialChip(state, study) {
+  return study.silent && state === "running" ? chip("idle", "interrupted") : chip(state);
 }
 
 export function verdictLine(study) {
@@ -47,7 +52,7 @@ export function resultHead(study, trialPath, { downloads = null } = {}) {
     const base = study.baseline && about.name in study.baseline ? study.baseline[about.name] : undefined;
     const value = best?.score[about.name];
     const exact = base !== undefined && base !== null && about.unit === "%" && typeof value === "number";
-    const delta = exact ? `${value >= base ? "+" : "−"}${Math.abs(100 * (value - base)).toFixed(2)} points` : "";
+    const delta = exact ? `${signed(100 * (value - base))} points` : "";
     const range = best && !isInfinite(value ?? 0, about) ? interval(best.intervals[about.name], about) : "";
     return h("div", { class: "tile", "data-measure": about.name }, h("div", { class: "name", title: about.meaning || null }, about.words),
       h("div", { class: "big", "data-tile": about.name === study.measure.name ? "best" : about.name }, scored(best?.score, about)),
@@ -79,8 +84,8 @@ export function progressOf(study) {
   bar.style.width = `${Math.min(100, (100 * study.finished) / Math.max(study.target_trials, 1))}%`;
   const left = study.target_trials - study.finished;
   const goes = study.state === "running" && study.listening && study.rate_per_min > 0 && left > 0;
-  const others = Object.entries(study.counts).map(([state, count]) => `${count} ${state}`).join(", ");
+  const others = Object.entries(study.counts).map(([state, count]) => `${number(count)} ${study.silent && state === "running" ? "interrupted" : state}`).join(", ");
   const rate = study.rate_per_min ? `${study.rate_per_min.toFixed(1)} trials/min` : "";
-  return h("div", { class: "progress" }, h("strong", { "data-tile": "progress" }, `${study.finished} / ${study.target_trials}`), h("div", { class: "meter", "aria-hidden": "true" }, bar),
+  return h("div", { class: "progress" }, h("strong", { "data-tile": "progress" }, `${number(study.finished)} / ${number(study.target_trials)}`), h("div", { class: "meter", "aria-hidden": "true" }, bar),
     h("span", { class: "small soft" }, [others, rate, goes ? `${duration((60 * left) / study.rate_per_min)} left` : "", study.state === "running" ? study.phase : ""].filter(Boolean).join(" · ")));
 }

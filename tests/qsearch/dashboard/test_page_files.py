@@ -50,6 +50,13 @@ def test_a_file_of_another_version_is_not_there(client):
     assert client.get(f"/static/{version}/js/nothing.js").status_code == 404
 
 
+def test_a_mistyped_address_shows_the_page_to_browsers_and_json_to_programs(client):
+    shown = client.get("/studeis", headers={"Accept": "text/html,*/*"})
+    assert (shown.status_code, shown.content) == (404, client.get("/").content)
+    told = client.get("/studeis")
+    assert (told.status_code, told.json()["what"]) == (404, "Not Found")
+
+
 def test_pages_without_plots_are_small_and_those_with_plots_bearable(client):
     page = client.get("/").text
     named = re.findall(r'(?:href|src)="(/static/[^"]+)"', page)

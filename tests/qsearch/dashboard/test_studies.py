@@ -133,6 +133,12 @@ def test_a_study_that_kept_no_limit_says_which(folder, repository):
         assert "≤ 10 " in told["verdict"]["words"]
 
 
+def test_a_stopped_study_without_limits_is_not_called_done(folder, repository):
+    repository.set_study_state(repository.study("digits").id, "stopped")
+    with served(DashboardOptions(root=folder)) as client:
+        assert client.get(client.study).json()["verdict"]["words"] == "stopped; no limits were set"
+
+
 def test_a_killed_study_tells_the_command_that_resumes_it(folder, repository):
     run = folder / "digits"
     (run / "config.resolved.yaml").write_text("max_drop: '0.01'\n")

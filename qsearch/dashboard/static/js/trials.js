@@ -2,7 +2,8 @@
 
 import { get, query } from "./api.js";
 import { chip, h, link, replace, toast } from "../web/dom.js";
-import { duration, measure, plain } from "../web/format.js";
+import { duration, measure, number, plain } from "../web/format.js";
+import { trialChip } from "../web/head.js";
 import { asked, go, keep } from "./router.js";
 
 const PER_PAGE = 50;
@@ -176,7 +177,7 @@ export class TrialsTable {
     replace(this.exports, ["csv", "json"].map((kind) => link(`/api/v1/studies/${this.key}/trials/export.${kind}?${words}`, kind.toUpperCase(), { class: "button", download: true, title: "What passes the filter, in this order" })));
     replace(this.words, all.map((column) => h("option", { value: column.name.replace(/^params\./, "") })));
     const states = Object.entries(this.study.counts);
-    const quick = [...(states.length > 1 ? states.map(([state, count]) => [`state=${state}`, `${state} ${count}`]) : []), ...(this.study.front.length ? [["front=true", `front ${this.study.front.length}`]] : [])];
+    const quick = [...(states.length > 1 ? states.map(([state, count]) => [`state=${state}`, `${this.study.silent && state === "running" ? "interrupted" : state} ${number(count)}`]) : []), ...(this.study.front.length ? [["front=true", `front ${this.study.front.length}`]] : [])];
     replace(this.states, quick.map(([term, label]) => h("button", { class: "tiny", "aria-pressed": String(this.filter.split(" ").includes(term)), "data-quick": term,
       onclick: () => {
         const kept = this.filter.split(" ").filter((word) => word && word !== term && !(term.startsWith("state=") && word.startsWith("state=")));
@@ -187,7 +188,7 @@ export class TrialsTable {
   stateOf(row) {
     const marks = [this.study.best?.number === row.number ? chip("best") : null, row.front ? chip("front") : null].filter(Boolean);
     if (marks.length) return marks;
-    return row.state === "complete" ? h("span", { class: "soft" }, "complete") : chip(row.state);
+    return row.state === "complete" ? h("span", { class: "soft" }, "complete") : trialChip(row.state, this.study);
   }
 
   drawHead(columns) {

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { card, chip, copy, h, link, replace, save, scroller } from "../../web/dom.js";
-import { csv, measure, number, plain } from "../../web/format.js";
+import { csv, measure, plain, signed } from "../../web/format.js";
 import { verdictLine } from "../../web/head.js";
 import { go, settings } from "../router.js";
 
@@ -92,7 +92,7 @@ export async function comparePage(page) {
     rows.push({ label: "outputs", values: known.map(([, one]) => one.output_db) });
     const plot = new Plot({ name: "layers", title: "SQNR of what the layers read", settings, draw: (each) => markers(each, known.map(([trial]) => name(trial)), rows, "dB") });
     page.onleave(() => plot.close());
-    const delta = (values) => (known.length === 2 && values.every((value) => value !== null) ? number(Number((values[0] - values[1]).toFixed(2))) : "");
+    const delta = (values) => (known.length === 2 && values.every((value) => value !== null) ? signed(values[0] - values[1]) : "");
     replace(layers.lastChild, h("p", { class: "soft small" }, "Against the float model, of the inputs as they arrive. Further to the right less is lost."), h("div", { class: "tools" }, plot.acts), plot.element,
       scroller("SQNR of layers", h("table", { class: "sticky" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Layer"), known.map(([trial]) => h("th", { scope: "col", class: "num" }, name(trial))), known.length === 2 ? h("th", { scope: "col", class: "num" }, "difference (dB)") : null)),
         h("tbody", {}, rows.map((each) => h("tr", { "data-layer-row": each.label }, h("th", { scope: "row" }, each.label), each.values.map((value) => h("td", { class: "num" }, value === null ? "–" : `${value.toFixed(2)} dB`)), known.length === 2 ? h("td", { class: "num" }, delta(each.values)) : null))))),

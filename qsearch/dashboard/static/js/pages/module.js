@@ -49,7 +49,7 @@ export async function modulePage(page, key) {
   }
 
   page.show(h("div", { class: "head" }, h("h1", {}, "Module"), studyChip(study)),
-    h("p", { class: "under" }, `best.qmod of ${study.name}`), resultHead(study, (number_) => `/studies/${key}/trials/${number_}`, { downloads: downloadsOf(key, study) }),
+    h("p", { class: "under" }, "best.qmod of ", link(`/studies/${key}`, study.name)), resultHead(study, (number_) => `/studies/${key}/trials/${number_}`, { downloads: downloadsOf(key, study) }),
     h("div", { class: "tabs", role: "tablist", "aria-label": "Parts of the module" }, buttons), body);
   const asked_ = asked("tab", "graph");
   await choose(asked_ in draw ? asked_ : "graph", {});
@@ -65,7 +65,7 @@ async function drawGraph(key, study, choose) {
     load: (groups) => get(`${path}/graph?${query({ groups })}`),
     toText: (line) => choose("text", { find: line }),
     measures: [
-      { name: "loss", words: "by SQNR (dark: much is lost)", unit: "dB", label: "SQNR of its inputs", worse: -1, shown: (value) => `${value.toFixed(2)} dB`,
+      { name: "loss", words: "by SQNR (strong: much is lost)", unit: "dB", label: "SQNR of its inputs", worse: -1, shown: (value) => `${value.toFixed(2)} dB`,
         load: async () => byName(best === undefined ? [] : (await get(`/studies/${key}/trials/${best}/layers`)).layers, "name", "upstream_db") },
       { name: "time", words: "by CPU time on the engine", unit: "µs", label: "CPU time of its layer", shown: (value) => `${number(Number(value.toPrecision(3)))} µs`,
         load: async () => byName((await get(`${path}/times`)).layers, "layer", "us") },
@@ -108,8 +108,9 @@ async function drawFiles(key) {
   const found = await get(`/studies/${key}/module/text`);
   const base = `/api/v1/studies/${key}`;
   const files = [["best.qmod", `files/best.qmod`, `The module, ${bytes(found.bytes)}: qsearch run, verify and export read it.`],
-    ["ONNX, exact integers", "export/onnx", "ConvInteger, MatMulInteger, BitShift; any runtime with opset 13."],
+    ["ONNX, exact integers", "export/onnx", "ConvInteger, MatMulInteger, BitShift; any runtime with opset 17."],
     ["ONNX, integers on a float grid", "export/grid", "The same integers carried in float32, fast on onnxruntime."],
+    ["ONNX, QDQ", "export/qdq", "QuantizeLinear and DequantizeLinear for the 8 bit kernels of onnxruntime; nearly exact."],
     ["C99 source", "export/c", "One .c, one .h, and a main.c that checks itself."],
     ["qconfig.json", "files/qconfig.json", "The winning configuration."], ["report.json", "files/report.json", "Every trial, as JSON."]];
   return h("div", { class: "grid" }, card("Downloads", { wide: true }, h("table", {}, h("tbody", {}, files.map(([words, path, about]) => h("tr", {},

@@ -2,14 +2,16 @@
 
 import { get, query } from "../api.js";
 import { chip, h, link, replace, select, sparkline } from "../../web/dom.js";
-import { ago, measure } from "../../web/format.js";
+import { ago, measure, number, signed } from "../../web/format.js";
 import { studyChip, verdictLine } from "../../web/head.js";
 import { asked, go, keep } from "../router.js";
 
 const EVERY_MS = 3000;
 const PER_PAGE = 50;
+const SQNR = { unit: "dB", infinite: Infinity };
+const SIZE = { unit: "bytes" };
 const STATES = ["", "running", "paused", "complete", "stopped", "failed"];
-const COLUMNS = [["name", "Study"], ["state", "State"], [null, "Progress"], [null, "Best", "num"], [null, "Best so far", "extra"], [null, "Float model", "num extra"], ["changed", "Changed", "extra"]];
+const COLUMNS = [["name", "Study"], ["state", "State"], [null, "Progress"], [null, "Best", "num"], [null, "Float model", "num extra"], [null, "SQNR", "num extra"], [null, "Size", "num extra"], [null, "Best so far", "extra"], ["changed", "Changed", "extra"]];
 
 export async function studiesPage(page) {
   let timer = 0;
@@ -64,18 +66,31 @@ export async function studiesPage(page) {
   page.onleave(() => clearTimeout(timer));
 }
 
+function scored(study, name, about) {
+  return study.best && name in study.best.score ? measure(study.best.score[name], about) : "–";
+}
+
+// What the best has lost or won against the float model.
+function change(study, base) {
+  const value = study.best?.value;
+  if (study.measure.unit !== "%" || typeof value !== "number" || typeof base !== "number") return null;
+  return h("div", { class: "small soft" }, `${signed(100 * (value - base))} points`);
+}
+
 function row(study) {
   const path = `/studies/${study.key}`;
   const bar = h("span", {});
   bar.style.width = `${Math.min(100, (100 * study.finished) / Math.max(study.target_trials, 1))}%`;
   const base = study.baseline?.[study.measure.name];
   return h("tr", { class: "link-row", "data-study": study.key, onclick: (event) => { if (!event.target.closest("a")) go(path); } },
-    h("td", {}, link(path, study.name), h("div", { class: "small soft" }, study.model, study.tags.map((tag) => [" ", chip("tag", tag)]))),
-    h("td", {}, studyChip(study), h("div", { class: "small" }, study.verdict.state === "open" ? null : verdictLine(study))),
-    h("td", {}, `${study.finished} / ${study.target_trials}`, h("div", { class: "meter", "aria-hidden": "true" }, bar)),
+    h("td", {}, link(path, study.name), h("div", { class: "small soft", title: study.model }, study.model.split(/[\\/]/).pop(), study.tags.map((tag) => [" ", chip("tag", tag)]))),
+    h("td", {}, studyChip(study), h("div", { class: "small" }, study.verdict.state === "open" ? null : verdictLine(study), study.proof === "proved" ? h("span", { class: "ok" }, " · proved") : null)),
+    h("td", { class: "progressed" }, `${number(study.finished)} / ${number(study.target_trials)}`, h("div", { class: "meter", "aria-hidden": "true" }, bar)),
     h("td", { class: "num" }, study.best ? measure(study.best.value, study.measure) : "–",
       h("div", { class: "small soft" }, study.front.length ? `${study.measure.words}, front of ${study.front.length}` : study.measure.words)),
+    h("td", { class: "num extra" }, base === undefined ? "–" : measure(base, study.measure), change(study, base)),
+    h("td", { class: "num extra" }, scored(study, "sqnr_db", SQNR)),
+    h("td", { class: "num extra" }, scored(study, "model_bytes", SIZE), study.has_module ? h("div", { class: "small" }, link(`/api/v1${path}/files/best.qmod`, ".qmod", { download: true })) : null),
     h("td", { class: "extra" }, sparkline(study.spark)),
-    h("td", { class: "num extra" }, base === undefined ? "–" : measure(base, study.measure)),
     h("td", { class: "extra soft when" }, ago(study.updated_at)));
 }

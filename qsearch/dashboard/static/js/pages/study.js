@@ -137,7 +137,7 @@ export async function studyPage(page, key) {
   function drawFailures(found) {
     failures.hidden = !found.length;
     besides();
-    replace(failures.lastChild, h("table", {}, h("tbody", {}, found.map((reason) => h("tr", {},
+    replace(failures.lastChild, h("table", { class: "loose" }, h("tbody", {}, found.map((reason) => h("tr", {},
       h("td", {}, chip(reason.state)),
       h("td", { class: "num" }, reason.count),
       h("td", {}, reason.what, h("div", { class: "small" }, reason.trials.slice(0, 8).map((number) => [link(trialPath(number), `#${number}`), " "]))))))));
@@ -196,7 +196,7 @@ function driversOf(study) {
 }
 
 function stagesOf(study) {
-  return h("table", {}, h("thead", {}, h("tr", {}, ["Stage", "State"].map((words) => h("th", { scope: "col" }, words)),
+  return h("table", { class: "loose" }, h("thead", {}, h("tr", {}, ["Stage", "State"].map((words) => h("th", { scope: "col" }, words)),
     h("th", { scope: "col", class: "num" }, "Trials"), h("th", { scope: "col", class: "num" }, "Took"))),
   h("tbody", {}, study.stages.map((stage) => h("tr", {}, h("td", {}, stage.name), h("td", {}, chip(stage.state)),
     h("td", { class: "num" }, stage.name === "sensitivity" ? (stage.planned ? `${stage.planned} layers` : "–")

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { card, chip, h, link, problem, replace, scroller } from "../../web/dom.js";
 import { bytes, duration, measure, number, plain } from "../../web/format.js";
-import { studyChip, verdictLine } from "../../web/head.js";
+import { studyChip, trialChip, verdictLine } from "../../web/head.js";
 import { notesCard } from "../notes.js";
 import { again, go, settings } from "../router.js";
 
@@ -54,11 +54,11 @@ function heading(key, study, trial) {
   trial.number > 0 ? link(path(trial.number - 1), "Previous", { class: "button" }) : null,
   trial.number + 1 < Object.values(study.counts).reduce((sum, count) => sum + count, 0)
     ? link(path(trial.number + 1), "Next", { class: "button" }) : null);
-  return [h("div", { class: "head" }, h("h1", {}, `Trial ${trial.number}`), chip(trial.state),
+  return [h("div", { class: "head" }, h("h1", {}, `Trial ${trial.number}`), trialChip(trial.state, study),
     trial.is_best ? chip("best", "best of the study") : null, trial.front ? chip("front", "on the front") : null, trial.from_store ? chip("", "known from the store") : null,
     trial.tags.map((tag) => chip("tag", tag)), form),
   h("p", { class: "under" }, `stage ${trial.stage} · batch ${trial.batch} · ${trial.attempts} attempt${trial.attempts === 1 ? "" : "s"}`,
-    trial.lost_workers ? ` · ${trial.lost_workers} workers lost` : "", trial.note ? ` · ${trial.note}` : "", " · study: ", studyChip(study), " ", verdictLine(study))];
+    trial.lost_workers ? ` · ${trial.lost_workers} workers lost` : "", trial.note ? ` · ${trial.note}` : "", " · study ", link(`/studies/${key}`, study.name), " ", studyChip(study), " ", verdictLine(study))];
 }
 
 function failure(trial) {
@@ -83,7 +83,7 @@ function facts(trial) {
   const rows = [["Samples scored", number(trial.samples)], ["Scored by", trial.scored_by ?? "–"], ["Wall time", duration(trial.seconds)],
     ["CPU time", trial.from_store ? "none: known from the store" : duration(trial.cpu_s)],
     ["Peak memory of a worker", bytes(trial.peak_rss_bytes)],
-    ["Outputs", trial.outputs_sha256?.slice(0, 16) ?? "–"], ["Configuration", trial.config_hash.slice(0, 16)]];
+    ["Hash of its outputs", trial.outputs_sha256?.slice(0, 16) ?? "–"], ["Hash of its configuration", trial.config_hash.slice(0, 16)]];
   return card("What it took", {}, scroller("What it took", h("table", {}, h("tbody", {}, rows.map(([words, value]) => h("tr", {}, h("th", { scope: "row" }, words), h("td", { class: "num" }, value)))))));
 }
 
@@ -133,7 +133,7 @@ async function drawRanges({ histogram }, box, key, here) {
   const target = box.lastChild;
   try {
     const found = await get(`/studies/${key}/trials/${here}/histograms`);
-    const figures = found.points.map((point) => h("figure", { "data-point": point.label }, h("figcaption", { title: point.label }, point.label), histogram(point),
+    const figures = found.points.map((point) => h("figure", { "data-point": point.label }, h("figcaption", { title: point.label }, rangeOf(point)), histogram(point),
       h("figcaption", {}, `${number(point.low)} … ${number(point.high)}`,
         point.threshold_high === null ? "" : `, kept ${number(point.threshold_low)} … ${number(point.threshold_high)}`)));
     replace(target, "Values on a logarithmic scale; lines are the ends of the range that this configuration keeps.");
@@ -141,6 +141,12 @@ async function drawRanges({ histogram }, box, key, here) {
   } catch (error) {
     if (error.status) replace(target, error.what, error.fix ? `; ${error.fix}` : "");
   }
+}
+
+// The operator that gives the values, and the layers that read them.
+function rangeOf(point) {
+  const readers = point.readers.filter(Boolean);
+  return `${point.label.replace(/^(\d+): call of /, "$1: ")}${readers.length ? `, read by ${readers.join(", ")}` : ""}`;
 }
 
 function logs(trial) {
