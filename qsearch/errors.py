@@ -36,11 +36,11 @@ class StoreError(SearchError):
 
 
 class EmptyStoreError(StoreError):
-    """The database is there and no search has written to it yet."""
+    """The database exists, and no search has written to it yet."""
 
 
-class TakenError(StoreError):
-    """Another driver stored the same rows first."""
+class ConflictError(StoreError):
+    """The rows are in the store already: another driver or user stored them first."""
 
 
 class SearchFailedError(SearchError):

@@ -62,7 +62,7 @@ class EvaluationActor:
                 f"{len(request.samples)} are scored",
                 fix="give the float model's outputs for exactly the samples of the request",
             )
-        run = _Judgement(request, runnable, dataset, reference)
+        run = _Evaluation(request, runnable, dataset, reference)
         collapsed = run.collapsed_early()
         if not collapsed:
             run.evaluate_all()
@@ -92,7 +92,7 @@ class EvaluationActor:
         )
 
 
-class _Judgement:
+class _Evaluation:
     """One request while it runs. Runs of the model are numbered from the first sample on."""
 
     def __init__(

@@ -1,9 +1,9 @@
-"""Choose a configuration from statistics, where nobody searches for one.
+"""Choose a configuration from statistics, where no search does.
 
 ``QConfig.recommended()`` is fixed. It collapses where channels are uneven, and its weight_scale
 "max" loses more per channel than per tensor: the step is max|w| / 128 and the last level 127, so
 the largest weight of every channel is cut by 1/128, towards zero, and outputs lose their mean.
-``choose`` starts from it and decides what the statistics of the channels speak for.
+``choose`` starts from it and makes the changes that the statistics of the channels suggest.
 ``PredictedError`` says from histograms and weights how much a configuration may lose.
 """
 
@@ -33,7 +33,7 @@ CNN at 1.4 loses by it, networks from 2.0 on gain 0.2 dB, one at 40 gains 30 dB.
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A field of the configuration, its value, and the figure that speaks for it."""
+    """A field of the configuration, its value, and the figure that is the reason."""
 
     field: str
     value: Any

@@ -29,8 +29,8 @@ from qsearch.dashboard.security import HEALTH_PATH, Guard, Policy, without_passw
 from qsearch.dashboard.snapshots import KEPT, Snapshots
 from qsearch.dashboard.sources import NotFoundError, Sources
 from qsearch.dashboard.state import Shared
-from qsearch.errors import RunFolderError, StoreError, TakenError
-from qsearch.server.queue import JobQueue, NotYoursError, UnknownJobError
+from qsearch.errors import ConflictError, RunFolderError, StoreError
+from qsearch.server.queue import ForbiddenError, JobQueue, UnknownJobError
 from qsearch.server.submission import ServerOptions
 from qsearch.server.tokens import OPERATOR
 from qsearch.server.uploads import DiskFullError, QuotaError, SizeQuotaError
@@ -47,11 +47,11 @@ PAGES: Final = (
 _STATUS: Final[tuple[tuple[type[CompilerError], int], ...]] = (
     (NotFoundError, 404),
     (UnknownJobError, 404),
-    (NotYoursError, 403),
+    (ForbiddenError, 403),
     (SizeQuotaError, 413),
     (QuotaError, 429),
     (DiskFullError, 507),
-    (TakenError, 409),
+    (ConflictError, 409),
     (commands.WrongTokenError, 401),
     (InspectionError, 422),
     (RunFolderError, 409),

@@ -1,4 +1,4 @@
-"""Events as they happen: one reader per study that somebody watches, a bounded queue per client.
+"""Events as they happen: one reader per study that a page shows, a bounded queue per client.
 
 A client that reconnects names the last event it saw (``Last-Event-ID``) and gets what it missed
 from the event table, so nothing is lost when it, the network or this server goes away for a while.

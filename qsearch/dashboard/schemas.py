@@ -74,7 +74,7 @@ class StageOut(Out):
 
 
 class DriverOut(Out):
-    """A process that drives the study; ``silent_s`` is how long its heart did not beat."""
+    """A process that drives the study; ``silent_s`` are the seconds since its last heartbeat."""
 
     id: int
     name: str
@@ -124,9 +124,9 @@ class FrontOut(Out):
 class StudyOut(Out):
     """How a study stands.
 
-    ``listening`` counts the drivers that will hear a command; ``silent`` says that there are some
-    that did not leave and of which nothing is heard. ``phase`` says what happens now; ``resume`` is
-    the command that continues a search that ended early.
+    ``listening`` counts the drivers that will read a command; ``silent``: a driver is not ended and
+    sends no heartbeats. ``phase`` is what happens now; ``resume`` is the command that continues a
+    search that ended early.
     """
 
     key: str
@@ -332,7 +332,7 @@ class ImportancesOut(Out):
 
 
 class NoteIn(In):
-    """What somebody says of a trial, or of the study where ``trial`` is null."""
+    """A note on a trial, or on the study where ``trial`` is null."""
 
     trial: Annotated[int, Field(ge=0, le=2**31)] | None = None
     note: Annotated[str, Field(max_length=4000)] = ""
@@ -340,19 +340,19 @@ class NoteIn(In):
 
 
 class DeleteIn(In):
-    """The name of the study that is to be forgotten, written once more."""
+    """The name of the study to delete, as confirmation."""
 
     name: str
 
 
 class CommandIn(In):
-    """A wish for the drivers of a study."""
+    """A command for the drivers of a study."""
 
     kind: Literal["pause", "resume", "stop"]
 
 
 class CommandOut(Out):
-    """Who will hear it: none means that nobody searches this study now."""
+    """The number of drivers that will read the command; 0: no driver runs the study now."""
 
     kind: str
     listening: int

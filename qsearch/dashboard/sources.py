@@ -13,11 +13,11 @@ from typing import Final
 from qsearch.errors import EmptyStoreError, SearchError, StoreError
 from qsearch.run_folder import RunFolder
 from qsearch.store.artifacts import ArtifactStore
-from qsearch.store.engine import Patience, masked, open_reader, parse_url
+from qsearch.store.engine import RetryPolicy, masked, open_reader, parse_url
 from qsearch.store.records import Study
 from qsearch.store.repository import Repository
 
-_PATIENCE: Final = Patience(5.0)
+_RETRY: Final = RetryPolicy(5.0)
 """A page is better told that the storage does not answer than kept waiting."""
 
 _KEY: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,18})")
@@ -118,7 +118,7 @@ class Sources:
         with self._lock:
             if source.key not in self._open:
                 self._open[source.key] = Repository(
-                    open_reader(source.url, patience=_PATIENCE), patience=_PATIENCE
+                    open_reader(source.url, retry=_RETRY), retry=_RETRY
                 )
             return self._open[source.key]
 

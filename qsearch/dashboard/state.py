@@ -15,7 +15,7 @@ from qsearch.dashboard.live import Live
 from qsearch.dashboard.security import USER, Policy
 from qsearch.dashboard.snapshots import Snapshot, Snapshots
 from qsearch.dashboard.sources import Sources
-from qsearch.server.queue import JobQueue, NotYoursError
+from qsearch.server.queue import ForbiddenError, JobQueue
 from qsearch.server.tokens import User
 
 
@@ -24,7 +24,7 @@ class Shared:
     """What every route may use.
 
     Attributes:
-        queue: runs what users submit; None where nobody may.
+        queue: runs what users submit; None where submitting is off.
         exports: folder for modules in other forms; lives as long as the server.
     """
 
@@ -38,7 +38,7 @@ class Shared:
     preparing: set[Path] = field(default_factory=set)
 
     def can_resume(self, study: Snapshot) -> bool:
-        """Whether this server can go on with a study of which nobody hears anything."""
+        """Whether this server can resume a study without a live driver."""
         folder = study.folder
         return (
             self.queue is not None
@@ -56,10 +56,10 @@ class Shared:
         """Refuse a user who may not change a study.
 
         Raises:
-            NotYoursError: it is another user's.
+            ForbiddenError: it is another user's.
         """
         if not self.may_change(study, user):
-            raise NotYoursError(
+            raise ForbiddenError(
                 f"study {study.study.name!r} is not yours",
                 where="Authorization",
                 fix="ask its owner, or the server's operator",

@@ -58,7 +58,7 @@ class _Kept:
 
     Args:
         artifacts: of the study.
-        key: as of ``search.calibration.KeptStatistics``.
+        key: as of ``search.calibration.StoredStatistics``.
     """
 
     artifacts: StudyArtifacts

@@ -25,7 +25,7 @@ from qsearch.store.view_queries import TrialPoint
 from workers.metrics.registry import Measure, by_option
 
 LISTENING_S: Final = 60.0
-"""A driver whose heart was silent for longer is not counted on."""
+"""Seconds without a heartbeat after which a driver counts as dead."""
 SPARK_POINTS: Final = 60
 MAX_CONFIG_BYTES: Final = 1 << 20
 
@@ -52,12 +52,12 @@ class StudyView:
 
     @property
     def listening(self) -> int:
-        """How many drivers will hear a command."""
+        """The number of drivers that will read a command."""
         return listening(self.drivers, self.now)
 
     @property
     def silent(self) -> bool:
-        """Whether a study that says it runs has nobody who searches it."""
+        """Whether the study is in state running and no driver sends heartbeats."""
         if self.study.state != "running" or self.listening:
             return False
         # A driver that left in good order, or has yet to come, is given a moment.
@@ -189,7 +189,7 @@ class StudyView:
 
 
 def listening(drivers: Sequence[DriverRecord], now: float | None = None) -> int:
-    """How many drivers will hear a command."""
+    """The number of drivers that will read a command."""
     at = time.time() if now is None else now
     return sum(d.state == "running" and at - d.beat_at < LISTENING_S for d in drivers)
 

@@ -149,7 +149,7 @@ class Baseline:
             self._outputs = self._stored() or self._run()
         return self._outputs
 
-    def tell_estimate(self, trials: int, evaluator: str) -> None:
+    def report_estimate(self, trials: int, evaluator: str) -> None:
         """Say how long the trials will take, by what the float model has just taken.
 
         Args:

@@ -133,7 +133,7 @@ def phase_of(measurement: Measurement) -> str:
 
 
 @dataclass(slots=True)
-class KeptStatistics:
+class StoredStatistics:
     """Statistics and scales among the artefacts of a study.
 
     Args:
@@ -191,7 +191,7 @@ def stored_key(key: Mapping[str, Any], kind: str, fields: Mapping[str, Any]) -> 
     """The key under which a study keeps what ``fields`` of a QConfig decide.
 
     Args:
-        key: as of ``KeptStatistics``.
+        key: as of ``StoredStatistics``.
     """
     if kind != SCALES:
         return content_hash({**key, **fields})
@@ -225,7 +225,7 @@ class FirstChoice:
     """What a study begins with; it keeps that, whatever the store learns later.
 
     Attributes:
-        qconfig: what the statistics speak for.
+        qconfig: what the statistics suggest.
         told: why, and what is carried over, in sentences.
         operators: calls of the float model by operator, for later studies.
         earlier: trials of similar studies of the store.

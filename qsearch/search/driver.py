@@ -33,7 +33,7 @@ from qsearch.progress import TRIALS
 from qsearch.search.context import TIMEOUT, Budget, Control, StudyContext
 from qsearch.search.evaluations import Evaluations, await_workers
 from qsearch.search.evaluator import failed
-from qsearch.search.stages import StageBook
+from qsearch.search.stages import StageTracker
 from qsearch.search.trial_queue import TrialQueue
 from qsearch.store.records import DriverRecord, Ended, StudyState, Trial
 from workers.errors import BrokenRunError
@@ -56,7 +56,7 @@ class Heartbeat:
 
     Args:
         repository: its engine gives the thread a connection of its own.
-        driver_id: whose heart.
+        driver_id: the driver that sends them.
         every_s: seconds between beats.
     """
 
@@ -83,14 +83,14 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._stop.wait(self._every_s):
             try:
-                self._repository.beat(self._driver_id)
+                self._repository.record_heartbeat(self._driver_id)
             except StoreError as error:
                 # The driver meets the same store and decides; beats go on in case it comes back.
                 log.warning("no heartbeat: %s", error.what)
 
 
-class LeaseWatch:
-    """Finds drivers whose heart has stopped.
+class LeaseMonitor:
+    """Finds drivers without a heartbeat.
 
     Args:
         lease_s: seconds without a beat that end a lease.
@@ -148,8 +148,8 @@ class Driver:
     evaluations: Evaluations
     budget: Budget
     control: Control = field(default_factory=Control)
-    stages: StageBook | None = None
-    leases: LeaseWatch = field(default_factory=LeaseWatch)
+    stages: StageTracker | None = None
+    leases: LeaseMonitor = field(default_factory=LeaseMonitor)
     finished_here: int = 0
     """Trials that this run finished."""
     worker_cpu_s: float = 0.0

@@ -79,7 +79,7 @@ def gather(pool: WorkerPool, tags: Iterable[Hashable]) -> Iterator[tuple[Hashabl
 class Pruner(Protocol):
     """Decides, part after part, whether the rest of a trial is worth its time."""
 
-    def reason_to_stop(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
+    def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
         """Why to stop after these first parts of a trial, in order; None goes on.
 
         It is asked once for each number of parts, whatever order they came in, so that what it
@@ -90,7 +90,7 @@ class Pruner(Protocol):
 class NopPruner:
     """Judges every trial on all samples, unless it collapses."""
 
-    def reason_to_stop(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
+    def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
         """None: go on."""
 
 
@@ -177,7 +177,7 @@ class Evaluations:
             run.scored += 1
             if run.scored < run.parts:
                 seen = [run.results[part] for part in range(run.scored)]
-                reason = self.pruner.reason_to_stop(run.trial, seen)
+                reason = self.pruner.reason_to_prune(run.trial, seen)
         if reason is None and run.scored < run.parts and not self._collapsed(run):
             return None
         self._leave(run)

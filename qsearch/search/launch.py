@@ -48,7 +48,7 @@ PathLike = str | os.PathLike[str]
 
 log = logging.getLogger("qsearch.search.launch")
 
-# Wishes for one run: a file that is given to -c again must not start over or fall silent.
+# Settings of one run: a file that is given to -c again must not start over or print less.
 _ONE_RUN_ONLY = ("dry_run", "fresh", "json", "verbosity")
 
 
@@ -403,7 +403,7 @@ def _pool(settings: Settings) -> Iterator[WorkerPool]:
 
 
 def _workers_line(settings: Settings) -> str:
-    """Which workers run, and what else there is where nobody chose."""
+    """Which workers run, and the other pools where the user named none."""
     count, kind = worker_count(settings), settings.pool_kind
     if kind == "inline":
         return "in this process"

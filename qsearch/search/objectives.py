@@ -183,7 +183,7 @@ def option_of(limit: str) -> str:
 
 
 def _excess(cost: float | None, limit: float) -> float:
-    """What a cost has above its limit, as a share of it; a cost nobody knows is too much."""
+    """What a cost has above its limit, as a share of the limit; an unknown cost is above it."""
     return 1.0 if cost is None else (cost - limit) / (limit or 1.0)
 
 

@@ -68,7 +68,7 @@ class SignFlipPruner:
     cost_of: Callable[[EvaluationResult], Mapping[str, float]]
     _losses: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
-    def reason_to_stop(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
+    def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
         """Why to stop after these first parts; None goes on."""
         looks = [look for look in LOOKS if look < self.parts]
         if self.alpha <= 0 or len(parts) not in looks:

@@ -29,9 +29,9 @@ from qsearch.search.calibration import (
     FIRST_EVENTS,
     MEASUREMENTS,
     FirstChoice,
-    KeptStatistics,
     PooledData,
     Prediction,
+    StoredStatistics,
     statistics_key,
 )
 from qsearch.search.context import TIMEOUT, Budget, Control, Stopwatch, StudyArtifacts, StudyContext
@@ -51,7 +51,7 @@ from qsearch.search.pruner import SignFlipPruner
 from qsearch.search.result import SearchResult, finish
 from qsearch.search.sampler import SamplerSpec, StudySampler
 from qsearch.search.space import first_points, rescalings_of, to_qconfig
-from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageBook
+from qsearch.search.stages import LAYERS, SENSITIVITY, STAGES, Base, Sensitivities, StageTracker
 from qsearch.search.study import SOMETIMES_SCORED, PreparedStudy
 from qsearch.search.surrogate import NOTHING_KNOWN, Known
 from qsearch.search.trial_queue import TrialQueue
@@ -136,7 +136,7 @@ class Session:
         metrics = (*labelled, *own)
         self._baseline = Baseline(context, self._artifacts, blob, prepared.evaluation, metrics)
         self._policy = int(prepared.spec.get("policy", 1))
-        self._stages = StageBook(context.repository, context.study_id)
+        self._stages = StageTracker(context.repository, context.study_id)
         self._driver: Driver | None = None
         self._worker_cpu_s = self._trials_wall_s = 0.0
         self._written: tuple[str, str | None] | None = None
@@ -168,7 +168,7 @@ class Session:
         return self._finish(interrupted)
 
     def _note_failure(self, error: Exception) -> None:
-        """Say in the store that nobody searches any more, and why, unless others go on."""
+        """Store that the search ended, and why, unless other drivers continue."""
         if self._context.repository.drivers_of(self._context.study_id, running=True):
             return
         why = f"{type(error).__name__}: {error}"
@@ -181,7 +181,7 @@ class Session:
         scales = self._calibration.scales_for(self._prepared.start)
         outputs = self._baseline.outputs()
         self._doubt(outputs)
-        self._baseline.tell_estimate(self._budget.trials, self._prepared.spec["evaluator"])
+        self._baseline.report_estimate(self._budget.trials, self._prepared.spec["evaluator"])
         evaluator = self._make_evaluator(outputs)
         plan = self._plan_layers(evaluator, scales)
         self._driver = self._make_driver(evaluator, plan)
@@ -230,7 +230,7 @@ class Session:
             prepared.module,
             self._calib_data,
             percentiles=percentiles,
-            store=KeptStatistics(self._artifacts, key, self._calib_data),
+            store=StoredStatistics(self._artifacts, key, self._calib_data),
             rescalings=rescalings_of(prepared.space),
         )
 

@@ -359,7 +359,7 @@ def first_points(
     """Tried before the sampler is asked: ``chosen``, ``start``, then what served our models best.
 
     Args:
-        chosen: what the statistics speak for; what the space does not have is left out of it.
+        chosen: what the statistics suggest; fields that the space lacks are left out.
         policy: decides what follows.
     Raises:
         SearchError: ``start`` is not a point of the space.

@@ -161,7 +161,7 @@ class Sensitivities:
 
 
 @dataclass(slots=True)
-class StageBook:
+class StageTracker:
     """Says in the store which stage stands where.
 
     Args:

@@ -28,7 +28,7 @@ from compiler.quantize import (
     ungiven_weights,
 )
 from qsearch.data import PreparedData, content_hash, prepare_data, read_preprocess
-from qsearch.errors import RunFolderError, SettingsError, TakenError
+from qsearch.errors import ConflictError, RunFolderError, SettingsError
 from qsearch.model_file import ModelSource
 from qsearch.progress import Progress
 from qsearch.run_folder import RunFolder
@@ -373,7 +373,7 @@ def open_study(
         )
         try:
             found = repository.create_study(new)
-        except TakenError:  # another driver of this study was quicker by a moment
+        except ConflictError:  # another driver of this study was quicker by a moment
             found = repository.study(name)
         else:
             repository.add_event(found.id, "started")

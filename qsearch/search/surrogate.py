@@ -320,7 +320,7 @@ class Known:
     """What is known of a study before its first trial.
 
     Attributes:
-        chosen: configuration that the statistics speak for: the study's first trial.
+        chosen: configuration that the statistics suggest: the study's first trial.
         earlier: trials of other studies; their best ones go before the good guesses.
         prior: what statistics predict.
     """

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from compiler.errors import CompilerError
 from compiler.qtypes.qconfig import QConfig
 from qsearch.data import content_hash
-from qsearch.errors import TakenError
+from qsearch.errors import ConflictError
 from qsearch.progress import TRIALS
 from qsearch.search.context import Budget, StudyContext
 from qsearch.search.sampler import StudySampler
@@ -88,7 +88,7 @@ class TrialQueue:
                 break
             try:
                 added = self.context.repository.add_trials(self.context.study_id, new)
-            except TakenError:
+            except ConflictError:
                 self.read_new()  # another driver stored it first
                 continue
             self.trials.note_all(added)

@@ -28,7 +28,7 @@ from qsearch.server.connection import (
     UnreachableError,
     Whole,
 )
-from qsearch.server.packing import data_file, model_file, told_settings
+from qsearch.server.packing import data_file, given_settings, model_file
 from qsearch.server.submission import NAMES
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Client:
     """A server of studies, started with ``qsearch serve``.
 
     Every method raises ServerError where the server refuses, with what, where and fix, and
-    UnreachableError where nobody answers.
+    UnreachableError: no server answers.
 
     Args:
         url: as the server printed it: http://host:8090.
@@ -114,7 +114,7 @@ class Client:
             given = {"calib": calib, "eval": eval}
             paths = {n: v for n, v in given.items() if isinstance(v, str | os.PathLike)}
             flags = {"model": str(file), "trials": trials, **paths, **settings}
-            wanted = told_settings(flags, config)
+            wanted = given_settings(flags, config)
             # A file may name the data as well.
             data = {name: wanted.pop(name, None) for name in given}
             data |= {name: value for name, value in given.items() if value is not None}

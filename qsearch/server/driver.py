@@ -128,7 +128,7 @@ class Drivers:
                 known.told_to_end = now
         return counts
 
-    def settle(self, gone: Job) -> None:
+    def reap(self, gone: Job) -> None:
         """A driver is gone: its job waits again, unless the driver stored how it ended."""
         known, now = self._running.pop(gone.id, None), time.monotonic()
         if known is not None:

@@ -64,8 +64,8 @@ def model_file(model: Any, folder: Path) -> tuple[Path, str]:
     return path, stem
 
 
-def told_settings(flags: Mapping[str, Any], config: PathLike | None) -> dict[str, Any]:
-    """The settings that somebody gave, checked as ``launch`` does; files as what they hold.
+def given_settings(flags: Mapping[str, Any], config: PathLike | None) -> dict[str, Any]:
+    """The given settings, checked as ``launch`` does; files are replaced by their contents.
 
     Raises:
         SettingsError: a value that does not fit, or a file that cannot be read.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from qsearch.errors import RunFolderError, SearchError, SettingsError, StoreError, TakenError
+from qsearch.errors import ConflictError, RunFolderError, SearchError, SettingsError, StoreError
 from qsearch.process import file_lock
 from qsearch.run_folder import RunFolder
 from qsearch.server.driver import Drivers
@@ -21,7 +21,7 @@ from qsearch.server.submission import FILES, GROWING, ServerOptions, checked
 from qsearch.server.tokens import Tokens, User
 from qsearch.server.uploads import QuotaError, Uploads, references
 from qsearch.store.artifacts import write_atomically
-from qsearch.store.engine import Patience, open_engine, parse_url, require_folder
+from qsearch.store.engine import RetryPolicy, open_engine, parse_url, require_folder
 from qsearch.store.records import Failure, Job, NewJob
 from qsearch.store.repository import Repository
 from qsearch.store.schema import REVISIONS
@@ -29,7 +29,7 @@ from qsearch.store.schema import REVISIONS
 POLL_S: Final = 0.25
 DAY_S: Final = 24 * 3600.0
 MOST_WAITING: Final = 1000
-_PATIENCE: Final = Patience(5.0)
+_RETRY: Final = RetryPolicy(5.0)
 """A user is better told that the database is away than kept waiting."""
 PRIORITIES: Final = range(-10, 11)
 log = logging.getLogger("qsearch.server")
@@ -39,7 +39,7 @@ class UnknownJobError(SearchError):
     """The queue has no job of a name."""
 
 
-class NotYoursError(SearchError):
+class ForbiddenError(SearchError):
     """A user may not change what another one submitted, or nothing at all."""
 
 
@@ -113,7 +113,7 @@ class JobQueue:
         self._held.enter_context(file_lock(options.jobs / "server.lock", busy))
         self.server = _identity(options.jobs / "server")
         engine = open_engine(options.queue_url, schemas=REVISIONS[-1:])
-        self.repository = Repository(engine, self._clock, patience=_PATIENCE)
+        self.repository = Repository(engine, self._clock, retry=_RETRY)
         self._held.callback(self.repository.close)
         self.uploads = Uploads(options.uploads, self.repository, self.server)
         self.uploads.clear_parts()
@@ -147,7 +147,7 @@ class JobQueue:
             name: of the study; None makes one from ``stem``.
         Raises:
             SettingsError: settings that cannot be used.
-            TakenError: the name is another study's.
+            ConflictError: the name is another study's.
             QuotaError: the user's quota, or the queue, is used up.
         """
         found = checked(settings, self.options)
@@ -172,11 +172,11 @@ class JobQueue:
                 NewJob(self.server, known, user.name, priority, given, found.trials)
             )
 
-    def go_on(self, folder: RunFolder, user: User) -> Job:
+    def resume(self, folder: RunFolder, user: User) -> Job:
         """Queue the study of a run folder once more, with its own settings.
 
         Raises:
-            NotYoursError: it is another user's.
+            ForbiddenError: it is another user's.
         """
         name = folder.path.name
         with self._lock:
@@ -186,7 +186,7 @@ class JobQueue:
                 self.repository.reopen_job(known[0].id, known[0].settings, known[0].trials)
                 return self.job(name)
             if not user.operator:
-                raise NotYoursError(
+                raise ForbiddenError(
                     "only the server's operator goes on with this study", where=name
                 )
             return self.repository.add_job(NewJob(self.server, name, user.name, 0, {}, 1))
@@ -219,7 +219,7 @@ class JobQueue:
         """End a job in good order: a running one writes the best so far.
 
         Raises:
-            NotYoursError: it is another user's.
+            ForbiddenError: it is another user's.
         """
         job = self.job(name)
         require_owner(job, user)
@@ -230,7 +230,7 @@ class JobQueue:
         """Give a job that waits another priority.
 
         Raises:
-            NotYoursError: it is another user's.
+            ForbiddenError: it is another user's.
             SettingsError: it does not wait.
         """
         job = self.job(name)
@@ -268,7 +268,7 @@ class JobQueue:
                 return known[0]
             if not known and not self._is_taken(candidate):
                 return candidate
-        raise TakenError(
+        raise ConflictError(
             f"there is another study {name!r}",
             where="name",
             fix="choose another name, or leave it out",
@@ -318,7 +318,7 @@ class JobQueue:
         running = [job for job in jobs if job.state == "running"]
         for job in running:
             if not self._drivers.lives(job):
-                self._drivers.settle(job)
+                self._drivers.reap(job)
             elif self._drivers.watch(job):
                 self._check_time(job)
         free = self.options.max_studies - len(running)
@@ -340,10 +340,10 @@ def require_owner(job: Job, user: User) -> None:
     """Refuse a user who may not change a job.
 
     Raises:
-        NotYoursError: it is another user's.
+        ForbiddenError: it is another user's.
     """
     if not user.owns(job.owner):
-        raise NotYoursError(
+        raise ForbiddenError(
             f"study {job.name!r} is {job.owner}'s", where="token", fix=f"ask {job.owner}"
         )
 

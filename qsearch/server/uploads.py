@@ -82,7 +82,7 @@ class Uploads:
         return None
 
     def require(self, user: User, reference: str) -> None:
-        """Refuse a file that somebody else sent: knowing a hash is not having the file.
+        """Refuse a file that another user sent: knowing a hash is not having the file.
 
         Raises:
             SettingsError: the user has not sent it.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, CursorResult, Engine, Executable
 
 from qsearch.errors import StoreError
-from qsearch.store.engine import Patience, masked
+from qsearch.store.engine import RetryPolicy, masked
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class Database:
     Args:
         engine: from ``open_engine`` or ``open_reader``.
         clock: gives UTC seconds since 1970; nothing but what people read depends on it.
-        patience: with a server that went away and with a lock of SQLite.
+        retry: with a server that went away and with a lock of SQLite.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class Database:
         engine: Engine,
         clock: Callable[[], float] = time.time,
         *,
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         self.engine = engine
         self._clock = clock
-        self._patience = patience or Patience()
+        self._retry = retry or RetryPolicy()
 
     @property
     def shared(self) -> bool:
@@ -59,7 +59,7 @@ class Database:
             with self.engine.begin() as connection:
                 return work(connection)
 
-        return self._patience.run(self.engine.url, attempt, comes_back=self.shared)
+        return self._retry.run(self.engine.url, attempt, comes_back=self.shared)
 
     def execute(self, *statements: Executable) -> int:
         """Run statements in one writing transaction; rows touched by the last one."""
@@ -93,4 +93,4 @@ class Database:
                         fix="restore the database from a copy, or start over with another",
                     ) from error
 
-        return self._patience.run(self.engine.url, attempt, comes_back=self.shared)
+        return self._retry.run(self.engine.url, attempt, comes_back=self.shared)

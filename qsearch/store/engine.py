@@ -38,7 +38,7 @@ from qsearch.store.schema import (
 )
 
 BUSY_TIMEOUT_MS = 5_000
-"""How long SQLite waits for a lock in silence; ``Patience`` waits on, and says so."""
+"""How long SQLite waits for a lock in silence; ``RetryPolicy`` waits on, and says so."""
 CONNECT_TIMEOUT_S = 10
 
 LONGEST_URL: Final = 2000
@@ -54,7 +54,7 @@ log = logging.getLogger("qsearch.store")
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long a server that went away, or a lock of SQLite, is waited for.
 
     Attributes:
@@ -111,7 +111,7 @@ def open_engine(
     storage: str,
     *,
     create: bool = True,
-    patience: Patience | None = None,
+    retry: RetryPolicy | None = None,
     schemas: Collection[str] = STUDIES,
 ) -> Engine:
     """Connect, and bring an empty database to the newest schema.
@@ -121,7 +121,7 @@ def open_engine(
     Args:
         storage: ``sqlite:///path`` or ``postgresql://user:password@host/database``.
         create: False refuses a database that does not exist yet.
-        patience: with a lock that another process holds.
+        retry: with a lock that another process holds.
         schemas: those that will do; a server's queue needs the newest.
     Raises:
         StoreError: no such URL, driver or server; or a schema of another version.
@@ -137,10 +137,10 @@ def open_engine(
                 make_schema(connection)
         return engine
 
-    return (patience or Patience()).run(url, attempt)
+    return (retry or RetryPolicy()).run(url, attempt)
 
 
-def open_reader(storage: str, *, patience: Patience | None = None) -> Engine:
+def open_reader(storage: str, *, retry: RetryPolicy | None = None) -> Engine:
     """Connect to look only: the database refuses every write of this engine.
 
     Raises:
@@ -155,7 +155,7 @@ def open_reader(storage: str, *, patience: Patience | None = None) -> Engine:
         _is_current(engine, url, create=False)
         return engine
 
-    return (patience or Patience()).run(url, attempt)
+    return (retry or RetryPolicy()).run(url, attempt)
 
 
 def schema_version(storage: str) -> tuple[str | None, str]:
@@ -174,7 +174,7 @@ def schema_version(storage: str) -> tuple[str | None, str]:
         finally:
             engine.dispose()
 
-    return Patience().run(url, attempt)
+    return RetryPolicy().run(url, attempt)
 
 
 def migrate(storage: str) -> tuple[str, str]:
@@ -196,7 +196,7 @@ def migrate(storage: str) -> tuple[str, str]:
             upgrade_schema(connection)
         engine.dispose()
 
-    Patience().run(url, attempt)
+    RetryPolicy().run(url, attempt)
     return found, head
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from qsearch.errors import TakenError
+from qsearch.errors import ConflictError
 from qsearch.store.database import Database
 from qsearch.store.models import JobRow, UploadRow
 from qsearch.store.records import (
@@ -37,7 +37,7 @@ class JobQueries(Database):
         """Queue a job.
 
         Raises:
-            TakenError: the server has a job of this name.
+            ConflictError: the server has a job of this name.
         """
         row = insert(JobRow).values(
             **columns_of(job),
@@ -50,7 +50,7 @@ class JobQueries(Database):
         try:
             self.execute(row)
         except IntegrityError as error:
-            raise TakenError(
+            raise ConflictError(
                 f"there is a study {job.name!r} already", where="name", fix="choose another"
             ) from error
         (made,) = self.jobs(job.server, name=job.name)

@@ -79,7 +79,7 @@ class TrialRow(OfStudy, Table):
 
     ``state`` is waiting, running, complete, pruned, failed or infeasible. ``config_hash`` is
     unique in the study; ``work_hash`` names the same work in any study of the storage. A running
-    trial is leased to the driver ``driver_id``: when that one's heart stops, it waits again.
+    trial is leased to the driver ``driver_id``: when the driver has no heartbeat, it waits again.
     ``objective_values`` are what the sampler was told, in the order of the study's objectives.
     """
 
@@ -207,7 +207,7 @@ class StageRow(OfStudy, Table):
 
 
 class CommandRow(OfStudy, Table):
-    """A wish for the drivers of a study: pause, resume or stop. Every driver reads every one."""
+    """A command for the drivers of a study: pause, resume or stop. Every driver reads all."""
 
     __tablename__ = "qs_command"
     __table_args__ = (Index(None, "study_id", "id"),)

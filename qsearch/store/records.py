@@ -256,7 +256,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A wish for the drivers of a study."""
+    """A command for the drivers of a study."""
 
     id: int
     kind: CommandKind

@@ -9,7 +9,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from compiler.errors import legal_names
-from qsearch.errors import StoreError, TakenError
+from qsearch.errors import ConflictError, StoreError
 from qsearch.store.database import Database
 from qsearch.store.engine import masked
 from qsearch.store.models import (
@@ -47,7 +47,7 @@ class StudyQueries(Database):
         """Store a new study in state "running".
 
         Raises:
-            TakenError: the name is taken.
+            ConflictError: the name is taken.
         """
         now = self._clock()
         row = insert(StudyRow).values(
@@ -56,7 +56,7 @@ class StudyQueries(Database):
         try:
             self.execute(row)
         except IntegrityError as error:
-            raise TakenError(
+            raise ConflictError(
                 f"a study named {study.name!r} exists already",
                 where="storage",
                 fix="use another --study, or --fresh to start over",
@@ -147,7 +147,7 @@ class DriverQueries(Database):
             lambda connection: int(connection.execute(row).inserted_primary_key[0])  # type: ignore[index]
         )
 
-    def beat(self, driver_id: int) -> None:
+    def record_heartbeat(self, driver_id: int) -> None:
         """Show that the driver lives."""
         self.execute(
             update(DriverRow)

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from qsearch.errors import TakenError
+from qsearch.errors import ConflictError
 from qsearch.store.database import Database
 from qsearch.store.models import EventRow, LogRow, ShardRow, TrialRow
 from qsearch.store.records import (
@@ -115,7 +115,7 @@ class TrialQueries(Database):
         Returns:
             The trials as they are stored.
         Raises:
-            TakenError: a number or configuration is there already; nothing was stored.
+            ConflictError: a number or configuration is there already; nothing was stored.
         """
         now = self._clock()
         rows = [
@@ -137,7 +137,7 @@ class TrialQueries(Database):
         try:
             ids = self.write(lambda connection: connection.execute(made, rows).scalars().all())
         except IntegrityError as error:
-            raise TakenError(
+            raise ConflictError(
                 f"trials {trials[0].number} to {trials[-1].number} are stored already: {error.orig}"
             ) from error
         return [

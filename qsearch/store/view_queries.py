@@ -50,7 +50,7 @@ _PULSE: Final = select(
     .where(EventRow.study_id == _OF_STUDY, EventRow.id > bindparam("after"))
     .scalar_subquery(),
 ).where(StudyRow.id == _OF_STUDY)
-"""One statement, built once: it runs twice a second for every study that somebody watches."""
+"""One statement, built once: it runs twice a second for every study that a page shows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class Pretending(Drivers):
         """Its time is not counted."""
         return False
 
-    def settle(self, gone: Job) -> None:
+    def reap(self, gone: Job) -> None:
         """It stored how it ended."""
 
 

@@ -201,7 +201,7 @@ class Share:
 _log = logging.getLogger("workers.pool.ray")
 
 
-class ClusterWatch:
+class ClusterMonitor:
     """Knows whether the raylet of this machine runs and the head of the cluster answers.
 
     It asks the operating system, not Ray: without its raylet Ray ends the whole process as soon as

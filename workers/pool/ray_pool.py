@@ -32,7 +32,7 @@ from workers.pool.queued_pool import (
     load_factory,
     log_tail,
 )
-from workers.pool.ray_cluster import ClusterWatch, Share, await_resources, connect
+from workers.pool.ray_cluster import ClusterMonitor, Share, await_resources, connect
 from workers.process import code_version
 from workers.user_code import UserCode
 from workers.worker import Answer, answer, with_user_code
@@ -140,7 +140,7 @@ class RayPool(QueuedPool[_Actor]):
         self._size = size or WorkerSize()
         self._refs: dict[str, Any] = {}
         self._ray: Any = None
-        self._watch: ClusterWatch | None = None
+        self._watch: ClusterMonitor | None = None
         self._share: Share | None = None
         self._too_many = 0
         self._start_error: Exception | None = None
@@ -189,7 +189,7 @@ class RayPool(QueuedPool[_Actor]):
             if ours:
                 connect(ray, self._address, self._count, self._size)
             await_resources(ray, self._count, self._size, self._address, self._stopping)
-            self._watch = ClusterWatch(ray, self._stopping)
+            self._watch = ClusterMonitor(ray, self._stopping)
             if self._address is not None:
                 self._share = Share(ray, self._count, self._size.cpus)
             self._ray = ray

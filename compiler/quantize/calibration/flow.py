@@ -306,7 +306,7 @@ class Calibration:
         return clipping_note(self._calibrated(qconfig).clipped, qconfig.calibrate_mode)
 
     def choose(self) -> tuple[QConfig, tuple[Decision, ...]]:
-        """The configuration that the statistics speak for, and why; see ``choice.choose``.
+        """The configuration that the statistics suggest, with reasons; see ``choice.choose``.
 
         Raises:
             CalibrationError: there are no data, or they do not fit.

@@ -36,7 +36,7 @@ def add_command(
     heard = listening(drivers)
     asleep = not heard and asked.kind == "resume"
     if asleep and found.can_resume(study) and found.queue is not None and study.folder is not None:
-        found.queue.go_on(study.folder, user)
+        found.queue.resume(study.folder, user)
         return CommandOut(kind=asked.kind, listening=1)
     repository = Repository(open_engine(study.source.url, create=False))
     try:
@@ -66,7 +66,7 @@ def delete_study(given: DeleteIn, study: SnapshotDep, found: SharedDep, user: Us
 
     Raises:
         SettingsError: the name is another, or it is being searched.
-        NotYoursError: it is another user's.
+        ForbiddenError: it is another user's.
     """
     found.require_change(study, user)
     name = study.study.name

@@ -24,7 +24,7 @@ from qsearch.dashboard.security import SUBMIT_PATH, UPLOAD_PATH
 from qsearch.dashboard.sources import NotFoundError, study_key
 from qsearch.dashboard.state import Shared, SharedDep, UserDep
 from qsearch.errors import StoreError
-from qsearch.server.queue import JobQueue, NotYoursError
+from qsearch.server.queue import ForbiddenError, JobQueue
 from qsearch.server.tokens import User
 from qsearch.server.uploads import SizeQuotaError
 from qsearch.store.records import Job, Upload
@@ -160,10 +160,10 @@ def require_queue(found: Shared) -> JobQueue:
     """The queue of this server.
 
     Raises:
-        NotYoursError: it has none.
+        ForbiddenError: it has none.
     """
     if found.queue is None:
-        raise NotYoursError(
+        raise ForbiddenError(
             "searches cannot be started from here",
             where="qsearch dashboard",
             fix="start it with --allow-launch, or start `qsearch serve`",

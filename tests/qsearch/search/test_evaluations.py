@@ -49,7 +49,7 @@ class StopAfter:
         self.parts = parts
         self.asked: list[int] = []
 
-    def reason_to_stop(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
+    def reason_to_prune(self, trial: Trial, parts: Sequence[EvaluationResult]) -> str | None:
         self.asked.append(len(parts))
         assert [r.sums["agreement"]["equal"] for r in parts] == [
             10.0 * (n + 1) for n in range(len(parts))

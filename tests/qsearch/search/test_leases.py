@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from qsearch.search.driver import BEAT_S, LEASE_S, Heartbeat, LeaseWatch
+from qsearch.search.driver import BEAT_S, LEASE_S, Heartbeat, LeaseMonitor
 from qsearch.store.engine import open_engine
 from qsearch.store.records import DriverRecord, NewStudy
 from qsearch.store.repository import Repository
@@ -17,7 +17,7 @@ def driver(number: int, beat: int) -> DriverRecord:
 
 def test_a_driver_that_does_not_beat_for_a_lease_is_dead() -> None:
     now = [0.0]
-    watch = LeaseWatch(clock=lambda: now[0])
+    watch = LeaseMonitor(clock=lambda: now[0])
     dead: list[int] = []
     while not dead:
         dead = watch.expired([driver(1, int(now[0])), driver(2, 7)])
@@ -29,7 +29,7 @@ def test_a_driver_that_does_not_beat_for_a_lease_is_dead() -> None:
 
 def test_what_the_observer_did_not_see_ends_no_lease() -> None:
     now = [0.0]
-    watch = LeaseWatch(clock=lambda: now[0])
+    watch = LeaseMonitor(clock=lambda: now[0])
     for _ in range(3):
         assert watch.expired([driver(1, 7)]) == []
         now[0] += 1000.0  # a machine that slept, a server that was away
@@ -38,7 +38,7 @@ def test_what_the_observer_did_not_see_ends_no_lease() -> None:
 
 def test_a_driver_that_beats_again_is_alive() -> None:
     now = [0.0]
-    watch = LeaseWatch(clock=lambda: now[0])
+    watch = LeaseMonitor(clock=lambda: now[0])
     for beat in (1, 1, 1, 2, 2, 2, 3):
         assert watch.expired([driver(1, beat)]) == []
         now[0] += 0.4 * LEASE_S
@@ -51,8 +51,8 @@ def test_a_heart_beats_in_the_store_while_its_block_lasts(tmp_path: Path) -> Non
     seen = threading.Event()
 
     class Counting(Repository):
-        def beat(self, driver_id: int) -> None:
-            super().beat(driver_id)
+        def record_heartbeat(self, driver_id: int) -> None:
+            super().record_heartbeat(driver_id)
             seen.set()
 
     with Heartbeat(Counting(repository.engine), me, every_s=0.01):

@@ -75,7 +75,7 @@ def stopped_after(test: SignFlipPruner, noises: Sequence[float], size: float = 1
     parts = [part(noise, size=size) for noise in noises]
     newcomer = trial(9, batch=2)
     for seen in range(1, len(parts)):
-        if test.reason_to_stop(newcomer, parts[:seen]) is not None:
+        if test.reason_to_prune(newcomer, parts[:seen]) is not None:
             return seen
     return None
 
@@ -153,4 +153,4 @@ def test_accuracies_lose_by_their_wrong_answers() -> None:
 
 def test_a_trial_whose_metric_has_no_parts_goes_on() -> None:
     test = stop(Known((trial(0, 0), np.ones(PARTS))), Objective("hw_traffic"))
-    assert test.reason_to_stop(replace(trial(9, 2)), [part(9.0)] * LOOKS[0]) is None
+    assert test.reason_to_prune(replace(trial(9, 2)), [part(9.0)] * LOOKS[0]) is None

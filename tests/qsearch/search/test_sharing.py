@@ -14,7 +14,7 @@ import pytest
 from compiler.qtypes.qconfig import QConfig
 from qsearch.progress import SilentProgress
 from qsearch.search.context import Budget, StudyContext
-from qsearch.search.driver import STOPPED, Driver, LeaseWatch
+from qsearch.search.driver import STOPPED, Driver, LeaseMonitor
 from qsearch.search.evaluations import Evaluations, NopPruner
 from qsearch.search.evaluator import Evaluator
 from qsearch.search.objectives import Objective
@@ -46,7 +46,7 @@ def driver(
     sampler: str = "auto",
     code: str = "v1",
     name: str = "study",
-    watch: LeaseWatch | None = None,
+    watch: LeaseMonitor | None = None,
 ) -> Driver:
     study = repository.find_study(name) or repository.create_study(
         NewStudy(name, "m.onnx", "a" * 64, {}, "b" * 64, 3, TRIALS, "c" * 16)
@@ -65,7 +65,7 @@ def driver(
         b"", DatasetRef("npz"), Range(0, 300), "grid", ("agreement",), (), score_of
     )
     evaluations = Evaluations(pool, evaluator, NopPruner())
-    return Driver(context, queue, evaluations, budget, leases=watch or LeaseWatch())
+    return Driver(context, queue, evaluations, budget, leases=watch or LeaseMonitor())
 
 
 def slowly(request: EvaluationRequest) -> EvaluationResult:
@@ -113,7 +113,7 @@ def test_what_a_dead_driver_ran_is_run_by_another_with_the_same_parameters(
     postgres_url: str,
 ) -> None:
     repository = Repository(open_engine(postgres_url))
-    living = driver(repository, FakePool(), watch=LeaseWatch(lease_s=0.5))
+    living = driver(repository, FakePool(), watch=LeaseMonitor(lease_s=0.5))
     with pytest.raises(KilledError):
         driver(repository, FakePool(on_finish=fake_interrupt(after=5))).run()
     # A killed process leaves no cleaned-up rows: one more driver, whose heart does not beat.
@@ -138,7 +138,7 @@ def test_a_dead_driver_of_another_study_holds_up_no_equal_work(storage_url: str)
         killed.run()
     dead = repository.join(killed.context.study_id, "killed", "v1", 2)
     taken = repository.claim_trials(killed.context.study_id, dead, 2, below=TRIALS).run
-    other = driver(repository, FakePool(), name="other", watch=LeaseWatch(lease_s=0.5))
+    other = driver(repository, FakePool(), name="other", watch=LeaseMonitor(lease_s=0.5))
     assert other.run() is None
     works = {trial.work_hash for trial in repository.trials_of(other.context.study_id)}
     assert works & {trial.work_hash for trial in taken}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from qsearch.errors import DataError, SettingsError, TakenError
-from qsearch.server.queue import JobQueue, NotYoursError
+from qsearch.errors import ConflictError, DataError, SettingsError
+from qsearch.server.queue import ForbiddenError, JobQueue
 from qsearch.server.submission import ServerOptions, failure_of, launch_settings
 from qsearch.server.tokens import OPERATOR, Quota, User
 from qsearch.server.uploads import QuotaError
@@ -64,7 +64,7 @@ def test_the_same_submission_is_the_same_job_and_another_gets_another_name(queue
     other = queue.submit(ANN, {**DIGITS, "seed": 1}, stem="digits")
     theirs = queue.submit(BOB, DIGITS, stem="digits")
     assert [first.name, other.name, theirs.name] == ["digits", "digits-2", "digits-3"]
-    with pytest.raises(TakenError, match="another study 'digits'"):
+    with pytest.raises(ConflictError, match="another study 'digits'"):
         queue.submit(BOB, DIGITS, name="digits")
 
 
@@ -81,9 +81,9 @@ def test_a_study_that_ended_goes_on_where_more_trials_are_asked_for(queue: JobQu
 def test_users_change_their_own_jobs_and_the_operator_all(queue: JobQueue) -> None:
     queue.submit(ANN, DIGITS, name="mine")
     for who in (BOB, User("ann", "read")):
-        with pytest.raises(NotYoursError):
+        with pytest.raises(ForbiddenError):
             queue.cancel("mine", who)
-        with pytest.raises(NotYoursError):
+        with pytest.raises(ForbiddenError):
             queue.move("mine", who, 1)
     assert queue.cancel("mine", OPERATOR).state == "cancelled"
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from qsearch.errors import StoreError
 from qsearch.store import engine
 from qsearch.store.database import Database
-from qsearch.store.engine import Patience, open_engine
+from qsearch.store.engine import RetryPolicy, open_engine
 
 
 class Away(Database):
@@ -33,7 +33,7 @@ def waiting(storage_url: str, patience_s: float) -> tuple[Away, list[float]]:
     return (
         Away(
             open_engine(storage_url),
-            patience=Patience(patience_s, slept.append, lambda: sum(slept)),
+            retry=RetryPolicy(patience_s, slept.append, lambda: sum(slept)),
         ),
         slept,
     )
@@ -56,7 +56,7 @@ def test_a_transaction_is_run_again_until_the_server_is_back(storage_url: str) -
 @pytest.mark.postgres
 def test_connections_that_died_in_the_pool_are_replaced(postgres_url: str) -> None:
     slept: list[float] = []
-    database = Database(open_engine(postgres_url), patience=Patience(sleep=slept.append))
+    database = Database(open_engine(postgres_url), retry=RetryPolicy(sleep=slept.append))
     alive = text("SELECT 1")
 
     def cut_off(connection: Connection) -> None:
@@ -69,7 +69,7 @@ def test_connections_that_died_in_the_pool_are_replaced(postgres_url: str) -> No
         )
 
     with pytest.raises(StoreError):
-        Database(database.engine, patience=Patience(-1.0)).write(cut_off)
+        Database(database.engine, retry=RetryPolicy(-1.0)).write(cut_off)
     assert [row[0] for row in database.read(alive)] == [1]
     assert database.write(lambda connection: connection.execute(alive).scalar()) == 1
     assert len(slept) <= 1
@@ -90,8 +90,8 @@ def test_patience_ends_with_a_message_about_the_storage(storage_url: str) -> Non
 
 def test_of_sqlite_only_a_lock_is_waited_for(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
-    patience = Patience(sleep=lambda _s: pytest.fail("waited"))
-    database = Database(open_engine(url), patience=patience)
+    retry = RetryPolicy(sleep=lambda _s: pytest.fail("waited"))
+    database = Database(open_engine(url), retry=retry)
 
     def work(_connection: object) -> None:
         raise gone()
@@ -112,7 +112,7 @@ def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.
     holder.close()
 
 
-def let_go_after(looks: int, locked: sqlite3.Connection) -> tuple[Patience, list[float]]:
+def let_go_after(looks: int, locked: sqlite3.Connection) -> tuple[RetryPolicy, list[float]]:
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -120,15 +120,15 @@ def let_go_after(looks: int, locked: sqlite3.Connection) -> tuple[Patience, list
         if len(slept) == looks:
             locked.execute("ROLLBACK")
 
-    return Patience(sleep=sleep, monotonic=lambda: sum(slept)), slept
+    return RetryPolicy(sleep=sleep, monotonic=lambda: sum(slept)), slept
 
 
 def test_a_locked_database_is_waited_for_and_the_wait_is_told(
     tmp_path: Path, locked: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    patience, slept = let_go_after(3, locked)
+    retry, slept = let_go_after(3, locked)
     # A reader of a database in WAL mode is not in the way of a writer.
-    database = Database(open_engine(f"sqlite:///{tmp_path / 'study.db'}"), patience=patience)
+    database = Database(open_engine(f"sqlite:///{tmp_path / 'study.db'}"), retry=retry)
     database.execute(text("CREATE TABLE waited (number INTEGER)"))
     database.close()
     assert len(slept) == 3
@@ -142,8 +142,8 @@ def test_a_database_that_is_locked_when_it_is_opened_is_waited_for(
     locked.execute("ROLLBACK")
     locked.execute("PRAGMA journal_mode=DELETE")  # as a backup program may leave it
     locked.execute("BEGIN EXCLUSIVE")
-    patience, slept = let_go_after(2, locked)
-    open_engine(f"sqlite:///{tmp_path / 'study.db'}", patience=patience).dispose()
+    retry, slept = let_go_after(2, locked)
+    open_engine(f"sqlite:///{tmp_path / 'study.db'}", retry=retry).dispose()
     assert len(slept) == 2
     assert "waiting" in caplog.text
 
@@ -152,8 +152,8 @@ def test_a_lock_that_stays_ends_with_a_message_in_time(
     tmp_path: Path, locked: sqlite3.Connection
 ) -> None:
     slept: list[float] = []
-    patience = Patience(60.0, sleep=slept.append, monotonic=lambda: sum(slept))
-    database = Database(open_engine(f"sqlite:///{tmp_path / 'study.db'}"), patience=patience)
+    retry = RetryPolicy(60.0, sleep=slept.append, monotonic=lambda: sum(slept))
+    database = Database(open_engine(f"sqlite:///{tmp_path / 'study.db'}"), retry=retry)
     with pytest.raises(StoreError, match="another process has locked the database for 6") as caught:
         database.execute(text("CREATE TABLE waited (number INTEGER)"))
     assert "finished trials are kept" in str(caught.value)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qsearch.errors import TakenError
+from qsearch.errors import ConflictError
 from qsearch.store.engine import open_engine
 from qsearch.store.records import Failure, NewJob, Upload
 from qsearch.store.repository import Repository
@@ -43,7 +43,7 @@ def test_a_job_is_queued_run_and_ended_once(queue: Repository) -> None:
 
 def test_a_name_belongs_to_one_job_of_a_server(queue: Repository) -> None:
     queue.add_job(new_job())
-    with pytest.raises(TakenError, match="'mine'"):
+    with pytest.raises(ConflictError, match="'mine'"):
         queue.add_job(new_job())
     assert queue.add_job(new_job(server="there")).server == "there"
     assert len(queue.jobs(HERE)) == 1

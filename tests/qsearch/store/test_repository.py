@@ -285,7 +285,7 @@ def test_the_pulse_of_a_study_tells_that_something_happened_and_stands_still_els
     last = repository.pulse(study.id, after=0)
     seen.add(last)
     assert len(seen) == 4
-    repository.beat(driver)
+    repository.record_heartbeat(driver)
     repository.add_event(other.id, "resumed")
     assert repository.pulse(study.id, after=0) == last
     assert repository.pulse(study.id + 99, after=0) is None
