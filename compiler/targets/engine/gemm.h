@@ -300,7 +300,67 @@ static void qk_run_gemm(const qk_gemm_step *g, const qk_memory *m)
     }
 }
 
-/* Pack the right operand [k][columns] of a product of two activations. */
+#if QK_WEIGHT_BYTES == 1
+typedef int8_t qk_packed;
+#else
+typedef int16_t qk_packed;
+#endif
+
+/* The bias of one panel: minus comp times the sum of a column. */
+static void qk_pack_bias(int32_t comp, const uint8_t *panel, int64_t nv, int64_t steps, int32_t *bias)
+{
+#ifdef QK_OWN_TILES
+    for (int64_t n = 0; n < nv * 16; n++) {
+        int32_t sum = 0;
+        for (int64_t k = 0; k < steps * QK_KU; k++)
+            sum += ((const qk_packed *)panel)[QK_WEIGHT_PLACE(k, n, nv, steps)];
+        bias[n] = -comp * sum;
+    }
+#else
+    qk_act ones[4 / sizeof(qk_act)];
+    for (int i = 0; i < QK_KU; i++)
+        ones[i] = QK_ACT_SHIFT + 1;
+    const qk_spread one = qk_spread4(ones);
+    for (int64_t v = 0; v < nv; v++) {
+        qk_vec sum = qk_all(0);
+        for (int64_t k = 0; k < steps; k++)
+            sum = qk_dot(sum, one, qk_load_weight(panel + (k * nv + v) * 64));
+        qk_store(bias + v * 16, qk_mul(sum, qk_all(-comp)));
+    }
+#endif
+}
+
+/* One panel of the right operand [k][columns] of a product of two activations. Columns that lie side by
+ * side are moved together, and so are four reduced elements. */
+static void qk_pack_panel(const qk_pack_step *p, const uint8_t *restrict in, qk_packed *restrict to, int64_t nv,
+                          int64_t columns)
+{
+    const int64_t steps = (p->k + QK_KU - 1) / QK_KU, across = p->stride_n, down = p->stride_k;
+    const int32_t zero = (int32_t)p->zero;
+    if (p->k % QK_KU || columns < nv * 16)
+        memset(to, 0, (size_t)(steps * nv * 64));
+    for (int64_t k = 0; k < p->k; k += QK_KU) {
+        const int64_t units = p->k - k < QK_KU ? p->k - k : QK_KU;
+        const uint8_t *from = in + k * down;
+#define QK_PACK_STEP(units, across)                                                                           \
+    for (int64_t n = 0; n < columns; n++)                                                                     \
+        for (int64_t i = 0; i < (units); i++)                                                                 \
+            to[QK_WEIGHT_PLACE(k + i, n, nv, steps)] = (qk_packed)(from[i * down + n * (across)] - zero);
+        if (QK_KU * sizeof(*to) == 4 && sizeof(*to) == 1 && down == 1 && units == QK_KU && (zero & 127) == 0)
+            for (int64_t n = 0; n < columns; n++) {
+                uint32_t four;
+                memcpy(&four, from + n * across, 4);
+                four ^= (uint32_t)zero * 0x01010101u; /* minus 128 in every byte */
+                memcpy(to + QK_WEIGHT_PLACE(k, n, nv, steps), &four, 4);
+            }
+        else if (across == 1 && units == QK_KU)
+            QK_PACK_STEP(QK_KU, 1)
+        else
+            QK_PACK_STEP(units, across)
+#undef QK_PACK_STEP
+    }
+}
+
 static void qk_run_pack(const qk_pack_step *p, const qk_memory *m)
 {
     const int64_t vectors = (p->columns + 15) / 16, panels = (vectors + QK_NV - 1) / QK_NV;
@@ -308,25 +368,12 @@ static void qk_run_pack(const qk_pack_step *p, const qk_memory *m)
     for (int64_t group = 0; group < p->groups; group++) {
         const uint8_t *in = m->arena + p->source + group * p->in_group;
         int32_t *bias = (int32_t *)(m->arena + p->bias) + group * vectors * 16;
-        memset(bias, 0, (size_t)vectors * 64);
         for (int64_t q = 0, v = 0; q < panels; q++) {
             const int64_t nv = narrow + (q < wide);
+            const int64_t left = p->columns - v * 16;
             uint8_t *panel = m->arena + p->weight + group * p->weight_group + v * steps * 64;
-            for (int64_t k = 0; k < steps * QK_KU; k++) {
-                for (int64_t n = 0; n < nv * 16; n++) {
-                    const int64_t column = v * 16 + n;
-                    const int inside = k < p->k && column < p->columns;
-                    const int32_t x =
-                        inside ? in[k * p->stride_k + column * p->stride_n] - (int32_t)p->zero : 0;
-                    const int64_t at = QK_WEIGHT_PLACE(k, n, nv, steps);
-#if QK_WEIGHT_BYTES == 1
-                    ((int8_t *)panel)[at] = (int8_t)x;
-#else
-                    ((int16_t *)panel)[at] = (int16_t)x;
-#endif
-                    bias[column] -= (int32_t)p->comp * x;
-                }
-            }
+            qk_pack_panel(p, in + v * 16 * p->stride_n, (qk_packed *)panel, nv, left < nv * 16 ? left : nv * 16);
+            qk_pack_bias((int32_t)p->comp, panel, nv, steps, bias + v * 16);
             v += nv;
         }
     }

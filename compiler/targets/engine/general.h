@@ -161,12 +161,16 @@ static void qk_run_gather(const qk_gather_step *g, const qk_memory *m)
     const int64_t *offset = (const int64_t *)(m->blob + g->offsets);
     const uint8_t *from = m->arena + g->source;
     uint8_t *out = m->arena + g->out;
-    if (g->bytes == 1)
-        for (int64_t i = 0; i < g->count; i++)
-            out[i] = from[offset[i]];
-    else
-        for (int64_t i = 0; i < g->count; i++)
-            memcpy(out + i * g->bytes, from + offset[i], (size_t)g->bytes);
+#define QK_GATHER_RUNS(size)                   \
+    for (int64_t i = 0; i < g->count; i++)     \
+        memcpy(out + i * (size), from + offset[i], (size_t)(size));
+    switch (g->bytes) {
+    case 1: QK_GATHER_RUNS(1) break;
+    case 2: QK_GATHER_RUNS(2) break;
+    case 4: QK_GATHER_RUNS(4) break;
+    default: QK_GATHER_RUNS(g->bytes)
+    }
+#undef QK_GATHER_RUNS
 }
 
 static void qk_run_take(const qk_take_step *t, const qk_memory *m)

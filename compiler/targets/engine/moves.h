@@ -2,64 +2,119 @@
 #include "step.h"
 
 #define QK_POOL_CHANNELS 256
+#define QK_POOL_LANES 32 /* channels of a pass: bytes beyond the last one are read, not written */
+#define QK_POOL_TAPS 256 /* whose sums of bytes fit in 16 bits */
+
+/* Taps of the window of one output that lie within the input, along one axis. */
+typedef struct {
+    int64_t first, count;
+} qk_inside;
+
+static inline qk_inside qk_taps_inside(int64_t start, int64_t dilation, int64_t kernel, int64_t size)
+{
+    const int64_t first = start < 0 ? (-start + dilation - 1) / dilation : 0;
+    const int64_t behind = start >= size ? 0 : (size - 1 - start) / dilation + 1;
+    const int64_t last = behind < kernel ? behind : kernel;
+    const qk_inside taps = {first, last > first ? last - first : 0};
+    return taps;
+}
+
+/* (sum - taps * zero) * factor / count, to zero. Doubles hold numerators below 2^52, and the quotient
+ * is too far from an integer to become one. */
+static inline void qk_average(const qk_pool_step *p, int32_t *sums, int64_t taps, int64_t n)
+{
+    const int64_t count = p->count ? p->count : taps > 0 ? taps : 1, away = taps * p->zero;
+    const int64_t factor = p->factor < 0 ? -p->factor : p->factor;
+    if (away > -((int64_t)1 << 30) && away < (int64_t)1 << 30 && factor < 1 << 20) {
+        const double times = (double)p->factor, by = (double)count, less = (double)away;
+        for (int64_t i = 0; i < n; i++)
+            sums[i] = (int32_t)(((double)sums[i] - less) * times / by);
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            sums[i] = (int32_t)((sums[i] - away) * p->factor / count);
+    }
+}
+
+/* change for every tap and channel; x points to the channels of a tap. */
+#define QK_POOL_WINDOW(type, change)                                                                              \
+    for (int64_t r = 0; r < rows; r++)                                                                            \
+        for (int64_t s = 0; s < columns; s++) {                                                                   \
+            const type *x = (const type *)(in + r * p->dilation_y * p->in_row + s * p->dilation_x * p->in_pixel); \
+            for (int64_t i = 0; i < n; i++)                                                                       \
+                change;                                                                                           \
+        }
+
+/* One output of up to QK_POOL_CHANNELS channels of bytes, a fixed number of lanes at a time. */
+static void qk_pool_bytes(const qk_pool_step *p, const uint8_t *from, int64_t rows, int64_t columns, uint8_t *out,
+                          int64_t channels)
+{
+    const int64_t n = QK_POOL_LANES;
+    for (int64_t first = 0; first < channels; first += n) {
+        const int64_t kept = channels - first < n ? channels - first : n;
+        const uint8_t *in = from + first;
+        if (p->how == QK_POOL_MAX) {
+            uint8_t most[QK_POOL_LANES] = {0};
+            QK_POOL_WINDOW(uint8_t, most[i] = x[i] > most[i] ? x[i] : most[i])
+            memcpy(out + first, most, (size_t)kept);
+        } else {
+            uint16_t total[QK_POOL_LANES] = {0};
+            int32_t sums[QK_POOL_LANES];
+            QK_POOL_WINDOW(uint8_t, total[i] = (uint16_t)(total[i] + x[i]))
+            for (int64_t i = 0; i < n; i++)
+                sums[i] = total[i];
+            qk_average(p, sums, rows * columns, n);
+            memcpy(out + 4 * first, sums, 4 * (size_t)kept);
+        }
+    }
+}
+
+/* The same for any type, and for any number of taps. */
+static void qk_pool_any(const qk_pool_step *p, const uint8_t *in, int64_t rows, int64_t columns, uint8_t *out,
+                        int64_t n)
+{
+    const int maximum = p->how == QK_POOL_MAX;
+    int32_t acc[QK_POOL_CHANNELS];
+    for (int64_t i = 0; i < n; i++)
+        acc[i] = maximum ? INT32_MIN : 0;
+#define QK_POOL_TYPE(type) QK_POOL_WINDOW(type, acc[i] = !maximum ? acc[i] + x[i] : x[i] > acc[i] ? x[i] : acc[i])
+    if (p->type == QK_U8)
+        QK_POOL_TYPE(uint8_t)
+    else if (p->type == QK_S16)
+        QK_POOL_TYPE(int16_t)
+    else
+        QK_POOL_TYPE(int32_t)
+#undef QK_POOL_TYPE
+    if (!maximum)
+        qk_average(p, acc, rows * columns, n);
+    if (!maximum || p->type == QK_S32)
+        memcpy(out, acc, 4 * (size_t)n);
+    else
+        for (int64_t i = 0; i < n; i++)
+            if (p->type == QK_U8)
+                out[i] = (uint8_t)acc[i];
+            else
+                ((int16_t *)out)[i] = (int16_t)acc[i];
+}
+#undef QK_POOL_WINDOW
 
 static void qk_run_pool(const qk_pool_step *p, const qk_memory *m)
 {
-    const int64_t size = p->type == QK_U8 ? 1 : p->type == QK_S16 ? 2 : 4;
-    const int maximum = p->how == QK_POOL_MAX;
-    int32_t acc[QK_POOL_CHANNELS];
-
+    const int64_t size = qk_size_of(p->type), out_size = p->how == QK_POOL_MAX ? size : 4;
+    const int bytes = p->type == QK_U8 && p->kernel_y * p->kernel_x <= QK_POOL_TAPS;
     for (int64_t y = 0; y < p->height; y++)
-        for (int64_t x = 0; x < p->width; x++)
+        for (int64_t x = 0; x < p->width; x++) {
+            const int64_t iy = y * p->stride_y - p->top, ix = x * p->stride_x - p->left;
+            const qk_inside down = qk_taps_inside(iy, p->dilation_y, p->kernel_y, p->in_height);
+            const qk_inside across = qk_taps_inside(ix, p->dilation_x, p->kernel_x, p->in_width);
+            const uint8_t *in = m->arena + p->source + (iy + down.first * p->dilation_y) * p->in_row +
+                                (ix + across.first * p->dilation_x) * p->in_pixel;
+            uint8_t *out = m->arena + p->out + y * p->out_row + x * p->out_pixel;
             for (int64_t first = 0; first < p->channels; first += QK_POOL_CHANNELS) {
-                const int64_t left = p->channels - first;
-                const int64_t n = left < QK_POOL_CHANNELS ? left : QK_POOL_CHANNELS;
-                int64_t taps = 0;
-                for (int64_t i = 0; i < n; i++)
-                    acc[i] = maximum ? INT32_MIN : 0;
-                for (int64_t r = 0; r < p->kernel_y; r++) {
-                    const int64_t iy = y * p->stride_y + r * p->dilation_y - p->top;
-                    if (iy < 0 || iy >= p->in_height)
-                        continue;
-                    for (int64_t s = 0; s < p->kernel_x; s++) {
-                        const int64_t ix = x * p->stride_x + s * p->dilation_x - p->left;
-                        if (ix < 0 || ix >= p->in_width)
-                            continue;
-                        const uint8_t *in = m->arena + p->source + iy * p->in_row + ix * p->in_pixel + first * size;
-                        const int16_t *in16 = (const int16_t *)in;
-                        const int32_t *in32 = (const int32_t *)in;
-                        taps++;
-#define QK_POOL_LOOP(value)                                   \
-    for (int64_t i = 0; i < n; i++) {                         \
-        const int32_t v = value;                              \
-        acc[i] = !maximum ? acc[i] + v : v > acc[i] ? v : acc[i]; \
-    }
-                        if (p->type == QK_U8)
-                            QK_POOL_LOOP(in[i])
-                        else if (p->type == QK_S16)
-                            QK_POOL_LOOP(in16[i])
-                        else
-                            QK_POOL_LOOP(in32[i])
-#undef QK_POOL_LOOP
-                    }
-                }
-                uint8_t *out = m->arena + p->out + y * p->out_row + x * p->out_pixel;
-                if (maximum) {
-                    for (int64_t i = 0; i < n; i++) {
-                        if (p->type == QK_U8)
-                            out[first + i] = (uint8_t)acc[i];
-                        else if (p->type == QK_S16)
-                            ((int16_t *)out)[first + i] = (int16_t)acc[i];
-                        else
-                            ((int32_t *)out)[first + i] = acc[i];
-                    }
-                } else {
-                    const int64_t count = p->count ? p->count : taps > 0 ? taps : 1;
-                    for (int64_t i = 0; i < n; i++)
-                        ((int32_t *)out)[first + i] =
-                            (int32_t)(((int64_t)acc[i] - taps * p->zero) * p->factor / count);
-                }
+                const int64_t left = p->channels - first, n = left < QK_POOL_CHANNELS ? left : QK_POOL_CHANNELS;
+                (bytes ? qk_pool_bytes : qk_pool_any)(p, in + first * size, down.count, across.count,
+                                                      out + first * out_size, n);
             }
+        }
 }
 
 static void qk_run_copy(const qk_copy_step *c, const qk_memory *m)

@@ -236,6 +236,8 @@ class Emitter:
         if loops[-1][1] == (item, item):
             run *= loops[-1][0]
             loops = loops[:-1]
+        elif len(loops) > 1 and loops[-1][0] < loops[-2][0]:
+            loops[-2:] = loops[:-3:-1]  # the longer one inside
         loops = [(1, (0, 0))] * (6 - len(loops)) + loops
         fields: dict[str, Any] = {}
         for axis, (size, (si, so)) in enumerate(loops[-6:]):
@@ -297,6 +299,8 @@ class Emitter:
             axis[1] = 1
         order = range(len(item.shape))
         loops = merged_axes(tuple(item.shape[a] for a in order), [given, view.strides, tuple(axis)])
+        if len(loops) == 2:  # the colours of an image without a border
+            loops.insert(1, (1, (0, 0, 0)))
         loops = [(1, (0, 0, 0))] * (3 - len(loops)) + loops
         planes, rows, items = loops[-3:]
         if len(loops) > 3 or (any(axis) and (rows[1][2] or items[1][2] or not planes[1][2])):

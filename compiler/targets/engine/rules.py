@@ -260,7 +260,8 @@ def _made_by(planner: Planner, value: FlowValue, name: str) -> Step | None:
 
 
 def _moved(planner: Planner, step: Step, data: Item, view: View) -> bool:
-    planner.define(step, Item(view.shape, data.low, data.high, view=view))
+    item = planner.define(step, Item(view.shape, data.low, data.high, view=view))
+    item.image_layout = data.image_layout
     return True
 
 
@@ -270,14 +271,27 @@ def _source(planner: Planner, data: Item) -> View | None:
 
 @rule("reshape", "squeeze", "expand_dims", "nn.batch_flatten", "reshape_like")
 def reshape(planner: Planner, step: Step, args: list[Item]) -> bool:
-    """Another shape of the same memory, or of a copy in row-major order."""
+    """Another shape of the same memory, or of a copy in the order that its readers want."""
     view = _source(planner, args[0])
     if view is None:
         return False
     shape = step.results[0].type.concrete_shape
-    made = view.reshaped(shape) or planner.emitter.contiguous(view).reshaped(shape)
-    assert made is not None
-    return _moved(planner, step, args[0], made)
+    made = view.reshaped(shape)
+    if made is not None:
+        return _moved(planner, step, args[0], made)
+    storage = view.buffer.type, view.buffer.zero
+    item = planner.define(step, Item(shape, args[0].low, args[0].high, stored=storage))
+    item.image_layout = args[0].image_layout
+    item.view = planner.emitter.allocate(item)
+    target = item.view.reshaped(view.shape)
+    if target is None:
+        item.border = None
+        order = tuple(range(len(shape)))
+        item.view = planner.emitter.bordered(storage, shape, order, [(0, 0)] * len(shape), 0)
+        target = item.view.reshaped(view.shape)
+        assert target is not None
+    planner.emitter.copy(view, target)
+    return True
 
 
 @rule("transpose")
@@ -328,7 +342,8 @@ def split(planner: Planner, step: Step, args: list[Item]) -> bool:
     for index, shape in enumerate(shapes):
         part = view.sliced(axis, start, start + shape[axis])
         start += shape[axis]
-        planner.define(step, Item(part.shape, args[0].low, args[0].high, view=part), index)
+        item = planner.define(step, Item(part.shape, args[0].low, args[0].high, view=part), index)
+        item.image_layout = args[0].image_layout
     return True
 
 

@@ -595,6 +595,58 @@ def test_tables_of_256_entries(dtype: str, entries: str, size: int) -> None:
     assert agree(relay.module(looked), x).host_steps == 0
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    channels=st.integers(1, 70),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 4)),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 2)),
+    pads=st.tuples(*[st.integers(0, 1)] * 4),
+    included=st.booleans(),
+    dtype=st.sampled_from(["uint8", "int8"]),
+    layout=st.sampled_from(["NCHW", "NHWC"]),
+)
+def test_pools_of_any_geometry(
+    seed: int,
+    channels: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: tuple[int, int, int, int],
+    included: bool,
+    dtype: str,
+    layout: str,
+) -> None:
+    rng, op = np.random.default_rng(seed), relay.op
+    pads = tuple(min(p, kernel[i % 2] - 1) for i, p in enumerate(pads))
+    shape = [1, channels, 6, 7] if layout == "NCHW" else [1, 6, 7, channels]
+    x = relay.var("x", tuple(shape), dtype)
+    window = {"pool_size": kernel, "strides": strides, "padding": pads, "layout": layout}
+    most = op.nn.max_pool2d(x, **window)
+    wide = op.cast(x, dtype="int32")
+    mean = op.nn.avg_pool2d(wide, count_include_pad=included, **window)
+    results = relay.Tuple((most, mean, op.nn.max_pool2d(op.multiply(wide, wide), **window)))
+    agree(relay.module(results), drawn(rng, tuple(shape), dtype, seed % 3 == 0))
+
+
+def test_means_of_more_taps_than_sixteen_bits_hold() -> None:
+    x = relay.var("x", (1, 33, 17, 16), "uint8")
+    mean = relay.op.nn.global_avg_pool2d(relay.op.cast(x, dtype="int32"))
+    agree(relay.module(mean), np.full((1, 33, 17, 16), 255, np.uint8))
+
+
+@pytest.mark.parametrize("groups", [2, 5])
+def test_channels_are_shuffled_in_the_order_of_images(groups: int) -> None:
+    op, rng = relay.op, np.random.default_rng(groups)
+    x = relay.var("x", (1, 10, 6, 7), "int8")
+    weight = relay.const(drawn(rng, (10, 10, 3, 3), "int8", False))
+    made = requantized(op.nn.conv2d(x, weight, padding=1, out_dtype="int32"), 10, 1, rng)
+    apart = op.reshape(made, newshape=(1, groups, 10 // groups, 6, 7))
+    mixed = op.reshape(op.transpose(apart, axes=(0, 2, 1, 3, 4)), newshape=(1, 10, 6, 7))
+    last = op.nn.conv2d(op.cast(mixed, dtype="int8"), weight, padding=1, out_dtype="int32")
+    executor = agree(relay.module(last), drawn(rng, (1, 10, 6, 7), "int8", False))
+    assert sum(step.kind == "copy" for step in executor.steps) <= 2  # the shuffle, the output
+
+
 def test_long_chains_are_planned_without_recursion() -> None:
     x = relay.var("x", (1, 4), "int8")
     made: Expr = relay.op.cast(x, dtype="int32")
