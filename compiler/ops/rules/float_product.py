@@ -94,25 +94,23 @@ def _near_ties(
     """(channels, levels k of ``steps``): the levels that rounding to float32 may move."""
     halves = steps - 0.5
     margin = _MARGIN if int(multiplier.max(initial=0)) > EXACT else _MARGIN / 2
-    with np.errstate(divide="ignore"):
-        inverse = 1 / np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32))
     rows: list[Ints] = []
     levels: list[Ints] = []
     count = max(_AT_ONCE // max(halves.size, 1), 1)
-    for start in range(0, multiplier.size, count):
-        part = slice(start, start + count)
-        u = halves * inverse[part, None]
-        with np.errstate(invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # a factor of 0 is never near a tie
+        inverse = 1 / np.ldexp(multiplier.astype(np.float64), -shift.astype(np.int32))
+        for start in range(0, multiplier.size, count):
+            u = halves * inverse[start : start + count, None]
             distance = np.rint(u)
             distance -= u
-        np.abs(distance, out=distance)
-        np.abs(u, out=u)
-        u += 1
-        u *= margin
-        # Of one axis: that of two takes ten times as long.
-        row, column = np.divmod(np.flatnonzero(distance <= u), halves.size)
-        rows.append(row + start)
-        levels.append(steps[column])
+            np.abs(distance, out=distance)
+            np.abs(u, out=u)
+            u += 1
+            u *= margin
+            # Of one axis: that of two takes ten times as long.
+            row, column = np.divmod(np.flatnonzero(distance <= u), halves.size)
+            rows.append(row + start)
+            levels.append(steps[column])
     empty = [np.zeros(0, np.int64)]
     row, level = np.concatenate(rows or empty), np.concatenate(levels or empty)
     u = (level - 0.5) * inverse[row]

@@ -44,9 +44,8 @@ def _sums(weight: Array, data: Item) -> tuple[Array, Array, bool]:
     Args:
         weight: [channels, products of one sum].
     """
-    wide = weight.astype(np.int64)
-    positive = np.where(wide > 0, wide, 0).sum(axis=1)
-    negative = np.where(wide < 0, wide, 0).sum(axis=1)
+    positive = np.maximum(weight, 0).sum(axis=1, dtype=np.int64)
+    negative = weight.sum(axis=1, dtype=np.int64) - positive
     low, high = min(data.low, 0), max(data.high, 0)
     most = int((positive - negative).max(initial=0)) * _FULL * 2
     return positive * low + negative * high, positive * high + negative * low, most < 1 << 30

@@ -156,8 +156,9 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
         return a.low >> params[0], a.high >> params[0]
     if op == "RESCALE":
         multiplier, shift, _ = params
-        ends = [rescaled(x, multiplier, shift) for x in (a.low, a.high)]
-        return min(e.min() for e in ends), max(e.max() for e in ends)
+        factors = set(zip(multiplier.tolist(), shift.tolist()))
+        ends = [rescaled(x, m, s) for x in (a.low, a.high) for m, s in factors]
+        return min(ends), max(ends)
     if op == "TO_EVEN":
         bits = params[0].tolist()
         return min(to_even(a.low, n) for n in bits), max(to_even(a.high, n) for n in bits)
@@ -197,16 +198,12 @@ def chain_bounds(op: str, args: Sequence[Item], params: tuple[Any, ...]) -> tupl
     return min(ends_of), max(ends_of)
 
 
-def rescaled(x: int, multiplier: Array, shift: Array) -> Any:
-    """floor(x * multiplier * 2^(shift - 31) + 1/2) of one x, exactly, an int a factor."""
-    made = []
-    for m, s in set(zip(multiplier.tolist(), shift.tolist())):
-        right = 31 - s
-        if right <= 0:
-            made.append((x * m) << -right)
-        else:
-            made.append((x * m + (1 << (right - 1))) >> right)
-    return np.array(made, object)
+def rescaled(x: int, multiplier: int, shift: int) -> int:
+    """floor(x * multiplier * 2^(shift - 31) + 1/2), exactly."""
+    right = 31 - shift
+    if right <= 0:
+        return (x * multiplier) << -right
+    return (x * multiplier + (1 << (right - 1))) >> right
 
 
 def to_even(x: int, bits: int) -> int:
