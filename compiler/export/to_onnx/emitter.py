@@ -46,8 +46,9 @@ class Emitter:
         return self.writer.constant(np.asarray(values, "int64"))
 
     def like(self, number: float, value: Value) -> str:
-        """A rank-0 constant in the dtype of a value."""
-        return self.writer.constant(np.asarray(number, value.type.dtype))
+        """A rank-0 constant in the dtype of a value; infinite where that holds no such number."""
+        with np.errstate(over="ignore"):
+            return self.writer.constant(np.asarray(number, value.type.dtype))
 
     def refuse(self, step: Step, what: str, fix: str | None = None) -> OnnxExportError:
         """An error that names the call."""

@@ -204,7 +204,7 @@ def _pooled(planner: Planner, step: Step, args: list[Item]) -> bool:
 def lookup(planner: Planner, step: Step, args: list[Item]) -> bool:
     """A table of 256 entries over stored bytes."""
     data, table = args
-    view = planner.on_arena(data)
+    view = None if data.data is not None else planner.on_arena(data)
     if view is None:
         return False
     smallest = integer_range(step.args[0].type.dtype)[0]

@@ -174,10 +174,17 @@ def operator(node: Call, args: Sequence[Tensor]) -> Tensor:
         raise Unsupported(f"{name} has more than one result")
     if node.checked_type.num_elements > MOST_ELEMENTS:
         raise Unsupported(f"{name} has {node.checked_type.num_elements} elements")
+    dtype = node.tensor_type.dtype
+    if name == "concatenate":
+        (fields,) = args
+        return Tensor(np.concatenate([f.array for f in fields], axis=attrs.axis), dtype)
     if any(isinstance(arg, list) for arg in args):
         raise Unsupported(f"{name} reads a tuple")
-    dtype = node.tensor_type.dtype
     arrays = [arg.array for arg in args]
+    if name == "lookup":
+        return Tensor(
+            _each(lambda i: _entry(arrays[1], i - ends(args[0].dtype)[0]), arrays[0]), dtype
+        )
     if name in _ON_TENSORS:
         return Tensor(_ON_TENSORS[name](attrs, arrays, dtype), dtype)
     compute = _elementwise(name, attrs, args[0].dtype, dtype)
@@ -272,12 +279,68 @@ def _scaled_per_axis(attrs: Any, args: Sequence[Array], dtype: str) -> Array:
     return _each(lambda x, m, e: _scaled(x, m, e, dtype), data, *factors)
 
 
+def _entry(table: Array, place: int) -> Any:
+    """An entry of a table; indices outside mean its ends."""
+    return table[min(max(place, 0), len(table) - 1)]
+
+
+def _take(attrs: Any, args: Sequence[Array], dtype: str) -> Array:
+    data, indices = args
+    if attrs.mode != "clip" or attrs.batch_dims or data.ndim != 1:
+        raise Unsupported("take from more than a list")
+    return _each(lambda i: _entry(data, i), indices)
+
+
+def _row(array: Array, axis: int) -> Array:
+    """The rows along an axis, each as a list of Python's numbers."""
+    moved = np.moveaxis(array, axis, -1)
+    rows = np.empty(moved.shape[:-1], object)
+    for at in np.ndindex(*rows.shape):
+        rows[at] = list(moved[at])
+    return rows
+
+
+def _along(attrs: Any, data: Array, compute: Callable[[list[int]], int]) -> Array:
+    """One axis, reduced by a function of its elements."""
+    if not isinstance(attrs.axis, tuple) or len(attrs.axis) != 1 or attrs.exclude:
+        raise Unsupported("a reduction of other than one axis")
+    (axis,) = attrs.axis
+    reduced = _each(compute, _row(data, axis))
+    return np.expand_dims(reduced, axis) if attrs.keepdims else reduced
+
+
+def _reduction(compute: Callable[[list[int]], int]) -> Callable[[Any, Sequence[Array], str], Array]:
+    return lambda attrs, args, dtype: _along(attrs, args[0], compute)
+
+
+def _first(choose: Callable[..., int], attrs: Any, data: Array) -> Array:
+    """Where the largest or smallest element stands for the first time, or for the last."""
+
+    def place(row: list[int]) -> int:
+        wanted = choose(row)
+        places = [n for n, value in enumerate(row) if value == wanted]
+        return places[-1] if attrs.select_last_index else places[0]
+
+    return _along(attrs, data, place)
+
+
+def _summed(attrs: Any, args: Sequence[Array], dtype: str) -> Array:
+    return _along(attrs, args[0], lambda row: _sum(row, dtype))
+
+
 _ON_TENSORS: dict[str, Callable[[Any, Sequence[Array], str], Array]] = {
     "nn.dense": _dense,
     "nn.conv2d": _convolution,
     "nn.max_pool2d": _max_pool,
     "nn.global_avg_pool2d": _mean,
     "nn.batch_flatten": _flat,
+    "take": _take,
+    "max": _reduction(max),
+    "min": _reduction(min),
+    "argmax": lambda attrs, args, dtype: _first(max, attrs, args[0]),
+    "argmin": lambda attrs, args, dtype: _first(min, attrs, args[0]),
+    "sum": _summed,
+    "transpose": lambda attrs, args, dtype: np.transpose(args[0], attrs.axes),
     "fixed_point_multiply_per_axis": _scaled_per_axis,
 }
 
@@ -304,10 +367,12 @@ def _elementwise(name: str, attrs: Any, source: str, dtype: str) -> Callable[...
 _PLAIN: dict[str, Callable[..., Any]] = {
     "round": _half_away,
     "maximum": max,
+    "minimum": min,
     "annotation.stop_fusion": lambda a: a,
     "copy": lambda a: a,
     "nn.relu": lambda a: max(a, 0),
     "greater_equal": lambda a, b: a >= b,
+    "less": lambda a, b: a < b,
     "where": lambda condition, a, b: a if condition else b,
 }
 

@@ -81,15 +81,17 @@ def _from_float(source: Value, dtype: str, grid: GridEmitter) -> Carried:
 def _integral_bounds(value: Value) -> tuple[int, int] | None:
     """Bounds of a float value that clip(round(x)) or round(clip(x)) made integral.
 
-    A zero point added behind them is part of the bounds.
+    A zero point added behind them is part of the bounds, which are as the float dtype holds them.
     """
+    kind, exact = np.dtype(value.type.dtype), 1 << np.finfo(value.type.dtype).nmant
     bounds: tuple[float, float] | None = None
     rounded = False
     moved = 0.0
     while value.producer is not None:
         step = value.producer
         if step.name == "clip" and bounds is None:
-            bounds = (float(step.attrs.a_min), float(step.attrs.a_max))
+            with np.errstate(over="ignore"):
+                bounds = tuple(float(kind.type(b)) for b in (step.attrs.a_min, step.attrs.a_max))
         elif step.name in ("round", "round_even", "floor", "ceil", "trunc"):
             rounded = True
         elif step.name == "add" and bounds is None and not rounded:
@@ -104,7 +106,7 @@ def _integral_bounds(value: Value) -> tuple[int, int] | None:
         value = step.args[0]
     if not rounded or bounds is None or not all(map(math.isfinite, bounds)):
         return None
-    if any(b != int(b) for b in bounds):
+    if any(b != int(b) for b in bounds) or (moved and max(map(abs, bounds)) + abs(moved) > exact):
         return None
     return int(bounds[0] + moved), int(bounds[1] + moved)
 

@@ -27,7 +27,7 @@ class Factor:
     """x → round(x * multiplier * 2^-shift), per channel.
 
     Ties go "up" toward plus infinity, "away" from zero or to the "even" neighbour. Both arrays have
-    one shape, which broadcasts against the tensor; multipliers lie in [0, 2^31).
+    one shape, which broadcasts against the tensor; multipliers lie in [-2^31, 2^31).
     """
 
     multiplier: Ints
@@ -89,7 +89,7 @@ class Factor:
         _, exponents = np.frexp((self.multiplier & -self.multiplier).astype(np.float64))
         bits = self.shift - 1 - (exponents - 1)
         needed = np.left_shift(np.int64(1), np.clip(bits, 0, 62))
-        return bool(np.any((self.multiplier > 0) & (bits >= 0) & (needed <= magnitude)))
+        return bool(np.any((self.multiplier != 0) & (bits >= 0) & (needed <= magnitude)))
 
     def real(self) -> NDArray[np.float64]:
         """The factors as double, exactly."""
@@ -110,6 +110,8 @@ class FloatForm:
 def plain_product_holds(factor: Factor, x_low: Ints, x_high: Ints, low: int, high: int) -> bool:
     """True where Round(x * factor) in float32 is right; arguments of ``proven_float_form``."""
     multiplier, shift = factor.multiplier.reshape(-1), factor.shift.reshape(-1)
+    if multiplier.min(initial=0) < 0:
+        return False
     same = same_as_float_product(multiplier, shift, factor.ties, x_low, x_high, (low, high))
     return bool(same.all())
 

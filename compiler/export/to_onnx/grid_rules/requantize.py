@@ -72,7 +72,8 @@ def _requantized(value: Value, factor: Factor, step: Step, grid: GridEmitter) ->
     source = grid.carried(value)
     if source.magnitude * int(np.abs(factor.multiplier).max(initial=0)) >= 1 << 62:
         raise grid.refuse(step, f"its product leaves 64 bits for operands up to {source.magnitude}")
-    if source.clamp is None or source.clamp[0].carrier != "float32":
+    falling = factor.multiplier.min(initial=0) < 0  # f exchanges the limits
+    if falling or source.clamp is None or source.clamp[0].carrier != "float32":
         limits = factor.bounds(source.low, source.high)
         return _scaled(source, factor, _next_clip(step, *limits), step, grid)
     inner, low, high = source.clamp
@@ -121,7 +122,9 @@ def _scaled(
         # What comes from 8 bit kernels has its channels last.
         blocked = blocked and (source.product is not None or not grid.narrow_kernels)
         blocked = blocked and grid.blocked
-        form = proven_float_form(factor, x_low, x_high, *limits, prefer_round=blocked)
+        # No clip follows where a limit is an end of the definition: the form must not go beyond.
+        held = limits[0] - (limits[0] <= low), limits[1] + (limits[1] >= high)
+        form = proven_float_form(factor, x_low, x_high, *held, prefer_round=blocked)
     if form is not None:
         if blocked and not form.floor:
             name = rounded_in_layout(source.name, form, limits, step.result.type, grid)
@@ -250,7 +253,9 @@ def shifted_right(
         product = source.product.with_addend(np.asarray(addend))
         factors = source.product.with_addend(bits)
         if product is not None and factors is not None:
-            per_channel = np.broadcast_to(bits, product.channel_shape).reshape(-1)
+            shape = product.channel_shape
+            trailing = bits.reshape(bits.shape[-len(shape) :])
+            per_channel = np.broadcast_to(trailing, shape).reshape(-1)
             shrink = np.ldexp(1.0, -per_channel.astype("int32"))
             assert product.bias is not None
             weight = product.weight * shrink.reshape(-1, *([1] * (product.weight.ndim - 1)))

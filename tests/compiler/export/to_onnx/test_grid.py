@@ -160,6 +160,43 @@ def test_negative_multipliers_exchange_the_ends_of_the_bounds(signs: tuple[int, 
     assert_same_integers(module(x, dequantized(narrowed)), images(4, 1, 3, 8, 8))
 
 
+def test_ties_of_negative_multipliers_and_relus_before_them() -> None:
+    x = relay.var("x", (1, 2, 400), "int16")
+    m, e = constant([-(1 << 29) * 3, 1 << 30]), constant([-3, -7])
+    clipped = op.clip(x, a_min=-200, a_max=200)
+    values = np.tile(np.arange(-200, 200, dtype="int16"), (1, 2, 1))
+    for operand in (clipped, op.nn.relu(clipped)):
+        result = op.fixed_point_multiply_per_axis(operand, m, e, axis=1)
+        assert_same_integers(module(x, dequantized(result)), {"x": values})
+
+
+def test_a_float_factor_goes_no_further_than_the_definition() -> None:
+    """-128 * 2^-8 rounds up to 0; a factor next to 2^-8 would round to -1, and no clip follows."""
+    x = relay.var("x", (1, 2, 256), "int8")
+    wide = op.cast(x, dtype="int32")
+    both = op.concatenate((wide, op.add(wide, constant(1))), axis=2)
+    m, e = constant([1 << 30, 1671603599]), constant([-7, -30])
+    result = op.fixed_point_multiply_per_axis(both, m, e, axis=1)
+    values = np.tile(np.arange(-128, 128, dtype="int8"), (1, 2, 1))
+    assert_same_integers(module(x, dequantized(result)), {"x": values})
+
+
+def test_shifts_of_the_only_sample_are_no_shifts_of_channels() -> None:
+    x = relay.var("x", (1, 5), "int8")
+    total = op.nn.dense(x, constant(np.ones((4, 5)), "int8"), out_dtype="int32")
+    result = op.fixed_point_multiply_per_axis(total, constant([1 << 30]), constant([-8]), axis=0)
+    inputs = {"x": np.array([[-128, 127, 3, 90, 127]], "int8")}
+    assert_same_integers(module(x, dequantized(result)), inputs)
+
+
+def test_limits_of_a_float16_clip_are_those_that_float16_holds() -> None:
+    x = relay.var("x", (1, 5), "float16")
+    values = np.array([[np.inf, 65504, 40000, -np.inf, np.nan]], "float16")
+    for limit, dtype in ((1 << 20, "int32"), (32767, "int16"), (2049, "int16")):
+        held = op.cast(op.clip(op.round(x), a_min=-limit, a_max=limit), dtype=dtype)
+        assert_same_integers(module(x, dequantized(held)), {"x": values})
+
+
 def test_a_dead_channel_does_not_cost_the_others_their_form() -> None:
     """Bounds are known per channel: one that hardly moves has few places where it steps."""
     rng = np.random.default_rng(1)

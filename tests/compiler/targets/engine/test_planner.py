@@ -72,6 +72,11 @@ RESULTS: dict[str, tuple[Callable[[Expr], Expr], tuple[int, ...], str]] = {
     "factors wrap": (lambda x: op.nn.relu(scaled(x, (1 << 31) - 1, 3)), (1, 400), "int8"),
     "half of the last place wraps, int8": (lambda x: scaled(x, 1 << 30, -5), (400,), "int8"),
     "half of the last place wraps, uint8": (lambda x: scaled(x, 1 << 30, -6), (400,), "uint8"),
+    "a table of a constant": (
+        lambda x: op.lookup(op.clip(x, a_min=3, a_max=3), const(np.arange(256) - 300)),
+        (1, 8),
+        "int8",
+    ),
     # Limits, addends and halves that int32 or int64 does not hold.
     "limits above int32": (
         lambda x: op.clip(wide(x), a_min=float(1 << 40), a_max=float(1 << 41)),
