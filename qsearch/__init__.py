@@ -1,7 +1,9 @@
 """qsearch: search for the quantization of a model that keeps its accuracy, on integers only.
 
-Every public function lives in one module, and is published here by name. It is imported on first
-use, so that ``import qsearch`` stays cheap.
+``launch`` searches. ``quantize``, ``insight``, ``doctor``, ``diff``, ``verify``, ``export`` and
+``load`` work on one model or module; ``status``, ``trials``, ``best``, ``compare``, ``stop`` and
+``delete`` on stored studies. ``Client`` talks to a server. Every name is imported on first use, so
+that ``import qsearch`` stays cheap.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The compiler spread over processes: calibration and evaluation, with or without Ray."""
+"""Calibration and evaluation on many processes: messages, pools, datasets, metrics."""

@@ -1,1 +1,1 @@
-"""Writers of model files."""
+"""Writers of model files: ``to_onnx/`` writes grid, integer, QDQ and float ONNX."""

@@ -1,1 +1,1 @@
-"""Readers of model files."""
+"""Readers of model files: ``from_onnx/`` turns an ONNX file into an IRModule."""

@@ -1,1 +1,1 @@
-"""One pass, one file, Relay's name in snake case."""
+"""Graph passes: one file per pass, with Relay's name in snake case. README.md lists them."""

@@ -1,1 +1,1 @@
-"""Ways to run a module, a folder each."""
+"""Ways to run a module: ``reference`` (numpy), ``engine`` (kernels), ``c``, ``ort`` (ONNX)."""

@@ -1,1 +1,1 @@
-"""What is done with one model or one .qmod: quantize, analyse, look at, prove, sign, export."""
+"""Functions for one model or .qmod: quantize, analyse, draw, compare, run, prove, export."""

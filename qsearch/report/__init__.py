@@ -1,1 +1,1 @@
-"""A finished search as JSON."""
+"""What is shown of studies: rows (listing, view), report.json (build), HTML pages (page, html)."""

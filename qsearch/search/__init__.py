@@ -1,1 +1,1 @@
-"""The search loop: space, samplers, driver, finalize."""
+"""The search: launch and session run it, sampler proposes, driver runs trials, winner writes."""

@@ -1,1 +1,1 @@
-"""What outlives the process: our tables are the truth, artefacts are files named by sha256."""
+"""The store: SQL tables (models), queries per subject, migrations, artefact files by sha256."""

@@ -90,8 +90,10 @@ def rooms_of_a_trial(folder: Path) -> list[tuple[str, str]]:
 
 
 def walk_of_the_page() -> Iterator[str]:
-    """The rooms that the page names under "A trial's walk", in order."""
-    text = PAGE.read_text(encoding="utf-8").partition("## A trial's walk")[2].partition("\n## ")[0]
+    """The rooms that the page names under "The way of a trial", in order."""
+    text = (
+        PAGE.read_text(encoding="utf-8").partition("## The way of a trial")[2].partition("\n## ")[0]
+    )
     for line in text.splitlines():
         if found := re.match(r"\d+\. `([\w/]+\.py)`", line):
             yield found[1]
