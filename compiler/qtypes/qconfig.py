@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 from compiler.errors import legal_names
@@ -138,8 +139,7 @@ class QConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Every field as a plain JSON value."""
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {name: _plain(value) for name, value in found.items()}
+        return {name: _plain(getattr(self, name)) for name in _names_of(type(self))}
 
     def with_overrides(self, **overrides: Any) -> QConfig:
         """A copy with some fields changed, checked as a whole."""
@@ -245,8 +245,13 @@ _CALIBRATION_FIELDS = (
 )
 
 
+@lru_cache
+def _names_of(cls: type[QConfig]) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls))
+
+
 def _check_names(cls: type[QConfig], names: Iterable[str]) -> None:
-    legal = [f.name for f in dataclasses.fields(cls)]
+    legal = _names_of(cls)
     for name in names:
         if name not in legal:
             raise UnknownConfigKeyError(

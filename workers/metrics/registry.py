@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
@@ -102,14 +103,25 @@ def measure(name: str) -> Measure:
 
 def by_option(option: str) -> Measure:
     """The measure behind a word of ``--metric`` or ``--minimize``; a user's metric is its own."""
-    return next((m for m in known_measures() if m.option == option), Measure(option, option))
+    _register_all()
+    return _by_option(tuple(measures.names())).get(option) or Measure(option, option)
 
 
 def known_measures() -> tuple[Measure, ...]:
     """Every registered measure in the order in which they are listed: accuracies, then costs."""
     _register_all()
-    found = (measures.require(name) for name in measures.names())
-    return tuple(sorted(found, key=lambda m: m.place))
+    return _in_order(tuple(measures.names()))
+
+
+# Drivers ask several times for every trial.
+@lru_cache(maxsize=1)
+def _in_order(names: tuple[str, ...]) -> tuple[Measure, ...]:
+    return tuple(sorted(map(measures.require, names), key=lambda m: m.place))
+
+
+@lru_cache(maxsize=1)
+def _by_option(names: tuple[str, ...]) -> Mapping[str, Measure]:
+    return {m.option: m for m in reversed(_in_order(names))}
 
 
 def metric_options() -> tuple[str, ...]:
