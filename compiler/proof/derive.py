@@ -16,6 +16,7 @@ import numpy as np
 
 from compiler.errors import CompilerError
 from compiler.ir.blob import ModuleBlob
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.proof.dtypes import check_dtypes, count_values
 from compiler.proof.finding import Finding
@@ -141,6 +142,7 @@ def derive(mod: IRModule, samples: Sequence[Sample], compiled: bool = False) -> 
     return _tested(proof, mod, bounds, samples, compiled)
 
 
+@collector_rests
 def derive_static(mod: IRModule) -> Proof:
     """What holds for every input: dtypes and ranges, without running anything.
 

@@ -82,6 +82,7 @@ class Candidate:
         return module_cost(self.simulated, self.context.qconfig)
 
 
+@collector_rests
 def mark(
     mod: IRModule,
     qconfig: QConfig,

@@ -9,9 +9,11 @@ from compiler.export.to_onnx.emitter import Emitter, emit_step
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.ir.dataflow import Dataflow, dataflow, flatten_function
 from compiler.ir.expr import Function
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 
 
+@collector_rests
 def to_onnx(mod: IRModule, function: str | Function = "main") -> onnx.ModelProto:
     """A function as an ONNX model (opset 17) that computes the same.
 

@@ -28,11 +28,13 @@ from compiler.export.to_onnx.grid_emitter import Carried, FToGrid, GridEmitter
 from compiler.export.to_onnx.grid_rules.cast import to_float
 from compiler.export.to_onnx.grid_rules.elementwise import COMPARISONS, compare
 from compiler.ir.dataflow import Step, dataflow
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
 from compiler.ops.number_format import integer_range
 
 
+@collector_rests
 def to_grid_onnx(
     mod: IRModule, function: str = "main", narrow_kernels: bool = False
 ) -> onnx.ModelProto:

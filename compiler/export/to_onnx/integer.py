@@ -22,10 +22,12 @@ from compiler.export.to_onnx.float_model import write_outputs
 from compiler.export.to_onnx.graph_writer import GraphWriter
 from compiler.export.to_onnx.integer_emitter import FToInteger, IntegerEmitter
 from compiler.ir.dataflow import Step, dataflow
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_integer
 
 
+@collector_rests
 def to_integer_onnx(mod: IRModule, function: str = "main") -> onnx.ModelProto:
     """Export a realised module, partitioned or not, with its integers as they are.
 

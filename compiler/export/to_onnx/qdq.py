@@ -27,6 +27,7 @@ from compiler.export.to_onnx.grid import emit_integers
 from compiler.export.to_onnx.grid_emitter import Carried
 from compiler.export.to_onnx.qdq_emitter import RUNTIMES, FToQdq, QdqEmitter
 from compiler.ir.dataflow import Step, dataflow
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import is_float, is_integer
 from compiler.ops.number_format import integer_range
@@ -52,6 +53,7 @@ class QdqExport:
     float_ops: dict[str, int]
 
 
+@collector_rests
 def to_qdq_onnx(
     mod: IRModule, runtime: str = "onnxruntime", reduce_range: bool = False, function: str = "main"
 ) -> QdqExport:

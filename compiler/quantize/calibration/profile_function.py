@@ -18,6 +18,7 @@ import numpy as np
 from compiler.errors import InternalQuantizeError
 from compiler.ir.analysis import free_vars, post_order
 from compiler.ir.expr import Call, Constant, Expr, Function, Tuple, describe, is_op_call
+from compiler.ir.garbage import collector_rests
 from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.rebuild import with_operands
@@ -37,6 +38,7 @@ _NEAR = 16.0
 """Softmax makes less than 2e-7 of what lies further below the largest: masked scores, mostly."""
 
 
+@collector_rests
 def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[IRModule, PointMap]:
     """Module whose main returns the distinct measured tensors, and the tensor of each point.
 
@@ -51,6 +53,7 @@ def profile_function(annotated: IRModule, *, simulated: bool = False) -> tuple[I
     return _returning(main, tensors), points
 
 
+@collector_rests
 def whole_profile(annotated: IRModule) -> tuple[IRModule, PointMap]:
     """``profile_function`` with the result of the network in front of the measured tensors."""
     main: Function = annotated["main"]

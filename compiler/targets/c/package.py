@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import CodegenError
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.lir.nodes import PrimFunc
 from compiler.targets.c.arithmetic import Arithmetic
@@ -80,6 +81,7 @@ class CPackage:
         return paths
 
 
+@collector_rests
 def c_package(
     mod: IRModule,
     name: str,

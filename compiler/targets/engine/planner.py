@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from compiler.errors import CodegenError
 from compiler.ir.dataflow import Dataflow, Form, Step, flatten_function
 from compiler.ir.dataflow import Value as FlowValue
+from compiler.ir.garbage import collector_rests
 from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType
 from compiler.ops.number_format import integer_range, storage_dtype
@@ -66,6 +67,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+@collector_rests
 def plan_function(mod: IRModule, function: str, library: Library) -> Plan:
     """The step table of one function; the functions that it calls are inlined.
 
