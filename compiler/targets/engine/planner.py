@@ -22,7 +22,8 @@ from compiler.ir.module import IRModule
 from compiler.ir.ty import TupleType
 from compiler.ops.number_format import integer_range, storage_dtype
 from compiler.ops.rules.numpy_compute import FNumpyCompute
-from compiler.targets.engine.elementwise import emit_program, scaled_epilogue
+from compiler.targets.engine.elementwise import emit_program
+from compiler.targets.engine.epilogue import scaled_epilogue
 from compiler.targets.engine.library import Library
 from compiler.targets.engine.plan import Emitter, Plan
 from compiler.targets.engine.transposed import transposed

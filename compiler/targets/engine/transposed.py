@@ -9,17 +9,22 @@ multiplied, and no memory holds the zeros.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from math import gcd
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.dataflow import Step
 from compiler.ir.dataflow import Value as FlowValue
 from compiler.ops.nn.window import extent
 from compiler.ops.transform.strided_slice import slices_of
+from compiler.targets.engine.views import View
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +167,27 @@ def _spread(
     if whole.results[0].type.concrete_shape != (n, c, h * strides[0], w * strides[1]):
         return None
     return data, strides, cut
+
+
+def convolutions_of(
+    spread: Transposed, attrs: Any, weight: Array, source: View, target: View
+) -> Iterator[tuple[Any, Array, View, View]]:
+    """Attributes, weight, source and target of the convolutions of a transposed one.
+
+    Args:
+        source: batch, rows, columns, channels, with ``spread.padding()`` around them.
+        target: of the whole result, in the same order.
+    """
+    top, left, _, _ = spread.padding()
+    rows, columns = spread.rows, spread.columns
+    for (y, row), (x, column) in product(enumerate(rows.phases()), enumerate(columns.phases())):
+        taps = weight[:, :, row.taps][:, :, :, column.taps]
+        if not taps.size:
+            taps = np.zeros_like(weight[:, :, :1, :1])
+        offset = source.offset + (top + row.offset) * source.strides[1]
+        offset += (left + column.offset) * source.strides[2]
+        corner = View(source.buffer, offset, source.shape, source.strides)
+        made = target.sliced(1, y, target.shape[1], rows.stride)
+        made = made.sliced(2, x, target.shape[2], columns.stride)
+        how = replace(attrs, strides=(1, 1), dilation=(row.step, column.step))
+        yield how, taps, corner, made

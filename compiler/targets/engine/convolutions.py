@@ -1,0 +1,207 @@
+"""Convolutions: depthwise, by runs of a window, and transposed ones by phases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.ir.dataflow import Step
+from compiler.ops.nn.conv2d_transpose import turned_kernel
+from compiler.targets.engine.epilogue import put_epilogue
+from compiler.targets.engine.layouts import MOST_IMAGES, channels_last
+from compiler.targets.engine.packing import (
+    pack_depthwise,
+    rows_together,
+)
+from compiler.targets.engine.plan import Address
+from compiler.targets.engine.planner import Planner, rule
+from compiler.targets.engine.products import (
+    byte_parts,
+    settle_parts,
+    waiting,
+    weights_fit,
+    write_product,
+    zero_term,
+)
+from compiler.targets.engine.transposed import convolutions_of, transposed
+from compiler.targets.engine.values import Epilogue, Item, Product
+from compiler.targets.engine.views import View
+
+Array = NDArray[Any]
+
+
+_MOST_SEGMENTS = 1024
+_MOST_GROUPS = 1 << 16
+
+
+@rule("nn.conv2d", "nn.conv2d_transpose")
+def conv2d(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Depthwise ones by taps, all others as products over the runs of a window.
+
+    A transposed one is such a convolution for every place modulo its stride.
+    """
+    attrs: Any = step.attrs
+    data, kernel = args
+    spread = transposed(step)
+    if spread is not None:
+        data = planner.item(planner.root(spread.value))
+    layout, out_layout = attrs.data_layout, attrs.out_layout or attrs.data_layout
+    if kernel.data is None or data.data is not None or len(data.shape) != 4:
+        return False
+    if sorted(layout) != sorted("NCHW") or sorted(out_layout) != sorted("NCHW"):
+        return False
+    if sorted(attrs.kernel_layout) != sorted("OIHW"):
+        return False
+    turned = step.name == "nn.conv2d_transpose"
+    letters = "IOHW" if turned else "OIHW"
+    weight = kernel.data.transpose([attrs.kernel_layout.index(c) for c in letters])
+    weight = turned_kernel(weight, attrs.groups) if turned else weight
+    if not weights_fit(weight, data) or data.shape[layout.index("N")] > MOST_IMAGES:
+        return False
+    channels, inner, height, width = weight.shape
+    if height * width > _MOST_SEGMENTS:
+        return False
+    depthwise = inner == 1 and attrs.groups == channels and channels > 1
+    if attrs.groups > _MOST_GROUPS and not depthwise:
+        return False
+    flat = weight.reshape(channels, -1)
+    padding = attrs.padding if spread is None else spread.padding()
+
+    def product_of(part: Item) -> Item | None:
+        def emit(item: Item, epilogue: Epilogue, product: Product) -> View:
+            source = _bordered(planner, part, layout, padding)
+            source = source.permuted([layout.index(c) for c in "NHWC"])
+            out = planner.emitter.allocate(item, channels_last(out_layout))
+            target = out.permuted(channels_last(out_layout))
+            groups = 1 if depthwise else attrs.groups
+            write = _write_depthwise if depthwise else _write_convolution
+            whole = attrs, weight, source, target
+            for how, taps, one, made in convolutions_of(spread, *whole) if spread else [whole]:
+                bias = zero_term(planner, source, taps.reshape(channels, -1))
+                fields = put_epilogue(planner, epilogue, product, item, groups, bias)
+                write(planner, how, taps, one, made, fields)
+            return out
+
+        return waiting(planner, step, flat, part, out_layout.index("C"), emit, out_layout)
+
+    parts = [(factor, product_of(part)) for factor, part in byte_parts(planner, data)]
+    return settle_parts(planner, step, parts)
+
+
+def _bordered(planner: Planner, data: Item, layout: str, padding: Sequence[int]) -> View:
+    """The data with the border that the convolution reads, starting in its corner."""
+    top, left, bottom, right = padding
+    view = planner.materialise(data)
+    h, w, c = (layout.index(letter) for letter in "HWC")
+    need = {h: (top, bottom), w: (left, right)}
+    pads = [need.get(axis, (0, 0)) for axis in range(4)]
+    held = data.border
+    enough = not any(padding) or (
+        held is not None
+        and held[1] == 0
+        and all(b >= x and a >= y for (b, a), (x, y) in zip(held[0], pads))
+    )
+    if not enough or (view.shape[c] > 1 and view.strides[c] != 1):
+        order = tuple(layout.index(letter) for letter in "NHWC")
+        made = planner.emitter.bordered(
+            (view.buffer.type, view.buffer.zero), data.shape, order, pads, view.buffer.zero
+        )
+        planner.emitter.copy(view, made)
+        view = made
+    offset = view.offset - top * view.strides[h] - left * view.strides[w]
+    shape = list(view.shape)
+    shape[h] += top + bottom
+    shape[w] += left + right
+    return View(view.buffer, offset, tuple(shape), view.strides)
+
+
+def _images(source: View, target: View) -> list[tuple[View, View]]:
+    """Source and target of every image, without the batch axis."""
+
+    def image(view: View, number: int) -> View:
+        offset = view.offset + number * view.strides[0]
+        return View(view.buffer, offset, view.shape[1:], view.strides[1:])
+
+    return [(image(source, n), image(target, n)) for n in range(source.shape[0])]
+
+
+def _write_depthwise(
+    planner: Planner, attrs: Any, weight: Array, source: View, target: View, fields: dict[str, Any]
+) -> None:
+    emitter, library = planner.emitter, planner.library
+    channels, _, height, width = weight.shape
+    (sy, sx), (dy, dx) = attrs.strides, attrs.dilation
+    together = rows_together(height, sy, dy, target.shape[1], library)
+    lines = (together - 1) * sy + height
+    packed = pack_depthwise(weight[:, 0], sy, together, library)
+    fields["weight"] = emitter.put(packed)
+    columns = (target.shape[2] - 1) * sx + (width - 1) * dx + 1
+    for one, made in _images(source, target):
+        scratch = emitter.scratch(columns * -(-lines // library.k_unit) * 64)
+        emitter.step(
+            "depthwise",
+            [one.buffer],
+            [made.buffer, scratch],
+            macs=prod(made.shape) * height * width,
+            constants=packed.size,
+            source=Address(one.buffer, one.offset),
+            in_row=one.strides[0],
+            in_pixel=one.strides[1],
+            out=Address(made.buffer, made.offset),
+            out_row=made.strides[0],
+            out_pixel=made.strides[1],
+            height=made.shape[0],
+            width=made.shape[1],
+            channels=channels,
+            kernel_y=height,
+            kernel_x=width,
+            stride_y=sy,
+            stride_x=sx,
+            dilation_y=dy,
+            dilation_x=dx,
+            together=together,
+            scratch=Address(scratch),
+            **fields,
+        )
+
+
+def _write_convolution(
+    planner: Planner, attrs: Any, weight: Array, source: View, target: View, fields: dict[str, Any]
+) -> None:
+    channels, inner, height, width = weight.shape
+    groups = attrs.groups
+    (sy, sx), (dy, dx) = attrs.strides, attrs.dilation
+    taps = weight.transpose(0, 2, 3, 1)
+    # The taps of a window's row lie one behind the other: one run of bytes.
+    joined = dx == 1 and source.strides[2] == inner and groups == 1
+    runs = taps.reshape(channels, height, width * inner)
+    if not joined:
+        runs = taps.reshape(channels, height * width, inner)
+    for one, made in _images(source, target):
+        write_product(
+            planner,
+            runs,
+            groups,
+            fields,
+            one.buffer,
+            made.buffer,
+            {
+                "source": Address(one.buffer, one.offset),
+                "in_row": one.strides[0] * sy,
+                "in_pixel": one.strides[1] * sx,
+                "in_group": inner * one.strides[2],
+                "out": Address(made.buffer, made.offset),
+                "out_row": made.strides[0],
+                "out_pixel": made.strides[1],
+                "out_group": channels // groups * made.strides[2],
+                "height": made.shape[0],
+                "width": made.shape[1],
+                "seg_y": height,
+                "seg_x": 1 if joined else width,
+                "seg_row": one.strides[0] * dy,
+                "seg_pixel": one.strides[1] * dx,
+            },
+        )

@@ -1,0 +1,164 @@
+"""Rules of operators that only move values: other strides of the same memory, or a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.ir.dataflow import Step
+from compiler.ops.transform.strided_slice import slices_of
+from compiler.targets.engine.general import ordered, padded
+from compiler.targets.engine.layouts import MOST_IMAGES, pad_of
+from compiler.targets.engine.planner import Planner, rule
+from compiler.targets.engine.values import Item
+from compiler.targets.engine.views import View
+
+Array = NDArray[Any]
+
+
+def _moved(planner: Planner, step: Step, data: Item, view: View) -> bool:
+    item = planner.define(step, Item(view.shape, data.low, data.high, view=view))
+    item.image_layout = data.image_layout
+    return True
+
+
+def _source(planner: Planner, data: Item) -> View | None:
+    return planner.on_arena(data) if data.data is None and all(data.shape) else None
+
+
+@rule("reshape", "squeeze", "expand_dims", "nn.batch_flatten", "reshape_like")
+def reshape(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Another shape of the same memory, or of a copy in the order that its readers want."""
+    view = _source(planner, args[0])
+    if view is None:
+        return False
+    shape = step.results[0].type.concrete_shape
+    made = view.reshaped(shape)
+    if made is not None:
+        return _moved(planner, step, args[0], made)
+    storage = view.buffer.type, view.buffer.zero
+    item = planner.define(step, Item(shape, args[0].low, args[0].high, stored=storage))
+    item.image_layout = args[0].image_layout
+    item.view = planner.emitter.allocate(item)
+    target = item.view.reshaped(view.shape)
+    if target is None:
+        item.border = None
+        order = tuple(range(len(shape)))
+        item.view = planner.emitter.bordered(storage, shape, order, [(0, 0)] * len(shape), 0)
+        target = item.view.reshaped(view.shape)
+        assert target is not None
+    planner.emitter.copy(view, target)
+    return True
+
+
+@rule("transpose")
+def transpose(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Another order of axes over the same memory."""
+    view = _source(planner, args[0])
+    axes = step.attrs.axes
+    if view is None:
+        return False
+    rank = len(view.shape)
+    order = tuple(reversed(range(rank))) if axes is None else tuple(a % rank for a in axes)
+    return _moved(planner, step, args[0], view.permuted(order))
+
+
+@rule("layout_transform")
+def layout_transform(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """A transposition by letters."""
+    view = _source(planner, args[0])
+    source, target = step.attrs.src_layout, step.attrs.dst_layout
+    if view is None or sorted(source) != sorted(target):
+        return False
+    return _moved(planner, step, args[0], view.permuted([source.index(c) for c in target]))
+
+
+@rule("strided_slice")
+def strided_slice(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """A part of the same memory."""
+    view = _source(planner, args[0])
+    shape = step.results[0].type.concrete_shape
+    if view is None or not all(shape):
+        return False
+    for axis, (begin, end, stride) in slices_of(view.shape, step.attrs).items():
+        start, stop, by = slice(begin, end, stride).indices(int(view.shape[axis]))
+        if by < 1:
+            return ordered(planner, step, args)
+        view = view.sliced(axis, start, stop, by)
+    return _moved(planner, step, args[0], view)
+
+
+@rule("split")
+def split(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Parts of the same memory."""
+    view = _source(planner, args[0])
+    shapes = [r.type.concrete_shape for r in step.results]
+    if view is None or not all(all(shape) for shape in shapes):
+        return False
+    axis, start = step.attrs.axis % len(view.shape), 0
+    for index, shape in enumerate(shapes):
+        part = view.sliced(axis, start, start + shape[axis])
+        start += shape[axis]
+        item = planner.define(step, Item(part.shape, args[0].low, args[0].high, view=part), index)
+        item.image_layout = args[0].image_layout
+    return True
+
+
+@rule("concatenate", "stack")
+def concatenate(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """Every operand is copied to its place; in the storage of the result."""
+    shape = step.results[0].type.concrete_shape
+    axis = step.attrs.axis % len(shape)
+    item = Item(shape, min(a.low for a in args), max(a.high for a in args))
+    item.image_layout = next((a.image_layout for a in args if a.image_layout), "")
+    views = [planner.materialise(a) for a in args]
+    planner.define(step, item)
+    if step.name == "stack":
+        args = [_with_axis(a, v, axis) for a, v in zip(args, views)]
+        views = [planner.materialise(a) for a in args]
+    like = next((v for v, a in zip(views, args) if a.data is None), None)
+    target, start = planner.emitter.allocate(item, like.axis_order if like else None), 0
+    for arg in args:
+        planner.write(arg, target.sliced(axis, start, start + arg.shape[axis]))
+        start += arg.shape[axis]
+    item.view = target
+    return True
+
+
+def _with_axis(item: Item, view: View, axis: int) -> Item:
+    """An item with one more axis of size 1."""
+    shape, strides = list(item.shape), list(view.strides)
+    shape.insert(axis, 1)
+    strides.insert(axis, view.strides[axis] * item.shape[axis] if axis < len(strides) else 1)
+    made = View(view.buffer, view.offset, tuple(shape), tuple(strides))
+    return Item(made.shape, item.low, item.high, view=made)
+
+
+@rule("nn.pad")
+def pad(planner: Planner, step: Step, args: list[Item]) -> bool:
+    """The border that the operand was given, or a copy with a border."""
+    data = args[0]
+    found = pad_of(step)
+    view = _source(planner, data)
+    if found is None or view is None or view.buffer.type != "U8" or len(view.shape) != 4:
+        return padded(planner, step, data)
+    width, value = [(int(a), int(b)) for a, b in found[0]], found[1]
+    byte = value + view.buffer.zero
+    if not 0 <= byte <= 255:
+        return padded(planner, step, data)
+    if data.border != (tuple(width), value):
+        order = view.axis_order
+        if any(any(width[order[place]]) for place in (0, 3)) or view.shape[order[0]] > MOST_IMAGES:
+            return padded(planner, step, data)
+        made = planner.emitter.bordered(
+            (view.buffer.type, view.buffer.zero), view.shape, order, width, byte
+        )
+        planner.emitter.copy(view, made)
+        view = made
+    offset = view.offset - sum(w[0] * s for w, s in zip(width, view.strides))
+    shape = step.results[0].type.concrete_shape
+    item = Item(shape, min(data.low, value), max(data.high, value))
+    item.view = View(view.buffer, offset, shape, view.strides)
+    planner.define(step, item)
+    return True

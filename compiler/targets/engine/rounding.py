@@ -1,0 +1,158 @@
+"""``(x * m + rounding) >> n`` as one operator, however the quantizer spells the rounding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.targets.engine.planner import Planner
+from compiler.targets.engine.programs import shift_axis
+from compiler.targets.engine.values import Item, constant, constants
+
+Array = NDArray[Any]
+
+
+def rounded_product(planner: Planner, data: Item, bits: Item) -> Item | None:
+    """``(x * m + rounding) >> n`` as one RESCALE of x; None where it is none.
+
+    Halves go up in RESCALE. Those that go away from zero are the same where x is not negative; all
+    are the same where no ``x * m`` is a half. Else magnitudes are rounded, or the results of x and
+    -x tell where halves are.
+    """
+    if bits.data is None or data.chain is None or data.chain.op != "ADD":
+        return None
+    if not 0 <= bits.low <= bits.high <= 62 or data.view is not None:
+        return None
+    half = constants(np.left_shift(np.int64(1), bits.data.astype(np.int64)) >> 1)
+    below = constants(np.maximum(_array(half) - 1, 0))
+    first, second = data.chain.args
+    ties = "up"
+    if _equal(second, half):
+        product = first
+    elif second.chain is not None and second.chain.op == "SELECT":
+        product, ties = first, "away"
+        sign, *sides = second.chain.args
+        compared = sign.chain
+        if compared is None or compared.op != "LESS" or compared.args[0] is not product:
+            return None
+        if not _equal(compared.args[1], constant(0)) or not _equal(sides[0], below):
+            return None
+        if not _equal(sides[1], half):
+            return None
+    else:
+        found, ties = _to_even(first, second, bits, below), "even"
+        if found is None:
+            return None
+        product = found
+    x, factor = product, np.ones((), np.int64)
+    while x.view is None and x.chain is not None and x.chain.op == "MUL":
+        inner, times = x.chain.args
+        if times.data is None or times.low < 0 or inner.shape != data.shape:
+            break
+        x, factor = inner, factor * times.data
+    factor, amounts = np.broadcast_arrays(factor, bits.data.astype(np.int64))
+    # Powers of two belong to the shift.
+    lowest = np.where(factor > 0, factor & -factor, 1)
+    spare = np.minimum(np.where(factor >= 1 << 31, lowest, 1), np.left_shift(np.int64(1), amounts))
+    factor, amounts = factor // spare, amounts - np.log2(spare).astype(np.int64)
+    axis: int | None = None
+    if factor.size > 1:
+        axis = shift_axis(Item(factor.shape, 0, 0, data=factor), data.shape)
+        if axis is None:
+            return None
+    most = largest_along(x, axis)
+    if int(factor.max()) >= 1 << 31 or int(most.max()) * int(factor.max()) >= 1 << 62:
+        return None
+    apart = ties == "even" or (ties == "away" and x.low < 0)
+    if apart:
+        lowest = np.where(factor > 0, factor & -factor, 1)
+        odd = np.left_shift(np.int64(1), np.maximum(amounts, 1) - 1) // lowest
+        reached = most.reshape(odd.shape if most.size > 1 else ()) >= odd
+        apart = bool((reached & (factor > 0) & (amounts > 0)).any())
+    elif factor.size == 1 and int(factor) == 1 and x.low < 0:
+        return None  # an addition and a shift
+    # Factors as large as those of fixed_point_multiply.
+    room = 31 - np.frexp(np.maximum(factor, 1))[1].astype(np.int64)
+    factor, shift = np.left_shift(factor, room).reshape(-1), (31 - amounts - room).reshape(-1)
+    if int(shift.min()) < -64:
+        return None
+
+    def up(value: Item) -> Item:
+        return planner.compose("RESCALE", (value,), factor, shift, axis)
+
+    def minus(value: Item) -> Item:
+        return planner.compose("SUB", (constant(0), value))
+
+    if not apart:
+        return up(x)
+    bits_of = amounts.reshape(-1)
+    if ties == "even" and (factor == 1 << 30).all() and (shift == 1 - bits_of).all():
+        highest = int(bits_of.max())
+        if highest < 31 and max(abs(x.low), abs(x.high)) + (1 << highest) < 1 << 31:
+            return planner.compose("TO_EVEN", (x,), bits_of, axis)
+    planner.materialise(x)
+    if ties == "away":
+        size = up(planner.compose("MAX", (x, minus(x))))
+        return planner.compose(
+            "SELECT", (planner.compose("LESS", (x, constant(0))), minus(size), size)
+        )
+    upper = up(x)
+    tie = planner.compose("SUB", (upper, minus(up(minus(x)))))
+    is_odd = planner.compose("AND", (upper, constant(1)))
+    return planner.compose("SUB", (upper, planner.compose("MUL", (tie, is_odd))))
+
+
+def largest_along(item: Item, axis: int | None) -> Array:
+    """Largest magnitude, one for all or one for each index of an axis."""
+    if axis is not None and item.view is None:
+        if item.product is not None and item.product.channel_axis == axis:
+            return np.maximum(np.abs(item.product.low), np.abs(item.product.high))
+        chain = item.chain
+        added = chain.args[1] if chain is not None and chain.op == "ADD" else None
+        along = (
+            added is not None
+            and added.data is not None
+            and (added.shape == () or shift_axis(replace(added, low=0, high=0), item.shape) == axis)
+        )
+        if chain is not None and added is not None and added.data is not None and along:
+            inner = largest_along(chain.args[0], axis)
+            return np.asarray(inner + np.abs(added.data.astype(np.int64)).reshape(-1))
+    return np.array([max(abs(item.low), abs(item.high))])
+
+
+def _to_even(first: Item, second: Item, bits: Item, below: Item) -> Item | None:
+    """y of ``y + below + ((y >> n) & 1)``; 0 instead of 1 where n is 0, and nothing is rounded."""
+    if first.chain is None or second.chain is None or first.view is not None:
+        return None
+    odd, added = second.chain, first.chain
+    if (added.op, odd.op) != ("ADD", "AND"):
+        return None
+    if not _equal(odd.args[1], constants(np.asarray(_array(bits) > 0, np.int64))):
+        return None
+    product, shifted = added.args[0], odd.args[0].chain
+    if not _equal(added.args[1], below) or shifted is None or shifted.args[0] is not product:
+        return None
+    if shifted.op == "SHIFT":
+        same = bits.low == bits.high == shifted.params[0]
+    else:
+        same = shifted.op == "RIGHT" and _equal(shifted.args[1], bits)
+    return product if same else None
+
+
+def _array(item: Item) -> Array:
+    assert item.data is not None
+    return item.data
+
+
+def _equal(item: Item, other: Item) -> bool:
+    """Whether a value is a constant with the elements of another one."""
+    if item.data is None:
+        return False
+    try:
+        pair = np.broadcast_arrays(item.data, _array(other))
+    except ValueError:
+        return False
+    return bool((pair[0] == pair[1]).all())
