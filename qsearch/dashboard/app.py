@@ -112,6 +112,7 @@ def create_app(options: DashboardOptions) -> FastAPI:
                 yield
             finally:
                 live.end()
+                app.state.shared.preparer.shutdown(wait=False, cancel_futures=True)
                 await reading
                 if queue is not None:
                     queue.close()

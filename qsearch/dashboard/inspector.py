@@ -35,7 +35,7 @@ def module(options: dict[str, Any]) -> dict[str, Any]:
 
 def text(options: dict[str, Any]) -> dict[str, Any]:
     """The IR text and the facts of a .qmod."""
-    from qsearch.dashboard.module_view import text_of
+    from qsearch.search.winner import text_of
 
     return text_of(Path(options["file"]))
 

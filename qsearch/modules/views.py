@@ -27,7 +27,7 @@ from compiler.runtime.artifact import load_qmod
 from qsearch.errors import SettingsError
 from qsearch.model_file import find_model, import_model, named_dims, read_module
 from qsearch.modules.data_source import Batches, DataSource
-from qsearch.report.graph import graph_page
+from qsearch.report.page import graph_page
 from qsearch.run_folder import RunFolder, module_at
 from workers.datasets.protocol import InputSpec
 from workers.datasets.registry import input_specs

@@ -12,8 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from compiler.errors import CompilerError
+
+if TYPE_CHECKING:
+    from compiler.ir.module import IRModule
+
+_GROUPS: Final = {"fused": "fused kernels", "none": "operators"}
 _SCRIPTS: Final = (
     "vendor/d3.js",
     "dom.js",
@@ -53,6 +59,42 @@ def page(title: str, data: Mapping[str, Any]) -> str:
         f'<script type="application/json" id="data">{told}</script>\n'
         f'<script type="module">{script}</script>\n</body>\n</html>\n'
     )
+
+
+def graph_page(title: str, module: IRModule, *, fused: bool = False) -> str:
+    """A module as one HTML file: the graph, what a click on a box shows, and the IR text.
+
+    Args:
+        title: of the page.
+        module: any module; types are shown where InferType has run.
+        fused: also draw the kernels that FuseOps makes, and show them first.
+    """
+    from compiler.drawing.boxes import graph_of
+    from compiler.drawing.picture import picture_of
+    from compiler.ir.printer import text
+
+    graphs = graphs_of(module) if fused else {"none": graph_of(picture_of(module))}
+    told = {
+        "title": title,
+        "groups": [[name, words] for name, words in _GROUPS.items() if name in graphs],
+        "graphs": graphs,
+        "text": text(module, brief_constants=True),
+    }
+    return page(title, told)
+
+
+def graphs_of(module: IRModule) -> dict[str, dict[str, Any]]:
+    """The drawings of a module by grouping: "fused" where FuseOps can read it, and "none"."""
+    from compiler.drawing.boxes import graph_of
+    from compiler.drawing.picture import picture_of
+    from compiler.transform import FuseOps
+
+    found = {"none": graph_of(picture_of(module))}
+    try:
+        return {"fused": graph_of(picture_of(FuseOps()(module))), **found}
+    except CompilerError:
+        # A module before InferType, or of open dimensions, is drawn as it is.
+        return found
 
 
 def plot_page(

@@ -61,6 +61,7 @@ from qsearch.search.winner import (
     Winner,
     build_winner,
     check_winner,
+    keep_page,
     sample_inputs,
     write_winner,
 )
@@ -132,8 +133,7 @@ class Session:
         self._calib_data = PooledData(context, blob, prepared.calib.ref, prepared.calib.samples)
         self._calibration = self._make_calibration()
         own = (prepared.metric,) if is_import_path(prepared.metric) else ()
-        labelled = ("top1",) if prepared.has_labels else ()
-        metrics = (*labelled, *own)
+        metrics = (*(("top1",) if prepared.has_labels else ()), *own)
         self._baseline = Baseline(context, self._artifacts, blob, prepared.evaluation, metrics)
         self._policy = int(prepared.spec.get("policy", 1))
         self._stages = StageTracker(context.repository, context.study_id)
@@ -394,9 +394,9 @@ class Session:
             return
         qconfig = QConfig.from_dict(best.qconfig)
         found = self._driver.evaluations.roundings if self._driver is not None else {}
-        rounding = found.get(best.number)
-        module, self._float_ops = build_winner(self._calibration, qconfig, rounding)
+        module, self._float_ops = build_winner(self._calibration, qconfig, found.get(best.number))
         write_winner(self._folder, module, qconfig, self._prepared, outputs_sha256, self._signer)
+        keep_page(self._artifacts, self._folder.module)
         self._written = key
 
     def _checked(self, best: Trial) -> dict[str, Any] | None:

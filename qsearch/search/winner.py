@@ -6,36 +6,39 @@ inputs are stored as well, so that any trial can be examined later.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import NotFullyIntegralError
+from compiler.errors import CompilerError, NotFullyIntegralError
 from compiler.frontend.from_onnx.declared_inputs import declared_interface
 from compiler.ir.analysis import post_order
 from compiler.ir.module import IRModule
+from compiler.ir.printer import text
 from compiler.ir.ty import tensor_fields
 from compiler.qtypes.channel_ranges import rounding_from_arrays
 from compiler.qtypes.context import QuantizeContext
 from compiler.qtypes.qconfig import QConfig
 from compiler.quantize import Calibration
-from compiler.runtime.artifact import QModule, Sample
+from compiler.runtime.artifact import QModule, Sample, load_qmod
 from compiler.runtime.interface import KEY as INTERFACE
 from qsearch.data import PreparedData
 from qsearch.run_folder import RunFolder
 from qsearch.search.baseline import SplitEvaluation, evaluate_split, shards
-from qsearch.search.context import StudyContext
+from qsearch.search.context import StudyArtifacts, StudyContext
 from qsearch.search.evaluations import await_workers
 from qsearch.search.evaluator import Evaluator, score_of
 from qsearch.search.study import PreparedStudy
 from qsearch.signing import sign_file
-from qsearch.store.artifacts import write_atomically
+from qsearch.store.artifacts import MODULE_GRAPH, MODULE_TEXT, write_atomically
 from qsearch.store.records import Trial
 from workers.batching import batch_size, model_batches
 from workers.datasets.protocol import InputSpec
@@ -55,6 +58,8 @@ SAMPLES: Final = 4
 """Inputs that a module file holds with their outputs."""
 INPUTS: Final = "inputs"
 """Kind of the artefact that ``sample_inputs`` gives."""
+MAX_BOXES: Final = 4000
+MAX_TEXT: Final = 8 << 20
 _RUNS: Final = 8
 _MAX_BYTES: Final = 16 << 20
 
@@ -263,6 +268,41 @@ def write_winner(
     partial.replace(folder.module)
     text = json.dumps(qconfig.to_dict(), indent=1, sort_keys=True) + "\n"
     write_atomically(folder.qconfig, text.encode())
+
+
+def keep_page(artifacts: StudyArtifacts, file: Path) -> None:
+    """Keep what the page of a module shows first, under the sha256 of its file.
+
+    The drawing is left out where there are more than ``MAX_BOXES``, or where nothing can be fused.
+    """
+    from compiler.drawing.boxes import graph_of
+    from compiler.drawing.picture import picture_of
+    from compiler.transform import FuseOps
+
+    found = {MODULE_TEXT: text_of(file)}
+    with contextlib.suppress(CompilerError):
+        picture = picture_of(FuseOps()(load_qmod(file).module))
+        if picture.num_boxes <= MAX_BOXES:
+            found[MODULE_GRAPH] = {"groups": "fused", **graph_of(picture)}
+    for kind, part in found.items():
+        artifacts.keep(kind, found[MODULE_TEXT]["sha256"], json.dumps(part).encode())
+
+
+def text_of(file: Path) -> dict[str, Any]:
+    """IR text, configuration, provenance, functions."""
+    shipped = load_qmod(file)
+    constants: dict[str, Any] = {}
+    whole = text(shipped.module, external_data=constants, show_spans=False)
+    return {
+        "text": whole[:MAX_TEXT],
+        "cut": len(whole) > MAX_TEXT,
+        "functions": shipped.functions,
+        "qconfig": None if shipped.qconfig is None else shipped.qconfig.to_dict(),
+        "provenance": dict(shipped.provenance),
+        "bytes": file.stat().st_size,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "inputs": {name: str(ty) for name, ty in shipped.input_types.items()},
+    }
 
 
 def provenance_of(

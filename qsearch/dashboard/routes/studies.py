@@ -84,7 +84,7 @@ def get_study(study: SnapshotDep, found: SharedDep, user: UserDep) -> StudyDetai
     drivers = repository.drivers_of(row.id)
     module = _module(study)
     return StudyDetail(
-        **(_summary(study, found) | {"proof": _proof(found, module)}),
+        **_summary(study, found),
         model_sha256=row.model_sha256,
         storage=study.source.shown,
         seed=row.seed,
@@ -208,20 +208,19 @@ def _summary(study: Snapshot, found: Shared) -> dict[str, Any]:
         "spark": study.derive("spark", lambda: spark(measure, study.points)),
         "note": "" if note is None else note.note,
         "tags": [] if note is None else list(note.tags),
-        "proof": _proof(found, module, begin=False),
+        "proof": _proof(found, module),
         "has_module": module is not None,
     }
 
 
-def _proof(found: Shared, module: Path | None, begin: bool = True) -> str | None:
-    """The verdict of the proof where it is derived already; else it is begun, if wanted."""
+def _proof(found: Shared, module: Path | None) -> str | None:
+    """The verdict of the proof where it is derived already; else somebody begins to derive it."""
     if module is None:
         return None
     known = found.inspection.known("proof", module)
     if known is not None:
         return str(json.loads(known)["derived"]["verdict"])
-    if begin:
-        found.prepare(module)
+    found.prepare(module)
     return None
 
 

@@ -20,8 +20,10 @@ import pytest
 
 import qsearch
 from qsearch.dashboard.app import DashboardOptions
+from qsearch.dashboard.inspection import Inspection, InspectionError
 from qsearch.dashboard.module_view import drawing_of
 from qsearch.dashboard.security import Policy
+from qsearch.search.winner import text_of
 from qsearch.server.submission import ServerOptions
 from tests.qsearch.dashboard.server import Client, served
 
@@ -55,6 +57,26 @@ def test_the_drawing_has_three_partitions_in_the_order_of_the_data(searched):
     assert first["scale"].startswith("× 25")  # 255 steps for inputs of 0 to 1
     assert any("factors" in box["detail"].get("scale", "") for box in main["boxes"])
     assert len(main["edges"]) >= len(main["boxes"]) - 1
+
+
+def test_what_the_page_shows_first_was_written_by_the_search(searched, runs, monkeypatch):
+    module = runs / "digits" / "best.qmod"
+    computed = drawing_of(module, "fused"), text_of(module)
+
+    def asked(*_: Any, **_more: Any) -> bytes:
+        raise InspectionError("a process was asked")
+
+    monkeypatch.setattr(Inspection, "ask", asked)
+    for name, known in zip(("graph", "text"), computed, strict=True):
+        path = f"{searched.study}/module/{name}"
+        assert searched.get(path).json() == known
+    # Another file under the same name is read anew.
+    held = module.read_bytes()
+    try:
+        module.write_bytes(held + b" ")
+        assert searched.get(f"{searched.study}/module/text").status_code == 422
+    finally:
+        module.write_bytes(held)
 
 
 @pytest.mark.parametrize("groups", ["fused", "opu_q"])

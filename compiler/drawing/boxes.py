@@ -1,4 +1,4 @@
-"""A module for the graph viewer: boxes with their places as JSON, and a page around them."""
+"""The picture as plain values, for a viewer: frames with boxes, edges and their places."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from compiler.drawing.layout import place
-from compiler.drawing.picture import Box, Frame, Picture, picture_of
+from compiler.drawing.picture import Box, Frame, Picture
 from compiler.drawing.svg import curve
-from compiler.errors import CompilerError
-from compiler.ir.module import IRModule
-from compiler.ir.printer import text
-from compiler.transform import FuseOps
-from qsearch.report.page import page
 
 _ONNX: Final = "ONNX node "
 _PARTS: Final[Mapping[str, str]] = {
@@ -21,7 +16,6 @@ _PARTS: Final[Mapping[str, str]] = {
     "dequantize_outputs": "suffix",
     "main": "whole",
 }
-_GROUPS: Final = {"fused": "fused kernels", "none": "operators"}
 
 Ranges = Mapping[str, Mapping[str, Any]]
 
@@ -34,34 +28,6 @@ def graph_of(picture: Picture, ranges: Ranges | None = None) -> dict[str, Any]:
         ranges: what is proved of the values of ``quantized_main``, by the value's number.
     """
     return {"frames": [_frame(frame, ranges or {}) for frame in picture.frames]}
-
-
-def graph_page(title: str, module: IRModule, *, fused: bool = False) -> str:
-    """A module as one HTML file: the graph, what a click on a box shows, and the IR text.
-
-    Args:
-        title: of the page.
-        module: any module; types are shown where InferType has run.
-        fused: also draw the kernels that FuseOps makes, and show them first.
-    """
-    graphs = graphs_of(module) if fused else {"none": graph_of(picture_of(module))}
-    told = {
-        "title": title,
-        "groups": [[name, words] for name, words in _GROUPS.items() if name in graphs],
-        "graphs": graphs,
-        "text": text(module, brief_constants=True),
-    }
-    return page(title, told)
-
-
-def graphs_of(module: IRModule) -> dict[str, dict[str, Any]]:
-    """The drawings of a module by grouping: "fused" where FuseOps can read it, and "none"."""
-    found = {"none": graph_of(picture_of(module))}
-    try:
-        return {"fused": graph_of(picture_of(FuseOps()(module))), **found}
-    except CompilerError:
-        # A module before InferType, or of open dimensions, is drawn as it is.
-        return found
 
 
 def _frame(frame: Frame, ranges: Ranges) -> dict[str, Any]:

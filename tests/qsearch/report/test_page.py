@@ -12,7 +12,7 @@ from compiler.ir.infer_type import infer_module
 from compiler.ir.module import IRModule
 from compiler.ir.span import Span
 from compiler.ir.ty import TensorType
-from qsearch.report.graph import graph_page
+from qsearch.report.page import graph_page
 
 
 def chain(name: str = "x", node: str = "Relu_7") -> IRModule:
