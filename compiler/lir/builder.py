@@ -2,7 +2,7 @@
 
     x = TensorView of a buffer
     y = TensorView.of(x.shape, lambda at: Bin("*", x.at(at), x.at(at)))      nothing is emitted
-    s = builder.reduce((n,), "sum", zero, [("j", k)], lambda at, r: y.at((*at, *r)))   one block
+    s = builder.reduce((n,), Reduction("sum", zero), [("j", k)], lambda at, r: y.at((*at, *r)))
 
 A view holds its expression over loop variables of its own, so ``at`` is a substitution and a chain
 of 256 views needs no deep call stack.
@@ -35,6 +35,23 @@ RECOMPUTED_COST = 8
 """A view used more than once is stored when an element takes more operations than this."""
 REREAD = 4
 """A transcendental read more often than this inside a reduction is stored."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduction:
+    """How a reduction combines values.
+
+    Attributes:
+        combiner: of COMBINERS.
+        init: the accumulator's first value; its dtype is that of the accumulator.
+        post: ``post(acc, indices)`` is stored in place of the accumulator.
+        dtype: of the result; None is that of the accumulator (after ``post``).
+    """
+
+    combiner: Combiner
+    init: Scalar
+    post: Callable[[Scalar, tuple[Scalar, ...]], Scalar] | None = None
+    dtype: str | None = None
 
 
 def axes_named(names: Sequence[str], shape: Sequence[int]) -> tuple[Axis, ...]:
@@ -182,13 +199,10 @@ class LirBuilder:
     def reduce(
         self,
         shape: Sequence[int],
-        combiner: Combiner,
-        init: Scalar,
+        reduction: Reduction,
         raxes: Sequence[tuple[str, int]],
         body: ReductionBody,
         *,
-        dtype: str | None = None,
-        post: Callable[[Scalar, tuple[Scalar, ...]], Scalar] | None = None,
         names: Sequence[str] = AXIS_NAMES,
         hints: tuple[str, ...] = (),
     ) -> TensorView:
@@ -196,32 +210,23 @@ class LirBuilder:
 
         Args:
             shape: of the result; one loop per axis.
-            combiner: of COMBINERS.
-            init: the accumulator's first value; its dtype is that of the accumulator.
+            reduction: how values are combined.
             raxes: name and extent of the reduction loops.
             body: what is combined.
-            dtype: of the result; None is that of the accumulator (after ``post``).
-            post: ``post(acc, indices)``.
             names: of the loop variables.
             hints: of HINTS.
         """
         axes = axes_named(names, shape)
-        return self.reduce_into(
-            shape, axes, axes, combiner, init, raxes, body, dtype=dtype, post=post, hints=hints
-        )
+        return self.reduce_into(shape, axes, axes, reduction, raxes, body, hints)
 
     def reduce_into(
         self,
         shape: Sequence[int],
         axes: tuple[Axis, ...],
         out_index: tuple[Scalar, ...],
-        combiner: Combiner,
-        init: Scalar,
+        reduction: Reduction,
         raxes: Sequence[tuple[str, int]],
         body: ReductionBody,
-        *,
-        dtype: str | None = None,
-        post: Callable[[Scalar, tuple[Scalar, ...]], Scalar] | None = None,
         hints: tuple[str, ...] = (),
     ) -> TensorView:
         """``reduce`` with loops that differ from the axes of the result.
@@ -230,10 +235,11 @@ class LirBuilder:
             axes: the loops.
             out_index: where the point at ``axes`` goes, one index per axis of ``shape``.
         """
+        combiner, init, post = reduction.combiner, reduction.init, reduction.post
         inner = tuple(Axis(name, extent) for name, extent in raxes)
         acc = Acc(INDEX_DTYPE if combiner in ("argmax", "argmin") else init.dtype)
         end = None if post is None else post(acc, axes)
-        made = self.temp(shape, dtype or (acc if end is None else end).dtype)
+        made = self.temp(shape, reduction.dtype or (acc if end is None else end).dtype)
         block = Compute(made, axes, body(axes, inner), out_index, inner, combiner, init, end, hints)
         self.blocks.append(block)
         self._sums.add(made.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.lir import index
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Scalar, literal
 from compiler.ops.image.resampling import cubic_weights, linear_weights, nearest
 from compiler.ops.nn.product_loops import accumulator
@@ -79,4 +79,4 @@ def _weighted(builder: LirBuilder, data: TensorView, axis: int, weights: Array) 
         found[axis] = index.clamped(places.at(tap), length)
         return Bin("*", data.at(found), factors.at(tap))
 
-    return builder.reduce(shape, "sum", literal(0, data.dtype), [("r", taps)], body)
+    return builder.reduce(shape, Reduction("sum", literal(0, data.dtype)), [("r", taps)], body)

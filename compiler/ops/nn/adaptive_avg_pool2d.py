@@ -15,7 +15,7 @@ from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Dim, TensorType, Type
 from compiler.lir import index
-from compiler.lir.builder import LirBuilder
+from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import Bin, Cast, Scalar, Select, literal
 from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.image.interpolated_integers import Weights, mixed_scale, realize_mixing
@@ -211,7 +211,9 @@ def adaptive_avg_pool2d_lower(
     axes = tuple(loops.values())
     raxes = [("i", rows), ("j", columns)]
     zero = literal(0, acc)
-    pooled = b.reduce_into(shape, axes, axes, "sum", zero, raxes, body, dtype=data.dtype, post=post)
+    pooled = b.reduce_into(
+        shape, axes, axes, Reduction("sum", zero, post=post, dtype=data.dtype), raxes, body
+    )
     return [pooled]
 
 

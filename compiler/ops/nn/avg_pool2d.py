@@ -14,7 +14,7 @@ import numpy as np
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder
+from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.nn.average_pool import (
     annotate_average_pool,
@@ -157,8 +157,9 @@ def avg_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
         count = one if table is None else table.at((at["H"], at["W"]))
         return quotient(total, count, data.dtype)
 
-    zeros = literal(0, acc), literal(0, data.dtype)
-    return [pool_loops(b, data, attrs, out_types[0].concrete_shape, "sum", *zeros, post)]
+    total = Reduction("sum", literal(0, acc))
+    fill = literal(0, data.dtype)
+    return [pool_loops(b, data, attrs, out_types[0].concrete_shape, total, fill, post)]
 
 
 FNeverNegative.register(avg_pool2d)(all_positive)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder
+from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import literal
 from compiler.ops.nn.average_pool import (
     annotate_average_pool,
@@ -100,9 +100,9 @@ def global_avg_pool2d_lower(
         b,
         data,
         layout,
-        "sum",
-        literal(0, acc),
-        lambda total, at: quotient(total, divisor, data.dtype),
+        Reduction(
+            "sum", literal(0, acc), post=lambda total, at: quotient(total, divisor, data.dtype)
+        ),
     )
     return [pooled]
 

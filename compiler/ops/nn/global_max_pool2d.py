@@ -7,7 +7,7 @@ from typing import Any
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder
+from compiler.lir.builder import LirBuilder, Reduction
 from compiler.ops.nn.pool import (
     GlobalPool2DAttrs,
     from_nchw,
@@ -43,7 +43,7 @@ def global_max_pool2d_lower(
     """One reduction."""
     (data,) = inputs
     attrs = GlobalPool2DAttrs.of(call)
-    return [global_pool_loops(b, data, attrs.layout, "max", lowest(data.dtype))]
+    return [global_pool_loops(b, data, attrs.layout, Reduction("max", lowest(data.dtype)))]
 
 
 FConvertLayout.register(global_max_pool2d)(image_layout)

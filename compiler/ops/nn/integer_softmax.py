@@ -20,7 +20,7 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
 from compiler.lir import index
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
 from compiler.ops.op_attrs import OpAttrs
@@ -90,7 +90,9 @@ def integer_softmax_lower(call: Call, inputs: Views, out_types: OutTypes, b: Lir
     attrs = IntegerSoftmaxAttrs.of(call)
     data, table = b.reusable(inputs[0]), b.reusable(inputs[1])
     axes, last = (attrs.axis % len(data.shape),), table.shape[0] - 1
-    top = reduce_axes(b, data.shape, axes, "max", lowest(data.dtype), data.at, keepdims=True)
+    top = reduce_axes(
+        b, data.shape, axes, Reduction("max", lowest(data.dtype)), data.at, keepdims=True
+    )
 
     def entry(at: tuple[Scalar, ...]) -> Scalar:
         largest = Cast("int32", top.broadcast_at(at))
@@ -105,11 +107,9 @@ def integer_softmax_lower(call: Call, inputs: Views, out_types: OutTypes, b: Lir
         b,
         data.shape,
         axes,
-        "sum",
-        zero,
+        Reduction("sum", zero, post=lambda acc, at: Bin("max", acc, one)),
         e.cast("int64").at,
         keepdims=True,
-        post=lambda acc, at: Bin("max", acc, one),
     )
     shift = literal(attrs.out_bits + 1, "int64")
 

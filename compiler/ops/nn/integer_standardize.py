@@ -23,7 +23,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.routines import intrinsics
 from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, literal
 from compiler.ops.arg_types import Types, normalize_axis, tensor_of_rank
@@ -119,7 +119,7 @@ def integer_standardize_lower(
     zero, one = literal(0, "int64"), literal(1, "int64")
     count = literal(data.shape[axes[0]], "int64")
     if attrs.centred:
-        total = reduce_axes(b, data.shape, axes, "sum", zero, data.at, keepdims=True)
+        total = reduce_axes(b, data.shape, axes, Reduction("sum", zero), data.at, keepdims=True)
     else:
         total = TensorView.of([1] * len(data.shape), lambda at: zero)
 
@@ -134,11 +134,9 @@ def integer_standardize_lower(
         b,
         data.shape,
         axes,
-        "sum",
-        zero,
+        Reduction("sum", zero, post=deviation),
         lambda at: Bin("*", data.at(at), data.at(at)),
         keepdims=True,
-        post=deviation,
     )
     shift = literal(attrs.out_bits + attrs.root_bits + 1, "int64")
 

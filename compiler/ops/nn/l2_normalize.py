@@ -11,7 +11,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axes, tensor
 from compiler.ops.nn.normalize import working
@@ -73,11 +73,9 @@ def l2_normalize_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBui
         b,
         data.shape,
         axes,
-        "sum",
-        literal(0, data.dtype),
+        Reduction("sum", literal(0, data.dtype), post=root),
         lambda at: Bin("*", data.at(at), data.at(at)),
         keepdims=True,
-        post=root,
     )
     y = TensorView.of(data.shape, lambda at: Bin("/", data.at(at), norm.broadcast_at(at)))
     return [y.cast(inputs[0].dtype)]

@@ -12,7 +12,7 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type, is_float
 from compiler.lir import index
-from compiler.lir.builder import LirBuilder
+from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, literal
 from compiler.ops.arg_types import Types, normalize_axis, tensor
 from compiler.ops.nn.normalize import working
@@ -87,4 +87,4 @@ def lrn_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> 
         return value if dtype == data.dtype else Cast(dtype, value)
 
     raxes = [("r", attrs.size)]
-    return [b.reduce(data.shape, "sum", zero, raxes, square, dtype=dtype, post=divided)]
+    return [b.reduce(data.shape, Reduction("sum", zero, post=divided, dtype=dtype), raxes, square)]

@@ -9,7 +9,7 @@ import numpy as np
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder
+from compiler.lir.builder import LirBuilder, Reduction
 from compiler.ops.nn.pool import (
     Pool2DAttrs,
     from_nchw,
@@ -69,7 +69,7 @@ def max_pool2d_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuild
     (data,) = inputs
     attrs = Pool2DAttrs.of(call)
     least = lowest(data.dtype)
-    return [pool_loops(b, data, attrs, out_types[0].concrete_shape, "max", least, least)]
+    return [pool_loops(b, data, attrs, out_types[0].concrete_shape, Reduction("max", least), least)]
 
 
 FNeverNegative.register(max_pool2d)(first_positive)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.reduce.reduction_loops import reduce_axes
 
@@ -26,11 +26,9 @@ def standardized(
         builder,
         data.shape,
         axes,
-        "sum",
-        zero,
+        Reduction("sum", zero, post=lambda acc, at: Bin("/", acc, count)),
         data.at,
         keepdims=True,
-        post=lambda acc, at: Bin("/", acc, count),
     )
 
     def centred(at: tuple[Scalar, ...]) -> Scalar:
@@ -44,11 +42,9 @@ def standardized(
         builder,
         data.shape,
         axes,
-        "sum",
-        zero,
+        Reduction("sum", zero, post=deviation),
         lambda at: Bin("*", centred(at), centred(at)),
         keepdims=True,
-        post=deviation,
     )
     return TensorView.of(data.shape, lambda at: Bin("/", centred(at), root.broadcast_at(at)))
 

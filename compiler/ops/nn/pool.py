@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,7 @@ import numpy as np
 from compiler.errors import TypeInferenceError
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
-from compiler.lir.builder import LirBuilder, TensorView
-from compiler.lir.nodes import Combiner
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Cast, Scalar
 from compiler.ops.arg_types import Types, tensor_of_rank
 from compiler.ops.nn.window import arrange, axes_of, extent, output_size, restore, set_geometry, tap
@@ -139,8 +138,7 @@ def pool_loops(
     data: TensorView,
     attrs: Pool2DAttrs,
     shape: tuple[int, ...],
-    combiner: Combiner,
-    init: Scalar,
+    reduction: Reduction,
     fill: Scalar,
     post: Epilogue | None = None,
 ) -> TensorView:
@@ -151,8 +149,7 @@ def pool_loops(
         data: image tensor.
         attrs: of the pool.
         shape: of the result, in its layout.
-        combiner: of COMBINERS.
-        init: the accumulator's first value.
+        reduction: how the values of a window are combined.
         fill: what padding reads, in the dtype of the data.
         post: epilogue; its result has the dtype of the data.
     """
@@ -166,18 +163,18 @@ def pool_loops(
 
     def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
         value = read(by_letter, r[0], r[1])
-        return value if value.dtype == init.dtype else Cast(init.dtype, value)
+        return value if value.dtype == reduction.init.dtype else Cast(reduction.init.dtype, value)
 
+    whole = replace(reduction, dtype=data.dtype)
+    if post is not None:
+        whole = replace(whole, post=lambda acc, at: post(acc, by_letter))
     return builder.reduce_into(
         shape,
         axes,
         axes,
-        combiner,
-        init,
+        whole,
         [("i", height), ("j", width)],
         body,
-        dtype=data.dtype,
-        post=None if post is None else lambda acc, at: post(acc, by_letter),
     )
 
 
@@ -185,9 +182,7 @@ def global_pool_loops(
     builder: LirBuilder,
     data: TensorView,
     layout: str,
-    combiner: Combiner,
-    init: Scalar,
-    post: Callable[[Scalar, tuple[Scalar, ...]], Scalar] | None = None,
+    reduction: Reduction,
 ) -> TensorView:
     """One reduction over height and width, which stay with size 1.
 
@@ -195,9 +190,7 @@ def global_pool_loops(
         builder: of the function.
         data: image tensor.
         layout: of the data and of the result.
-        combiner: of COMBINERS.
-        init: the accumulator's first value.
-        post: epilogue; its result has the dtype of the data.
+        reduction: how values are combined; its result has the dtype of the data.
     """
     image = Image(data, layout)
     shape = [1 if letter in "HW" else size for letter, size in image.sizes.items()]
@@ -206,9 +199,7 @@ def global_pool_loops(
 
     def body(at: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
         value = image.at(N=loops["N"], C=loops["C"], H=r[0], W=r[1])
-        return value if value.dtype == init.dtype else Cast(init.dtype, value)
+        return value if value.dtype == reduction.init.dtype else Cast(reduction.init.dtype, value)
 
     raxes = [("i", image.sizes["H"]), ("j", image.sizes["W"])]
-    return builder.reduce_into(
-        shape, axes, axes, combiner, init, raxes, body, dtype=data.dtype, post=post
-    )
+    return builder.reduce_into(shape, axes, axes, replace(reduction, dtype=data.dtype), raxes, body)

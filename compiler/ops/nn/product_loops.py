@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from compiler.lir import index
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Axis, Bin, Cast, Scalar, Select, literal
 from compiler.ops.nn.window_loops import LOOP_NAMES, Image, tap_position
 
@@ -53,11 +53,9 @@ def matmul_loops(
     names = [*"ijlmnpq"[: len(shape) - 1], "u"][-max(len(shape), 1) :]
     return builder.reduce(
         shape,
-        "sum",
-        literal(0, acc),
+        Reduction("sum", literal(0, acc), dtype=dtype),
         [("k", depth)],
         lambda at, r: product_of(a.at(a_at(at, r[0])), b.at(b_at(at, r[0])), acc),
-        dtype=dtype,
         names=names,
     )
 
@@ -109,7 +107,7 @@ def convolution_loops(
         return product_of(value, weight.at(O=channel, I=within_group, H=i, W=j), acc)
 
     return builder.reduce_into(
-        shape, axes, out_index, "sum", literal(0, acc), raxes, body, dtype=dtype
+        shape, axes, out_index, Reduction("sum", literal(0, acc), dtype=dtype), raxes, body
     )
 
 
@@ -158,7 +156,7 @@ def transposed_convolution_loops(
 
     raxes = [("c", depth), ("i", rows), ("j", columns)]
     return builder.reduce_into(
-        shape, axes, out_index, "sum", literal(0, acc), raxes, body, dtype=dtype
+        shape, axes, out_index, Reduction("sum", literal(0, acc), dtype=dtype), raxes, body
     )
 
 

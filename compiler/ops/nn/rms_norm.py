@@ -14,7 +14,7 @@ import numpy as np
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
 from compiler.ops.nn.normalize import working
@@ -99,11 +99,9 @@ def rms_norm_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
         b,
         data.shape,
         (axis,),
-        "sum",
-        literal(0, data.dtype),
+        Reduction("sum", literal(0, data.dtype), post=root),
         lambda at: Bin("*", data.at(at), data.at(at)),
         keepdims=True,
-        post=root,
     )
     y = TensorView.of(data.shape, lambda at: Bin("/", data.at(at), norm.broadcast_at(at)))
     return [y.cast(inputs[0].dtype)]

@@ -11,7 +11,7 @@ from compiler.ir.expr import Args, Call, Constant, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import TypeRelation, result_rel
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Intrin, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, normalize_axis, tensor_of_rank
 from compiler.ops.nn.integer_softmax import IntegerSoftmaxAttrs, integer_softmax
@@ -173,7 +173,9 @@ def _shifted(call: Call, view: TensorView, b: LirBuilder) -> tuple[TensorView, t
     attrs = SoftmaxAttrs.of(call)
     data = b.reusable(view.cast(total_dtype(view.dtype)))
     axes = (attrs.axis % len(data.shape),)
-    top = reduce_axes(b, data.shape, axes, "max", lowest(data.dtype), data.at, keepdims=True)
+    top = reduce_axes(
+        b, data.shape, axes, Reduction("max", lowest(data.dtype)), data.at, keepdims=True
+    )
 
     def element(at: tuple[Scalar, ...]) -> Scalar:
         return Bin("-", data.at(at), top.broadcast_at(at))
@@ -191,7 +193,7 @@ def softmax_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder)
     shifted, axes = _shifted(call, inputs[0], b)
     e = b.store(_exponential(shifted))
     zero = literal(0, e.dtype)
-    total = reduce_axes(b, e.shape, axes, "sum", zero, e.at, keepdims=True)
+    total = reduce_axes(b, e.shape, axes, Reduction("sum", zero), e.at, keepdims=True)
     found = TensorView.of(e.shape, lambda at: Bin("/", e.at(at), total.broadcast_at(at)))
     return [found.cast(inputs[0].dtype)]
 
@@ -205,11 +207,9 @@ def log_softmax_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuil
         b,
         e.shape,
         axes,
-        "sum",
-        zero,
+        Reduction("sum", zero, post=lambda acc, at: Intrin("log", (acc,))),
         e.at,
         keepdims=True,
-        post=lambda acc, at: Intrin("log", (acc,)),
     )
     found = TensorView.of(e.shape, lambda at: Bin("-", shifted.at(at), total.broadcast_at(at)))
     return [found.cast(inputs[0].dtype)]

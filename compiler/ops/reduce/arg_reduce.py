@@ -17,7 +17,7 @@ from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import TensorType, Type
 from compiler.ir.type_relation import TypeRelation, result_rel
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.index import plus, times
 from compiler.lir.nodes import Combiner
 from compiler.lir.scalars import INDEX_DTYPE, Cast, Scalar, literal
@@ -114,7 +114,12 @@ def _arg_reduce(combiner: Combiner) -> LowerRule:
             return found if dtype == INDEX_DTYPE else Cast(dtype, found)
 
         found = reduce_axes(
-            b, data.shape, axes, combiner, init, value, keepdims=attrs.keepdims, post=post
+            b,
+            data.shape,
+            axes,
+            Reduction(combiner, init, post=post),
+            value,
+            keepdims=attrs.keepdims,
         )
         return [found]
 

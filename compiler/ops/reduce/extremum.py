@@ -10,7 +10,7 @@ from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
 from compiler.ir.type_relation import TypeRelation
-from compiler.lir.builder import LirBuilder
+from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.nodes import Combiner
 from compiler.ops.reduce.axes import ReduceAttrs, reduce_rel, reduced_axes, reduction_layout
 from compiler.ops.reduce.reduction_loops import highest, lowest, reduce_axes
@@ -37,7 +37,11 @@ def _register(name: str, function: Any, combiner: Combiner, rel: TypeRelation) -
         if not axes:
             return [data]
         init = lowest(data.dtype) if combiner == "max" else highest(data.dtype)
-        return [reduce_axes(b, data.shape, axes, combiner, init, data.at, keepdims=attrs.keepdims)]
+        return [
+            reduce_axes(
+                b, data.shape, axes, Reduction(combiner, init), data.at, keepdims=attrs.keepdims
+            )
+        ]
 
 
 _register("max", np.max, "max", reduce_rel("max", bools_too=True))

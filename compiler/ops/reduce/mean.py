@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder
+from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import literal
 from compiler.ops.nn.average_pool import average_pool_scale, realize_average_pool
 from compiler.ops.nn.avg_pool2d import mean_of, quotient, sum_dtype, widened
@@ -75,11 +75,11 @@ def mean_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
         b,
         data.shape,
         axes,
-        "sum",
-        literal(0, acc),
+        Reduction(
+            "sum", literal(0, acc), post=lambda total, at: quotient(total, divisor, data.dtype)
+        ),
         data.cast(acc).at,
         keepdims=attrs.keepdims,
-        post=lambda total, at: quotient(total, divisor, data.dtype),
     )
     return [found]
 

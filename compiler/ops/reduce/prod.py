@@ -10,7 +10,7 @@ import numpy as np
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.index import imm
 from compiler.lir.scalars import Bin, Cast, Intrin, Scalar, Select, Un, literal
 from compiler.ops.nn.normalize import working
@@ -71,7 +71,7 @@ def prod_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) ->
     narrow = None if acc == data.dtype else lambda product, at: Cast(data.dtype, product)
     one = literal(1, acc)
     found = reduce_axes(
-        b, data.shape, axes, "prod", one, held.at, keepdims=attrs.keepdims, post=narrow
+        b, data.shape, axes, Reduction("prod", one, post=narrow), held.at, keepdims=attrs.keepdims
     )
     return [found]
 
@@ -94,7 +94,9 @@ def logsumexp_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilde
         return [inputs[0]]
     least = lowest(data.dtype)
     kept = True
-    top = reduce_axes(b, data.shape, axes, "max", least, data.at, keepdims=kept, post=finite)
+    top = reduce_axes(
+        b, data.shape, axes, Reduction("max", least, post=finite), data.at, keepdims=kept
+    )
 
     def term(at: tuple[Scalar, ...]) -> Scalar:
         return Intrin("exp", (Bin("-", data.at(at), top.broadcast_at(at)),))
@@ -104,7 +106,9 @@ def logsumexp_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilde
         return value if dtype == data.dtype else Cast(dtype, value)
 
     zero = literal(0, data.dtype)
-    total = reduce_axes(b, data.shape, axes, "sum", zero, term, keepdims=kept, post=logarithm)
+    total = reduce_axes(
+        b, data.shape, axes, Reduction("sum", zero, post=logarithm), term, keepdims=kept
+    )
     if attrs.keepdims:
         return [total]
     return [TensorView.of(out_types[0].concrete_shape, lambda at: total.at(_with_ones(at, axes)))]

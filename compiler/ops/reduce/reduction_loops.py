@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.lir.builder import AXIS_NAMES, LirBuilder, TensorView
-from compiler.lir.nodes import Combiner
+from compiler.lir.builder import AXIS_NAMES, LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Scalar, integer_limits, literal
 
 Value = Callable[[tuple[Scalar, ...]], Scalar]
@@ -31,13 +30,10 @@ def reduce_axes(
     builder: LirBuilder,
     shape: Sequence[int],
     axes: Sequence[int],
-    combiner: Combiner,
-    init: Scalar,
+    reduction: Reduction,
     value: Value,
     *,
     keepdims: bool,
-    dtype: str | None = None,
-    post: Callable[[Scalar, tuple[Scalar, ...]], Scalar] | None = None,
 ) -> TensorView:
     """One block that combines ``value`` over ``axes``.
 
@@ -45,12 +41,9 @@ def reduce_axes(
         builder: of the function.
         shape: of what is reduced.
         axes: positions that are reduced, ascending.
-        combiner: of COMBINERS.
-        init: its first value.
+        reduction: how values are combined.
         value: of the indices into ``shape``.
         keepdims: reduced axes stay, with size 1.
-        dtype: of the result; None is the accumulator's.
-        post: epilogue.
     """
     names = AXIS_NAMES[: len(shape)]
     kept = [k for k in range(len(shape)) if keepdims or k not in axes]
@@ -65,7 +58,7 @@ def reduce_axes(
         return value(tuple(by_axis[k] for k in range(len(shape))))
 
     raxes = [(names[k], shape[k]) for k in axes]
-    return builder.reduce(extents, combiner, init, raxes, body, dtype=dtype, post=post, names=loops)
+    return builder.reduce(extents, reduction, raxes, body, names=loops)
 
 
 def total_dtype(dtype: str) -> str:

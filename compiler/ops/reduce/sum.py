@@ -8,7 +8,7 @@ from typing import Any
 from compiler.ir.expr import Args, Call, Expr
 from compiler.ir.op import OpPattern, register_op
 from compiler.ir.ty import Type
-from compiler.lir.builder import LirBuilder
+from compiler.lir.builder import LirBuilder, Reduction
 from compiler.lir.scalars import Cast, literal
 from compiler.ops.nn.normalize import working
 from compiler.ops.pass_through import annotate_accumulating
@@ -106,7 +106,12 @@ def sum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) -> 
     held = data.cast(acc)
     narrow = None if acc == data.dtype else lambda total, at: Cast(data.dtype, total)
     found = reduce_axes(
-        b, data.shape, axes, "sum", literal(0, acc), held.at, keepdims=attrs.keepdims, post=narrow
+        b,
+        data.shape,
+        axes,
+        Reduction("sum", literal(0, acc), post=narrow),
+        held.at,
+        keepdims=attrs.keepdims,
     )
     return [found]
 

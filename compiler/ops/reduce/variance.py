@@ -15,7 +15,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import Types, check_floats, same_dtype, tensor
 from compiler.ops.nn.normalize import working
@@ -90,6 +90,6 @@ def variance_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder
     if not axes:
         return [TensorView.of(data.shape, lambda at: post(square(at), at))]
     found = reduce_axes(
-        b, data.shape, axes, "sum", zero, square, keepdims=attrs.keepdims, post=post
+        b, data.shape, axes, Reduction("sum", zero, post=post), square, keepdims=attrs.keepdims
     )
     return [found]

@@ -11,7 +11,7 @@ from compiler.errors import TypeInferenceError
 from compiler.ir.expr import Call
 from compiler.ir.op import OpPattern, define_op
 from compiler.ir.ty import Dim, TensorType, Type
-from compiler.lir.builder import LirBuilder, TensorView
+from compiler.lir.builder import LirBuilder, Reduction, TensorView
 from compiler.lir.scalars import Bin, Cast, Scalar, literal
 from compiler.ops.arg_types import Types, merge_dim, same_dtype, tensor_tuple
 from compiler.ops.nn.normalize import working
@@ -98,11 +98,13 @@ def einsum_lower(call: Call, inputs: Views, out_types: OutTypes, b: LirBuilder) 
         return [found.cast(dtype)]
     sums = b.reduce(
         out_types[0].concrete_shape,
-        "max" if dtype == "bool" else "sum",
-        literal(0, work),
+        Reduction(
+            "max" if dtype == "bool" else "sum",
+            literal(0, work),
+            post=None if work == dtype else lambda acc, at: Cast(dtype, acc),
+            dtype=dtype,
+        ),
         [(f"r{k}", sizes[c]) for k, c in enumerate(summed)],
         element,
-        dtype=dtype,
-        post=None if work == dtype else lambda acc, at: Cast(dtype, acc),
     )
     return [sums]
